@@ -1,0 +1,28 @@
+// Every bound of the runtime, in one place.
+#ifndef PELTON_CORE_BASE_LIMITS_H_
+#define PELTON_CORE_BASE_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace pelton::limits {
+
+inline constexpr size_t kMailboxCapacity = 4096;       // messages, when an actor names no other
+inline constexpr size_t kMaxOperationsInFlight = 256;  // per communicator
+inline constexpr int32_t kMaxWorldSize = 1 << 16;      // ranks
+inline constexpr size_t kMaxKeyBytes = 1024;           // of the key-value store
+inline constexpr size_t kMaxValueBytes = size_t{16} << 20;  // of the key-value store
+inline constexpr size_t kDefaultBucketBytes = size_t{10} << 20;
+inline constexpr size_t kRegionAlignmentBytes = 4096;  // regions start on a page
+inline constexpr size_t kSlotAlignmentBytes = 64;      // slots start on a cache line
+inline constexpr absl::Duration kDefaultOperationTimeout = absl::Minutes(5);
+inline constexpr absl::Duration kDefaultJoinTimeout = absl::Minutes(5);
+inline constexpr absl::Duration kHeartbeatInterval = absl::Seconds(1);
+inline constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(10);
+inline constexpr absl::Duration kStopTimeout = absl::Seconds(10);
+
+}  // namespace pelton::limits
+
+#endif  // PELTON_CORE_BASE_LIMITS_H_

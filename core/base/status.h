@@ -1,0 +1,38 @@
+// Short forms for passing absl::Status up the stack.
+#ifndef PELTON_CORE_BASE_STATUS_H_
+#define PELTON_CORE_BASE_STATUS_H_
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace pelton {
+
+// `status` with `context` and ": " put before its message; OK stays OK. The code and payloads are
+// kept.
+absl::Status Annotate(const absl::Status& status, absl::string_view context);
+
+}  // namespace pelton
+
+#define PELTON_STATUS_CONCAT_INNER_(a, b) a##b
+#define PELTON_STATUS_CONCAT_(a, b) PELTON_STATUS_CONCAT_INNER_(a, b)
+
+// Returns from the enclosing function if `expression` is not OK.
+#define RETURN_IF_ERROR(expression)                                         \
+  do {                                                                      \
+    if (absl::Status pelton_status_ = (expression); !pelton_status_.ok()) { \
+      return pelton_status_;                                                \
+    }                                                                       \
+  } while (false)
+
+// Assigns the value of `expression` (a StatusOr) to `lhs`, or returns its status.
+#define ASSIGN_OR_RETURN(lhs, expression) \
+  ASSIGN_OR_RETURN_IMPL_(PELTON_STATUS_CONCAT_(pelton_statusor_, __LINE__), lhs, expression)
+#define ASSIGN_OR_RETURN_IMPL_(temporary, lhs, expression)   \
+  auto temporary = (expression);                             \
+  if (!temporary.ok()) return std::move(temporary).status(); \
+  lhs = *std::move(temporary)
+
+#endif  // PELTON_CORE_BASE_STATUS_H_
