@@ -28,11 +28,11 @@ struct Voidify {
 
 }  // namespace pelton::internal
 
-#define PELTON_CHECK(condition)         \
-  ABSL_PREDICT_TRUE(condition)          \
-      ? (void)0                         \
-      : ::pelton::internal::Voidify() & \
-            ::pelton::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+#define PELTON_CHECK(condition)     \
+  ABSL_PREDICT_TRUE(condition)      \
+  ? (void)0                         \
+  : ::pelton::internal::Voidify() & \
+          ::pelton::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
 // For absl::Status; prints it on failure.
 #define PELTON_CHECK_OK(expression)                                                           \

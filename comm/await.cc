@@ -1,0 +1,58 @@
+#include "comm/await.h"
+
+#include <sched.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/clock.h"
+
+namespace pelton {
+namespace {
+
+// A wait gives its core away early: where ranks outnumber cores, the peer it waits for needs it.
+// Measured at 4 KiB with 4 ranks on 2 cores: 50 spins take half the time of 2000.
+constexpr int kSpins = 50;
+constexpr int kYields = 200;
+constexpr absl::Duration kParkSlice = absl::Milliseconds(20);
+
+std::string RanksOf(const std::vector<Rank>& ranks) {
+  return absl::StrJoin(ranks, ", ",
+                       [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
+}
+
+absl::Status TimedOut(Communicator& communicator, Completion completion) {
+  const std::vector<Rank> missing = communicator.Missing();
+  absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat("rank ", communicator.rank().value(), ": operation ", completion.ticket,
+                   " of communicator ", communicator.id().value(), " missed its deadline; ",
+                   missing.empty() ? "every rank has arrived"
+                                   : absl::StrCat("waiting for rank(s) ", RanksOf(missing))));
+  communicator.Abort(status);
+  return status;
+}
+
+}  // namespace
+
+absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {
+  int idle = 0;
+  while (true) {
+    const OperationRunner::State state = communicator.Query(completion);
+    if (state.done) return state.status;
+    if (communicator.Progress()) {
+      idle = 0;
+      continue;
+    }
+    if (++idle <= kSpins) continue;
+    const absl::Time now = Clock::Real().Now();
+    if (now >= deadline) return TimedOut(communicator, completion);
+    if (idle <= kSpins + kYields) {
+      sched_yield();
+    } else {
+      communicator.Park(std::min(deadline, now + kParkSlice));
+    }
+  }
+}
+
+}  // namespace pelton

@@ -1,0 +1,151 @@
+#include "comm/collectives.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+absl::Status Refuse(const Communicator& communicator, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("rank ", communicator.rank().value(), ": ", what));
+}
+
+absl::Status CheckTensor(const Communicator& communicator, absl::string_view name, Tensor tensor) {
+  if (tensor.data == nullptr && tensor.count > 0) {
+    return Refuse(communicator, absl::StrCat(name, ": null data with count ", tensor.count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPair(const Communicator& communicator, Tensor source, Tensor target,
+                       uint64_t source_chunks, uint64_t target_chunks) {
+  RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
+  RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
+  if (source.dtype != target.dtype) {
+    return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
+                                             ", target is ", NameOf(target.dtype)));
+  }
+  if (source.count * target_chunks != target.count * source_chunks) {
+    return Refuse(
+        communicator,
+        absl::StrCat("count: source has ", source.count, " elements, target ", target.count,
+                     "; the ratio must be ", source_chunks, " : ", target_chunks));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(const Communicator& communicator, absl::string_view name, Rank rank) {
+  if (rank.value() < 0 || rank.value() >= communicator.world_size().value()) {
+    return Refuse(communicator, absl::StrCat(name, ": ", rank.value(), " is not in [0, ",
+                                             communicator.world_size().value(), ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReduction(const Communicator& communicator, ReduceOp op, DType dtype) {
+  const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (bitwise && IsFloatingPoint(dtype)) {
+    return Refuse(communicator,
+                  absl::StrCat("op: ", NameOf(op), " has no meaning for ", NameOf(dtype)));
+  }
+  return absl::OkStatus();
+}
+
+Location LocationOf(Tensor tensor) {
+  return Locate(tensor.data, tensor.count * SizeOf(tensor.dtype));
+}
+
+absl::StatusOr<Completion> LaunchOn(Communicator& communicator, const Operation& operation) {
+  HostStream stream;
+  return communicator.Launch(operation, stream);
+}
+
+Operation Between(OperationKind kind, Tensor source, Tensor target, uint64_t count) {
+  Operation operation;
+  operation.kind = kind;
+  operation.dtype = source.dtype;
+  operation.count = count;
+  operation.set_source(LocationOf(source));
+  operation.set_target(LocationOf(target));
+  return operation;
+}
+
+uint64_t RanksOf(const Communicator& communicator) {
+  return static_cast<uint64_t>(communicator.world_size().value());
+}
+
+}  // namespace
+
+absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source, Tensor target,
+                                     ReduceOp op) {
+  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
+  Operation operation = Between(OperationKind::kAllReduce, source, target, source.count);
+  operation.reduce_op = op;
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Tensor target,
+                                  ReduceOp op, Rank root) {
+  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
+  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
+  if (communicator.rank() == root) {
+    RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+  } else {
+    RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
+    target = source;
+  }
+  Operation operation = Between(OperationKind::kReduce, source, target, source.count);
+  operation.reduce_op = op;
+  operation.peer = root.value();
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor source, Tensor target,
+                                         ReduceOp op) {
+  RETURN_IF_ERROR(CheckPair(communicator, source, target, RanksOf(communicator), 1));
+  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
+  Operation operation = Between(OperationKind::kReduceScatter, source, target, target.count);
+  operation.reduce_op = op;
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source, Tensor target) {
+  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, RanksOf(communicator)));
+  return LaunchOn(communicator, Between(OperationKind::kAllGather, source, target, source.count));
+}
+
+absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, Rank root) {
+  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
+  RETURN_IF_ERROR(CheckTensor(communicator, "tensor", tensor));
+  Operation operation = Between(OperationKind::kBroadcast, tensor, tensor, tensor.count);
+  operation.peer = root.value();
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
+                                int32_t tag) {
+  RETURN_IF_ERROR(CheckRank(communicator, "destination", destination));
+  RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
+  Operation operation = Between(OperationKind::kSend, source, source, source.count);
+  operation.peer = destination.value();
+  operation.tag = tag;
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank source,
+                                int32_t tag) {
+  RETURN_IF_ERROR(CheckRank(communicator, "source", source));
+  RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
+  Operation operation = Between(OperationKind::kRecv, target, target, target.count);
+  operation.peer = source.value();
+  operation.tag = tag;
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> Barrier(Communicator& communicator) {
+  return LaunchOn(communicator, Operation{});
+}
+
+}  // namespace pelton

@@ -1,0 +1,31 @@
+// What algorithms and users see of communication: a group of ranks and the operations on it.
+#ifndef PELTON_COMM_COMMUNICATOR_H_
+#define PELTON_COMM_COMMUNICATOR_H_
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/memory/region.h"
+#include "core/pipeline/operation_runner.h"
+
+namespace pelton {
+
+// One rank's end of a group's communication for one traffic class. Each traffic class (a model's
+// plan, user calls, control) has a communicator of its own, so that their orders are independent
+// (ORDER-1). Threads: as OperationRunner; the getters by any. Owns: its connections; neither the
+// regions nor the tensors.
+class Communicator : public OperationRunner {
+ public:
+  virtual Rank rank() const = 0;
+  virtual WorldSize world_size() const = 0;
+  virtual CommunicatorId id() const = 0;
+
+  // Makes a region known to the peers before its first use in an operation; needed for memory that
+  // peers are to reach directly. Not collective. The region must stay alive until Deregister.
+  // Blocks: never for long.
+  virtual absl::Status Register(const Region& region) = 0;
+  virtual void Deregister(RegionId region) = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_COMMUNICATOR_H_

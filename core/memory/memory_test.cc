@@ -1,0 +1,68 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core/memory/dtype.h"
+#include "core/memory/region.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+TEST(DTypeTest, EveryTypeHasASizeAndAName) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DType dtype = static_cast<DType>(i);
+    EXPECT_GT(SizeOf(dtype), 0u);
+    EXPECT_FALSE(NameOf(dtype).empty());
+  }
+  EXPECT_EQ(SizeOf(DType::kBFloat16), 2u);
+  EXPECT_EQ(NameOf(DType::kInt64), "int64");
+}
+
+TEST(RegionTest, LocatesAddressesInsideAndOutside) {
+  auto region = Region::Create(10000, "test").value();
+  EXPECT_EQ(region->size_bytes(), 12288u);
+  const Location inside = Locate(region->data() + 100, 50);
+  EXPECT_EQ(inside, (Location{region->id(), 100}));
+  EXPECT_EQ(Resolve(inside, 50).value(), region->data() + 100);
+
+  int on_stack = 0;
+  const Location outside = Locate(&on_stack, sizeof on_stack);
+  EXPECT_EQ(outside.region, kPrivateRegion);
+  EXPECT_EQ(Resolve(outside, 4).value(), reinterpret_cast<std::byte*>(&on_stack));
+}
+
+TEST(RegionTest, ASpanThatLeavesTheRegionIsNotInIt) {
+  auto region = Region::Create(4096, "test").value();
+  EXPECT_EQ(Locate(region->data() + 4000, 97).region, kPrivateRegion);
+  EXPECT_EQ(Resolve({region->id(), 4000}, 97).status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(RegionTest, IsGoneFromTheTableAfterItsDestruction) {
+  auto region = Region::Create(4096, "test").value();
+  const RegionId id = region->id();
+  region.reset();
+  EXPECT_EQ(Resolve({id, 0}, 1).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RegionTest, AnotherMappingOfItsDescriptorSeesTheSameBytes) {
+  auto region = Region::Create(4096, "test").value();
+  void* other = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, region->descriptor(), 0);
+  ASSERT_NE(other, MAP_FAILED);
+  std::memcpy(region->data(), "pelton", 7);
+  EXPECT_STREQ(static_cast<const char*>(other), "pelton");
+  munmap(other, 4096);
+}
+
+TEST(RegionTest, CannotShrinkUnderAPeer) {
+  auto region = Region::Create(8192, "test").value();
+  EXPECT_NE(ftruncate(region->descriptor(), 4096), 0);
+}
+
+TEST(RegionTest, RefusesSizeZero) {
+  EXPECT_EQ(Region::Create(0, "empty").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace pelton

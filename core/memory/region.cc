@@ -1,0 +1,146 @@
+#include "core/memory/region.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+namespace {
+
+// The live regions of this process. A registry in the sense of the style guide: the one kind of
+// global allowed. Threads: any. Owns: its index, not the regions.
+class RegionTable {
+ public:
+  static RegionTable& Get() {
+    static RegionTable* const table = new RegionTable;  // outlives every static region
+    return *table;
+  }
+
+  RegionId Insert(const Region* region) {
+    MutexLock lock(&mutex_);
+    const RegionId id(next_id_++);
+    by_id_[id.value()] = region;
+    by_address_[reinterpret_cast<uintptr_t>(region->data())] = {id, region};
+    return id;
+  }
+
+  void Erase(const Region* region) {
+    MutexLock lock(&mutex_);
+    by_id_.erase(region->id().value());
+    by_address_.erase(reinterpret_cast<uintptr_t>(region->data()));
+  }
+
+  Location Find(const void* data, size_t size_bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    MutexLock lock(&mutex_);
+    auto after = by_address_.upper_bound(address);
+    if (after != by_address_.begin()) {
+      const auto& [base, entry] = *std::prev(after);
+      const size_t room = entry.region->size_bytes();
+      const uint64_t offset = address - base;
+      if (offset <= room && size_bytes <= room - offset) return {entry.id, offset};
+    }
+    return {kPrivateRegion, address};
+  }
+
+  absl::StatusOr<std::byte*> Address(Location location, size_t size_bytes) {
+    MutexLock lock(&mutex_);
+    auto found = by_id_.find(location.region.value());
+    if (found == by_id_.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("region ", location.region.value(), " does not exist"));
+    }
+    const Region* region = found->second;
+    if (location.offset > region->size_bytes() ||
+        size_bytes > region->size_bytes() - location.offset) {
+      return absl::OutOfRangeError(absl::StrCat("offset ", location.offset, " with ", size_bytes,
+                                                " bytes is outside region '", region->name(),
+                                                "' of ", region->size_bytes(), " bytes"));
+    }
+    return region->data() + location.offset;
+  }
+
+ private:
+  struct Entry {
+    RegionId id;
+    const Region* region;
+  };
+  Mutex mutex_;
+  uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<uint32_t, const Region*> by_id_ ABSL_GUARDED_BY(mutex_);
+  std::map<uintptr_t, Entry> by_address_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status SystemError(absl::string_view call, const std::string& name, size_t size_bytes) {
+  return absl::ResourceExhaustedError(absl::StrCat(call, " for region '", name, "' of ", size_bytes,
+                                                   " bytes: ", std::strerror(errno)));
+}
+
+// The mapping is pre-faulted: a page fault in the middle of a reduction costs more than the
+// addition.
+absl::StatusOr<std::byte*> MapSealed(int descriptor, size_t size_bytes, const std::string& name) {
+  if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) {
+    return SystemError("ftruncate", name, size_bytes);
+  }
+  if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return SystemError("sealing", name, size_bytes);
+  }
+  void* data =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (data == MAP_FAILED) return SystemError("mmap", name, size_bytes);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Region>> Region::Create(size_t size_bytes, const std::string& name) {
+  if (size_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("size_bytes: 0 for region '", name, "'"));
+  }
+  const size_t page = limits::kRegionAlignmentBytes;
+  const size_t rounded_bytes = (size_bytes + page - 1) / page * page;
+  const int descriptor = memfd_create(absl::StrCat("pelton-", name).substr(0, 200).c_str(),
+                                      MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return SystemError("memfd_create", name, rounded_bytes);
+  absl::StatusOr<std::byte*> data = MapSealed(descriptor, rounded_bytes, name);
+  if (!data.ok()) {
+    close(descriptor);
+    return data.status();
+  }
+  return std::unique_ptr<Region>(new Region(*data, rounded_bytes, descriptor, name));
+}
+
+Region::Region(std::byte* data, size_t size_bytes, int descriptor, std::string name)
+    : data_(data), size_bytes_(size_bytes), descriptor_(descriptor), name_(std::move(name)) {
+  id_ = RegionTable::Get().Insert(this);
+}
+
+Region::~Region() {
+  RegionTable::Get().Erase(this);
+  munmap(data_, size_bytes_);
+  close(descriptor_);
+}
+
+Location Locate(const void* data, size_t size_bytes) {
+  return RegionTable::Get().Find(data, size_bytes);
+}
+
+absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes) {
+  if (location.region == kPrivateRegion) {
+    return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(location.offset));
+  }
+  return RegionTable::Get().Address(location, size_bytes);
+}
+
+}  // namespace pelton

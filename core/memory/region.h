@@ -1,0 +1,66 @@
+// A region is a piece of memory with a number, so that an operation can name it without a pointer
+// and other ranks of the host can map it.
+#ifndef PELTON_CORE_MEMORY_REGION_H_
+#define PELTON_CORE_MEMORY_REGION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// The whole private address space of the process: an offset into it is a virtual address.
+inline constexpr RegionId kPrivateRegion{0};
+
+// A place in a region. Units: bytes.
+struct Location {
+  RegionId region = kPrivateRegion;
+  uint64_t offset = 0;
+
+  friend bool operator==(const Location&, const Location&) = default;
+};
+
+// Shared memory: a memfd, sealed against shrinking, pre-faulted, that peers map through its
+// descriptor. It is nowhere in the file system, so nothing stays behind when the process dies.
+// Threads: any; the bytes are the users' to order. Owns: the mapping and the descriptor.
+class Region {
+ public:
+  // Makes a region of `size_bytes` zeros, rounded up to whole pages, and enters it into the
+  // process's table. Errors: InvalidArgument: size 0; ResourceExhausted: the kernel gives no
+  // memory.
+  static absl::StatusOr<std::unique_ptr<Region>> Create(size_t size_bytes, const std::string& name);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  RegionId id() const { return id_; }
+  std::byte* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  int descriptor() const { return descriptor_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  Region(std::byte* data, size_t size_bytes, int descriptor, std::string name);
+
+  RegionId id_;
+  std::byte* data_;
+  size_t size_bytes_;
+  int descriptor_;
+  std::string name_;
+};
+
+// Where `size_bytes` at `data` lie: in a live region, or else in the private address space.
+// Threads: any. Blocks: never (takes one short lock).
+Location Locate(const void* data, size_t size_bytes);
+
+// The address of `location` in this process. Errors: NotFound: no such live region; OutOfRange.
+absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes);
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_MEMORY_REGION_H_

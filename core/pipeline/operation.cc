@@ -1,0 +1,124 @@
+#include "core/pipeline/operation.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace pelton {
+
+absl::string_view NameOf(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kBarrier:
+      return "barrier";
+    case OperationKind::kAllReduce:
+      return "allreduce";
+    case OperationKind::kReduce:
+      return "reduce";
+    case OperationKind::kReduceScatter:
+      return "reduce_scatter";
+    case OperationKind::kAllGather:
+      return "allgather";
+    case OperationKind::kBroadcast:
+      return "broadcast";
+    case OperationKind::kGather:
+      return "gather";
+    case OperationKind::kScatter:
+      return "scatter";
+    case OperationKind::kAllToAll:
+      return "alltoall";
+    case OperationKind::kAllToAllV:
+      return "alltoall_v";
+    case OperationKind::kSend:
+      return "send";
+    case OperationKind::kRecv:
+      return "recv";
+    case OperationKind::kNeighborAllReduce:
+      return "neighbor_allreduce";
+    case OperationKind::kNeighborAllGather:
+      return "neighbor_allgather";
+  }
+  return "unknown operation";
+}
+
+namespace {
+
+bool Reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+
+bool HasRoot(OperationKind kind) {
+  return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
+         kind == OperationKind::kGather || kind == OperationKind::kScatter;
+}
+
+template <typename A, typename B>
+std::string Differ(absl::string_view what, const A& mine, Rank rank, const B& theirs, Rank peer) {
+  return absl::StrCat(what, " is ", mine, " on rank ", rank.value(), " and ", theirs, " on rank ",
+                      peer.value());
+}
+
+}  // namespace
+
+std::string Describe(const Operation& operation) {
+  std::string text = absl::StrCat(NameOf(operation.kind), " #", operation.sequence);
+  if (operation.bucket != kNoBucket) {
+    absl::StrAppend(&text, " of bucket ", operation.bucket.value());
+  }
+  if (operation.kind == OperationKind::kBarrier) return text;
+  absl::StrAppend(&text, " (", NameOf(operation.dtype), " x ", operation.count);
+  if (Reduces(operation.kind)) absl::StrAppend(&text, ", ", NameOf(operation.reduce_op));
+  if (HasRoot(operation.kind)) absl::StrAppend(&text, ", root ", operation.peer);
+  if (IsPointToPoint(operation.kind)) absl::StrAppend(&text, ", peer ", operation.peer);
+  return absl::StrCat(text, ")");
+}
+
+Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
+  const uint64_t one = operation.count * SizeOf(operation.dtype);
+  const uint64_t all = one * static_cast<uint64_t>(world_size.value());
+  const bool is_root = operation.peer == rank.value();
+  switch (operation.kind) {
+    case OperationKind::kAllReduce:
+      return {one, one};
+    case OperationKind::kReduce:
+      return {one, is_root ? one : 0};
+    case OperationKind::kReduceScatter:
+      return {all, one};
+    case OperationKind::kAllGather:
+      return {one, all};
+    case OperationKind::kBroadcast:
+      return {0, one};
+    case OperationKind::kGather:
+      return {one, is_root ? all : 0};
+    case OperationKind::kScatter:
+      return {is_root ? all : 0, one};
+    case OperationKind::kAllToAll:
+      return {all, all};
+    case OperationKind::kSend:
+      return {one, 0};
+    case OperationKind::kRecv:
+      return {0, one};
+    default:
+      return {};
+  }
+}
+
+std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& theirs, Rank peer) {
+  if (mine.kind != theirs.kind) {
+    return Differ("the operation", NameOf(mine.kind), rank, NameOf(theirs.kind), peer);
+  }
+  if (mine.dtype != theirs.dtype) {
+    return Differ("dtype", NameOf(mine.dtype), rank, NameOf(theirs.dtype), peer);
+  }
+  if (mine.count != theirs.count) return Differ("count", mine.count, rank, theirs.count, peer);
+  if (Reduces(mine.kind) && mine.reduce_op != theirs.reduce_op) {
+    return Differ("op", NameOf(mine.reduce_op), rank, NameOf(theirs.reduce_op), peer);
+  }
+  if (HasRoot(mine.kind) && mine.peer != theirs.peer) {
+    return Differ("root", mine.peer, rank, theirs.peer, peer);
+  }
+  if (mine.bucket != theirs.bucket) {
+    return Differ("bucket", mine.bucket.value(), rank, theirs.bucket.value(), peer);
+  }
+  return "";
+}
+
+}  // namespace pelton

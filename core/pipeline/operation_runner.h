@@ -1,0 +1,75 @@
+// What the pipelines know of communication: something that runs operations in order. comm/
+// implements it.
+#ifndef PELTON_CORE_PIPELINE_OPERATION_RUNNER_H_
+#define PELTON_CORE_PIPELINE_OPERATION_RUNNER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/memory/stream.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton {
+
+// Names one launched operation of one runner; a value that costs nothing to copy or to drop.
+struct Completion {
+  uint64_t ticket = 0;  // number among the runner's launches, from 1
+};
+
+// Can be ended from outside, for instance by the watchdog.
+// Threads: any. Owns: what its subclass says.
+class Abortable {
+ public:
+  virtual ~Abortable() = default;
+  // Every operation in flight and every later one fails with `reason` on this rank, and the peers
+  // are told. The first reason stays. Blocks: never.
+  virtual void Abort(const absl::Status& reason) = 0;
+};
+
+// Can say who keeps an operation waiting.
+// Threads: any. Owns: what its subclass says.
+class ArrivalSource {
+ public:
+  virtual ~ArrivalSource() = default;
+  // Ranks that have not launched the oldest operation that this rank has in flight.
+  virtual std::vector<Rank> Missing() const = 0;
+};
+
+// Runs operations. Collectives run one after the other in launch order, which is the same on all
+// ranks (ORDER-1); point-to-point operations are ordered per peer and direction only and never wait
+// for collectives. Threads: Launch, Progress, Query and Park by one thread at a time; Wake, Abort
+// and Missing by any. Owns: the state of the operations in flight, never their memory.
+class OperationRunner : public Abortable, public ArrivalSource {
+ public:
+  // Queues `operation` behind the earlier ones and starts it if it is their turn. Its memory
+  // belongs to the runner until Query says it is done (OWN-1). Blocks: never. Errors:
+  // InvalidArgument: a field is out of range, named with its value; ResourceExhausted:
+  // limits::kMaxOperationsInFlight reached; the reason of an earlier Abort.
+  virtual absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) = 0;
+
+  // Advances what is in flight by a bounded amount of work; true if anything moved. Blocks: never.
+  virtual bool Progress() = 0;
+
+  // OK: done; Unavailable is never returned for "not yet", see `done`. A failed operation is done,
+  // with the reason: InvalidArgument when the ranks' operations differ (the runner stays usable),
+  // else that of the Abort.
+  struct State {
+    bool done = false;
+    absl::Status status;
+  };
+  // Only the last limits::kMaxOperationsInFlight launches can be asked for. Blocks: never.
+  virtual State Query(Completion completion) = 0;
+
+  // Sleeps until a peer may have moved something, Wake is called, or `until`. Blocks: until then.
+  virtual void Park(absl::Time until) = 0;
+  // Ends a Park, also one that is about to begin.
+  virtual void Wake() = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_PIPELINE_OPERATION_RUNNER_H_

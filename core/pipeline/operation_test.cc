@@ -1,0 +1,52 @@
+#include "core/pipeline/operation.h"
+
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+Operation SumOf(uint64_t count) {
+  Operation operation;
+  operation.kind = OperationKind::kAllReduce;
+  operation.count = count;
+  return operation;
+}
+
+TEST(OperationTest, DescriptionNamesKindBucketTypeAndOp) {
+  Operation operation = SumOf(1024);
+  operation.sequence = 12;
+  operation.bucket = BucketId(3);
+  EXPECT_EQ(Describe(operation), "allreduce #12 of bucket 3 (float32 x 1024, SUM)");
+}
+
+TEST(OperationTest, DifferenceNamesTheFieldAndBothRanks) {
+  EXPECT_EQ(DifferenceOf(SumOf(4), Rank(0), SumOf(5), Rank(1)),
+            "count is 4 on rank 0 and 5 on rank 1");
+  Operation other = SumOf(4);
+  other.dtype = DType::kInt64;
+  EXPECT_EQ(DifferenceOf(SumOf(4), Rank(0), other, Rank(2)),
+            "dtype is float32 on rank 0 and int64 on rank 2");
+}
+
+TEST(OperationTest, PlacesInMemoryMayDiffer) {
+  Operation other = SumOf(4);
+  other.set_source({RegionId(7), 64});
+  EXPECT_EQ(DifferenceOf(SumOf(4), Rank(0), other, Rank(1)), "");
+}
+
+TEST(OperationTest, ExtentCountsEachRanksBytes) {
+  Operation gather = SumOf(10);
+  gather.kind = OperationKind::kAllGather;
+  const Extent extent = ExtentOf(gather, Rank(1), WorldSize(3));
+  EXPECT_EQ(extent.source_bytes, 40u);
+  EXPECT_EQ(extent.target_bytes, 120u);
+
+  Operation reduce = SumOf(10);
+  reduce.kind = OperationKind::kReduce;
+  reduce.peer = 2;
+  EXPECT_EQ(ExtentOf(reduce, Rank(0), WorldSize(3)).target_bytes, 0u);
+  EXPECT_EQ(ExtentOf(reduce, Rank(2), WorldSize(3)).target_bytes, 40u);
+}
+
+}  // namespace
+}  // namespace pelton
