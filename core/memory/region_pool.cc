@@ -1,0 +1,98 @@
+#include "core/memory/region_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/numeric/bits.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr size_t kRegionBytes = size_t{64} << 20;
+constexpr int kSmallestShift = 6;     // one cache line
+constexpr int kStepsPerDoubling = 4;  // so that at most a quarter of a block is wasted
+
+// Classes are 64 * 2^k * {4, 5, 6, 7} / 4 bytes.
+size_t BytesOfClass(int index) {
+  const size_t base = size_t{1} << (kSmallestShift + index / kStepsPerDoubling);
+  const size_t bytes = base + base / kStepsPerDoubling * (index % kStepsPerDoubling);
+  const size_t line = limits::kSlotAlignmentBytes;
+  return (bytes + line - 1) / line * line;
+}
+
+int ClassOf(size_t size_bytes) {
+  if (size_bytes <= limits::kSlotAlignmentBytes) return 0;
+  const int doubling = static_cast<int>(absl::bit_width(size_bytes - 1)) - 1 - kSmallestShift;
+  int index = doubling * kStepsPerDoubling;
+  while (BytesOfClass(index) < size_bytes) ++index;
+  return index;
+}
+
+}  // namespace
+
+absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
+  if (size_bytes == 0) return absl::InvalidArgumentError("size_bytes: 0");
+  const int index = ClassOf(size_bytes);
+  if (index >= kClassCount) {
+    return absl::ResourceExhaustedError(absl::StrCat("size_bytes: ", size_bytes, " is too large"));
+  }
+  MutexLock lock(&mutex_);
+  void* block = nullptr;
+  if (std::vector<void*>& free = free_[index]; !free.empty()) {
+    block = free.back();
+    free.pop_back();
+  } else {
+    ASSIGN_OR_RETURN(block, Carve(BytesOfClass(index)));
+    class_of_[block] = index;
+  }
+  used_bytes_ += BytesOfClass(index);
+  return block;
+}
+
+void RegionPool::Free(void* block) {
+  MutexLock lock(&mutex_);
+  auto found = class_of_.find(block);
+  PELTON_CHECK(found != class_of_.end()) << "a block that is not of pool " << name_;
+  free_[found->second].push_back(block);
+  used_bytes_ -= BytesOfClass(found->second);
+}
+
+absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes) {
+  if (block_bytes > uncut_bytes_) {
+    const size_t region_bytes = std::max(block_bytes, kRegionBytes);
+    ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
+                     Region::Create(region_bytes, absl::StrCat(name_, "-", regions_.size())));
+    if (observer_) observer_(*region);
+    uncut_ = region->data();
+    uncut_bytes_ = region->size_bytes();
+    reserved_bytes_ += region->size_bytes();
+    regions_.push_back(std::move(region));
+  }
+  std::byte* block = uncut_;
+  uncut_ += block_bytes;
+  uncut_bytes_ -= block_bytes;
+  return block;
+}
+
+void RegionPool::SetObserver(RegionObserver observer) {
+  MutexLock lock(&mutex_);
+  observer_ = std::move(observer);
+  if (!observer_) return;
+  for (const std::unique_ptr<Region>& region : regions_) observer_(*region);
+}
+
+size_t RegionPool::reserved_bytes() const {
+  MutexLock lock(&mutex_);
+  return reserved_bytes_;
+}
+
+size_t RegionPool::used_bytes() const {
+  MutexLock lock(&mutex_);
+  return used_bytes_;
+}
+
+}  // namespace pelton

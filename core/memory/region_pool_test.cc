@@ -1,0 +1,89 @@
+#include "core/memory/region_pool.h"
+
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+TEST(RegionPoolTest, BlocksLieInRegionsAndOnCacheLines) {
+  RegionPool pool("test");
+  for (size_t size_bytes : {1, 64, 65, 1000, 65536, 1 << 20}) {
+    void* block = pool.Allocate(size_bytes).value();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
+    EXPECT_NE(Locate(block, size_bytes).region, kPrivateRegion);
+  }
+}
+
+TEST(RegionPoolTest, AFreedBlockServesTheNextRequestOfItsSize) {
+  RegionPool pool("test");
+  void* first = pool.Allocate(100000).value();
+  pool.Free(first);
+  EXPECT_EQ(pool.used_bytes(), 0u);
+  EXPECT_EQ(pool.Allocate(100000).value(), first);
+}
+
+TEST(RegionPoolTest, LiveBlocksNeverOverlap) {
+  RegionPool pool("test");
+  std::mt19937 random(7);
+  struct Live {
+    char* block;
+    size_t size_bytes;
+    char mark;
+  };
+  std::vector<Live> live;
+  for (int step = 0; step < 2000; ++step) {
+    if (live.size() < 50 || random() % 2 == 0) {
+      const size_t size_bytes = 1 + random() % 100000;
+      char* block = static_cast<char*>(pool.Allocate(size_bytes).value());
+      live.push_back({block, size_bytes, static_cast<char>(step)});
+      std::memset(block, live.back().mark, size_bytes);
+    } else {
+      const size_t index = random() % live.size();
+      const Live& chosen = live[index];
+      ASSERT_EQ(chosen.block[0], chosen.mark);
+      ASSERT_EQ(chosen.block[chosen.size_bytes - 1], chosen.mark);
+      pool.Free(chosen.block);
+      live.erase(live.begin() + static_cast<long>(index));
+    }
+  }
+}
+
+TEST(RegionPoolTest, WastesAtMostAQuarter) {
+  RegionPool pool("test");
+  for (size_t size_bytes = 256; size_bytes < 3'000'000; size_bytes = size_bytes * 9 / 8 + 1) {
+    const size_t before = pool.used_bytes();
+    ASSERT_TRUE(pool.Allocate(size_bytes).ok());
+    EXPECT_LE(pool.used_bytes() - before, size_bytes * 5 / 4 + 64) << size_bytes;
+  }
+}
+
+TEST(RegionPoolTest, ABlockLargerThanARegionGetsItsOwn) {
+  RegionPool pool("test");
+  const size_t size_bytes = size_t{100} << 20;
+  void* block = pool.Allocate(size_bytes).value();
+  EXPECT_NE(Locate(block, size_bytes).region, kPrivateRegion);
+}
+
+TEST(RegionPoolTest, TheObserverSeesEveryRegionOnce) {
+  RegionPool pool("test");
+  ASSERT_TRUE(pool.Allocate(10).ok());
+  std::multiset<uint32_t> seen;
+  pool.SetObserver([&](const Region& region) { seen.insert(region.id().value()); });
+  EXPECT_EQ(seen.size(), 1u);
+  ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
+  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), 2u);
+}
+
+TEST(RegionPoolTest, RefusesSizeZero) {
+  RegionPool pool("test");
+  EXPECT_EQ(pool.Allocate(0).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace pelton
