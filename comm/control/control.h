@@ -1,0 +1,108 @@
+// The seam to the control plane: how the ranks of a job meet, agree, watch each other and part.
+#ifndef PELTON_COMM_CONTROL_CONTROL_H_
+#define PELTON_COMM_CONTROL_CONTROL_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/control/host_identity.h"
+#include "comm/control/key_value.h"
+#include "comm/transport/transport.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+inline constexpr uint32_t kControlProtocolVersion = 1;
+
+struct JoinRequest {
+  std::string job;
+  Rank rank;
+  WorldSize world_size;
+  uint32_t protocol_version = kControlProtocolVersion;
+  HostIdentity host;
+  std::string address;  // where this rank's transports are reached; not read by the control plane
+};
+
+struct Member {
+  Rank rank;
+  HostIdentity host;
+  std::string address;
+};
+
+// The ranks of a job at one generation. Threads: a value. Owns: its list.
+struct Membership {
+  Generation generation;
+  std::vector<Member> members;  // by rank
+};
+
+// What a rank is told without having asked.
+struct Order {
+  enum class Kind {
+    kAbort,            // `culprit` died or reported a failure: end what is under way with `reason`
+    kPeerLeft,         // `culprit` said goodbye: what still waits for it cannot succeed
+    kCoordinatorLost,  // no more orders will come; no culprit
+  };
+  Kind kind = Kind::kAbort;
+  std::optional<Rank> culprit;
+  absl::Status reason;  // never OK; names the rank and how it was noticed
+};
+
+// One rank's end of the control plane. After Join the rank is watched: if its process dies, or its
+// connection breaks, every other rank is ordered to abort; destroying a Control that has not left
+// counts as such a death.
+//
+// Errors of every call, beside its own: InvalidArgument names the field and its value;
+// Unauthenticated: wrong token; Unavailable: the coordinator is lost; FailedPrecondition: not
+// joined, or of an older generation (GEN-1); DeadlineExceeded: `deadline` passed.
+// Threads: any; Join once, before all others. Owns: its connection and the threads that serve it.
+class Control : public Bootstrap {
+ public:
+  // Called one at a time and in the order of their issue. Must not block; may call no method of the
+  // Control that gave the order.
+  using OrderCallback = std::function<void(const Order&)>;
+
+  // Enters the job. Blocks: until the whole world has joined, it is known that it cannot, or
+  // `deadline`. Errors, the same on every rank that waits: DeadlineExceeded: names the missing
+  // ranks; AlreadyExists: two processes with one rank number; FailedPrecondition: world sizes or
+  // protocol versions differ, names which; Unavailable: a waiting rank's process died.
+  virtual absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) = 0;
+
+  // One operation on the job's key-value store; the functions of key_value.h give it a typed form.
+  // Blocks: until `deadline` for kGet and kWait, else one round trip.
+  virtual absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
+                                                  absl::Time deadline) = 0;
+
+  // Bootstrap's collective. Unlike there, a name may be used again once all ranks have had its
+  // answer. Errors, the same on all waiting ranks: DeadlineExceeded: names the missing ranks;
+  // Unavailable: a rank died; Aborted: a rank left or reported a failure.
+  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
+                                                     const std::string& value,
+                                                     absl::Time deadline) override = 0;
+
+  // The round this rank is in; sent with the next heartbeat, quoted when the rank dies. Blocks:
+  // never.
+  virtual void SetRound(Round round) = 0;
+
+  // Tells all other ranks to abort, because of `culprit` (often this rank itself) and `reason`.
+  virtual absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) = 0;
+
+  // Goes in good order; nothing of this rank remains at the coordinator and no order comes after.
+  // Leaving twice is OK.
+  virtual absl::Status Leave(absl::Time deadline) = 0;
+
+  // Sets who receives orders; those that came earlier are delivered at once. Blocks: while an order
+  // is being delivered, so that the callback given before is not running any more on return.
+  virtual void OnOrder(OrderCallback callback) = 0;
+};
+
+// Returns when all ranks have called it with the same name. Errors: AllGather's.
+absl::Status Barrier(Control& control, const std::string& name, absl::Time deadline);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_CONTROL_CONTROL_H_
