@@ -1,0 +1,291 @@
+#include "core/actor/actor_cell.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "core/actor/down.h"
+#include "core/base/check.h"
+
+namespace pelton::internal {
+namespace {
+
+ActorId NextId() {
+  static std::atomic<uint64_t> last{0};
+  return ActorId(last.fetch_add(1, std::memory_order_relaxed) + 1);
+}
+
+std::string Demangle(const char* mangled) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : mangled;
+}
+
+absl::Status StatusOfCurrentException() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("exception in a turn: ", error.what()));
+  } catch (...) {
+    return absl::InternalError("exception of unknown type in a turn");
+  }
+}
+
+}  // namespace
+
+ActorCell::ActorCell(Executor& executor, const ActorType& type, RefPtr<ActorCell> parent,
+                     SpawnOptions options)
+    : mailbox_(static_cast<int32_t>(options.mailbox_capacity)),
+      executor_(executor),
+      type_(type),
+      id_(NextId()),
+      parent_(std::move(parent)),
+      on_failure_(options.on_failure) {
+  PELTON_CHECK(options.mailbox_capacity > 0) << "a mailbox needs room for one message";
+  PELTON_CHECK(options.mailbox_capacity < (size_t{1} << 28)) << "a mailbox that large is no bound";
+  if (!options.name.empty()) kin().name = std::move(options.name);
+  if (options.on_end) kin().on_end = std::move(options.on_end);
+  static const SupervisionSpec kDefault;
+  if (options.supervision != kDefault) kin().supervision = options.supervision;
+}
+
+ActorCell::~ActorCell() = default;
+
+ActorCell::Kin& ActorCell::kin() {
+  if (kin_ == nullptr) kin_ = std::make_unique<Kin>();
+  return *kin_;
+}
+
+std::string ActorCell::Describe() const {
+  return absl::StrCat("actor ", id_.value(), " (", Demangle(type_.type->name()), ")");
+}
+
+std::string ActorCell::Name() const {
+  return kin_ != nullptr && !kin_->name.empty() ? kin_->name : Describe();
+}
+
+absl::Status ActorCell::DeadError() const {
+  return absl::NotFoundError(absl::StrCat(Describe(), " has ended"));
+}
+
+absl::Status ActorCell::WhyNoRoom() const {
+  if (mailbox_.closed()) return DeadError();
+  if (mailbox_.refusing()) return absl::NotFoundError(absl::StrCat(Describe(), " is stopping"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("mailbox of ", Describe(), " is full: ", mailbox_.capacity(), " messages"));
+}
+
+void ActorCell::ReturnRoom(int32_t count) {
+  mailbox_.ReturnRoom(count);
+  // A turn in which DieIfDrained looks again.
+  if (mailbox_.refusing()) Post(NewSystemCall([](ActorCell&) {}));
+}
+
+void ActorCell::RequestStop(absl::Time deadline) {
+  Post(NewSystemCall([deadline](ActorCell& self) { self.BeginStop(deadline); }));
+}
+
+void ActorCell::Start(std::unique_ptr<Actor> actor) {
+  actor_ = std::move(actor);
+  actor_->cell_ = this;
+}
+
+void ActorCell::SetFactory(ActorFactory factory) {
+  kin().factory = std::move(factory);
+  restartable_ = true;
+}
+
+TurnOutcome ActorCell::Turn(int quota) {
+  TurnOutcome outcome;
+  if (phase_ == Phase::kStarting) StartIncarnation();
+  const int handled = HandleMessages(quota);
+  if (handled > 0) mailbox_.ReturnRoom(handled);
+  outcome.moved = handled > 0;
+  if (type_.polls && HandlesUserMessages()) PollOnce(outcome);
+  if (phase_ == Phase::kDraining) DieIfDrained(outcome.poll);
+  outcome.dead = phase_ == Phase::kDead;
+  outcome.more = !system_.empty() || (!user_.empty() && HandlesUserMessages());
+  return outcome;
+}
+
+int ActorCell::HandleMessages(int quota) {
+  int handled = 0;
+  while (phase_ != Phase::kDead) {
+    MessageNode* node = system_.Pop();
+    if (node == nullptr && handled < quota && HandlesUserMessages()) {
+      node = user_.Pop();
+      if (node != nullptr) ++handled;
+    }
+    if (node == nullptr) {
+      if (handled >= quota || !mailbox_.Drain(system_, user_)) break;
+      continue;
+    }
+    try {
+      absl::Status status = node->kind->handle(*this, node);
+      if (!status.ok()) Fail(std::move(status));
+    } catch (...) {
+      Fail(StatusOfCurrentException());
+    }
+  }
+  return handled;
+}
+
+void ActorCell::PollOnce(TurnOutcome& outcome) {
+  auto& actor = static_cast<PollingActor&>(*actor_);
+  try {
+    outcome.poll = actor.Poll();
+    outcome.moved |= outcome.poll == PollResult::kMoved;
+    if (outcome.poll == PollResult::kIdle) outcome.max_park = actor.MaxPark();
+  } catch (...) {
+    Fail(StatusOfCurrentException());
+  }
+}
+
+void ActorCell::StartIncarnation() {
+  phase_ = Phase::kRunning;
+  try {
+    absl::Status status = actor_->OnStart();
+    if (!status.ok()) Fail(std::move(status));
+  } catch (...) {
+    Fail(StatusOfCurrentException());
+  }
+}
+
+void ActorCell::EndIncarnation(const absl::Status& why) {
+  if (actor_ == nullptr) return;
+  ++incarnation_;
+  try {
+    actor_->OnStop(why);
+  } catch (...) {
+    // It ends in any case; its first reason is the one to report.
+  }
+  actor_.reset();
+}
+
+void ActorCell::Fail(absl::Status why) {
+  if (!HandlesUserMessages()) return;
+  EnterFailing(std::move(why));
+}
+
+void ActorCell::Suspend() {
+  if (!HandlesUserMessages()) return;
+  EnterFailing(absl::CancelledError("restarted together with a sibling that failed"));
+}
+
+void ActorCell::EnterFailing(absl::Status why) {
+  kin().why = std::move(why);
+  WaitForChildren(executor_.clock().Now() + limits::kStopTimeout, Phase::kFailing);
+}
+
+void ActorCell::BeginStop(absl::Time deadline) {
+  switch (phase_) {
+    case Phase::kDead:
+    case Phase::kStopping:
+    case Phase::kDraining:
+      return;
+    case Phase::kFailing:
+    case Phase::kSuspended: {
+      const absl::Status why = kin().why;
+      return Die(why);
+    }
+    case Phase::kStarting:
+    case Phase::kRunning:
+      return WaitForChildren(deadline, Phase::kStopping);
+  }
+}
+
+void ActorCell::WaitForChildren(absl::Time deadline, Phase phase) {
+  phase_ = phase;
+  Family* children = family();
+  const bool childless = children == nullptr || children->empty();
+  if (!childless) children->StopAll(deadline);
+  if (deadline != absl::InfiniteFuture() && !(childless && phase == Phase::kFailing)) {
+    kin().stop_timer.Cancel();
+    kin().stop_timer = executor_.SetTimer(
+        deadline, *this, NewSystemCall([](ActorCell& self) { self.OnStopDeadline(); }));
+  }
+  if (childless) OnChildrenGone();
+}
+
+void ActorCell::OnStopDeadline() {
+  if (phase_ == Phase::kStopping || phase_ == Phase::kDraining) {
+    Die(absl::DeadlineExceededError("stopped by force: its time for an orderly stop was up"));
+  } else if (phase_ == Phase::kFailing) {
+    OnChildrenGone();
+  }
+}
+
+void ActorCell::OnChildDown(ActorCell& child) {
+  Family* children = family();
+  if (children == nullptr) return;
+  children->OnDown(child);
+  if (children->empty()) OnChildrenGone();
+}
+
+void ActorCell::OnChildrenGone() {
+  if (phase_ == Phase::kStopping) {
+    phase_ = Phase::kDraining;
+    mailbox_.RefuseReservations();
+  } else if (phase_ == Phase::kFailing) {
+    kin().stop_timer.Cancel();
+    const absl::Status why = kin().why;
+    EndIncarnation(why);
+    phase_ = Phase::kSuspended;
+    if (!parent_ || on_failure_ == OnFailure::kIgnore) return Die(why);
+    // If the parent is dead, nobody will give a verdict.
+    struct Report {
+      RefPtr<ActorCell> child;
+      absl::Status why;
+      void operator()(ActorCell& parent) { parent.family()->OnSuspended(*child, why); }
+      void OnDead() { child->RequestStop(absl::InfinitePast()); }
+    };
+    parent_->Post(NewSystemCall(Report{RefPtr<ActorCell>::Share(this), why}));
+  }
+}
+
+void ActorCell::Restart() {
+  if (phase_ != Phase::kSuspended) return;
+  PELTON_CHECK(restartable_) << "restart of an actor without a factory";
+  Start(kin().factory());
+  StartIncarnation();
+}
+
+void ActorCell::DieIfDrained(PollResult poll) {
+  if (!system_.empty() || !user_.empty() || mailbox_.HasNews()) return;
+  if (poll != PollResult::kNothingToDo || !mailbox_.AllRoomReturned()) return;
+  if (family() != nullptr && !family()->empty()) return;
+  Die(absl::OkStatus());
+}
+
+void ActorCell::Die(const absl::Status& why) {
+  if (phase_ == Phase::kDead) return;
+  phase_ = Phase::kDead;
+  if (Family* children = family(); children != nullptr) children->StopAll(absl::InfinitePast());
+  EndIncarnation(why);
+  mailbox_.RefuseReservations();
+  mailbox_.Close(system_, user_);
+  system_.DiscardAll();
+  user_.DiscardAll();
+  TellWatchers(why);
+  if (kin_ != nullptr) {
+    kin_->stop_timer.Cancel();
+    if (kin_->on_end) std::move(kin_->on_end)(why);
+    kin_->factory = nullptr;
+  }
+  if (parent_) {
+    parent_->Post(NewSystemCall([child = RefPtr<ActorCell>::Share(this)](ActorCell& parent) {
+      parent.OnChildDown(*child);
+    }));
+  }
+  executor_.OnDeath(*this);
+}
+
+void ActorCell::TellWatchers(const absl::Status& why) {
+  if (kin_ == nullptr) return;
+  for (Watcher& tell : std::exchange(kin_->watchers, {})) std::move(tell)(Down{id_, Name(), why});
+}
+
+}  // namespace pelton::internal

@@ -1,0 +1,56 @@
+// How a thread waits before it parks: spin a little, then give the core away a few times.
+#ifndef PELTON_CORE_ACTOR_BACKOFF_H_
+#define PELTON_CORE_ACTOR_BACKOFF_H_
+
+namespace pelton {
+
+// Tells the processor that this is a spin loop.
+inline void CpuRelax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Counts a thread of the runtime for as long as it lives, so that spinning stops when threads
+// outnumber cores.
+// Threads: any. Owns: one count.
+class RuntimeThread {
+ public:
+  RuntimeThread();
+  ~RuntimeThread();
+  RuntimeThread(const RuntimeThread&) = delete;
+  RuntimeThread& operator=(const RuntimeThread&) = delete;
+};
+
+// Number of processes on this machine that run like this one (ranks); they share its cores.
+// Threads: any.
+void SetProcessesOnHost(int count);
+
+// Whether every thread of the runtime, and one caller per process, has a core of its own.
+bool SpinningAllowed();
+
+// One wait: call Pause until it says to park.
+// Threads: one. Owns: nothing.
+class Backoff {
+ public:
+  explicit Backoff(int yields = kYields)
+      : spins_(SpinningAllowed() ? kSpins : 0), yields_(yields) {}
+
+  // Spins or yields once; false when it is time to park.
+  bool Pause();
+  // To be called when there was work.
+  void Reset() { *this = Backoff(); }
+
+ private:
+  static constexpr int kSpins = 10;  // of some 20-40 ns each
+  static constexpr int kYields = 8;
+
+  int spins_;
+  int yields_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ACTOR_BACKOFF_H_

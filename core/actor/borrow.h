@@ -1,0 +1,77 @@
+// Running an idle actor on the caller's thread.
+#ifndef PELTON_CORE_ACTOR_BORROW_H_
+#define PELTON_CORE_ACTOR_BORROW_H_
+
+#include <optional>
+#include <utility>
+
+#include "core/actor/actor_cell.h"
+#include "core/actor/actor_ref.h"
+#include "core/actor/ref_ptr.h"
+
+namespace pelton {
+
+// Exclusive access to an actor, as if in one of its turns: what its methods do is ordered with all
+// of its turns. Messages that arrive meanwhile wait for Turn() or for the release.
+// Threads: the one that borrowed it. Owns: the actor's turn, until destroyed.
+template <typename A>
+class Borrowed {
+ public:
+  explicit Borrowed(internal::RefPtr<internal::ActorCell> cell) : cell_(std::move(cell)) {}
+  Borrowed(Borrowed&&) noexcept = default;
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    if (!cell_) return;
+    // An executor's turn finds out whether there is something to poll.
+    const bool settled = !cell_->type().polls || last_poll_ == PollResult::kNothingToDo;
+    if (settled && cell_->TryRelease()) return;
+    cell_->executor().Schedule(*cell_);
+  }
+
+  A& operator*() {
+    last_poll_ = PollResult::kIdle;
+    return static_cast<A&>(*cell_->actor());
+  }
+  A* operator->() { return &**this; }
+
+  // Handles the messages that wait, then polls once if the actor polls. False if the actor has
+  // ended or failed: then nothing is borrowed any more.
+  bool Turn() {
+    const internal::TurnOutcome outcome = cell_->Turn(kQuota);
+    last_poll_ = outcome.more ? PollResult::kMoved : outcome.poll;
+    if (outcome.dead) {
+      std::exchange(cell_, {})->Unref();  // the executor's count
+      return false;
+    }
+    if (cell_->actor() != nullptr) return true;
+    internal::ActorCell& cell = *cell_;
+    cell.executor().Schedule(cell);
+    cell_ = {};
+    return false;
+  }
+  // What the last Turn's poll came to; kMoved too if messages are left.
+  PollResult last_poll() const { return last_poll_; }
+
+ private:
+  static constexpr int kQuota = 256;
+
+  internal::RefPtr<internal::ActorCell> cell_;
+  PollResult last_poll_ = PollResult::kNothingToDo;
+};
+
+// Borrows the actor behind `ref` if it is idle: no turn of it is running or due. An actor that
+// polls is idle between two polls. Blocks: never; nullopt if it is busy, suspended or dead.
+template <typename A>
+std::optional<Borrowed<A>> TryBorrow(const ActorRef<A>& ref) {
+  internal::ActorCell* cell = ref.cell();
+  if (cell == nullptr || !cell->TryAcquire()) return std::nullopt;
+  if (cell->actor() == nullptr) {  // it failed and waits for its parent's verdict
+    if (!cell->TryRelease()) cell->executor().Schedule(*cell);
+    return std::nullopt;
+  }
+  return Borrowed<A>(internal::RefPtr<internal::ActorCell>::Share(cell));
+}
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ACTOR_BORROW_H_

@@ -1,0 +1,142 @@
+// What an actor can do in its turns, beside sending.
+#ifndef PELTON_CORE_ACTOR_CONTEXT_H_
+#define PELTON_CORE_ACTOR_CONTEXT_H_
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "core/actor/actor.h"
+#include "core/actor/actor_cell.h"
+#include "core/actor/actor_ref.h"
+#include "core/actor/handles.h"
+#include "core/actor/monitor.h"
+#include "core/actor/promise.h"
+#include "core/actor/timer.h"
+
+namespace pelton {
+
+// A view of the running actor's own cell.
+// Threads: the turns of its actor. Owns: nothing; not to be kept beyond the turn.
+class Context {
+ public:
+  explicit Context(internal::ActorCell& cell) : cell_(cell) {}
+
+  absl::Time Now() const { return cell_.executor().clock().Now(); }
+  Executor& executor() const { return cell_.executor(); }
+  ActorId id() const { return cell_.id(); }
+
+  // The address of `self`, which must be the running actor.
+  template <typename A>
+  ActorRef<A> RefTo(const A& self) const {
+    return ActorRef<A>(internal::RefPtr<internal::ActorCell>::Share(self.Actor::cell_));
+  }
+
+  // Delivers `message` to `self` after `delay`, unless cancelled or restarted before. It takes the
+  // system lane: a full mailbox does not lose it.
+  template <typename A, typename M>
+  Timer SendAfter(const A& self, absl::Duration delay, M message) const {
+    static_assert(internal::CheckMessage<A, M>());
+    using Own = internal::OfIncarnation<M>;
+    return SetTimer(delay, cell_,
+                    internal::NewMessage<Own>(&internal::SelfMessage<A, M>::kKind,
+                                              {cell_.incarnation(), std::move(message)}));
+  }
+  // Delivers `message` to another actor after `delay`, unless cancelled before.
+  template <typename A, typename M>
+  Timer SendAfter(const ActorRef<A>& target, absl::Duration delay, M message) const {
+    static_assert(internal::CheckMessage<A, M>());
+    if (!target.valid()) return Timer();
+    return SetTimer(
+        delay, *target.cell(),
+        internal::NewMessage<M>(&internal::SystemMessage<A, M>::kKind, std::move(message)));
+  }
+
+  // Has `self.Handle(Down)` called when the actor behind `ref` ends.
+  template <typename A, typename B>
+  void Watch(const A& self, const ActorRef<B>& ref) const {
+    static_assert(Handles<A, Down>, "an actor that watches has a public Handle(Down)");
+    internal::WatchCell(
+        *ref.cell(), [cell = RefTo(self), incarnation = cell_.incarnation()](Down down) {
+          cell.cell()->Post(internal::NewMessage<internal::OfIncarnation<Down>>(
+              &internal::SelfMessage<A, Down>::kKind, {incarnation, std::move(down)}));
+        });
+  }
+
+  // Has `then(Result<T>)` called in a turn of this incarnation, once: with the result, or with
+  // kDeadlineExceeded when future.deadline() passes first.
+  template <typename T, typename F>
+  void Then(Future<T> future, F then) const;
+
+  // Ends this actor in an orderly way; see ActorRef::Stop.
+  void Stop(absl::Duration timeout = limits::kStopTimeout) const {
+    cell_.RequestStop(Now() + timeout);
+  }
+
+  internal::ActorCell& cell() const { return cell_; }  // for the runtime itself
+
+ private:
+  Timer SetTimer(absl::Duration delay, internal::ActorCell& target,
+                 internal::MessageNode* node) const {
+    return cell_.executor().SetTimer(Now() + delay, target, node);
+  }
+
+  internal::ActorCell& cell_;
+};
+
+namespace internal {
+
+// The message that a completed future becomes.
+template <typename T, typename F>
+struct Continue {
+  RefPtr<FutureState<T>> state;
+  RefPtr<ActorCell> cell;
+  uint32_t incarnation;
+  Timer timer;
+  F then;
+
+  void operator()(ActorCell& self) {
+    timer.Cancel();
+    if (incarnation == self.incarnation()) then(state->TakeResult());
+  }
+  // The promise's side runs this: the node carries all it needs.
+  static void Run(void* argument) {
+    auto* node = static_cast<MessageOf<Continue>*>(argument);
+    const RefPtr<ActorCell> cell = node->payload.cell;
+    cell->Post(node);
+  }
+};
+
+// What the timer of a Then does: completes the future, if nobody has, and tells the promise.
+template <typename T>
+struct Expire {
+  RefPtr<FutureState<T>> state;
+  void operator()(ActorCell&) {
+    state->core().Abandon();
+    state->TryComplete(absl::DeadlineExceededError("no answer by the deadline"));
+  }
+};
+
+}  // namespace internal
+
+template <typename T, typename F>
+void Context::Then(Future<T> future, F then) const {
+  using internal::Continue;
+  internal::RefPtr<internal::FutureState<T>> state = std::exchange(future.state_, {});
+  Timer timer;
+  if (future.deadline() != absl::InfiniteFuture()) {
+    timer = cell_.executor().SetTimer(future.deadline(), cell_,
+                                      internal::NewSystemCall(internal::Expire<T>{state}));
+  }
+  internal::FutureCore& core = state->core();
+  internal::MessageNode* node = internal::NewSystemCall(
+      Continue<T, F>{std::move(state), internal::RefPtr<internal::ActorCell>::Share(&cell_),
+                     cell_.incarnation(), std::move(timer), std::move(then)});
+  core.SetContinuation(&Continue<T, F>::Run,
+                       static_cast<internal::MessageOf<Continue<T, F>>*>(node));
+}
+
+inline Context Actor::context() const { return Context(*cell_); }
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ACTOR_CONTEXT_H_

@@ -1,0 +1,88 @@
+#include "core/actor/executor_base.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+
+namespace pelton::internal {
+
+ExecutorBase::~ExecutorBase() {
+  PELTON_CHECK(actor_count() == 0) << "an executor was destroyed with living actors";
+}
+
+Timer ExecutorBase::SetTimer(absl::Time when, ActorCell& target, MessageNode* node) {
+  bool is_next = false;
+  Timer timer = timers_->Add(when, target, node, &is_next);
+  if (is_next) OnEarlierTimer();
+  return timer;
+}
+
+void ExecutorBase::OnSpawn(ActorCell& cell) {
+  cell.Ref();
+  MutexLock lock(&mutex_);
+  cell.next_alive = alive_;
+  if (alive_ != nullptr) alive_->previous_alive = &cell;
+  alive_ = &cell;
+  ++alive_count_;
+  // Too late to be found by Shutdown: stopped as soon as it has started.
+  if (shutting_down_ && cell.is_root()) cell.RequestStop(absl::InfinitePast());
+}
+
+void ExecutorBase::OnDeath(ActorCell& cell) {
+  MutexLock lock(&mutex_);
+  (cell.previous_alive == nullptr ? alive_ : cell.previous_alive->next_alive) = cell.next_alive;
+  if (cell.next_alive != nullptr) cell.next_alive->previous_alive = cell.previous_alive;
+  if (--alive_count_ == 0) empty_.SignalAll();
+}
+
+size_t ExecutorBase::actor_count() const {
+  MutexLock lock(&mutex_);
+  return alive_count_;
+}
+
+absl::Status ExecutorBase::Shutdown(absl::Time deadline) {
+  std::vector<RefPtr<ActorCell>> roots;
+  {
+    MutexLock lock(&mutex_);
+    shutting_down_ = true;
+    for (ActorCell* cell = alive_; cell != nullptr; cell = cell->next_alive) {
+      if (cell->is_root()) roots.push_back(RefPtr<ActorCell>::Share(cell));
+    }
+  }
+  for (const RefPtr<ActorCell>& root : roots) root->RequestStop(deadline);
+  // At the deadline they end themselves by force, which takes them a turn.
+  constexpr absl::Duration kGrace = absl::Seconds(1);
+  return WaitUntilEmpty(deadline + kGrace) ? absl::OkStatus() : UnfinishedError();
+}
+
+bool ExecutorBase::WaitUntilEmpty(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  while (alive_count_ > 0) {
+    if (empty_.WaitWithDeadline(&mutex_, deadline)) break;
+  }
+  return alive_count_ == 0;
+}
+
+absl::Status ExecutorBase::UnfinishedError() const {
+  MutexLock lock(&mutex_);
+  if (alive_ == nullptr) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(alive_count_, " actors have not ended, among them ", alive_->Describe()));
+}
+
+void ExecutorBase::KillAll() {
+  for (;;) {
+    ActorCell* cell = nullptr;
+    {
+      MutexLock lock(&mutex_);
+      cell = alive_;
+    }
+    if (cell == nullptr) break;
+    cell->Die(absl::CancelledError("its executor was destroyed"));
+    cell->Unref();
+  }
+  timers_->Clear();
+}
+
+}  // namespace pelton::internal

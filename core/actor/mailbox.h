@@ -1,0 +1,124 @@
+// An actor's mailbox: an intrusive lock-free multi-producer queue whose head word also says whether
+// the actor has a turn coming, so that one compare-and-swap both sends and decides who schedules.
+#ifndef PELTON_CORE_ACTOR_MAILBOX_H_
+#define PELTON_CORE_ACTOR_MAILBOX_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/actor/message.h"
+
+namespace pelton::internal {
+
+enum class PushResult {
+  kQueued,  // the actor has a turn coming or running
+  kWake,    // the pusher now holds the turn and must schedule the actor
+  kClosed,  // the actor is dead; the node stays with the caller
+};
+
+// The word is one of: idle (nobody holds the turn), closed, null (a holder, no news) or a stack of
+// nodes (a holder, and news for it). At most one thread or queue holds the turn at any time.
+//
+// Room is counted apart: a message on the user lane needs one unit of it, reserved before the push
+// and returned when the message has been handled.
+// Threads: any, except where a method says "holder". Owns: the nodes in it.
+class Mailbox {
+ public:
+  explicit Mailbox(int32_t capacity) : room_(capacity), capacity_(capacity) {}
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  PushResult Push(MessageNode* node) { return Push(node, node); }
+
+  // Pushes a chain that runs from the newest node to the oldest.
+  PushResult Push(MessageNode* newest, MessageNode* oldest) {
+    uintptr_t word = word_.load(std::memory_order_relaxed);
+    do {
+      if (word == kClosed) return PushResult::kClosed;
+      oldest->next = word == kIdle ? nullptr : reinterpret_cast<MessageNode*>(word);
+    } while (!word_.compare_exchange_weak(word, reinterpret_cast<uintptr_t>(newest),
+                                          std::memory_order_acq_rel, std::memory_order_relaxed));
+    return word == kIdle ? PushResult::kWake : PushResult::kQueued;
+  }
+
+  // Becomes the holder if nobody is.
+  bool TryAcquire() {
+    uintptr_t word = kIdle;
+    return word_.load(std::memory_order_relaxed) == kIdle &&
+           word_.compare_exchange_strong(word, kNone, std::memory_order_acquire);
+  }
+
+  // Holder: gives the turn back; false if there are messages, and the caller stays the holder.
+  bool TryRelease() {
+    uintptr_t word = kNone;
+    return word_.compare_exchange_strong(word, kIdle, std::memory_order_acq_rel);
+  }
+
+  // Holder: whether messages came since the last drain.
+  bool HasNews() const { return word_.load(std::memory_order_relaxed) != kNone; }
+
+  // Holder: moves all that came, in order, to the end of the two lists; false if nothing did.
+  bool Drain(MessageList& system, MessageList& user) {
+    if (!HasNews()) return false;
+    Split(word_.exchange(kNone, std::memory_order_acquire), system, user);
+    return true;
+  }
+
+  // Holder: refuses all messages from now on and moves the last ones to the lists.
+  void Close(MessageList& system, MessageList& user) {
+    Split(word_.exchange(kClosed, std::memory_order_acq_rel), system, user);
+  }
+  bool closed() const { return word_.load(std::memory_order_acquire) == kClosed; }
+
+  // Reserves `count` units of room, or none.
+  bool TryReserve(int32_t count) {
+    int32_t room = room_.load(std::memory_order_relaxed);
+    do {
+      if (room < count) return false;
+    } while (!room_.compare_exchange_weak(room, room - count, std::memory_order_relaxed));
+    return true;
+  }
+  void ReturnRoom(int32_t count) { room_.fetch_add(count, std::memory_order_release); }
+
+  // Lets no one reserve any more; what is reserved stays so. Idempotent.
+  void RefuseReservations() {
+    if (!refusing()) room_.fetch_sub(kRefusal, std::memory_order_relaxed);
+  }
+  bool refusing() const { return room_.load(std::memory_order_relaxed) < -kRefusal / 2; }
+  // Whether, after RefuseReservations, everything reserved has been returned.
+  bool AllRoomReturned() const {
+    return room_.load(std::memory_order_acquire) == capacity_ - kRefusal;
+  }
+  int32_t capacity() const { return capacity_; }
+
+ private:
+  static constexpr uintptr_t kNone = 0;
+  static constexpr uintptr_t kIdle = 1;
+  static constexpr uintptr_t kClosed = 2;
+  static constexpr int32_t kRefusal = 1 << 30;
+
+  // The stack holds the newest on top: reversing it restores the order of arrival.
+  static void Split(uintptr_t word, MessageList& system, MessageList& user) {
+    if (word == kIdle || word == kClosed) return;
+    MessageNode* first[2] = {nullptr, nullptr};
+    MessageNode* last[2] = {nullptr, nullptr};
+    for (auto* node = reinterpret_cast<MessageNode*>(word); node != nullptr;) {
+      MessageNode* older = node->next;
+      const auto lane = static_cast<unsigned>(node->kind->lane);
+      if (last[lane] == nullptr) last[lane] = node;
+      node->next = first[lane];
+      first[lane] = node;
+      node = older;
+    }
+    if (first[1] != nullptr) system.Append(first[1], last[1]);
+    if (first[0] != nullptr) user.Append(first[0], last[0]);
+  }
+
+  std::atomic<uintptr_t> word_{kNone};  // born held: its maker schedules the first turn
+  std::atomic<int32_t> room_;
+  const int32_t capacity_;
+};
+
+}  // namespace pelton::internal
+
+#endif  // PELTON_CORE_ACTOR_MAILBOX_H_

@@ -1,0 +1,210 @@
+#include "core/actor/pool_executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/actor/backoff.h"
+#include "core/base/check.h"
+#include "core/base/limits.h"
+
+namespace pelton {
+namespace {
+
+using internal::ActorCell;
+using internal::RefPtr;
+using internal::TurnOutcome;
+
+constexpr int kMessagesPerTurn = 256;
+// After so many turns from the LIFO slot in a row, the queue gets one.
+constexpr int kLongestChain = 64;
+// A busy worker looks at the clock and at the actors to poll once in so many turns.
+constexpr uint32_t kTurnsPerLookAround = 32;
+// No wait without an end: a lost wake-up would be a delay, never a hang.
+constexpr absl::Duration kLongestPark = absl::Seconds(10);
+
+}  // namespace
+
+constinit thread_local PoolExecutor::Worker* PoolExecutor::current_worker_ = nullptr;
+
+PoolExecutor::PoolExecutor(Options options) {
+  PELTON_CHECK(options.thread_count > 0) << "a pool needs a thread";
+  for (int i = 0; i < options.thread_count; ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    workers_.back()->pool = this;
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = *workers_[i];
+    worker.thread = std::thread([this, &worker] { Run(worker); });
+    const std::string name = absl::StrCat(options.name.substr(0, 12), "-", i);
+    pthread_setname_np(worker.thread.native_handle(), name.substr(0, 15).c_str());
+  }
+}
+
+PoolExecutor::~PoolExecutor() {
+  // What does not end in time is ended by force below.
+  Shutdown(clock().Now() + limits::kStopTimeout).IgnoreError();
+  exit_.store(true, std::memory_order_release);
+  for (const auto& worker : workers_) worker->waker.Kick();
+  for (const auto& worker : workers_) worker->thread.join();
+  KillAll();
+}
+
+void PoolExecutor::Schedule(ActorCell& cell) {
+  Worker* worker = current_worker_;
+  if (worker == nullptr || worker->pool != this) return Enqueue(cell);
+  ActorCell* displaced = std::exchange(worker->lifo, &cell);
+  if (displaced != nullptr) Enqueue(*displaced);
+}
+
+void PoolExecutor::Enqueue(ActorCell& cell) {
+  Worker* woken = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    queue_.Push(cell);
+    queued_.fetch_add(1, std::memory_order_relaxed);
+    woken = TakeParked();
+  }
+  if (woken != nullptr) woken->waker.Kick();
+}
+
+PoolExecutor::Worker* PoolExecutor::TakeParked() {
+  if (parked_.empty() || searching_ > 0) return nullptr;
+  Worker* worker = parked_.back();
+  parked_.pop_back();
+  ++searching_;  // on its behalf: nobody else needs to be woken for this
+  return worker;
+}
+
+void PoolExecutor::Kick() {
+  Worker* woken = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    woken = TakeParked();
+  }
+  if (woken != nullptr) woken->waker.Kick();
+}
+
+void PoolExecutor::Run(Worker& worker) {
+  const RuntimeThread counted;
+  current_worker_ = &worker;
+  while (!exit_.load(std::memory_order_acquire)) {
+    if (ActorCell* cell = NextRunnable(worker); cell != nullptr) {
+      RunTurn(worker, *cell);
+      if (++worker.turns % kTurnsPerLookAround != 0) continue;
+      RunTimers();
+      PollNext(worker);
+    } else if (!PollNext(worker) && !RunTimers()) {
+      WaitForWork(worker);
+    }
+  }
+  current_worker_ = nullptr;
+}
+
+ActorCell* PoolExecutor::NextRunnable(Worker& worker) {
+  if (worker.lifo != nullptr && worker.chain < kLongestChain) {
+    ++worker.chain;
+    return std::exchange(worker.lifo, nullptr);
+  }
+  worker.chain = 0;
+  ActorCell* cell = TakeFromQueue();
+  return cell != nullptr ? cell : std::exchange(worker.lifo, nullptr);
+}
+
+ActorCell* PoolExecutor::TakeFromQueue() {
+  if (LooksIdle()) return nullptr;
+  MutexLock lock(&mutex_);
+  ActorCell* cell = queue_.Pop();
+  if (cell != nullptr) queued_.fetch_sub(1, std::memory_order_relaxed);
+  return cell;
+}
+
+void PoolExecutor::RunTurn(Worker& worker, ActorCell& cell) {
+  const TurnOutcome outcome = cell.Turn(kMessagesPerTurn);
+  if (outcome.moved) {
+    worker.idle_polls = 0;
+    worker.poll_backoff.Reset();
+  }
+  if (outcome.dead) return cell.Unref();
+  if (outcome.poll != PollResult::kNothingToDo) PollLater(cell, outcome.max_park);
+  // Behind the others: it had its share.
+  if (outcome.more || !cell.TryRelease()) Enqueue(cell);
+}
+
+void PoolExecutor::PollLater(ActorCell& cell, absl::Duration max_park) {
+  MutexLock lock(&mutex_);
+  if (std::exchange(cell.on_poll_list, true)) return;
+  polled_.push_back({RefPtr<ActorCell>::Share(&cell), max_park});
+}
+
+bool PoolExecutor::PollNext(Worker& worker) {
+  RefPtr<ActorCell> cell;
+  {
+    MutexLock lock(&mutex_);
+    // All of them were polled in vain since something moved: time to wait.
+    if (worker.idle_polls >= static_cast<int>(polled_.size())) return false;
+    cell = std::move(polled_.front().cell);
+    polled_.pop_front();
+    cell->on_poll_list = false;
+  }
+  ++worker.idle_polls;
+  // Whoever else holds the turn sees to it that the actor is polled again.
+  if (cell->TryAcquire()) RunTurn(worker, *cell);
+  return true;
+}
+
+bool PoolExecutor::RunTimers() {
+  if (timers().NextTime() == absl::InfiniteFuture()) return false;
+  return timers().DeliverDue(clock().Now());
+}
+
+void PoolExecutor::WaitForWork(Worker& worker) {
+  bool polling = false;
+  {
+    MutexLock lock(&mutex_);
+    polling = !polled_.empty();
+    if (!polling) ++searching_;
+  }
+  if (polling && worker.poll_backoff.Pause()) {
+    worker.idle_polls = 0;
+    return;
+  }
+  if (polling) return Park(worker);
+  Backoff backoff;
+  bool parking = false;
+  while (LooksIdle() && !exit_.load(std::memory_order_relaxed)) {
+    if (!backoff.Pause()) {
+      parking = true;
+      break;
+    }
+  }
+  Worker* woken = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    --searching_;
+    // This one takes an actor; if there are more, another worker is needed.
+    if (!parking && queued_.load(std::memory_order_relaxed) > 1) woken = TakeParked();
+  }
+  if (woken != nullptr) woken->waker.Kick();
+  if (parking) Park(worker);
+}
+
+void PoolExecutor::Park(Worker& worker) {
+  absl::Duration at_most = kLongestPark;
+  {
+    MutexLock lock(&mutex_);
+    if (!queue_.empty() || exit_.load(std::memory_order_relaxed)) return;
+    for (const Polled& polled : polled_) at_most = std::min(at_most, polled.max_park);
+    parked_.push_back(&worker);
+  }
+  at_most = std::min(at_most, timers().NextTime() - clock().Now());
+  worker.waker.Park(at_most);
+  worker.idle_polls = 0;
+  MutexLock lock(&mutex_);
+  // Whoever kicked it took it off the list and counted it as searching.
+  if (std::erase(parked_, &worker) == 0) --searching_;
+}
+
+}  // namespace pelton

@@ -1,0 +1,94 @@
+// A pool of worker threads for many actors.
+#ifndef PELTON_CORE_ACTOR_POOL_EXECUTOR_H_
+#define PELTON_CORE_ACTOR_POOL_EXECUTOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "core/actor/backoff.h"
+#include "core/actor/cell_queue.h"
+#include "core/actor/executor_base.h"
+#include "core/actor/waker.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+
+// Runs its actors on `thread_count` workers that share one queue. An actor that becomes runnable in
+// a turn on a worker goes to that worker's LIFO slot and runs next, with its message still in the
+// cache; chains of that kind give way to the queue after a while. Actors with work in flight are
+// polled in turn; when no poll moves, a worker spins, yields and then parks for at most their
+// MaxPark. A wake-up is sent only if no worker is looking for work already.
+// Threads: any. Owns: its workers.
+class PoolExecutor final : public internal::ExecutorBase {
+ public:
+  struct Options {
+    int thread_count = 1;
+    // Shown by debuggers; at most 12 characters, a number is added.
+    std::string name = "pelton-pool";
+  };
+
+  explicit PoolExecutor(Options options);
+  explicit PoolExecutor(int thread_count) : PoolExecutor(Options{.thread_count = thread_count}) {}
+  // Shuts down within limits::kStopTimeout, if Shutdown was not called.
+  ~PoolExecutor() override;
+
+  void Schedule(internal::ActorCell& cell) override;
+  // Makes a parked worker poll at once: for events from outside.
+  void Kick();
+
+ private:
+  struct Polled {
+    internal::RefPtr<internal::ActorCell> cell;
+    absl::Duration max_park;
+  };
+  struct Worker {
+    PoolExecutor* pool = nullptr;
+    Waker waker;
+    internal::ActorCell* lifo = nullptr;
+    int chain = 0;       // turns in a row that came from the LIFO slot
+    int idle_polls = 0;  // in a row
+    Backoff poll_backoff;
+    uint32_t turns = 0;
+    std::thread thread;
+  };
+
+  void Run(Worker& worker);
+  internal::ActorCell* NextRunnable(Worker& worker);
+  internal::ActorCell* TakeFromQueue();
+  void RunTurn(Worker& worker, internal::ActorCell& cell);
+  // Polls one of the actors with work in flight, if any is not known to be idle.
+  bool PollNext(Worker& worker);
+  bool RunTimers();
+  // Looks for work until there is some, spinning, yielding and parking.
+  void WaitForWork(Worker& worker);
+  bool LooksIdle() const { return queued_.load(std::memory_order_relaxed) == 0; }
+  void Park(Worker& worker);
+  void Enqueue(internal::ActorCell& cell);
+  void PollLater(internal::ActorCell& cell, absl::Duration max_park);
+  // The worker to kick because there is work in the queue, or null.
+  Worker* TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnEarlierTimer() override { Kick(); }
+
+  static constinit thread_local Worker* current_worker_;
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::atomic<bool> exit_{false};
+  std::atomic<size_t> queued_{0};  // in queue_, for those who look without the lock
+  Mutex mutex_;
+  internal::CellQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Polled> polled_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Worker*> parked_ ABSL_GUARDED_BY(mutex_);
+  int searching_ ABSL_GUARDED_BY(mutex_) = 0;  // workers awake that look for work
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ACTOR_POOL_EXECUTOR_H_

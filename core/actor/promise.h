@@ -1,0 +1,214 @@
+// One-shot promise and future: a result that one side owes and the other may wait for.
+#ifndef PELTON_CORE_ACTOR_PROMISE_H_
+#define PELTON_CORE_ACTOR_PROMISE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/actor/block_pool.h"
+#include "core/actor/future_core.h"
+#include "core/actor/ref_ptr.h"
+#include "core/actor/sendable.h"
+#include "core/base/check.h"
+
+namespace pelton {
+
+// What a future of T yields: StatusOr<T>, or Status for void.
+template <typename T>
+using Result = std::conditional_t<std::is_void_v<T>, absl::Status,
+                                  absl::StatusOr<std::conditional_t<std::is_void_v<T>, char, T>>>;
+
+namespace internal {
+
+// Shared by a promise, its future and, while an actor waits with a deadline, a timer. From the
+// pool. Threads: any, by the rules of FutureCore. Owns: the result until it is taken.
+template <typename T>
+class FutureState {
+ public:
+  static RefPtr<FutureState> Make() {
+    return RefPtr<FutureState>::Adopt(new (BlockPool::Allocate(sizeof(FutureState))) FutureState);
+  }
+
+  void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    this->~FutureState();
+    BlockPool::Free(this, sizeof(FutureState));
+  }
+
+  // ONCE-1: false, and no effect, if a result is there already.
+  bool TryComplete(Result<T> result) {
+    if (!core_.Claim()) return false;
+    result_.emplace(std::move(result));
+    core_.Finish();
+    return true;
+  }
+  // Once ready, at most once.
+  Result<T> TakeResult() { return *std::move(result_); }
+  FutureCore& core() { return core_; }
+
+ private:
+  FutureState() = default;
+  ~FutureState() = default;
+
+  FutureCore core_;
+  std::atomic<uint32_t> refs_{1};
+  std::optional<Result<T>> result_;
+};
+
+}  // namespace internal
+
+// The side that waits. Dropping it cancels: the promise sees cancelled().
+// Threads: any, one at a time. Owns: its half of the completion.
+template <typename T>
+class [[nodiscard]] Future {
+ public:
+  Future() = default;
+  Future(Future&&) noexcept = default;
+  Future& operator=(Future&& other) noexcept {
+    Drop();
+    state_ = std::move(other.state_);
+    deadline_ = other.deadline_;
+    return *this;
+  }
+  ~Future() { Drop(); }
+
+  // A future that is complete from the start.
+  static Future Completed(Result<T> result) {
+    auto state = internal::FutureState<T>::Make();
+    state->TryComplete(std::move(result));
+    return Future(std::move(state), absl::InfiniteFuture());
+  }
+
+  // Whether it was given a promise and not consumed yet.
+  bool valid() const { return static_cast<bool>(state_); }
+  bool ready() const { return state_->core().ready(); }
+  // By when an answer was asked for; infinite unless Ask or WithDeadline set it.
+  absl::Time deadline() const { return deadline_; }
+  Future WithDeadline(absl::Time deadline) && {
+    deadline_ = deadline;
+    return std::move(*this);
+  }
+
+  // Waits, without consuming; true if the result is there.
+  // Blocks: until `deadline` (of WaitClock). Not to be called in a turn: see Context::Then.
+  bool WaitUntil(absl::Time deadline) const { return state_->core().WaitUntil(deadline); }
+
+  // Waits and consumes; a future whose time is up is dropped.
+  // Blocks: until the earlier of `deadline` and deadline(). Not to be called in a turn.
+  // Errors: kDeadlineExceeded: no result in time; else what the promise was given.
+  Result<T> Await(absl::Time deadline) && {
+    deadline = std::min(deadline, deadline_);
+    if (!WaitUntil(deadline)) {
+      // The last look: after it the result belongs to nobody.
+      Future expired = std::move(*this);
+      if (!expired.ready()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("no answer by ", absl::FormatTime(deadline)));
+      }
+      return expired.TakeResult();
+    }
+    return TakeResult();
+  }
+  // The result of a future that is ready; consumes it.
+  Result<T> Take() && {
+    PELTON_CHECK(ready()) << "Take() of a future that is not ready";
+    return TakeResult();
+  }
+
+ private:
+  template <typename U>
+  friend class Promise;
+  friend class Context;
+  template <typename U>
+  friend struct PromiseAndFuture;
+
+  Future(internal::RefPtr<internal::FutureState<T>> state, absl::Time deadline)
+      : state_(std::move(state)), deadline_(deadline) {}
+  void Drop() {
+    if (!state_) return;
+    state_->core().Abandon();
+    state_ = {};
+  }
+  Result<T> TakeResult() { return std::exchange(state_, {})->TakeResult(); }
+
+  internal::RefPtr<internal::FutureState<T>> state_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+};
+
+// The side that owes. Completes its future exactly once (ONCE-1): with what it is given, or, when
+// dropped without, with kAborted.
+// Threads: any, one at a time. Owns: its half of the completion.
+template <typename T>
+class [[nodiscard]] Promise {
+ public:
+  using value_type = T;
+  // Owes nothing.
+  Promise() = default;
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&& other) noexcept {
+    Drop();
+    state_ = std::move(other.state_);
+    return *this;
+  }
+  ~Promise() { Drop(); }
+
+  bool valid() const { return static_cast<bool>(state_); }
+  // Whether the future is gone, or its deadline passed in an actor: the work may be skipped.
+  bool cancelled() const { return state_->core().abandoned(); }
+
+  // Completes the future; the promise owes nothing any more. A result nobody waits for is dropped.
+  // Blocks: never.
+  void Set(Result<T> result) { std::exchange(state_, {})->TryComplete(std::move(result)); }
+
+ private:
+  template <typename U>
+  friend struct PromiseAndFuture;
+
+  explicit Promise(internal::RefPtr<internal::FutureState<T>> state) : state_(std::move(state)) {}
+  void Drop() {
+    if (state_) Set(absl::AbortedError("the promise was dropped without a result"));
+  }
+
+  internal::RefPtr<internal::FutureState<T>> state_;
+};
+
+template <typename T>
+struct PromiseAndFuture {
+  Promise<T> promise;
+  Future<T> future;
+
+  static PromiseAndFuture Make(absl::Time deadline = absl::InfiniteFuture()) {
+    auto state = internal::FutureState<T>::Make();
+    return {Promise<T>(state), Future<T>(std::move(state), deadline)};
+  }
+};
+
+// auto [promise, future] = MakePromise<int>();
+template <typename T>
+PromiseAndFuture<T> MakePromise(absl::Time deadline = absl::InfiniteFuture()) {
+  return PromiseAndFuture<T>::Make(deadline);
+}
+
+namespace internal {
+template <typename T>
+struct SendableRule<Promise<T>> : SendableParts<T> {};
+template <>
+struct SendableRule<Promise<void>> : SendableParts<> {};
+template <typename T>
+struct SendableRule<Future<T>> : SendableParts<T> {};
+template <>
+struct SendableRule<Future<void>> : SendableParts<> {};
+}  // namespace internal
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ACTOR_PROMISE_H_

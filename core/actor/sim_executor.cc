@@ -1,0 +1,113 @@
+#include "core/actor/sim_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/limits.h"
+
+namespace pelton {
+namespace {
+
+using internal::ActorCell;
+using internal::RefPtr;
+using internal::TurnOutcome;
+
+template <typename T>
+T TakeAt(std::vector<T>& from, size_t index) {
+  std::swap(from[index], from.back());
+  T taken = std::move(from.back());
+  from.pop_back();
+  return taken;
+}
+
+}  // namespace
+
+SimExecutor::SimExecutor(uint64_t seed)
+    : seed_(seed), random_(seed), previous_hook_(WaitHook::Install(this)) {}
+
+SimExecutor::~SimExecutor() {
+  // What does not end in time is ended by force below.
+  Shutdown(Now() + limits::kStopTimeout).IgnoreError();
+  runnable_.clear();
+  untried_.clear();
+  tried_.clear();
+  KillAll();
+  WaitHook::Install(previous_hook_);
+}
+
+bool SimExecutor::Step(absl::Time limit) {
+  PELTON_CHECK(!in_turn_) << "a turn must not block: use Context::Then";
+  const size_t choices = runnable_.size() + untried_.size();
+  if (choices == 0) return JumpToNextEvent(limit);
+  const size_t choice = Uniform(choices);
+  if (choice < runnable_.size()) {
+    RunTurn(*TakeAt(runnable_, choice));
+    return true;
+  }
+  const RefPtr<ActorCell> cell = TakeAt(untried_, choice - runnable_.size());
+  cell->on_poll_list = false;
+  // Whoever else holds the turn schedules it.
+  if (cell->TryAcquire()) RunTurn(*cell);
+  return true;
+}
+
+void SimExecutor::RunTurn(ActorCell& cell) {
+  in_turn_ = true;
+  const TurnOutcome outcome = cell.Turn(/*quota=*/1);
+  in_turn_ = false;
+  if (outcome.moved || !cell.type().polls) RetryPolls();
+  if (outcome.dead) return cell.Unref();
+  if (outcome.poll != PollResult::kNothingToDo && !cell.on_poll_list) {
+    cell.on_poll_list = true;
+    auto& list = outcome.poll == PollResult::kMoved ? untried_ : tried_;
+    list.push_back(RefPtr<ActorCell>::Share(&cell));
+  }
+  if (outcome.more || !cell.TryRelease()) Schedule(cell);
+}
+
+void SimExecutor::RetryPolls() {
+  std::move(tried_.begin(), tried_.end(), std::back_inserter(untried_));
+  tried_.clear();
+}
+
+bool SimExecutor::JumpToNextEvent(absl::Time limit) {
+  absl::Time next = timers().NextTime();
+  for (EventSource* source : sources_) next = std::min(next, source->NextEventTime());
+  if (next == absl::InfiniteFuture() || next > limit) return false;
+  clock_.now = std::max(clock_.now, next);
+  timers().DeliverDue(clock_.now);
+  // An event may add or remove sources.
+  for (EventSource* source : std::vector<EventSource*>(sources_)) {
+    if (source->NextEventTime() <= clock_.now) source->RunDue(clock_.now);
+  }
+  RetryPolls();
+  return true;
+}
+
+void SimExecutor::RunUntilIdle() {
+  while (Step()) {
+  }
+}
+
+void SimExecutor::RunFor(absl::Duration duration) {
+  const absl::Time end = Now() + duration;
+  while (Step(end)) {
+  }
+  clock_.now = end;
+}
+
+bool SimExecutor::RunUntil(absl::FunctionRef<bool()> done, absl::Time deadline) {
+  while (!done()) {
+    if (Step(deadline)) continue;
+    if (deadline != absl::InfiniteFuture()) clock_.now = std::max(clock_.now, deadline);
+    return done();
+  }
+  return true;
+}
+
+bool SimExecutor::WaitUntilEmpty(absl::Time deadline) {
+  return RunUntil([this] { return actor_count() == 0; }, deadline);
+}
+
+}  // namespace pelton

@@ -1,0 +1,60 @@
+// Decides what becomes of an actor's children when one of them fails.
+#ifndef PELTON_CORE_ACTOR_SUPERVISOR_H_
+#define PELTON_CORE_ACTOR_SUPERVISOR_H_
+
+#include <deque>
+#include <list>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "core/actor/actor_cell.h"
+
+namespace pelton::internal {
+
+// One per actor with children, by its SupervisionSpec. A failed child has ended its incarnation
+// (and its own children) before it is judged; siblings that are restarted with it end theirs first;
+// then all of them begin anew after the back-off, the eldest first. Threads: the turns of the
+// parent. Owns: counts on the children.
+class Supervisor : public Family {
+ public:
+  explicit Supervisor(ActorCell& self) : self_(self), spec_(self.supervision()) {}
+
+  bool empty() const override { return children_.empty(); }
+  void Adopt(ActorCell& child) override;
+  void StopAll(absl::Time deadline) override;
+  void OnDown(ActorCell& child) override;
+  void OnSuspended(ActorCell& child, const absl::Status& why) override;
+
+ private:
+  // Children to be restarted together, once those awaited have ended their incarnations.
+  struct Round {
+    std::set<ActorId> awaited;
+    std::set<ActorId> members;
+    absl::Duration backoff;
+  };
+
+  void BeginRound(ActorCell& failed);
+  void Escalate(ActorCell& child, const absl::Status& why);
+  bool IsAffected(ActorCell& sibling, ActorCell& failed) const;
+  // Takes note of a restart; false if there were too many.
+  bool CountRestart();
+  absl::Duration NextBackoff() const;
+  // Takes `child` off the list of those awaited; true if a round waited for it.
+  bool Arrived(ActorId child);
+  void StartIfComplete(std::list<Round>::iterator round);
+  void Restart(const std::set<ActorId>& members);
+
+  ActorCell& self_;
+  const SupervisionSpec spec_;
+  std::map<ActorId, RefPtr<ActorCell>> children_;  // ids grow: in the order of their spawning
+  std::deque<absl::Time> restarts_;                // within the period
+  std::list<Round> rounds_;
+};
+
+// The supervisor of `self`, made when it spawns its first child.
+Family& FamilyOf(ActorCell& self);
+
+}  // namespace pelton::internal
+
+#endif  // PELTON_CORE_ACTOR_SUPERVISOR_H_
