@@ -1,0 +1,68 @@
+// The memory of a plan's buckets.
+#ifndef PELTON_CORE_BUCKET_BUCKET_H_
+#define PELTON_CORE_BUCKET_BUCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/bucket/plan.h"
+#include "core/memory/region.h"
+
+namespace pelton {
+
+// A contiguous part of a bucket's memory, exchanged by one operation.
+struct Segment {
+  Location location;
+  uint64_t count = 0;  // elements of the bucket's dtype
+};
+using SegmentList = absl::InlinedVector<Segment, 4>;
+
+// One region with the flat part of every bucket, and the place of every standalone tensor in this
+// round.
+// Threads: the place of a slot is set by its producer before the slot is ready and read by the
+// channel after its bucket is: the ready tracker orders the two (OWN-1). Owns: the region.
+class BucketStorage {
+ public:
+  // Zeros. Errors: those of Region::Create; Unimplemented: a bucket that is not on the host.
+  static absl::StatusOr<std::unique_ptr<BucketStorage>> Create(const Plan& plan,
+                                                               const std::string& name);
+  BucketStorage(const BucketStorage&) = delete;
+  BucketStorage& operator=(const BucketStorage&) = delete;
+
+  // Holds the flat parts; null if no bucket has one.
+  const Region* region() const { return region_.get(); }
+
+  // Where the slot's elements lie: in the flat part, or where the last round's producer put them.
+  Location LocationOf(SlotId slot) const { return locations_[slot.value()]; }
+  // The same in this process; null for a standalone slot that has no place yet.
+  std::byte* DataOf(SlotId slot) const { return addresses_[slot.value()]; }
+  // Of a standalone slot, for this round. Errors: those of Resolve.
+  absl::Status Place(SlotId slot, Location location);
+  // Zeros for a standalone slot that nobody has produced; private memory kept for the next time.
+  void PlaceZeros(SlotId slot);
+
+  // The flat part, if there is one, then the standalone tensors in plan order.
+  SegmentList SegmentsOf(BucketId bucket) const;
+  // The first element of the bucket's flat part and of its used tail; null if there is none.
+  std::byte* FlatOf(BucketId bucket) const;
+  std::byte* TailOf(BucketId bucket) const;
+
+ private:
+  explicit BucketStorage(const Plan& plan) : plan_(plan) {}
+
+  const Plan& plan_;
+  std::unique_ptr<Region> region_;
+  std::vector<Location> locations_;                  // by slot
+  std::vector<std::byte*> addresses_;                // by slot
+  std::vector<std::unique_ptr<std::byte[]>> spare_;  // by slot
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BUCKET_BUCKET_H_

@@ -1,0 +1,124 @@
+// The rounds of one model: everything between a tensor that is ready and a result that may be read.
+#ifndef PELTON_CORE_BUCKET_MODEL_ROUNDS_H_
+#define PELTON_CORE_BUCKET_MODEL_ROUNDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/base/limits.h"
+#include "core/bucket/plan.h"
+#include "core/memory/region.h"
+#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/pipeline.h"
+
+namespace pelton {
+
+class Executor;
+
+// Threads: a value, moved into Create. Owns: its callbacks.
+struct ModelRoundsOptions {
+  std::string model_name = "model";  // for reports
+  Rank rank;                         // for reports
+  // Runs the scheduler; best a thread of its own. Outlives the rounds.
+  Executor* executor = nullptr;
+  // A traffic class of its own: nothing else launches on it. Outlives the rounds.
+  OperationRunner* runner = nullptr;
+  PipelineFactory pipeline_factory;
+  // Make the bucket storage known to the peers and forget it again; may be empty.
+  absl::AnyInvocable<absl::Status(const Region&)> register_region;
+  absl::AnyInvocable<void(RegionId)> deregister_region;
+  absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
+  // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
+  absl::AnyInvocable<void(const absl::Status&)> on_failure;
+};
+
+// What a slot holds after a round.
+struct SlotResult {
+  std::byte* data = nullptr;
+  uint64_t size_bytes = 0;
+  // Whether any rank used the tensor in that round; true as well when that is not known (see
+  // BucketLayout::has_used_tail). When false every rank contributed zeros: leave `.grad` as it is.
+  bool used_by_any = true;
+};
+
+// A round: MarkReady for each tensor as it comes, EndRound when no more will, WaitRound for the
+// results, which are the caller's until its next MarkReady of that slot. Rounds do not overlap.
+//
+// The lifetime of a failure: when a round fails because its communication was aborted, this and
+// every later WaitRound returns that reason; when the ranks merely disagreed (InvalidArgument), the
+// next round is like any other.
+// Threads: MarkReady by any, also at once; all others by one thread at a time, and not at once with
+// MarkReady. Owns: plan, storage, tracker and the scheduler actor.
+class ModelRounds {
+ public:
+  // Errors: InvalidArgument: an option is missing; those of the pipeline factory, the storage and
+  // register_region.
+  static absl::StatusOr<std::unique_ptr<ModelRounds>> Create(Plan plan, ModelRoundsOptions options);
+  // Stops the scheduler. Operations in flight are aborted. Blocks: at most limits::kStopTimeout.
+  ~ModelRounds();
+  ModelRounds(const ModelRounds&) = delete;
+  ModelRounds& operator=(const ModelRounds&) = delete;
+
+  const Plan& plan() const;
+  // The round that is open, or has ended last; the first is 1.
+  Round round() const;
+
+  // Where a flat slot's elements are to be written before MarkReady; for a standalone one the last
+  // place named. Valid until Replan. Blocks: never.
+  std::byte* DataOf(SlotId slot) const;
+
+  // The slot's elements are final: in DataOf(slot), or, for a standalone slot, at `location`, which
+  // must stay alive until WaitRound. They belong to the bucket from now on (OWN-1).
+  // Units: at most 200 ns, but for the bucket's last slot, which sends one message.
+  // Blocks: never. Errors: those of ReadyTracker::MarkReady.
+  absl::Status MarkReady(SlotId slot);
+  absl::Status MarkReady(SlotId slot, Location location);
+
+  // Slots not marked in this round, in plan order. Those to which the caller has something to
+  // contribute (a gradient that was there before) it writes and marks before EndRound.
+  std::vector<SlotId> UnmarkedSlots() const;
+  // No more marks in this round: what is not marked counts as unused and contributes zeros, so that
+  // the round completes (ALL-1). Blocks: never. Errors: FailedPrecondition: ended already.
+  absl::Status EndRound();
+
+  // Waits until every bucket is complete, runs the apply stages of post-backward pipelines and
+  // opens the next round. The waiting thread runs the scheduler itself where it can.
+  // Blocks: until `deadline`. Errors: the first error of the round, naming rank, bucket, tensors
+  // and operation; DeadlineExceeded: also names the ranks or, on this rank, the tensors that are
+  // missing, and communication is aborted with it.
+  absl::Status WaitRound(absl::Time deadline);
+  // The apply stages of pipelines with that apply point; does nothing after a failed round.
+  absl::Status ApplyAt(ApplyPoint point);
+
+  // Of the last round that WaitRound returned OK for, until the slot is marked anew. Blocks: never.
+  SlotResult ResultOf(SlotId slot) const;
+
+  // The slots in the order of their marks in the last round on this rank.
+  std::vector<SlotId> ReadyOrder() const;
+  // Rank 0's ReadyOrder, on every rank; collective, between rounds. Blocks: until `deadline`.
+  // Errors: as WaitRound.
+  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
+  // Moves to a plan in `order`, the same on all ranks; collective in that sense, between rounds.
+  // Results of the last round are gone; addresses change. Stages keep their state where a bucket
+  // keeps its layout. Blocks: until `deadline`. Errors: FailedPrecondition: a round is under way;
+  // those of Plan::Reordered and Create, after which the old plan stays.
+  absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
+
+ private:
+  class Impl;
+  explicit ModelRounds(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BUCKET_MODEL_ROUNDS_H_

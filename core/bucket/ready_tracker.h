@@ -1,0 +1,99 @@
+// Counts the tensors of each bucket that are ready, without locks.
+#ifndef PELTON_CORE_BUCKET_READY_TRACKER_H_
+#define PELTON_CORE_BUCKET_READY_TRACKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/bucket/bucket.h"
+#include "core/bucket/plan.h"
+
+namespace pelton {
+
+// Hears of buckets whose last tensor has become ready.
+// Threads: any. Owns: what its subclass says.
+class ReadySink {
+ public:
+  virtual ~ReadySink() = default;
+  // Once per bucket and round, by whoever marked its last slot. Cannot fail. Blocks: never.
+  virtual void OnBucketReady(BucketId bucket, Round round) = 0;
+};
+
+// Rounds follow one another: marks, EndRound (or every slot marked), OpenRound. Nothing is reset in
+// between: slots remember the round of their last mark, and a bucket's count only grows.
+// Threads: MarkReady and the queries by any; the others by one thread at a time, not together with
+// a MarkReady. Owns: the counts; plan, storage and sink are borrowed and outlive it.
+class ReadyTracker {
+ public:
+  // `first` is the number of the round that is open at once.
+  ReadyTracker(const Plan& plan, BucketStorage& storage, ReadySink& sink, Round first);
+  ReadyTracker(const ReadyTracker&) = delete;
+  ReadyTracker& operator=(const ReadyTracker&) = delete;
+
+  // The slot's elements are final, in the flat part. No lock, no allocation, no message unless it
+  // is the bucket's last.
+  // Blocks: never. Errors, each naming what applies of tensor, bucket and round: InvalidArgument:
+  // unknown slot, or a standalone one without its place; AlreadyExists: ready twice in a round;
+  // FailedPrecondition: the last round's results have not been waited for.
+  absl::Status MarkReady(SlotId slot);
+  // The same for a standalone slot, whose elements lie at `location`. Errors: also those of
+  // Resolve; InvalidArgument: the slot is not standalone.
+  absl::Status MarkReady(SlotId slot, Location location);
+
+  // Slots not marked in the open round, in plan order.
+  std::vector<SlotId> UnmarkedSlots() const;
+  // Slots of `bucket` not marked in `round`.
+  std::vector<SlotId> UnmarkedSlotsOf(BucketId bucket, Round round) const;
+
+  // Marks what is not marked as unused, with zeros (ALL-1), so that every bucket becomes ready; the
+  // round takes no further marks.
+  void EndRound();
+  // The same, but the sink hears nothing: the round has failed elsewhere.
+  void AbandonRound();
+  // Opens the next round. The last one must have ended.
+  void OpenRound();
+
+  Round round() const { return Round(round_.load(std::memory_order_acquire)); }
+  // Whether this rank marked the slot ready (not: unused) in its last round.
+  bool UsedHere(SlotId slot) const {
+    return (words_[slot.value()].load(std::memory_order_relaxed) & kUsed) != 0;
+  }
+  // The slots in the order of their marks in the last round; rank 0's is the basis of the next
+  // plan.
+  std::vector<SlotId> ReadyOrder() const;
+
+ private:
+  static constexpr uint64_t kUsed = 1;
+
+  absl::Status Claim(SlotId slot, uint64_t round);
+  void CountDown(SlotId slot, uint64_t round);
+  absl::Status NotOpen(SlotId slot) const;
+  absl::Status MarkedTwice(SlotId slot, uint64_t round) const;
+  std::string NameOf(SlotId slot) const;
+  void MarkRestUnused(bool tell_sink);
+
+  const Plan& plan_;
+  BucketStorage& storage_;
+  ReadySink& sink_;
+  const uint64_t first_round_;
+  std::atomic<uint64_t> round_;  // that is open or has ended last
+  std::atomic<bool> open_{true};
+  // By slot: twice the round of the last mark, plus kUsed.
+  std::unique_ptr<std::atomic<uint64_t>[]> words_;
+  // By bucket: marks since the first round.
+  struct alignas(64) Count {
+    std::atomic<uint64_t> marks{0};
+  };
+  std::unique_ptr<Count[]> counts_;
+  // In the order of marks, from `marks_before_` on; indices grow forever, modulo the slot count.
+  std::unique_ptr<std::atomic<int32_t>[]> order_;
+  alignas(64) std::atomic<uint64_t> next_mark_{0};
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BUCKET_READY_TRACKER_H_

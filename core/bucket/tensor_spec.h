@@ -1,0 +1,34 @@
+// What the planner knows of a tensor.
+#ifndef PELTON_CORE_BUCKET_TENSOR_SPEC_H_
+#define PELTON_CORE_BUCKET_TENSOR_SPEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/memory/dtype.h"
+#include "core/memory/stream.h"
+
+namespace pelton {
+
+// Where a tensor's memory lies: a kind of device and its number in this process.
+struct Device {
+  DeviceKind kind = DeviceKind::kHost;
+  int32_t index = 0;
+
+  friend auto operator<=>(const Device&, const Device&) = default;
+};
+
+// Threads: a value. Owns: its name.
+struct TensorSpec {
+  std::string name;  // unique in its plan, the same on all ranks
+  DType dtype = DType::kFloat32;
+  uint64_t count = 0;  // elements
+  Device device = {};
+
+  uint64_t size_bytes() const { return count * SizeOf(dtype); }
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BUCKET_TENSOR_SPEC_H_

@@ -1,0 +1,96 @@
+// One step of a bucket's pipeline.
+#ifndef PELTON_CORE_PIPELINE_STAGE_H_
+#define PELTON_CORE_PIPELINE_STAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/base/ids.h"
+#include "core/bucket/bucket.h"
+#include "core/bucket/plan.h"
+#include "core/bucket/ready_tracker.h"
+#include "core/pipeline/operation_runner.h"
+
+namespace pelton {
+
+enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge, kApply };
+absl::string_view NameOf(StageKind kind);
+
+// What a stage keeps of a bucket from round to round: error feedback, peer weights, momentum.
+// Threads: its stage's. Owns: what its subclass says.
+class StageState {
+ public:
+  virtual ~StageState() = default;
+  // The state as bytes, for a checkpoint.
+  virtual absl::StatusOr<std::string> Save() const = 0;
+  // Errors: InvalidArgument: not what Save wrote for such a bucket.
+  virtual absl::Status Load(absl::string_view saved) = 0;
+};
+
+// A bucket in one round, as its stages see it.
+// Threads: the channel's; in apply stages the applying thread's. Owns: nothing.
+class BucketRun {
+ public:
+  BucketRun(const Plan& plan, const BucketLayout& layout, BucketStorage& storage,
+            const ReadyTracker& tracker, OperationRunner& runner, Round round)
+      : plan_(&plan),
+        layout_(&layout),
+        storage_(&storage),
+        tracker_(&tracker),
+        runner_(&runner),
+        round_(round) {}
+
+  const Plan& plan() const { return *plan_; }
+  const BucketLayout& layout() const { return *layout_; }
+  BucketStorage& storage() const { return *storage_; }
+  Round round() const { return round_; }
+  SegmentList segments() const { return storage_->SegmentsOf(layout_->id); }
+  bool UsedHere(SlotId slot) const { return tracker_->UsedHere(slot); }
+
+  // Launches for this bucket; what ranks launch, and in which order, must not depend on the rank
+  // (ORDER-1). Blocks: never. Errors: those of OperationRunner::Launch; ResourceExhausted: try
+  // again in the next Advance.
+  absl::StatusOr<Completion> Launch(Operation operation);
+  OperationRunner::State Query(Completion completion) { return runner_->Query(completion); }
+
+  // The operation launched last, for reports; null if there is none.
+  const Operation* last_operation() const { return has_operation_ ? &last_operation_ : nullptr; }
+
+ private:
+  const Plan* plan_;
+  const BucketLayout* layout_;
+  BucketStorage* storage_;
+  const ReadyTracker* tracker_;
+  OperationRunner* runner_;
+  Round round_;
+  bool has_operation_ = false;
+  Operation last_operation_;
+};
+
+// One object serves one bucket; the channel calls Start and then Advance until it is done. It never
+// blocks. What outlives a round belongs into the StageState that it declares.
+// Threads: the channel's; an apply stage's: those that reach the apply point. Owns: its scratch.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual absl::string_view name() const = 0;
+  virtual StageKind kind() const = 0;
+
+  // The state that it keeps for a bucket; null if none. It comes back in `state` below.
+  virtual std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const {
+    return nullptr;
+  }
+
+  // Begins. Blocks: never. Errors end the bucket's round; operations in flight are waited for.
+  virtual absl::Status Start(BucketRun& run, StageState* state) = 0;
+  // True once done. Called again after progress. Blocks: never. Errors: as Start.
+  virtual absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) { return true; }
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_PIPELINE_STAGE_H_

@@ -1,0 +1,99 @@
+// Spans and counters of what the runtime does: recording only.
+#ifndef PELTON_CORE_TRACE_TRACE_H_
+#define PELTON_CORE_TRACE_TRACE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace pelton {
+
+enum class TraceKind : uint8_t { kSpan, kCounter };
+
+// One record. `name` must be a string literal: it is kept by address.
+struct TraceEvent {
+  const char* name = "";
+  TraceKind kind = TraceKind::kSpan;
+  int32_t bucket = -1;
+  uint64_t round = 0;
+  int64_t begin_ns = 0;     // of the machine's monotonic clock
+  int64_t duration_ns = 0;  // of a span
+  int64_t value = 0;        // of a counter
+  uint64_t thread = 0;
+};
+
+// A ring of the last events. While off, recording costs one relaxed load.
+// Threads: any. Owns: its ring.
+class Tracer {
+ public:
+  // `capacity` is rounded up to a power of two. Units: events.
+  explicit Tracer(size_t capacity);
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  // The process's own, off at first.
+  static Tracer& Get();
+
+  void Enable(bool on) { on_.store(on, std::memory_order_relaxed); }
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+
+  // Keeps `event` in place of the oldest one. Blocks: never; an event is dropped when its writer
+  // has been overtaken by a whole ring.
+  void Record(const TraceEvent& event);
+  void Count(const char* name, int64_t value, int32_t bucket = -1, uint64_t round = 0) {
+    if (on()) RecordCount(name, value, bucket, round);
+  }
+
+  // Those in the ring, oldest first; events being written are left out.
+  std::vector<TraceEvent> Snapshot() const;
+  // Recorded in all, kept or not.
+  uint64_t recorded() const { return next_.load(std::memory_order_relaxed); }
+
+  static int64_t NowNanos();
+
+ private:
+  static constexpr size_t kWords = 6;
+  // A sequence lock of words: odd while being written.
+  struct alignas(64) Entry {
+    std::atomic<uint64_t> sequence{0};
+    std::array<std::atomic<uint64_t>, kWords> words{};
+  };
+
+  void RecordCount(const char* name, int64_t value, int32_t bucket, uint64_t round);
+
+  std::atomic<bool> on_{false};
+  const uint64_t mask_;
+  std::unique_ptr<Entry[]> entries_;
+  alignas(64) std::atomic<uint64_t> next_{0};
+};
+
+// Records the time from its construction to its end.
+// Threads: one. Owns: nothing.
+class TraceSpan {
+ public:
+  explicit TraceSpan(const char* name, int32_t bucket = -1, uint64_t round = 0)
+      : name_(name), bucket_(bucket), round_(round) {
+    if (Tracer::Get().on()) begin_ns_ = Tracer::NowNanos();
+  }
+  ~TraceSpan() {
+    if (begin_ns_ != 0) End();
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  void End();
+
+  const char* name_;
+  int32_t bucket_;
+  uint64_t round_;
+  int64_t begin_ns_ = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_TRACE_TRACE_H_
