@@ -25,8 +25,8 @@ struct KeyValueRequest {
 };
 
 struct KeyValueResult {
-  std::string value;   // kGet, kCompareAndSet
-  int64_t number = 0;  // kAdd: the sum; kCheck, kDelete: 0 or 1; kNumKeys: the count
+  std::string value = {};  // kGet, kCompareAndSet
+  int64_t number = 0;      // kAdd: the sum; kCheck, kDelete: 0 or 1; kNumKeys: the count
 };
 
 // The typed form of one job's store.
@@ -37,8 +37,8 @@ class KeyValueStore {
 
   absl::Status Set(const std::string& key, const std::string& value, absl::Time deadline);
   // The key's value, as soon as it has one. Blocks: until then, or `deadline`. Errors:
-  // DeadlineExceeded: names the key; Unavailable, Aborted: a rank died or reported a failure
-  // meanwhile.
+  // DeadlineExceeded: names the key; Unavailable, Aborted: there is no such key and a rank died or
+  // reported a failure, so nobody may be left to set it.
   absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline);
   // Returns when all keys exist. Blocks and Errors: as Get.
   absl::Status Wait(const std::vector<std::string>& keys, absl::Time deadline);

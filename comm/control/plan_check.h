@@ -19,10 +19,11 @@ struct PlanSummary {
   std::vector<std::string> entries;  // in plan order, for people: "fc1.weight float32 [128, 64]"
 };
 
-// Compares the hashes of all ranks; only when they differ are entries exchanged. Collective.
-// Blocks: until all ranks have called, or `deadline`. Errors, the same on every rank:
-// FailedPrecondition: names the hashes, the ranks and the first entry that differs; AllGather's.
-absl::Status CheckPlan(Control& control, const PlanSummary& plan, absl::Time deadline);
+// Compares the hashes of all ranks, of which this is `self`; only when they differ are entries
+// exchanged. Collective. Blocks: until all ranks have called, or `deadline`. Errors, the same on
+// every rank: FailedPrecondition: names the hashes, the ranks and the first entry that differs;
+// AllGather's.
+absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, absl::Time deadline);
 
 }  // namespace pelton
 

@@ -1,0 +1,18 @@
+// Where a server may listen.
+#ifndef PELTON_COMM_CONTROL_BIND_ADDRESS_H_
+#define PELTON_COMM_CONTROL_BIND_ADDRESS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace pelton {
+
+// The numeric address of `interface`: itself if it is one, or the first address of the network
+// interface of that name (IPv4 before IPv6). In brackets if IPv6, so that ":port" can follow.
+// Errors: InvalidArgument: a wildcard; NotFound: no such interface.
+absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_CONTROL_BIND_ADDRESS_H_

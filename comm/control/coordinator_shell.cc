@@ -1,0 +1,257 @@
+#include "comm/control/coordinator_shell.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "comm/control/steady_time.h"
+#include "comm/control/wire.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+using Step = HeartbeatStream::Step;
+
+grpc::Status StoppingStatus() {
+  return {grpc::StatusCode::UNAVAILABLE, "the coordinator is being stopped"};
+}
+
+// A stream's end needs no mark of origin: the order before it has said all.
+grpc::Status EndOf(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+}  // namespace
+
+CoordinatorShell::CoordinatorShell(absl::Duration heartbeat_timeout)
+    : state_(heartbeat_timeout), timer_(&CoordinatorShell::RunTimer, this) {}
+
+CoordinatorShell::~CoordinatorShell() {
+  Stop();
+  timer_.join();
+}
+
+absl::Status CoordinatorShell::Apply(Feed feed) {
+  Actions actions;
+  absl::Status status;
+  {
+    MutexLock lock(&mutex_);
+    Outbox outbox;
+    status = feed(state_, &outbox);
+    Dispatch(std::move(outbox), &actions);
+  }
+  CarryOut(std::move(actions));
+  return status;
+}
+
+void CoordinatorShell::Park(ParkedCall* parked, int64_t timeout_us, FeedCall feed) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    parked->id = ++last_call_;
+    if (stopping_) {
+      actions.answers.emplace_back(parked, Reply{.status = absl::UnavailableError("stopping")});
+    } else {
+      calls_.emplace(parked->id, parked);
+      const absl::Time now = SteadyNow();
+      Outbox outbox;
+      feed(state_, {parked->id, now, wire::DeadlineFromProto(now, timeout_us)}, &outbox);
+      Dispatch(std::move(outbox), &actions);
+    }
+  }
+  CarryOut(std::move(actions));
+}
+
+void CoordinatorShell::OnCallCancelled(ParkedCall* parked) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    // Whoever takes a call out of the table answers it.
+    if (calls_.erase(parked->id) == 0) return;
+    Outbox outbox;
+    state_.Cancel(parked->job(), parked->id, &outbox);
+    Dispatch(std::move(outbox), &actions);
+    actions.answers.emplace_back(parked, Reply{.status = absl::CancelledError("")});
+  }
+  CarryOut(std::move(actions));
+}
+
+void CoordinatorShell::AddStream(HeartbeatStream* stream) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    streams_.insert(stream);
+    if (stopping_) stream->End(StoppingStatus());
+    AddStep(stream, &actions);
+  }
+  CarryOut(std::move(actions));
+}
+
+bool CoordinatorShell::OnHeartbeat(HeartbeatStream* stream,
+                                   const proto::HeartbeatRequest& request) {
+  Actions actions;
+  bool more;
+  {
+    MutexLock lock(&mutex_);
+    if (stream->ending()) return false;
+    Outbox outbox;
+    const absl::Status status =
+        Admit(stream, wire::FromProto(request.caller()), Round(request.round()), &outbox);
+    if (!status.ok()) stream->End(EndOf(status));
+    more = status.ok();
+    Dispatch(std::move(outbox), &actions);
+    AddStep(stream, &actions);
+  }
+  CarryOut(std::move(actions));
+  return more;
+}
+
+absl::Status CoordinatorShell::Admit(HeartbeatStream* stream, const Caller& caller, Round round,
+                                     Outbox* outbox) {
+  if (!stream->caller) {
+    RETURN_IF_ERROR(state_.OpenStream(caller, SteadyNow(), outbox));
+    stream->caller = caller;
+    stream_of_.emplace(caller, stream);
+    proto::Order watching;
+    watching.set_kind(proto::Order::WATCHING);
+    watching.set_generation(caller.generation.value());
+    stream->Enqueue(std::move(watching));
+  }
+  if (caller != *stream->caller) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "caller: is rank ", caller.rank.value(), " of generation ", caller.generation.value(),
+        ", the stream is that of rank ", stream->caller->rank.value()));
+  }
+  return state_.Heartbeat(caller, round, SteadyNow());
+}
+
+void CoordinatorShell::OnStepDone(HeartbeatStream* stream, bool ok) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    stream->StepEnded(ok);
+    if (!ok) BreakLocked(stream, &actions);
+    AddStep(stream, &actions);
+  }
+  CarryOut(std::move(actions));
+}
+
+void CoordinatorShell::OnStreamBroke(HeartbeatStream* stream) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    BreakLocked(stream, &actions);
+    AddStep(stream, &actions);
+  }
+  CarryOut(std::move(actions));
+}
+
+void CoordinatorShell::BreakLocked(HeartbeatStream* stream, Actions* actions) {
+  stream->End(grpc::Status::CANCELLED);
+  if (!stream->caller || stopping_) return;
+  const auto found = stream_of_.find(*stream->caller);
+  if (found == stream_of_.end() || found->second != stream) return;  // it has left
+  stream_of_.erase(found);
+  Outbox outbox;
+  state_.StreamBroke(*stream->caller, SteadyNow(), &outbox);
+  Dispatch(std::move(outbox), actions);
+}
+
+void CoordinatorShell::OnStreamDone(HeartbeatStream* stream) {
+  MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void CoordinatorShell::Dispatch(Outbox outbox, Actions* actions) {
+  for (Reply& reply : outbox.replies) {
+    const auto found = calls_.find(reply.call);
+    if (found == calls_.end()) continue;
+    actions->answers.emplace_back(found->second, std::move(reply));
+    calls_.erase(found);
+  }
+  for (const AddressedOrder& addressed : outbox.orders) {
+    const auto found = stream_of_.find(addressed.to);
+    if (found == stream_of_.end()) continue;
+    proto::Order order;
+    wire::ToProto(addressed.order, addressed.to.generation, &order);
+    found->second->Enqueue(std::move(order));
+    AddStep(found->second, actions);
+  }
+  for (const EndedStream& ended : outbox.ended_streams) {
+    const auto found = stream_of_.find(ended.rank);
+    if (found == stream_of_.end()) continue;
+    if (!ended.status.ok()) {
+      proto::Order last;
+      wire::ToProto({Order::Kind::kAbort, ended.rank.rank, ended.status}, ended.rank.generation,
+                    &last);
+      last.set_final(true);
+      found->second->Enqueue(std::move(last));
+    }
+    found->second->End(EndOf(ended.status));
+    AddStep(found->second, actions);
+    stream_of_.erase(found);
+  }
+  if (state_.NextDeadline() < timer_wakes_) timer_changed_.Signal();
+  rank_left_.SignalAll();
+}
+
+void CoordinatorShell::AddStep(HeartbeatStream* stream, Actions* actions) {
+  const Step step = stream->NextStep();
+  if (step != Step::kNone) actions->steps.emplace_back(stream, step);
+}
+
+void CoordinatorShell::CarryOut(Actions actions) {
+  for (auto& [call, reply] : actions.answers) call->Answer(std::move(reply));
+  for (const auto& [stream, step] : actions.steps) stream->Take(step);
+}
+
+void CoordinatorShell::RunTimer() {
+  while (true) {
+    Actions actions;
+    {
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+      timer_wakes_ = state_.NextDeadline();
+      if (SteadyNow() < timer_wakes_) {
+        timer_changed_.WaitWithDeadline(&mutex_, ToWallTime(timer_wakes_));
+      }
+      if (stopping_) return;
+      Outbox outbox;
+      state_.Tick(SteadyNow(), &outbox);
+      Dispatch(std::move(outbox), &actions);
+    }
+    CarryOut(std::move(actions));
+  }
+}
+
+absl::Status CoordinatorShell::AwaitEmpty(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  while (state_.rank_count() > 0) {
+    if (rank_left_.WaitWithDeadline(&mutex_, deadline) && state_.rank_count() > 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("ranks that have not left: ", state_.Describe()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorShell::Stop() {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(stopping_, true)) return;
+    timer_changed_.Signal();
+    for (const auto& [id, call] : calls_) {
+      actions.answers.emplace_back(call, Reply{.status = absl::UnavailableError("stopping")});
+    }
+    calls_.clear();
+    stream_of_.clear();
+    for (HeartbeatStream* const stream : streams_) {
+      stream->End(StoppingStatus());
+      AddStep(stream, &actions);
+    }
+  }
+  CarryOut(std::move(actions));
+}
+
+}  // namespace pelton

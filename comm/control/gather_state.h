@@ -1,0 +1,61 @@
+// The all-gathers of one job that are under way.
+#ifndef PELTON_COMM_CONTROL_GATHER_STATE_H_
+#define PELTON_COMM_CONTROL_GATHER_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "comm/control/coordinator_messages.h"
+#include "comm/control/deadline_queue.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// A state machine: a gather ends for all of its callers at once, with all values or with one error;
+// then its name is free again. Every call is answered once, unless it is cancelled (ONCE-1).
+// Threads: one at a time. Owns: the values posted so far and the calls that wait.
+class GatherState {
+ public:
+  explicit GatherState(WorldSize world_size) : world_size_(world_size) {}
+
+  // Errors: InvalidArgument: names the field; AlreadyExists: this rank already waits under `name`;
+  // ResourceExhausted: the values of all ranks together are too large.
+  void Post(const Call& call, Rank rank, const std::string& name, std::string value,
+            Outbox* outbox);
+  // Withdraws the value that came with the call.
+  void Cancel(uint64_t call);
+  void Expire(absl::Time now, Outbox* outbox);
+  // Answers every call that waits.
+  void Fail(const absl::Status& reason, Outbox* outbox);
+  absl::Time NextDeadline() const { return deadlines_.Next(); }
+
+ private:
+  struct Posted {
+    Call call;
+    std::string value;
+  };
+  // Threads: one at a time. Owns: the values.
+  struct Gather {
+    std::map<Rank, Posted> posted;
+    size_t bytes = 0;
+  };
+
+  absl::Status Validate(Rank rank, const std::string& name, const std::string& value) const;
+  void Complete(const std::string& name, Outbox* outbox);
+  void FailOne(const std::string& name, const absl::Status& reason, Outbox* outbox);
+  Gather Take(const std::string& name);
+
+  const WorldSize world_size_;
+  absl::flat_hash_map<std::string, Gather> gathers_;
+  absl::flat_hash_map<uint64_t, std::pair<std::string, Rank>> names_;  // by call
+  DeadlineQueue deadlines_;
+  size_t bytes_ = 0;  // of all values
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_CONTROL_GATHER_STATE_H_

@@ -1,0 +1,270 @@
+#include "comm/control/grpc_control.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "comm/control/coordinator_messages.h"
+#include "comm/control/heartbeat_client.h"
+#include "comm/control/order_inbox.h"
+#include "comm/control/wire.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+#include "proto/control.grpc.pb.h"
+
+namespace pelton {
+namespace {
+
+// How much longer than the coordinator a call waits: its own time-out, which names the missing
+// ranks, is to arrive first.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+
+std::shared_ptr<grpc::Channel> MakeChannel(const GrpcControlOptions& options) {
+  constexpr int kFirstRetryMs = 50;
+  constexpr int kLastRetryMs = 1000;
+  const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(limits::kHeartbeatTimeout));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(wire::kMaxReplyBytes);
+  arguments.SetMaxSendMessageSize(wire::kMaxRequestBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstRetryMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kLastRetryMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLastRetryMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms / 2);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms / 2);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The job's token goes to the coordinator and nobody else.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // A connection of our own: one that another job's client made must not serve this one.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::chrono::system_clock::time_point ToGrpcTime(absl::Time time) {
+  // Far times do not fit the clock that gRPC takes.
+  return absl::ToChronoTime(std::min(time, absl::Now() + absl::Hours(24 * 365)));
+}
+
+// Threads: as Control. Owns: channel, stream and inbox.
+class GrpcControl final : public Control {
+ public:
+  explicit GrpcControl(GrpcControlOptions options)
+      : options_(std::move(options)),
+        channel_(MakeChannel(options_)),
+        stub_(proto::Coordinator::NewStub(channel_)) {}
+  ~GrpcControl() override { Disconnect(); }
+
+  absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
+  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
+                                          absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
+                                                     const std::string& value,
+                                                     absl::Time deadline) override;
+  void SetRound(Round round) override;
+  absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
+  absl::Status Leave(absl::Time deadline) override;
+  void OnOrder(OrderCallback callback) override { inbox_.SetCallback(std::move(callback)); }
+
+ private:
+  // Runs one call of the stub; its errors name this rank and, where it is gone, the coordinator.
+  template <typename Request, typename Response>
+  absl::Status Run(Rank rank,
+                   grpc::Status (proto::Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                    const Request&, Response*),
+                   const Request& request, absl::Time deadline, Response* response);
+  absl::Status Connect(const JoinRequest& request, absl::Time deadline);
+  absl::Status ToAbsl(const grpc::Status& status, const grpc::ClientContext& context) const;
+  absl::StatusOr<Caller> Self();
+  // Ends the stream and every call under way.
+  void Disconnect();
+
+  const GrpcControlOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<proto::Coordinator::Stub> stub_;
+  OrderInbox inbox_;
+
+  Mutex mutex_;
+  std::optional<Caller> self_ ABSL_GUARDED_BY(mutex_);
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
+  // Set once by Join, which happens before all other calls.
+  std::unique_ptr<HeartbeatClient> heartbeat_;
+};
+
+template <typename Request, typename Response>
+absl::Status GrpcControl::Run(Rank rank,
+                              grpc::Status (proto::Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                               const Request&,
+                                                                               Response*),
+                              const Request& request, absl::Time deadline, Response* response) {
+  grpc::ClientContext context;
+  context.AddMetadata(wire::kTokenKey, options_.token);
+  context.set_deadline(ToGrpcTime(deadline));
+  {
+    MutexLock lock(&mutex_);
+    under_way_.insert(&context);
+  }
+  const grpc::Status status = (stub_.get()->*method)(&context, request, response);
+  {
+    MutexLock lock(&mutex_);
+    under_way_.erase(&context);
+  }
+  return Annotate(ToAbsl(status, context), absl::StrCat("rank ", rank.value()));
+}
+
+absl::Status GrpcControl::ToAbsl(const grpc::Status& status,
+                                 const grpc::ClientContext& context) const {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (context.GetServerTrailingMetadata().contains(wire::kOriginKey)) {
+    return {code, status.error_message()};
+  }
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::CANCELLED:
+      return absl::UnavailableError(
+          absl::StrCat("coordinator lost at ", options_.address, ": ", status.error_message()));
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return absl::UnauthenticatedError(
+          absl::StrCat("the coordinator at ", options_.address, " refuses this job's token"));
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return absl::DeadlineExceededError(
+          absl::StrCat("the coordinator at ", options_.address, " did not answer in time"));
+    default:
+      return {code,
+              absl::StrCat("coordinator at ", options_.address, ": ", status.error_message())};
+  }
+}
+
+absl::StatusOr<Caller> GrpcControl::Self() {
+  MutexLock lock(&mutex_);
+  if (!self_) return absl::FailedPreconditionError("this rank has not joined");
+  if (left_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", self_->rank.value(), " has left the job"));
+  }
+  return *self_;
+}
+
+absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadline) {
+  const absl::Time start = absl::Now();
+  if (channel_->WaitForConnected(ToGrpcTime(deadline))) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", request.rank.value(), ": job ", Quote(request.job),
+                   ": no coordinator answered at ", options_.address, " within ",
+                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))));
+}
+
+absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::Time deadline) {
+  {
+    MutexLock lock(&mutex_);
+    if (self_) return absl::FailedPreconditionError("this rank has already joined");
+  }
+  RETURN_IF_ERROR(Connect(request, deadline));
+  proto::JoinRequest message;
+  wire::ToProto(request, &message);
+  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  proto::JoinResponse response;
+  RETURN_IF_ERROR(
+      Run(request.rank, &proto::Coordinator::Stub::Join, message, deadline + kGrace, &response));
+  const Caller self{request.job, request.rank, Generation(response.generation())};
+  heartbeat_ = std::make_unique<HeartbeatClient>(
+      stub_.get(), &inbox_,
+      HeartbeatClient::Options{self, options_.address, options_.token,
+                               options_.heartbeat_interval});
+  RETURN_IF_ERROR(heartbeat_->AwaitOpen(deadline + kGrace));
+  MutexLock lock(&mutex_);
+  self_ = self;
+  return wire::FromProto(response);
+}
+
+absl::StatusOr<KeyValueResult> GrpcControl::KeyValue(const KeyValueRequest& request,
+                                                     absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::KeyValueRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  wire::ToProto(request, &message);
+  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  proto::KeyValueResponse response;
+  RETURN_IF_ERROR(
+      Run(self.rank, &proto::Coordinator::Stub::KeyValue, message, deadline + kGrace, &response));
+  return KeyValueResult{std::move(*response.mutable_value()), response.number()};
+}
+
+absl::StatusOr<std::vector<std::string>> GrpcControl::AllGather(const std::string& name,
+                                                                const std::string& value,
+                                                                absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::AllGatherRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  message.set_name(name);
+  message.set_value(value);
+  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  proto::AllGatherResponse response;
+  RETURN_IF_ERROR(
+      Run(self.rank, &proto::Coordinator::Stub::AllGather, message, deadline + kGrace, &response));
+  return std::vector<std::string>(response.values().begin(), response.values().end());
+}
+
+void GrpcControl::SetRound(Round round) {
+  if (heartbeat_ != nullptr) heartbeat_->SetRound(round);
+}
+
+absl::Status GrpcControl::Report(Rank culprit, const absl::Status& reason, absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::ReportRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  message.set_culprit(culprit.value());
+  message.set_code(static_cast<int>(reason.code()));
+  message.set_message(std::string(reason.message().substr(0, limits::kMaxKeyBytes)));
+  proto::ReportResponse response;
+  return Run(self.rank, &proto::Coordinator::Stub::Report, message, deadline, &response);
+}
+
+absl::Status GrpcControl::Leave(absl::Time deadline) {
+  {
+    MutexLock lock(&mutex_);
+    if (left_) return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::LeaveRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  proto::LeaveResponse response;
+  absl::Status status =
+      Run(self.rank, &proto::Coordinator::Stub::Leave, message, deadline, &response);
+  {
+    MutexLock lock(&mutex_);
+    left_ = true;
+  }
+  Disconnect();
+  return status;
+}
+
+void GrpcControl::Disconnect() {
+  {
+    MutexLock lock(&mutex_);
+    for (grpc::ClientContext* const context : under_way_) context->TryCancel();
+  }
+  if (heartbeat_ != nullptr) heartbeat_->Stop();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Control>> MakeGrpcControl(const GrpcControlOptions& options) {
+  RETURN_IF_ERROR(wire::ValidateToken(options.token));
+  if (options.address.empty()) return absl::InvalidArgumentError("address: is empty");
+  if (options.heartbeat_interval <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("heartbeat_interval: is ",
+                                                   absl::FormatDuration(options.heartbeat_interval),
+                                                   ", must be positive"));
+  }
+  return std::make_unique<GrpcControl>(options);
+}
+
+}  // namespace pelton

@@ -1,0 +1,77 @@
+#include "comm/control/plan_check.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "comm/control/coordinator_messages.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// Ranks by the hash they hold, in the order of their lowest rank.
+using Camps = std::vector<std::pair<std::string, std::vector<Rank>>>;
+
+Camps GroupByHash(const std::vector<std::string>& hashes) {
+  Camps camps;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    auto camp = std::find_if(camps.begin(), camps.end(),
+                             [&](const auto& entry) { return entry.first == hashes[i]; });
+    if (camp == camps.end()) camp = camps.insert(camps.end(), {hashes[i], {}});
+    camp->second.emplace_back(static_cast<int32_t>(i));
+  }
+  return camps;
+}
+
+std::vector<std::string> SplitEntries(const std::string& text) {
+  if (text.empty()) return {};
+  return absl::StrSplit(text, '\0');
+}
+
+// "entry 3: 'a' on rank 0, 'b' on rank 2".
+std::string FirstDifference(const Camps& camps, const std::string& left, const std::string& right) {
+  const std::vector<std::string> a = SplitEntries(left);
+  const std::vector<std::string> b = SplitEntries(right);
+  const size_t shared = std::min(a.size(), b.size());
+  size_t i = 0;
+  while (i < shared && a[i] == b[i]) ++i;
+  if (i == a.size() && i == b.size()) return "their entries read the same";
+  const auto quoted = [i](const std::vector<std::string>& entries) {
+    return i < entries.size() ? Quote(entries[i]) : std::string("nothing");
+  };
+  return absl::StrCat("the first difference is entry ", i, ": ", quoted(a), " on rank ",
+                      camps[0].second[0].value(), ", ", quoted(b), " on rank ",
+                      camps[1].second[0].value());
+}
+
+}  // namespace
+
+absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, absl::Time deadline) {
+  const std::string name = absl::StrCat("plan/", plan.name, "/", plan.generation.value());
+  const std::string hash = absl::StrCat(absl::Hex(plan.hash, absl::kZeroPad16));
+  ASSIGN_OR_RETURN(const std::vector<std::string> hashes, control.AllGather(name, hash, deadline));
+  const Camps camps = GroupByHash(hashes);
+  if (camps.size() == 1) return absl::OkStatus();
+
+  // One rank of each of the first two camps shows its entries; all ranks compare those two.
+  const bool shows = self == camps[0].second[0] || self == camps[1].second[0];
+  std::string entries;
+  if (shows) entries = absl::StrJoin(plan.entries, absl::string_view("\0", 1));
+  entries.resize(std::min(entries.size(), limits::kMaxValueBytes / 4));
+  ASSIGN_OR_RETURN(const std::vector<std::string> shown,
+                   control.AllGather(absl::StrCat(name, "/entries"), entries, deadline));
+  std::string text = absl::StrCat("plan ", Quote(plan.name), " of generation ",
+                                  plan.generation.value(), " differs between ranks: ");
+  for (const auto& [camp_hash, ranks] : camps) {
+    absl::StrAppend(&text, "rank ", ListRanks(ranks), " has hash ", camp_hash, "; ");
+  }
+  absl::StrAppend(&text, FirstDifference(camps, shown[camps[0].second[0].value()],
+                                         shown[camps[1].second[0].value()]));
+  return absl::FailedPreconditionError(text);
+}
+
+}  // namespace pelton
