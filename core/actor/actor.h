@@ -18,7 +18,8 @@ class ActorCell;
 // A status that is not OK ends the actor with that reason, as does an exception that leaves a turn;
 // its parent then decides what follows (supervisor.h). Handlers never block.
 // Threads: all methods run in the actor's turns, which follow one another on any thread of its
-// executor (or on a borrower's); the constructor runs where it is spawned. Owns: what it declares.
+// executor (or on a borrower's); the constructor runs where it is spawned.
+// Owns: what it declares.
 class Actor {
  public:
   Actor() = default;

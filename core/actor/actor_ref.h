@@ -15,8 +15,8 @@
 namespace pelton {
 
 // Weak and copyable: it keeps no actor alive, and stays valid when the actor is restarted, has
-// ended or its executor is gone. Accepts exactly the messages that `A` has a Handle() for. Threads:
-// any; this object itself one at a time. Owns: nothing of the actor.
+// ended or its executor is gone. Accepts exactly the messages that `A` has a Handle() for.
+// Threads: any; this object itself one at a time. Owns: nothing of the actor.
 template <typename A>
 class ActorRef {
  public:

@@ -19,17 +19,18 @@ class Borrowed {
  public:
   explicit Borrowed(internal::RefPtr<internal::ActorCell> cell) : cell_(std::move(cell)) {}
   Borrowed(Borrowed&&) noexcept = default;
-  Borrowed& operator=(Borrowed&&) = delete;
-  ~Borrowed() {
-    if (!cell_) return;
-    // An executor's turn finds out whether there is something to poll.
-    const bool settled = !cell_->type().polls || last_poll_ == PollResult::kNothingToDo;
-    if (settled && cell_->TryRelease()) return;
-    cell_->executor().Schedule(*cell_);
+  Borrowed& operator=(Borrowed&& other) noexcept {
+    Release();
+    cell_ = std::move(other.cell_);
+    last_poll_ = other.last_poll_;
+    touched_ = other.touched_;
+    return *this;
   }
+  ~Borrowed() { Release(); }
 
+  // Not to be called once Turn() was false.
   A& operator*() {
-    last_poll_ = PollResult::kIdle;
+    touched_ = true;
     return static_cast<A&>(*cell_->actor());
   }
   A* operator->() { return &**this; }
@@ -39,6 +40,7 @@ class Borrowed {
   bool Turn() {
     const internal::TurnOutcome outcome = cell_->Turn(kQuota);
     last_poll_ = outcome.more ? PollResult::kMoved : outcome.poll;
+    touched_ = false;
     if (outcome.dead) {
       std::exchange(cell_, {})->Unref();  // the executor's count
       return false;
@@ -55,8 +57,18 @@ class Borrowed {
  private:
   static constexpr int kQuota = 256;
 
+  void Release() {
+    if (!cell_) return;
+    // Where something may be in flight, a turn on the executor finds out.
+    const bool settled =
+        !cell_->type().polls || (!touched_ && last_poll_ == PollResult::kNothingToDo);
+    if (!settled || !cell_->TryRelease()) cell_->executor().Schedule(*cell_);
+    cell_ = {};
+  }
+
   internal::RefPtr<internal::ActorCell> cell_;
   PollResult last_poll_ = PollResult::kNothingToDo;
+  bool touched_ = false;  // since the last poll
 };
 
 // Borrows the actor behind `ref` if it is idle: no turn of it is running or due. An actor that

@@ -29,7 +29,8 @@ using Result = std::conditional_t<std::is_void_v<T>, absl::Status,
 namespace internal {
 
 // Shared by a promise, its future and, while an actor waits with a deadline, a timer. From the
-// pool. Threads: any, by the rules of FutureCore. Owns: the result until it is taken.
+// pool.
+// Threads: any, by the rules of FutureCore. Owns: the result until it is taken.
 template <typename T>
 class FutureState {
  public:

@@ -19,8 +19,8 @@ namespace pelton {
 // while anything can run and no poll is untried; then it jumps to the next timer or event.
 //
 // While it lives, waits on its thread (Future::Await, StopAndWait, ...) run the simulation instead
-// of blocking, so code written for real threads runs under it unchanged. Threads: the one that made
-// it. Owns: nothing beside its actors.
+// of blocking, so code written for real threads runs under it unchanged.
+// Threads: the one that made it. Owns: nothing beside its actors.
 class SimExecutor final : public internal::ExecutorBase, public WaitHook {
  public:
   explicit SimExecutor(uint64_t seed);

@@ -55,7 +55,7 @@ struct SpawnOptions {
   // For the children of the actor spawned.
   SupervisionSpec supervision = {};
   // Called in the last turn of a root actor, where escalation ends.
-  absl::AnyInvocable<void(const absl::Status& why) &&> on_end = {};
+  absl::AnyInvocable<void(const absl::Status& why)&&> on_end = {};
 };
 
 }  // namespace pelton

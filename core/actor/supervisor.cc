@@ -20,6 +20,7 @@ void Supervisor::Adopt(ActorCell& child) {
 }
 
 void Supervisor::StopAll(absl::Time deadline) {
+  rounds_.clear();
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) {
     it->second->RequestStop(deadline);
   }
@@ -77,52 +78,63 @@ bool Supervisor::IsAffected(ActorCell& sibling, ActorCell& failed) const {
 }
 
 void Supervisor::BeginRound(ActorCell& failed) {
-  Round round{.awaited = {}, .members = {failed.id()}, .backoff = NextBackoff()};
+  Round& round = rounds_.emplace_back(
+      Round{.number = ++last_round_, .awaited = {}, .members = {}, .backoff = NextBackoff()});
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) {
     ActorCell& sibling = *it->second;
     if (sibling.id() == failed.id() || !IsAffected(sibling, failed)) continue;
-    const auto has = [&](const Round& other) { return other.members.contains(sibling.id()); };
-    if (std::any_of(rounds_.begin(), rounds_.end(), has)) continue;  // it is ending already
-    round.awaited.insert(sibling.id());
+    // One that is ending for another round joins this one: it must begin after `failed` has ended.
+    const Membership former = Leave(sibling.id());
     round.members.insert(sibling.id());
-    sibling.Post(NewSystemCall([](ActorCell& cell) { cell.Suspend(); }));
+    if (former == Membership::kEnded) continue;
+    round.awaited.insert(sibling.id());
+    if (former == Membership::kNone) {
+      sibling.Post(NewSystemCall([](ActorCell& cell) { cell.Suspend(); }));
+    }
   }
-  rounds_.push_back(std::move(round));
-  StartIfComplete(std::prev(rounds_.end()));
+  round.members.insert(failed.id());
+  StartIfComplete(round);
+}
+
+Supervisor::Membership Supervisor::Leave(ActorId child) {
+  for (Round& round : rounds_) {
+    if (round.members.erase(child) == 0) continue;
+    if (round.awaited.erase(child) == 0) return Membership::kEnded;
+    StartIfComplete(round);
+    return Membership::kAwaited;
+  }
+  return Membership::kNone;
 }
 
 bool Supervisor::Arrived(ActorId child) {
-  for (auto round = rounds_.begin(); round != rounds_.end(); ++round) {
-    if (round->awaited.erase(child) == 0) continue;
+  for (Round& round : rounds_) {
+    if (round.awaited.erase(child) == 0) continue;
     StartIfComplete(round);
     return true;
   }
   return false;
 }
 
-void Supervisor::StartIfComplete(std::list<Round>::iterator round) {
-  if (!round->awaited.empty()) return;
+void Supervisor::StartIfComplete(Round& round) {
+  if (!round.awaited.empty()) return;
   struct Begin {
-    Round round;
-    uint32_t incarnation;
-    void operator()(ActorCell& self) {
-      // An older incarnation's children have all been stopped with it.
-      if (incarnation != self.incarnation() || self.ending()) return;
-      static_cast<Supervisor&>(*self.family()).Restart(round.members);
-    }
+    uint64_t round;
+    void operator()(ActorCell& self) { static_cast<Supervisor&>(*self.family()).EndRound(round); }
   };
-  const absl::Time when = self_.executor().clock().Now() + round->backoff;
-  self_.executor().SetTimer(when, self_,
-                            NewSystemCall(Begin{std::move(*round), self_.incarnation()}));
-  rounds_.erase(round);
+  const absl::Time when = self_.executor().clock().Now() + round.backoff;
+  self_.executor().SetTimer(when, self_, NewSystemCall(Begin{round.number}));
 }
 
-void Supervisor::Restart(const std::set<ActorId>& members) {
-  for (ActorId id : members) {
+void Supervisor::EndRound(uint64_t number) {
+  const auto round = std::find_if(rounds_.begin(), rounds_.end(),
+                                  [=](const Round& each) { return each.number == number; });
+  if (round == rounds_.end()) return;
+  for (ActorId id : round->members) {
     const auto child = children_.find(id);
     if (child == children_.end()) continue;
     child->second->Post(NewSystemCall([](ActorCell& cell) { cell.Restart(); }));
   }
+  rounds_.erase(round);
 }
 
 }  // namespace pelton::internal

@@ -14,8 +14,8 @@ namespace pelton::internal {
 
 // One per actor with children, by its SupervisionSpec. A failed child has ended its incarnation
 // (and its own children) before it is judged; siblings that are restarted with it end theirs first;
-// then all of them begin anew after the back-off, the eldest first. Threads: the turns of the
-// parent. Owns: counts on the children.
+// then all of them begin anew after the back-off.
+// Threads: the turns of the parent. Owns: counts on the children.
 class Supervisor : public Family {
  public:
   explicit Supervisor(ActorCell& self) : self_(self), spec_(self.supervision()) {}
@@ -28,11 +28,16 @@ class Supervisor : public Family {
 
  private:
   // Children to be restarted together, once those awaited have ended their incarnations.
+  // A child is a member of one round at most.
   struct Round {
+    uint64_t number;
     std::set<ActorId> awaited;
     std::set<ActorId> members;
     absl::Duration backoff;
   };
+
+  // What a child was to a round: no member, one whose end it waits for, or one that has ended.
+  enum class Membership { kNone, kAwaited, kEnded };
 
   void BeginRound(ActorCell& failed);
   void Escalate(ActorCell& child, const absl::Status& why);
@@ -42,14 +47,17 @@ class Supervisor : public Family {
   absl::Duration NextBackoff() const;
   // Takes `child` off the list of those awaited; true if a round waited for it.
   bool Arrived(ActorId child);
-  void StartIfComplete(std::list<Round>::iterator round);
-  void Restart(const std::set<ActorId>& members);
+  // Takes `child` out of the round it is in.
+  Membership Leave(ActorId child);
+  void StartIfComplete(Round& round);
+  void EndRound(uint64_t number);
 
   ActorCell& self_;
   const SupervisionSpec spec_;
   std::map<ActorId, RefPtr<ActorCell>> children_;  // ids grow: in the order of their spawning
   std::deque<absl::Time> restarts_;                // within the period
   std::list<Round> rounds_;
+  uint64_t last_round_ = 0;
 };
 
 // The supervisor of `self`, made when it spawns its first child.

@@ -19,7 +19,8 @@ namespace pelton {
 // Runs its actors on a thread of its own. While one of them polls work in flight it alternates
 // between messages and polls; without progress it spins for some hundred nanoseconds (unless
 // threads outnumber cores), yields, and then parks until a message, a timer, a kick of its waker or
-// the shortest MaxPark. Threads: any. Owns: its thread.
+// the shortest MaxPark.
+// Threads: any. Owns: its thread.
 class ThreadExecutor final : public internal::ExecutorBase {
  public:
   struct Options {
@@ -28,7 +29,7 @@ class ThreadExecutor final : public internal::ExecutorBase {
     // A futex word, 0 at first, that peers kick too (it may lie in shared memory), or null.
     std::atomic<uint32_t>* waker_word = nullptr;
     // Replaces `waker.Park(at_most)` while work is in flight; a kick of `waker` must end it.
-    absl::AnyInvocable<void(Waker& waker, absl::Duration at_most)> park;
+    absl::AnyInvocable<void(Waker& waker, absl::Duration at_most)> park = nullptr;
   };
 
   ThreadExecutor();
