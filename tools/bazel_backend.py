@@ -1,0 +1,147 @@
+"""pip's way to Bazel: an in-tree build backend (PEP 517, 660) without dependencies.
+
+`pip install .` builds //torch_bindings:_C with the Python that pip runs under and packs it with the Python files;
+`pip install -e .` leaves those where they are, so that editing them needs no new install.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "torch_bindings"
+PACKAGES = ("pelton", "pelton_run")
+EXTENSION = "//torch_bindings:_C"
+Settings = Mapping[str, object] | None
+
+
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    """Builds the extension and packs everything; returns the file's name."""
+    library = _build_extension()
+    files: dict[str, bytes] = {}
+    for package in PACKAGES:
+        for path in sorted((SOURCES / package).rglob("*")):
+            if path.suffix in (".py", ".pyi") or path.name == "py.typed":
+                files[str(path.relative_to(SOURCES))] = path.read_bytes()
+    files[f"pelton/{_extension_name()}"] = library.read_bytes()
+    return _write_wheel(Path(wheel_directory), files)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Builds the extension into the checkout and packs only a pointer to it; returns the file's name."""
+    target = SOURCES / "pelton" / _extension_name()
+    fresh = target.with_suffix(".new")
+    shutil.copyfile(_build_extension(), fresh)
+    fresh.chmod(0o755)
+    fresh.replace(target)  # processes that have the old one mapped keep it
+    return _write_wheel(Path(wheel_directory), {"pelton_checkout.pth": f"{SOURCES}\n".encode()})
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
+    """Writes the metadata without building anything; returns the folder's name."""
+    folder = Path(metadata_directory) / _dist_info()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _metadata().items():
+        (folder / name).write_bytes(content)
+    return folder.name
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Nothing beyond the standard library."""
+    return []
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def _build_extension() -> Path:
+    """Builds the extension module for this Python; returns the file."""
+    bazel = os.environ.get("BAZEL", "bazel")
+    if shutil.which(bazel) is None:
+        raise SystemExit(f"{bazel} is not installed; on Debian 12: apt-get install bazel-bootstrap (see README.md)")
+    flags = ["-c", "opt", f"--repo_env=PYTHON_BIN_PATH={sys.executable}"]
+    subprocess.run([bazel, "build", *flags, EXTENSION], cwd=ROOT, check=True)
+    found = subprocess.run(
+        [bazel, "info", *flags, "bazel-bin"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return Path(found.stdout.strip()) / "torch_bindings" / "_C.so"
+
+
+def _extension_name() -> str:
+    return f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def _project() -> dict[str, object]:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project: dict[str, object] = tomllib.load(file)["project"]
+    return project
+
+
+def _dist_info() -> str:
+    project = _project()
+    return f"{project['name']}-{project['version']}.dist-info"
+
+
+def _tag() -> str:
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return f"{version}-{version}-{platform}"
+
+
+def _metadata() -> dict[str, bytes]:
+    project = _project()
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {project['name']}",
+        f"Version: {project['version']}",
+        f"Summary: {project['description']}",
+        f"Requires-Python: {project['requires-python']}",
+    ]
+    lines += [f"Requires-Dist: {dependency}" for dependency in _strings(project["dependencies"])]
+    wheel = ["Wheel-Version: 1.0", "Generator: bazel_backend", "Root-Is-Purelib: false", f"Tag: {_tag()}"]
+    scripts = project["scripts"]
+    assert isinstance(scripts, dict)
+    entry_points = ["[console_scripts]", *(f"{name} = {target}" for name, target in scripts.items())]
+    contents = {"METADATA": lines, "WHEEL": wheel, "entry_points.txt": entry_points}
+    return {name: ("\n".join(content) + "\n").encode() for name, content in contents.items()}
+
+
+def _strings(value: object) -> Iterable[str]:
+    assert isinstance(value, list)
+    return [str(item) for item in value]
+
+
+def _write_wheel(directory: Path, files: dict[str, bytes]) -> str:
+    dist_info = _dist_info()
+    contents = dict(files)
+    contents.update({f"{dist_info}/{name}": content for name, content in _metadata().items()})
+    name = f"{dist_info.removesuffix('.dist-info')}-{_tag()}.whl"
+    record = "".join(_record_line(path, content) for path, content in contents.items())
+    contents[f"{dist_info}/RECORD"] = f"{record}{dist_info}/RECORD,,\n".encode()
+    with zipfile.ZipFile(directory / name, "w") as wheel:
+        for path, content in contents.items():
+            entry = zipfile.ZipInfo(path)  # a fixed time, so that equal inputs give equal wheels
+            entry.external_attr = (0o755 if path.endswith(".so") else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, content)
+    return name
+
+
+def _record_line(path: str, content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"{path},sha256={digest},{len(content)}\n"

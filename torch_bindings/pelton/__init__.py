@@ -1,0 +1,72 @@
+"""Pelton: communication for data-parallel training.
+
+`pelton.torch_api` carries the API that training scripts use. Importing `pelton` imports torch first, because the
+extension module needs torch's libraries to be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+try:
+    from pelton import _C
+except ImportError as error:
+    raise ImportError(
+        "pelton's extension module cannot be loaded "
+        f"({error}). Install the package with `pip install .` (or `pip install -e .`) in its checkout, with this "
+        f"Python and this torch ({torch.__version__})."
+    ) from error
+
+from pelton import errors
+
+__version__ = "0.1.0"
+__all__ = ["empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]
+
+
+def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """An uninitialised CPU tensor in memory that the other ranks of this host reach directly.
+
+    Collectives on such tensors are faster than on others, because nothing has to be copied between processes.
+
+    Args:
+      *shape: the sizes, one by one or as one sequence.
+      dtype: the element type; torch's default type if None.
+
+    Raises:
+      InvalidArgument: a size is negative, or the type cannot be communicated.
+      ResourceExhausted: there is no memory left.
+    """
+    sizes = [int(size) for part in shape for size in (part if isinstance(part, Sequence) else (part,))]
+    return _C.empty(sizes, torch.get_default_dtype() if dtype is None else dtype)
+
+
+_allocator_is_enabled = False
+
+
+def set_gradient_allocator(enabled: bool) -> None:
+    """Lets backward passes of wrapped models allocate large gradients in shared memory, so that they need no copy.
+
+    Off by default. Processes forked while it is on share those gradients with their parent.
+    """
+    global _allocator_is_enabled
+    _allocator_is_enabled = enabled
+    _C.set_gradient_allocator(enabled)
+
+
+@contextlib.contextmanager
+def gradients_in_shared_memory() -> Iterator[None]:
+    """Within it, large CPU tensors are born in shared memory, whoever allocates them.
+
+    Meant for measuring other libraries with the same allocator; a wrapped model opens such a scope by itself once
+    `set_gradient_allocator(True)` was called.
+    """
+    _C.set_gradient_allocator(True)
+    _C.begin_shared_allocation()
+    try:
+        yield
+    finally:
+        _C.end_shared_allocation()
+        _C.set_gradient_allocator(_allocator_is_enabled)

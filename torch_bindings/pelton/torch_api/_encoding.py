@@ -1,0 +1,106 @@
+"""A safe text form for what an optimizer keeps: JSON with tags, in which tensors are numbers of a list.
+
+Nothing that is decoded can do more than build None, bool, int, float, str, tuple, list, dict and empty tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from pelton.errors import InvalidArgument
+
+_DTYPES = {
+    str(dtype): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+_MOST_ELEMENTS = 1 << 40
+
+
+def encode(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
+    """The JSON form of a value. Floats keep every bit.
+
+    Args:
+      value: what to encode.
+      tensors: every tensor found in it is appended.
+      where: what it is, for errors.
+
+    Raises:
+      InvalidArgument: it holds something that has no safe form; the text says where and of which type.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return {"float": float(value).hex()}
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value, tensors, where)
+    if isinstance(value, (list, tuple)):
+        parts = [encode(part, tensors, f"{where}[{i}]") for i, part in enumerate(value)]
+        return parts if isinstance(value, list) else {"tuple": parts}
+    if isinstance(value, dict):
+        pairs = [
+            [encode(key, tensors, f"a key of {where}"), encode(part, tensors, f"{where}[{key!r}]")]
+            for key, part in value.items()
+        ]
+        return {"dict": pairs}
+    raise InvalidArgument(f"{where} is a {type(value).__name__}, which cannot be broadcast safely")
+
+
+def _encode_tensor(tensor: torch.Tensor, tensors: list[torch.Tensor], where: str) -> Any:
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise InvalidArgument(f"{where} is a {tensor.layout} tensor on {tensor.device}; it cannot be broadcast")
+    tensors.append(tensor)
+    return {"tensor": [str(tensor.dtype), list(tensor.shape)]}
+
+
+def decode(form: Any, existing: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value of a JSON form.
+
+    Args:
+      form: what `encode` made on another rank.
+      existing: this rank's value at the same place; its tensors are kept where dtype and shape fit.
+      tensors: every tensor of the value is appended; its content is to be filled in.
+
+    Raises:
+      InvalidArgument: the form is malformed.
+    """
+    if form is None or isinstance(form, (bool, int, str)):
+        return form
+    if isinstance(form, list):
+        return [decode(part, _at(existing, i), tensors) for i, part in enumerate(form)]
+    if not isinstance(form, dict) or len(form) != 1:
+        raise InvalidArgument("a value from rank 0 is malformed")
+    ((tag, content),) = form.items()
+    if tag == "float":
+        return float.fromhex(content)
+    if tag == "tuple":
+        return tuple(decode(part, _at(existing, i), tensors) for i, part in enumerate(content))
+    if tag == "dict":
+        pairs = [(decode(key, None, tensors), part) for key, part in content]
+        return {key: decode(part, _at(existing, key), tensors) for key, part in pairs}
+    if tag == "tensor":
+        return _decode_tensor(content, existing, tensors)
+    raise InvalidArgument(f"a value from rank 0 has the unknown tag {tag!r}")
+
+
+def _decode_tensor(content: Any, existing: Any, tensors: list[torch.Tensor]) -> torch.Tensor:
+    dtype, shape = _DTYPES.get(content[0]), [int(size) for size in content[1]]
+    if dtype is None or min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
+        raise InvalidArgument(f"a tensor from rank 0 is malformed: {content[0]} {shape}")
+    fits = isinstance(existing, torch.Tensor) and existing.dtype == dtype and list(existing.shape) == shape
+    tensor: torch.Tensor = existing if fits else torch.empty(shape, dtype=dtype)
+    tensors.append(tensor)
+    return tensor
+
+
+def _at(container: Any, key: Any) -> Any:
+    if isinstance(container, dict):
+        return container.get(key)
+    if isinstance(container, (list, tuple)) and isinstance(key, int) and key < len(container):
+        return container[key]
+    return None

@@ -1,0 +1,153 @@
+"""Which tensors of a model are communicated, under which names, and whether they are still the same objects."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pelton.errors import InvalidArgument
+
+_IGNORE_LISTS = ("_bagua_params_and_buffers_to_ignore", "_ddp_params_and_buffers_to_ignore")
+
+NamedTensors = list[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class SelectedTensors:
+    """A model's tensors by what is done with them. Threads: a value. Owns: references to the tensors."""
+
+    trainable: NamedTensors  # gradients are communicated
+    frozen: NamedTensors  # only broadcast at the beginning
+    buffers: NamedTensors  # the same
+    left_out: frozenset[int]  # ids of expert and ignored tensors: each rank's own affair
+
+    @property
+    def all(self) -> NamedTensors:
+        """What is broadcast at the beginning."""
+        return self.trainable + self.frozen + self.buffers
+
+
+def select(module: nn.Module) -> SelectedTensors:
+    """Sorts a model's tensors, each once and under its first name.
+
+    A shared tensor is left out if any of its names is ignored.
+
+    Raises:
+      InvalidArgument: an ignore list names something that does not exist; nothing is trainable; a tensor cannot be
+        communicated. The text names it.
+    """
+    ignored = _ignored_ids(module)
+    trainable: NamedTensors = []
+    frozen: NamedTensors = []
+    buffers: NamedTensors = []
+    left_out = set(ignored)
+    for name, parameter in module.named_parameters():
+        if _is_left_out(parameter, ignored):
+            left_out.add(id(parameter))
+        else:
+            (trainable if parameter.requires_grad else frozen).append((name, parameter))
+    for name, buffer in module.named_buffers():
+        if _is_left_out(buffer, ignored):
+            left_out.add(id(buffer))
+        else:
+            buffers.append((name, buffer))
+    selected = SelectedTensors(trainable, frozen, buffers, frozenset(left_out))
+    _check_tensors(module, selected)
+    return selected
+
+
+def _is_left_out(tensor: torch.Tensor, ignored: set[int]) -> bool:
+    return id(tensor) in ignored or bool(getattr(tensor, "expert", False))
+
+
+def _ignored_ids(module: nn.Module) -> set[int]:
+    by_name: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    by_name.update(module.named_buffers(remove_duplicate=False))
+    ignored = set()
+    for attribute in _IGNORE_LISTS:
+        for name in getattr(module, attribute, ()):
+            tensor = by_name.get(str(name).removeprefix("."))
+            if tensor is None:
+                raise InvalidArgument(f"{attribute} names {name!r}, but the model has no such parameter or buffer")
+            ignored.add(id(tensor))
+    return ignored
+
+
+def _check_tensors(module: nn.Module, selected: SelectedTensors) -> None:
+    for name, tensor in selected.all:
+        if nn.parameter.is_lazy(tensor):
+            raise InvalidArgument(f"'{name}' has no shape yet; run a forward pass before with_bagua")
+        if tensor.layout != torch.strided:
+            raise InvalidArgument(f"'{name}' has layout {tensor.layout}; only dense tensors can be communicated")
+    if not selected.trainable:
+        raise InvalidArgument(
+            f"{type(module).__name__} has no trainable parameter to communicate: every parameter is frozen, an "
+            "expert's or ignored"
+        )
+    _check_devices(selected)
+    _check_sparse_gradients(module, selected)
+
+
+def _check_devices(selected: SelectedTensors) -> None:
+    first_name, first = selected.all[0]
+    for name, tensor in selected.all:
+        if tensor.device != first.device:
+            raise InvalidArgument(
+                f"the model is on mixed devices: '{first_name}' is on {first.device}, '{name}' on {tensor.device}"
+            )
+    if first.device.type != "cpu":
+        raise InvalidArgument(f"'{first_name}' is on {first.device}; only models on the CPU can be wrapped yet")
+
+
+def _check_sparse_gradients(module: nn.Module, selected: SelectedTensors) -> None:
+    names = {id(tensor): name for name, tensor in selected.trainable}
+    for layer in module.modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse and id(layer.weight) in names:
+            raise InvalidArgument(
+                f"'{names[id(layer.weight)]}' has sparse gradients, which cannot be communicated; build its "
+                f"{type(layer).__name__} with sparse=False, or ignore it"
+            )
+
+
+class Snapshot:
+    """Notices, in microseconds, that parameters or sub-modules were replaced, added, removed or thawed.
+
+    A registered parameter that is frozen for a while is no change: it counts as unused meanwhile.
+    Threads: the trainer's. Owns: references to the model's dictionaries and tensors.
+    """
+
+    def __init__(self, module: nn.Module, frozen: NamedTensors) -> None:
+        """Args:
+        module: the model.
+        frozen: its parameters that are not registered because they need no gradient now.
+        """
+        self._containers: list[dict[str, Any]] = [
+            container for part in module.modules() for container in (part._parameters, part._modules)
+        ]
+        members = [(d, key, member) for d in self._containers for key, member in d.items()]
+        self._dicts = [d for d, _, _ in members]
+        self._keys = [key for _, key, _ in members]
+        self._members = [member for _, _, member in members]
+        self._sizes = [len(container) for container in self._containers]
+        self._frozen = [tensor for _, tensor in frozen]
+
+    def is_current(self) -> bool:
+        """Whether the model still has exactly the members it had, and what was frozen still is."""
+        return (
+            all(map(operator.is_, map(dict.get, self._dicts, self._keys), self._members))
+            and list(map(len, self._containers)) == self._sizes
+            and not any(tensor.requires_grad for tensor in self._frozen)
+        )
+
+
+def names_without_optimizer(trainable: NamedTensors, optimizers: Iterable[torch.optim.Optimizer]) -> list[str]:
+    """Names of the trainable parameters that none of the optimizers steps."""
+    stepped = {
+        id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]
+    }
+    return [name for name, parameter in trainable if id(parameter) not in stepped]

@@ -1,0 +1,201 @@
+"""The process's place in its job: what `init_process_group` makes and `destroy_process_group` ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
+
+from pelton import _C
+from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
+from pelton.torch_api import _rendezvous, env
+
+_STOP_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 3.0
+_MOST_RANKS = 1 << 16
+
+
+class _Detachable(Protocol):
+    def detach(self) -> None: ...
+
+
+class Session:
+    """A joined job. Threads: the main thread makes and ends it. Owns: the backend, its communicators, the store."""
+
+    def __init__(self, backend: _C.Backend, place: _rendezvous.MeetingPlace, timeout_s: float) -> None:
+        self.backend = backend
+        self.timeout_s = timeout_s
+        self._place = place
+        self._communicators: dict[tuple[int, ...], _C.Communicator] = {}
+        self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
+
+    def communicator(self, ranks: Sequence[int]) -> _C.Communicator:
+        """The communicator for user calls of a group, opened at its first use; collective then."""
+        key = tuple(ranks)
+        if key not in self._communicators:
+            self._communicators[key] = self.backend.communicator(key)
+        return self._communicators[key]
+
+    def add_model(self, model: _Detachable) -> None:
+        """Remembers a wrapped model, which must let go of the backend before that ends."""
+        self._models.add(model)
+
+    def models(self) -> list[_Detachable]:
+        """The wrapped models that are still there."""
+        return list(self._models)
+
+    def end(self, timeout_s: float) -> None:
+        """Leaves the job. Idempotent. Blocks: until `timeout_s`, rank 0 for the other ranks' leaving too.
+
+        Raises:
+          PeltonError: the other ranks were not told in good order.
+        """
+        for model in self.models():
+            model.detach()
+        self._communicators.clear()
+        try:
+            self.backend.stop(timeout_s)
+        finally:
+            coordinator = self._place.coordinator
+            if coordinator is not None and not _rendezvous.is_kept(coordinator):
+                coordinator.stop()
+
+
+_session: Session | None = None
+_sequence = 0
+
+
+def is_initialized() -> bool:
+    """Whether `init_process_group` was called, and not ended since."""
+    return _session is not None
+
+
+def current() -> Session:
+    """The process's session.
+
+    Raises:
+      FailedPrecondition: there is none.
+    """
+    if _session is None:
+        raise FailedPrecondition(
+            "the process group is not initialised; call pelton.torch_api.init_process_group() first"
+        )
+    return _session
+
+
+def init_process_group(
+    store: Store | None = None,
+    rank: int = -1,
+    world_size: int = -1,
+    local_world_size: int = -1,
+    *,
+    timeout: float | datetime.timedelta | None = None,
+    join_timeout: float | datetime.timedelta | None = None,
+) -> None:
+    """Joins the job and makes the default group of all its ranks. Collective.
+
+    Without a store the ranks meet where `pelton run`, torchrun or the variables MASTER_ADDR and MASTER_PORT say; one
+    process without any of them is a world of one rank.
+
+    Args:
+      store: a torch store that all ranks share, used once to exchange the coordinator's address; the three numbers
+        are needed with it, and are written to RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE.
+      rank: this process's number.
+      world_size: number of ranks.
+      local_world_size: number of ranks on this node.
+      timeout: of each later operation; PELTON_TIMEOUT if None. Units: seconds.
+      join_timeout: until all ranks have joined; PELTON_JOIN_TIMEOUT if None. Units: seconds.
+
+    Raises:
+      RuntimeError: called twice.
+      InvalidArgument: an argument or variable is wrong, or differs from what another rank says.
+      DeadlineExceeded: ranks are missing; the text names them.
+    """
+    global _session, _sequence
+    if _session is not None:
+        raise FailedPrecondition("init_process_group was called already, and not ended by destroy_process_group")
+    timeout_s = _seconds("timeout", timeout, env.operation_timeout_s)
+    join_timeout_s = _seconds("join_timeout", join_timeout, env.join_timeout_s)
+    if store is not None:
+        _write_environment(rank, world_size, local_world_size)
+    rank, world_size = _checked_rank(env.get_rank(), env.get_world_size())
+    sequence, _sequence = _sequence, _sequence + 1
+    place = _meeting_place(store, rank, world_size, sequence, join_timeout_s)
+    backend = _C.Backend(rank, world_size, place.address, place.job, place.token, False, timeout_s, join_timeout_s)
+    session = Session(backend, place, timeout_s)
+    session.communicator(range(world_size))
+    _session = session
+
+
+def destroy_process_group() -> None:
+    """Leaves the job: wrapped models become plain ones again, every resource is freed. Idempotent.
+
+    Every rank should call it when its work is done; a rank that ends without it counts as lost to ranks that wait.
+
+    Raises:
+      PeltonError: the other ranks were not told in good order.
+    """
+    global _session
+    session, _session = _session, None
+    if session is not None:
+        session.end(_STOP_TIMEOUT_S)
+
+
+def _meeting_place(
+    store: Store | None, rank: int, world_size: int, sequence: int, join_timeout_s: float
+) -> _rendezvous.MeetingPlace:
+    if store is not None:
+        return _rendezvous.through_store(store, rank, world_size, sequence, join_timeout_s)
+    place = _rendezvous.from_launcher(rank, world_size, sequence)
+    if place is not None:
+        return place
+    if world_size == 1:
+        return _rendezvous.alone()
+    return _rendezvous.from_environment(rank, world_size, sequence, join_timeout_s)
+
+
+def _seconds(name: str, value: float | datetime.timedelta | None, default: Callable[[], float]) -> float:
+    if value is None:
+        return default()
+    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgument(f"{name}={value!r}: must be positive and finite")
+    return seconds
+
+
+def _checked_rank(rank: int, world_size: int) -> tuple[int, int]:
+    if not 1 <= world_size <= _MOST_RANKS:
+        raise InvalidArgument(f"world_size={world_size}: must be between 1 and {_MOST_RANKS}")
+    if not 0 <= rank < world_size:
+        raise InvalidArgument(f"rank={rank}: must be between 0 and {world_size - 1} (world_size={world_size})")
+    return rank, world_size
+
+
+def _write_environment(rank: int, world_size: int, local_world_size: int) -> None:
+    """What a launcher would have set, for the `env` functions and for other libraries."""
+    _checked_rank(rank, world_size)
+    if not 1 <= local_world_size <= world_size:
+        raise InvalidArgument(f"local_world_size={local_world_size}: must be between 1 and {world_size}")
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(world_size)
+    os.environ["LOCAL_RANK"] = str(rank % local_world_size)
+    os.environ["LOCAL_WORLD_SIZE"] = str(local_world_size)
+
+
+def _at_exit() -> None:
+    global _session
+    session, _session = _session, None
+    with contextlib.suppress(PeltonError):  # the process ends anyway, and what went wrong was raised before
+        if session is not None:
+            session.end(_EXIT_TIMEOUT_S)
+    with contextlib.suppress(PeltonError):
+        _rendezvous.stop_kept_coordinators()
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,143 @@
+"""What the launcher and the user say through environment variables. Every function reads its variable at each call."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from pelton.errors import InvalidArgument
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+_TORCHRUN_VARIABLES = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def _integer(name: str, default: int) -> int:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{name}={text!r} in the environment: not an integer") from None
+
+
+def _number(name: str, default: float) -> float:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidArgument(f"{name}={text!r} in the environment: not a number") from None
+
+
+def _switch(name: str) -> bool:
+    text = os.environ.get(name, "").strip().lower()
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise InvalidArgument(f"{name}={text!r} in the environment: neither on nor off")
+
+
+def get_world_size() -> int:
+    """Number of ranks of the job (WORLD_SIZE; 1 if unset)."""
+    return _integer("WORLD_SIZE", 1)
+
+
+def get_rank() -> int:
+    """This process's number in the job (RANK; 0 if unset)."""
+    return _integer("RANK", 0)
+
+
+def get_local_rank() -> int:
+    """This process's number on its node (LOCAL_RANK; 0 if unset)."""
+    return _integer("LOCAL_RANK", 0)
+
+
+def get_local_size() -> int:
+    """Number of ranks on this node (LOCAL_WORLD_SIZE; 1 if unset)."""
+    return _integer("LOCAL_WORLD_SIZE", 1)
+
+
+def get_node_rank() -> int:
+    """This node's number: GROUP_RANK under torchrun, else NODE_RANK (0 if unset)."""
+    if all(name in os.environ for name in _TORCHRUN_VARIABLES):
+        return _integer("GROUP_RANK", 0)
+    return _integer("NODE_RANK", 0)
+
+
+def get_master_addr() -> str:
+    """Where rank 0 is reached (MASTER_ADDR; loopback if unset)."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1")
+
+
+def get_default_bucket_size() -> int:
+    """Size up to which tensors share a bucket (BAGUA_DEFAULT_BUCKET_SIZE; 10 MiB if unset). Units: bytes."""
+    return _integer("BAGUA_DEFAULT_BUCKET_SIZE", 10 << 20)
+
+
+def get_bagua_service_port() -> int:
+    """Port of the tuning service (BAGUA_SERVICE_PORT; -1, a free one, if unset)."""
+    return _integer("BAGUA_SERVICE_PORT", -1)
+
+
+def get_autotune_level() -> int:
+    """How much is tuned while training (BAGUA_AUTOTUNE; 0, nothing, if unset)."""
+    return _integer("BAGUA_AUTOTUNE", 0)
+
+
+def get_autotune_max_samples() -> int:
+    """After how many samples tuning ends (BAGUA_AUTOTUNE_MAX_SAMPLES; 60 if unset)."""
+    return _integer("BAGUA_AUTOTUNE_MAX_SAMPLES", 60)
+
+
+def get_autotune_sampling_confidence_time_s() -> float:
+    """How long one sample lasts (BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S; 5 if unset). Units: seconds."""
+    return _number("BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S", 5.0)
+
+
+def get_autotune_warmup_time_s() -> float:
+    """How long nothing is sampled at first (BAGUA_AUTOTUNE_WARMUP_TIME_S; 30 if unset). Units: seconds."""
+    return _number("BAGUA_AUTOTUNE_WARMUP_TIME_S", 30.0)
+
+
+def get_autotune_server_wait_time() -> int:
+    """How long ranks wait for the tuning service (BAGUA_AUTOTUNE_SERVER_WAIT_TIME; 300 if unset, at least 30).
+
+    Units: seconds.
+    """
+    return max(30, _integer("BAGUA_AUTOTUNE_SERVER_WAIT_TIME", 300))
+
+
+def get_is_output_autotune_log() -> bool:
+    """Whether tuning writes a log (BAGUA_IS_OUTPUT_AUTOTUNE_LOG; off if unset, and "0" is off)."""
+    return _switch("BAGUA_IS_OUTPUT_AUTOTUNE_LOG")
+
+
+def is_report_metrics_switch_on() -> bool:
+    """Whether metrics are reported (BAGUA_REPORT_METRICS; off if unset)."""
+    return _switch("BAGUA_REPORT_METRICS")
+
+
+def find_free_network_port() -> int:
+    """A port that was free a moment ago on every interface of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def operation_timeout_s() -> float:
+    """How long one operation may take (PELTON_TIMEOUT; 300 if unset). Units: seconds."""
+    return _positive("PELTON_TIMEOUT", 300.0)
+
+
+def join_timeout_s() -> float:
+    """How long the ranks may take to meet (PELTON_JOIN_TIMEOUT; 300 if unset). Units: seconds."""
+    return _positive("PELTON_JOIN_TIMEOUT", 300.0)
+
+
+def _positive(name: str, default: float) -> float:
+    value = _number(name, default)
+    if not 0 < value < float("inf"):
+        raise InvalidArgument(f"{name}={value:g} in the environment: must be positive and finite")
+    return value

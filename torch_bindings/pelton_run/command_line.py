@@ -1,0 +1,82 @@
+"""The commands `pelton` and `pelton run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pelton_run.launcher import Job, JobOptions
+
+_MOST_RANKS = 1024
+
+_EPILOG = """\
+Each rank gets torchrun's environment variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT, ...), and OMP_NUM_THREADS=1 where it is not set and there are several ranks. Output lines begin with
+"[rank N] "; standard input is empty. When a rank fails, the others have --linger seconds to end by themselves, then
+get SIGTERM, and after --grace seconds SIGKILL. The exit code is that of the rank that failed first.
+"""
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Starts ranks of a program on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-np", "--nproc", "--nproc-per-node", type=int, default=1, help="number of ranks (default: 1)")
+    parser.add_argument("-m", "--module", action="store_true", help="the program is a module, as for python -m")
+    parser.add_argument("--no-python", action="store_true", help="the program is started directly")
+    parser.add_argument("--linger", type=float, default=5.0, metavar="S", help="seconds (default: 5)")
+    parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds (default: 10)")
+    parser.add_argument("program", help="script, module or program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _command_of(options: argparse.Namespace) -> list[str]:
+    program = [options.program, *options.arguments]
+    if options.no_python:
+        return program
+    return [sys.executable, "-m", *program] if options.module else [sys.executable, *program]
+
+
+def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> int:
+    """Starts the ranks that the command line asks for and waits for their end.
+
+    Args:
+      arguments: those after `pelton run`; None for the process's own.
+      program: the name that help and errors show.
+
+    Returns:
+      The exit code, as `Job.run` says; 2 where the program cannot be started.
+
+    Raises:
+      SystemExit: with 2, a bad argument.
+    """
+    parser = _parser(program)
+    options = parser.parse_args(arguments)
+    if not 1 <= options.nproc <= _MOST_RANKS:
+        parser.error(f"-np {options.nproc}: must be between 1 and {_MOST_RANKS}")
+    if min(options.linger, options.grace) < 0:
+        parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
+    if options.module and options.no_python:
+        parser.error("-m and --no-python exclude each other")
+    job = Job(JobOptions(_command_of(options), options.nproc, options.linger, options.grace))
+    try:
+        return job.run()
+    except OSError as error:
+        print(f"{program}: {options.program}: {error}", file=sys.stderr)
+        return 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `pelton` command: its first word chooses what to do."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] == "run":
+        return run(words[1:])
+    wants_help = words[:1] in (["-h"], ["--help"])
+    print("usage: pelton run [-h] [-np N] [-m] program ...", file=sys.stdout if wants_help else sys.stderr)
+    return 0 if wants_help else 2

@@ -1,0 +1,251 @@
+"""One job: its ranks, their output, and its orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pelton_run.output import LinePrefixer, recent_lines, write_all
+from pelton_run.ports import LOOPBACK, port_of, reserve_port
+from pelton_run.processes import TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_CHUNK_BYTES = 64 << 10
+_DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What to start and how long to be patient. Threads: a value. Owns: its fields."""
+
+    command: Sequence[str]
+    world_size: int
+    linger_s: float = 5.0  # between the first failure and SIGTERM: survivors say what they saw
+    grace_s: float = 10.0  # between SIGTERM and SIGKILL
+
+
+@dataclass
+class _Rank:
+    """A started rank. Threads: the launcher's. Owns: its process."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    recent: deque[bytes] = field(default_factory=recent_lines)
+    code: int | None = None  # as subprocess has it: negative for a signal
+
+
+def rank_environment(
+    inherited: Mapping[str, str], rank: int, world_size: int, master_port: int, coordinator: str, token: str
+) -> dict[str, str]:
+    """The environment of one rank: torchrun's variables, and where Pelton's ranks meet.
+
+    Source: "Environment Variables" of torchrun's documentation, for one node.
+    """
+    environment = {k: v for k, v in inherited.items() if not k.startswith("TORCHELASTIC_")}
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "GROUP_RANK": 0,
+        "GROUP_WORLD_SIZE": 1,
+        "NODE_RANK": 0,
+        "MASTER_PORT": master_port,
+    }
+    environment.update({name: str(number) for name, number in numbers.items()})
+    environment.update(ROLE_NAME="default", MASTER_ADDR=LOOPBACK, PELTON_COORDINATOR=coordinator)
+    environment[TOKEN_VARIABLE] = token
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    if world_size > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+def exit_text(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+class Job:
+    """Starts the ranks, forwards output and signals, and ends all of them when one fails.
+
+    Threads: the main thread only, because of the signals. Owns: the ranks' processes and pipes, the reserved ports,
+    the guard.
+    """
+
+    def __init__(self, options: JobOptions) -> None:
+        self._options = options
+        self._token = secrets.token_hex(16)
+        self._selector = selectors.DefaultSelector()
+        self._ranks: list[_Rank] = []
+        self._first_failure: _Rank | None = None
+        self._signal: int | None = None
+        self._term_at: float | None = None
+        self._kill_at: float | None = None
+        self._started = time.monotonic()
+
+    def run(self) -> int:
+        """Runs the job to its end.
+
+        Returns:
+          The exit code: 0, that of the first rank that failed (128 + n for signal n), or 128 + n if signal n ended
+          the job.
+
+        Raises:
+          OSError: the command cannot be started.
+        """
+        guard = Guard(self._token)
+        with contextlib.ExitStack() as stack:
+            stack.callback(guard.dismiss)
+            stack.callback(self._reap)
+            stack.callback(kill_job, self._token)
+            self._catch_signals(stack)
+            master, coordinator = (stack.enter_context(reserve_port()) for _ in range(2))
+            self._start_ranks(port_of(master), f"{LOOPBACK}:{port_of(coordinator)}")
+            self._serve()
+            return self._exit_code()
+
+    def _start_ranks(self, master_port: int, coordinator: str) -> None:
+        size = self._options.world_size
+        for number in range(size):
+            environment = rank_environment(os.environ, number, size, master_port, coordinator, self._token)
+            rank = _Rank(number, start_rank(self._options.command, environment))
+            self._ranks.append(rank)
+            for stream, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
+                assert stream is not None
+                os.set_blocking(stream.fileno(), False)
+                prefixer = LinePrefixer(number, target, rank.recent)
+                self._selector.register(stream, selectors.EVENT_READ, prefixer)
+
+    def _catch_signals(self, stack: contextlib.ExitStack) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        previous_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        stack.callback(signal.set_wakeup_fd, previous_wakeup)
+        for number in (*_FORWARDED, signal.SIGCHLD):
+            # The byte in the pipe is what counts; a handler in Python only keeps the default from acting.
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+        self._selector.register(reader, selectors.EVENT_READ, None)
+
+    def _serve(self) -> None:
+        """Until every rank has ended and its output is through."""
+        drain_until: float | None = None
+        while True:
+            alive = [rank for rank in self._ranks if rank.code is None]
+            if not alive:
+                if drain_until is None:  # a grandchild may hold a pipe open
+                    kill_job(self._token)
+                    drain_until = time.monotonic() + _DRAIN_SECONDS
+                if len(self._selector.get_map()) == 1 or time.monotonic() > drain_until:
+                    return
+            for key, _ in self._selector.select(self._patience(drain_until)):
+                if key.data is None:
+                    for number in os.read(key.fd, 256):
+                        self._on_signal(number)
+                else:
+                    self._on_output(key)
+            for rank in alive:
+                self._on_exit(rank, rank.process.poll())
+            self._escalate()
+
+    def _patience(self, drain_until: float | None) -> float | None:
+        deadlines = [d for d in (self._term_at, self._kill_at, drain_until) if d is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _on_output(self, key: selectors.SelectorKey) -> None:
+        try:
+            chunk = os.read(key.fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        try:
+            key.data.feed(chunk) if chunk else key.data.finish()
+        except BrokenPipeError:
+            self._on_signal(signal.SIGTERM)
+        if not chunk:
+            self._selector.unregister(key.fileobj)
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            return
+        if number not in _ENDING:
+            for rank in self._ranks:
+                if rank.code is None:
+                    rank.process.send_signal(number)
+            return
+        again = self._signal is not None
+        self._signal = self._signal or number
+        self._signal_all(signal.SIGKILL if again else number)
+        self._term_at = None
+        self._kill_at = time.monotonic() + self._options.grace_s
+
+    def _on_exit(self, rank: _Rank, code: int | None) -> None:
+        if code is None:
+            return
+        rank.code = code
+        ended_by_us = self._signal is not None or self._kill_at is not None
+        if code == 0 or ended_by_us:
+            return
+        after = time.monotonic() - self._started
+        self._say(f"rank {rank.number} (pid {rank.process.pid}) {exit_text(code)} after {after:.1f} s")
+        if self._first_failure is None:
+            self._first_failure = rank
+            self._on_first_failure(rank)
+
+    def _on_first_failure(self, failed: _Rank) -> None:
+        if failed.recent:
+            self._say("its last lines:")
+            for line in failed.recent:
+                self._say("  " + line.decode(errors="replace"))
+        left = [str(rank.number) for rank in self._ranks if rank.code is None]
+        if left:
+            wait = self._options.linger_s
+            self._say(f"ending the others (rank {', '.join(left)}) in {wait:g} s, unless they end by themselves")
+            self._term_at = time.monotonic() + wait
+
+    def _escalate(self) -> None:
+        now = time.monotonic()
+        if self._term_at is not None and now >= self._term_at:
+            self._term_at = None
+            self._kill_at = now + self._options.grace_s
+            self._signal_all(signal.SIGTERM)
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = now + self._options.grace_s
+            self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self._ranks:
+            if rank.code is None:
+                signal_group(rank.process, number)
+
+    def _reap(self) -> None:
+        for rank in self._ranks:
+            rank.process.wait()
+        self._selector.close()
+
+    def _exit_code(self) -> int:
+        if self._first_failure is not None:
+            code = self._first_failure.code or 0
+            return code if code >= 0 else 128 - code
+        if self._signal is not None and any(rank.code for rank in self._ranks):
+            return 128 + self._signal
+        return 0
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            write_all(2, f"pelton run: {text}\n".encode())
