@@ -1,0 +1,134 @@
+// Conformance of the collectives' results: every kind, element type and operation, bitwise.
+#include <algorithm>
+#include <vector>
+
+#include "comm/transport/conformance/test_world.h"
+
+namespace pelton::conformance {
+namespace {
+
+// The specs of `kind` that the parameters of a test leave open.
+std::vector<ExchangeSpec> AllTypes(OperationKind kind, uint64_t count) {
+  std::vector<ExchangeSpec> specs;
+  for (int number = 0; number < kDTypeCount; ++number) {
+    ExchangeSpec spec;
+    spec.kind = kind;
+    spec.dtype = static_cast<DType>(number);
+    spec.count = count;
+    spec.seed = specs.size() + count;
+    if (!IsReduction(kind)) {
+      specs.push_back(spec);
+      continue;
+    }
+    for (ReduceOp op : OpsOf(spec.dtype)) {
+      spec.op = op;
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+void Vary(std::vector<ExchangeSpec>& specs, int32_t world_size) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ExchangeSpec& spec = specs[i];
+    spec.root = static_cast<int32_t>(i) % world_size;
+    spec.step = world_size > 1 ? 1 + static_cast<int32_t>(i) % (world_size - 1) : 0;
+    spec.placement = static_cast<Placement>(i % 3);
+    spec.in_place = HasInPlaceForm(spec.kind) && i % 2 == 1;
+    spec.offset_count = i % 4;
+  }
+}
+
+void RunAllKinds(TransportFixtureFactory factory, int32_t world_size,
+                 const std::vector<uint64_t>& counts) {
+  TestWorld world(factory, world_size, size_t{8} << 20);
+  for (OperationKind kind : DataKinds()) {
+    if (kind == OperationKind::kSend && world_size == 1) continue;  // nobody to send to
+    for (uint64_t count : counts) {
+      std::vector<ExchangeSpec> specs = AllTypes(kind, count);
+      Vary(specs, world_size);
+      for (size_t begin = 0; begin < specs.size(); begin += 16) {
+        const size_t length = std::min<size_t>(16, specs.size() - begin);
+        ASSERT_TRUE(world.RunExchanges(absl::MakeSpan(specs).subspan(begin, length)));
+      }
+    }
+  }
+}
+
+TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnOneRank) {
+  RunAllKinds(GetParam(), 1, {0, 1, 7, 1023});
+}
+TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnTwoRanks) {
+  RunAllKinds(GetParam(), 2, {0, 1, 7, 1023});
+}
+TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnThreeRanks) {
+  RunAllKinds(GetParam(), 3, {0, 1, 7, 1023});
+}
+TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnFourRanks) {
+  RunAllKinds(GetParam(), 4, {1, 7, 1023});
+}
+TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnEightRanks) {
+  RunAllKinds(GetParam(), 8, {1, 63});
+}
+
+// A mebibyte and a bit: more than any block of a kernel, and no multiple of one.
+TEST_P(TransportConformanceTest, LargeTensorsInEveryPlacement) {
+  for (int32_t world_size : {2, 3}) {
+    TestWorld world(GetParam(), world_size, size_t{24} << 20);
+    for (OperationKind kind : DataKinds()) {
+      for (Placement placement : {Placement::kRegion, Placement::kPrivate, Placement::kMixed}) {
+        ExchangeSpec spec;
+        spec.kind = kind;
+        spec.count = 262147;
+        spec.placement = placement;
+        spec.offset_count = 3;
+        spec.seed = 7;
+        EXPECT_TRUE(world.RunExchanges({spec}));
+        if (!HasInPlaceForm(kind)) continue;
+        spec.in_place = true;
+        EXPECT_TRUE(world.RunExchanges({spec}));
+      }
+    }
+  }
+}
+
+// Large enough that the ranks are at different places while they work.
+TEST_P(TransportConformanceTest, LargeTensorsOfEveryReducedType) {
+  TestWorld world(GetParam(), 2, size_t{8} << 20);
+  for (int number = 0; number < kDTypeCount; ++number) {
+    ExchangeSpec spec;
+    spec.dtype = static_cast<DType>(number);
+    spec.op = spec.dtype == DType::kBool ? ReduceOp::kSum : ReduceOp::kAvg;
+    spec.count = 70001;
+    EXPECT_TRUE(world.RunExchanges({spec}));
+  }
+}
+
+TEST_P(TransportConformanceTest, ManyOperationsInFlight) {
+  TestWorld world(GetParam(), 3, size_t{8} << 20);
+  std::vector<ExchangeSpec> specs;
+  for (size_t i = 0; i < 120; ++i) {  // a shift is two operations
+    ExchangeSpec spec;
+    spec.kind = i % 5 == 0 ? OperationKind::kSend : OperationKind::kAllReduce;
+    spec.count = 1 + i * 7;
+    spec.seed = i;
+    specs.push_back(spec);
+  }
+  EXPECT_TRUE(world.RunExchanges(specs));
+}
+
+TEST_P(TransportConformanceTest, MoreRanksThanCores) {
+  TestWorld world(GetParam(), 24);
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    std::vector<ExchangeSpec> specs(3);
+    specs[0].count = 97;
+    specs[1].kind = OperationKind::kSend;
+    specs[1].step = 5;
+    specs[2].kind = OperationKind::kAllGather;
+    for (ExchangeSpec& spec : specs) spec.seed = seed;
+    ASSERT_TRUE(world.RunExchanges(specs));
+  }
+}
+
+}  // namespace
+}  // namespace pelton::conformance

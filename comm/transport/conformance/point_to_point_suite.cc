@@ -1,0 +1,125 @@
+// Conformance of sends and receives: matching by tag and order, and independence of collectives.
+#include <numeric>
+#include <vector>
+
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/transport/conformance/test_world.h"
+
+namespace pelton::conformance {
+namespace {
+
+Tensor TensorOf(std::vector<int32_t>& values) {
+  return {values.data(), values.size(), DType::kInt32};
+}
+
+void ExpectDone(Communicator& communicator, const absl::StatusOr<Completion>& completion) {
+  ASSERT_TRUE(completion.ok()) << completion.status();
+  EXPECT_EQ(Await(communicator, *completion, FarDeadline()), absl::OkStatus());
+}
+
+// Both ranks launch their send before their receive.
+TEST_P(TransportConformanceTest, AnExchangeDoesNotDeadlock) {
+  for (uint64_t count : {uint64_t{1}, uint64_t{1} << 18}) {
+    TestWorld world(GetParam(), 2);
+    world.Run([&](Communicator& communicator) {
+      std::vector<int32_t> out(count, communicator.rank().value());
+      std::vector<int32_t> in(count, -1);
+      const Rank peer(1 - communicator.rank().value());
+      const auto send = Send(communicator, TensorOf(out), peer);
+      const auto recv = Recv(communicator, TensorOf(in), peer);
+      ExpectDone(communicator, send);
+      ExpectDone(communicator, recv);
+      EXPECT_EQ(in, std::vector<int32_t>(count, peer.value()));
+    });
+  }
+}
+
+TEST_P(TransportConformanceTest, ATokenGoesAroundTheRing) {
+  TestWorld world(GetParam(), 4);
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    std::vector<int32_t> token = {100};
+    if (rank > 0) ExpectDone(communicator, Recv(communicator, TensorOf(token), Rank(rank - 1)));
+    token[0] += rank;
+    ExpectDone(communicator, Send(communicator, TensorOf(token), Rank((rank + 1) % 4)));
+    if (rank > 0) return;
+    ExpectDone(communicator, Recv(communicator, TensorOf(token), Rank(3)));
+    EXPECT_EQ(token[0], 100 + 1 + 2 + 3);
+  });
+}
+
+// The receiver asks for the tags in the opposite order.
+TEST_P(TransportConformanceTest, TagsMatchIndependently) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    std::vector<int32_t> first = {1};
+    std::vector<int32_t> second = {2};
+    std::vector<absl::StatusOr<Completion>> completions;
+    if (communicator.rank() == Rank(0)) {
+      completions.push_back(Send(communicator, TensorOf(first), Rank(1), 10));
+      completions.push_back(Send(communicator, TensorOf(second), Rank(1), 20));
+    } else {
+      completions.push_back(Recv(communicator, TensorOf(second), Rank(0), 20));
+      completions.push_back(Recv(communicator, TensorOf(first), Rank(0), 10));
+    }
+    for (const auto& completion : completions) ExpectDone(communicator, completion);
+    EXPECT_EQ(first[0], 1);
+    EXPECT_EQ(second[0], 2);
+  });
+}
+
+TEST_P(TransportConformanceTest, OneTagMatchesInLaunchOrder) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    const bool sends = communicator.rank() == Rank(0);
+    std::vector<int32_t> values(100, -1);
+    if (sends) std::iota(values.begin(), values.end(), 0);
+    std::vector<absl::StatusOr<Completion>> completions;
+    for (int32_t& value : values) {
+      const Tensor tensor{&value, 1, DType::kInt32};
+      completions.push_back(sends ? Send(communicator, tensor, Rank(1))
+                                  : Recv(communicator, tensor, Rank(0)));
+    }
+    for (const auto& completion : completions) ExpectDone(communicator, completion);
+    for (int32_t i = 0; i < 100; ++i) EXPECT_EQ(values[static_cast<size_t>(i)], i);
+  });
+}
+
+// Rank 0 waits in a collective that rank 1 joins only after a message from rank 0.
+TEST_P(TransportConformanceTest, PointToPointDoesNotWaitForCollectives) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    std::vector<int32_t> message = {communicator.rank() == Rank(0) ? 42 : 0};
+    if (communicator.rank() == Rank(0)) {
+      const auto barrier = Barrier(communicator);
+      ExpectDone(communicator, Send(communicator, TensorOf(message), Rank(1)));
+      ExpectDone(communicator, barrier);
+    } else {
+      ExpectDone(communicator, Recv(communicator, TensorOf(message), Rank(0)));
+      EXPECT_EQ(message[0], 42);
+      ExpectDone(communicator, Barrier(communicator));
+    }
+  });
+}
+
+TEST_P(TransportConformanceTest, ASendAndAReceiveThatDifferFailOnBothRanks) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    std::vector<int32_t> values(5);
+    const bool sends = communicator.rank() == Rank(0);
+    values.resize(sends ? 4 : 5);
+    const auto completion = sends ? Send(communicator, TensorOf(values), Rank(1))
+                                  : Recv(communicator, TensorOf(values), Rank(0));
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    const absl::Status status = Await(communicator, *completion, FarDeadline());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find("count"), absl::string_view::npos) << status;
+  });
+  ExchangeSpec next;
+  next.kind = OperationKind::kSend;
+  EXPECT_TRUE(world.RunExchanges({next}));
+}
+
+}  // namespace
+}  // namespace pelton::conformance

@@ -1,0 +1,114 @@
+#include "comm/transport/operation_check.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "comm/reduction/reducible.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// What a kind asks of the field `peer`.
+enum class PeerUse { kNone, kRoot, kOther, kUnsupported };
+
+PeerUse PeerUseOf(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kBarrier:
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
+    case OperationKind::kAllToAll:
+      return PeerUse::kNone;
+    case OperationKind::kReduce:
+    case OperationKind::kBroadcast:
+    case OperationKind::kGather:
+    case OperationKind::kScatter:
+      return PeerUse::kRoot;
+    case OperationKind::kSend:
+    case OperationKind::kRecv:
+      return PeerUse::kOther;
+    case OperationKind::kAllToAllV:
+    case OperationKind::kNeighborAllReduce:
+    case OperationKind::kNeighborAllGather:
+      return PeerUse::kUnsupported;
+  }
+  return PeerUse::kUnsupported;
+}
+
+bool Reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+
+absl::Status Refuse(Rank rank, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value(), ": ", what));
+}
+
+absl::Status CheckPeer(const Operation& operation, PeerUse use, Rank rank, WorldSize world_size) {
+  if (use == PeerUse::kNone) return absl::OkStatus();
+  if (operation.peer < 0 || operation.peer >= world_size.value()) {
+    return Refuse(rank, absl::StrCat("peer: ", operation.peer, " of ", NameOf(operation.kind),
+                                     " is not in [0, ", world_size.value(), ")"));
+  }
+  if (use == PeerUse::kOther && operation.peer == rank.value()) {
+    return Refuse(rank, absl::StrCat("peer: ", operation.peer, " of ", NameOf(operation.kind),
+                                     " is the rank itself"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> Address(Location location, uint64_t size_bytes, absl::string_view what,
+                                   Rank rank) {
+  if (size_bytes == 0) return nullptr;
+  absl::StatusOr<std::byte*> address = Resolve(location, size_bytes);
+  if (!address.ok()) return Refuse(rank, absl::StrCat(what, ": ", address.status().message()));
+  if (*address == nullptr) {
+    return Refuse(rank, absl::StrCat(what, ": null address for ", size_bytes, " bytes"));
+  }
+  return address;
+}
+
+}  // namespace
+
+absl::Status CheckOperation(const Operation& operation, Rank rank, WorldSize world_size) {
+  const PeerUse use = PeerUseOf(operation.kind);
+  if (use == PeerUse::kUnsupported) {
+    return Refuse(rank, absl::StrCat("kind: ", NameOf(operation.kind), " (",
+                                     static_cast<int>(operation.kind), ") is not implemented"));
+  }
+  RETURN_IF_ERROR(CheckPeer(operation, use, rank, world_size));
+  if (static_cast<int>(operation.dtype) >= kDTypeCount) {
+    return Refuse(rank, absl::StrCat("dtype: ", static_cast<int>(operation.dtype), " is not one"));
+  }
+  if (Reduces(operation.kind)) {
+    RETURN_IF_ERROR(Annotate(CheckReducible(operation.dtype, operation.reduce_op),
+                             absl::StrCat("rank ", rank.value())));
+  }
+  const uint64_t bytes_per_count =
+      SizeOf(operation.dtype) * static_cast<uint64_t>(world_size.value());
+  if (operation.count > std::numeric_limits<int64_t>::max() / bytes_per_count) {
+    return Refuse(rank, absl::StrCat("count: ", operation.count, " of ", NameOf(operation.dtype),
+                                     " is more than memory can hold"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Rank rank,
+                                                 WorldSize world_size) {
+  const Extent extent = ExtentOf(operation, rank, world_size);
+  OperationMemory memory;
+  ASSIGN_OR_RETURN(memory.source, Address(operation.source(), extent.source_bytes, "source", rank));
+  ASSIGN_OR_RETURN(memory.target, Address(operation.target(), extent.target_bytes, "target", rank));
+  return memory;
+}
+
+std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
+                             Rank receiver) {
+  Operation as_send = recv;
+  as_send.kind = send.kind;
+  as_send.bucket = send.bucket;
+  return DifferenceOf(send, sender, as_send, receiver);
+}
+
+}  // namespace pelton

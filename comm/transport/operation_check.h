@@ -1,0 +1,36 @@
+// What every transport refuses before it posts anything: one place, one wording.
+#ifndef PELTON_COMM_TRANSPORT_OPERATION_CHECK_H_
+#define PELTON_COMM_TRANSPORT_OPERATION_CHECK_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton {
+
+// Checks the fields of `operation` that do not need memory: kind, dtype, op, peer and count.
+// Errors: InvalidArgument: names the rank, the field and its value; also for the kinds that no
+// transport runs yet.
+absl::Status CheckOperation(const Operation& operation, Rank rank, WorldSize world_size);
+
+// The addresses of an operation that CheckOperation accepted; null where nothing is read or
+// written. Threads: a value. Owns: nothing.
+struct OperationMemory {
+  std::byte* source = nullptr;
+  std::byte* target = nullptr;
+};
+
+// Errors: InvalidArgument: a region that does not exist, an extent outside of it, a null address.
+absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Rank rank,
+                                                 WorldSize world_size);
+
+// DifferenceOf for a send and the receive it meets: "" if count and dtype agree.
+std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
+                             Rank receiver);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TRANSPORT_OPERATION_CHECK_H_

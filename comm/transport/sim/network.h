@@ -1,0 +1,72 @@
+// The model of the wires between the simulated ranks: how long bytes take, and how many went where.
+#ifndef PELTON_COMM_TRANSPORT_SIM_NETWORK_H_
+#define PELTON_COMM_TRANSPORT_SIM_NETWORK_H_
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// One direction between two ranks. Threads: a value. Owns: nothing.
+struct LinkModel {
+  absl::Duration latency = absl::ZeroDuration();
+  double bytes_per_second = 0;                   // 0: bytes take no time
+  absl::Duration jitter = absl::ZeroDuration();  // adds [0, jitter) to each latency, from the seed
+};
+
+// From one rank of the world to another. Threads: a value. Owns: nothing.
+struct Link {
+  Rank from;
+  Rank to;
+};
+
+// A link carries one transfer after the other and delivers them in that order, as a connection
+// does; different links are independent. Threads: one at a time. Owns: the state of the links.
+class Network {
+ public:
+  Network(WorldSize world_size, const LinkModel& model, uint64_t seed);
+
+  // From when on a transfer's memory is free again at the sender, and is there at the receiver.
+  struct Times {
+    absl::Time left;
+    absl::Time arrived;
+  };
+  // Books `bytes` that are ready to leave at `ready`. Nothing is booked, and no time passes, from
+  // a rank to itself.
+  Times Transfer(Link link, uint64_t bytes, absl::Time ready);
+
+  // When a short notice that is sent at `now` is received: it overtakes the transfers.
+  absl::Time NoticeTime(Link link, absl::Time now) const;
+
+  void SetModel(Link link, const LinkModel& model) { At(link).model = model; }
+  // Adds to the latency of all later transfers.
+  void Delay(Link link, absl::Duration extra) { At(link).model.latency += extra; }
+
+  // Units: bytes of all transfers so far.
+  uint64_t BytesSent(Link link) const { return At(link).bytes; }
+  uint64_t TotalBytesSent() const;
+
+ private:
+  struct LinkState {
+    LinkModel model;
+    absl::Time free_at = absl::InfinitePast();
+    absl::Time last_arrival = absl::InfinitePast();
+    uint64_t bytes = 0;
+  };
+  LinkState& At(Link link) { return links_[IndexOf(link)]; }
+  const LinkState& At(Link link) const { return links_[IndexOf(link)]; }
+  size_t IndexOf(Link link) const;
+  absl::Duration Jitter(absl::Duration bound);
+
+  const int32_t world_size_;
+  std::vector<LinkState> links_;  // [from, to]
+  std::mt19937_64 random_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TRANSPORT_SIM_NETWORK_H_

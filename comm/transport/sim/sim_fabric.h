@@ -1,0 +1,123 @@
+// A whole world in one process: simulated ranks, wires and faults.
+#ifndef PELTON_COMM_TRANSPORT_SIM_SIM_FABRIC_H_
+#define PELTON_COMM_TRANSPORT_SIM_SIM_FABRIC_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/transport/sim/event_queue.h"
+#include "comm/transport/sim/network.h"
+#include "comm/transport/sim/sim_group.h"
+#include "comm/transport/transport.h"
+#include "core/base/clock.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+
+struct SimOptions {
+  LinkModel link;     // of all links; see SetLink
+  uint64_t seed = 0;  // of the jitter
+  // Virtual for a simulation in one thread, which then lets the events happen through RunDue and
+  // opens communicators with OpenAll: nothing blocks. Outlives the fabric.
+  const Clock* clock = &Clock::Real();
+};
+
+// The wires between the ranks of a simulated world. In real time each rank has a thread of its own
+// and its Progress lets due events happen; in virtual time hundreds of ranks share one thread.
+// Threads: any, but with a virtual clock the simulation's alone. Owns: the state of every
+// communicator; it outlives the transports and communicators, and they the operations.
+class SimFabric {
+ public:
+  explicit SimFabric(WorldSize world_size, const SimOptions& options = {});
+  ~SimFabric();
+  SimFabric(const SimFabric&) = delete;
+  SimFabric& operator=(const SimFabric&) = delete;
+
+  WorldSize world_size() const { return world_size_; }
+
+  // One rank's transport; all of them, by rank.
+  std::unique_ptr<Transport> MakeTransport(Rank rank);
+  std::vector<std::unique_ptr<Transport>> MakeTransports();
+
+  // Opens the group's communicator on all of its ranks at once; by rank in the group. Blocks:
+  // never. Errors: InvalidArgument: a member is not in the world, or is there twice.
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> OpenAll(CommunicatorId id,
+                                                                     const Group& group);
+
+  // When the next event is due (infinite: none), and letting all happen that is due at `now`.
+  absl::Time NextEventTime();
+  void RunDue(absl::Time now);
+
+  // Faults. Ranks are those of the world.
+  // All of its operations fail, its peers learn "rank N died" after the latency of the link.
+  void KillRank(Rank rank);
+  // What it launches before `until` is visible to its peers at `until` only.
+  void Stall(Rank rank, absl::Time until);
+  // Adds to the latency of the link's later transfers.
+  void Delay(Link link, absl::Duration extra);
+  void SetLink(Link link, const LinkModel& model);
+
+  // Units: bytes that completed or pending operations put on the link (see schedule.h).
+  uint64_t BytesSent(Link link);
+  uint64_t TotalBytesSent();
+
+ private:
+  friend class SimCommunicator;
+  friend class SimTransport;
+
+  // The ranks that have come to open a communicator; gone when the last one has left.
+  struct Meeting {
+    std::vector<bool> arrived;
+    size_t left_to_arrive = 0;
+    size_t left_to_leave = 0;
+    SimGroup* opened = nullptr;
+  };
+  struct MeetingKey {
+    uint32_t id;
+    uint32_t generation;
+    std::vector<Rank> members;
+    friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
+  };
+
+  // What SimTransport and SimCommunicator do, with `rank` in the world and in the group.
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(Rank rank, CommunicatorId id,
+                                                     const Group& group, absl::Time deadline);
+  void AbortAll(Rank rank, const absl::Status& reason);
+  absl::StatusOr<Completion> Launch(SimGroup& group, Rank rank, const Operation& operation);
+  bool Progress(SimGroup& group, Rank rank);
+  OperationRunner::State Query(SimGroup& group, Rank rank, Completion completion);
+  void Park(SimGroup& group, Rank rank, absl::Time until);
+  void Wake(SimGroup& group, Rank rank);
+  void Abort(SimGroup& group, Rank rank, const absl::Status& reason);
+  std::vector<Rank> Missing(SimGroup& group, Rank rank);
+  void Close(SimGroup& group, Rank rank);
+
+  absl::Status CheckGroup(const Group& group) const;
+  absl::Status CheckAlive(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WaitForOthers(const Group& group, Meeting& meeting, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SimGroup* AddGroup(CommunicatorId id, const Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunDueLocked(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_virtual() const { return &clock_ != &Clock::Real(); }
+
+  const WorldSize world_size_;
+  const Clock& clock_;
+  Mutex mutex_;
+  CondVar opened_;
+  Network network_ ABSL_GUARDED_BY(mutex_);
+  EventQueue events_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<SimGroup>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<MeetingKey, Meeting> meetings_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Time> stalled_until_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::vector<bool> dead_ ABSL_GUARDED_BY(mutex_);                 // by rank
+  std::vector<SimGroup::Parking*> parked_ ABSL_GUARDED_BY(mutex_);
+  absl::Time parked_next_event_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TRANSPORT_SIM_SIM_FABRIC_H_

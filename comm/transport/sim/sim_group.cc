@@ -1,0 +1,303 @@
+#include "comm/transport/sim/sim_group.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton {
+
+SimGroup::SimGroup(CommunicatorId id, Group group, Network& network, EventQueue& events)
+    : id_(id), group_(std::move(group)), network_(network), events_(events) {
+  members_.resize(group_.members.size());
+}
+
+SimGroup::Flight& SimGroup::FlightAt(Place place) {
+  return At(place.rank).ring[(place.ticket - 1) % limits::kMaxOperationsInFlight];
+}
+
+// The oldest ticket that can be asked for.
+uint64_t SimGroup::FirstTicket(const Member& member) const {
+  return member.launched - member.ring.size() + 1;
+}
+
+const SimGroup::Flight* SimGroup::OldestInFlight(const Member& member) const {
+  for (uint64_t ticket = FirstTicket(member); ticket <= member.launched; ++ticket) {
+    const Flight& flight = member.ring[(ticket - 1) % limits::kMaxOperationsInFlight];
+    if (!flight.done) return &flight;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operation, absl::Time now,
+                                            absl::Time visible_at) {
+  Member& member = At(rank);
+  RETURN_IF_ERROR(member.ended);
+  RETURN_IF_ERROR(CheckOperation(operation, rank, group_.size()));
+  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank, group_.size()));
+  if (member.ring.size() == limits::kMaxOperationsInFlight &&
+      !FlightAt({rank, member.launched + 1}).done) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank.value(), ": ", limits::kMaxOperationsInFlight,
+                     " operations of communicator ", id_.value(), " are in flight"));
+  }
+  const Place place = Enqueue(rank, operation, memory);
+  // A rank's operations become visible in launch order, whatever happens to its stalls.
+  visible_at = member.last_visible_at = std::max(visible_at, member.last_visible_at);
+  if (visible_at <= now) {
+    Post(place, now);
+  } else {
+    events_.Schedule(visible_at, {SimEvent::Kind::kPost, this, rank, place.ticket, {}});
+  }
+  return Completion{place.ticket};
+}
+
+SimGroup::Place SimGroup::Enqueue(Rank rank, Operation operation, OperationMemory memory) {
+  Member& member = At(rank);
+  const Place place{rank, ++member.launched};
+  operation.communicator = id_;
+  operation.generation = group_.generation;
+  if (IsPointToPoint(operation.kind)) {
+    const bool is_recv = operation.kind == OperationKind::kRecv;
+    operation.sequence = ++member.launched_pairs[is_recv][{operation.peer, operation.tag}];
+  } else {
+    operation.sequence = ++member.launched_collectives;
+    member.collectives.push_back(place.ticket);
+  }
+  if (member.ring.size() < limits::kMaxOperationsInFlight) member.ring.emplace_back();
+  FlightAt(place) = Flight{};
+  FlightAt(place).operation = operation;
+  FlightAt(place).memory = memory;
+  return place;
+}
+
+void SimGroup::Post(Place place, absl::Time now) {
+  Flight& flight = FlightAt(place);
+  if (flight.done) return;  // ended before it became visible
+  flight.visible = true;
+  Member& member = At(place.rank);
+  if (IsPointToPoint(flight.operation.kind)) {
+    PostPair(place, now);
+  } else {
+    ++member.visible_collectives;
+    if (member.collectives.front() == place.ticket) OnHeadReady(now);
+  }
+  if (closed_count_ > 0) FailIfPeerClosed(place.rank);
+}
+
+void SimGroup::PostPair(Place place, absl::Time now) {
+  const Operation& operation = FlightAt(place).operation;
+  const Rank peer(operation.peer);
+  const bool is_send = operation.kind == OperationKind::kSend;
+  Waiting& partners = is_send ? At(peer).recvs : At(peer).sends;
+  std::deque<uint64_t>& waiting = partners[{place.rank.value(), operation.tag}];
+  if (waiting.empty()) {
+    Waiting& mine = is_send ? At(place.rank).sends : At(place.rank).recvs;
+    mine[{operation.peer, operation.tag}].push_back(place.ticket);
+    return;
+  }
+  const Place partner{peer, waiting.front()};
+  waiting.pop_front();
+  is_send ? StartPair(place, partner, now) : StartPair(partner, place, now);
+}
+
+void SimGroup::OnHeadReady(absl::Time now) {
+  if (++ready_heads_ == members_.size() && !ended_) StartCollective(now);
+}
+
+absl::Status SimGroup::DifferenceOfHeads() {
+  const Operation& first = FlightAt({Rank(0), members_[0].collectives.front()}).operation;
+  for (int32_t r = 1; r < group_.size().value(); ++r) {
+    const Operation& other = FlightAt({Rank(r), At(Rank(r)).collectives.front()}).operation;
+    const std::string difference = DifferenceOf(first, Rank(0), other, Rank(r));
+    if (!difference.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(Describe(first), ": ", difference));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SimGroup::StartCollective(absl::Time now) {
+  ready_heads_ = 0;
+  const absl::Status agreement = DifferenceOfHeads();
+  std::vector<Part> parts;
+  for (int32_t r = 0; r < group_.size().value(); ++r) {
+    Flight& flight = FlightAt({Rank(r), At(Rank(r)).collectives.front()});
+    flight.started = true;
+    const bool is_broadcast = flight.operation.kind == OperationKind::kBroadcast;
+    parts.push_back(
+        {&flight.operation, is_broadcast ? flight.memory.target : flight.memory.source});
+  }
+  std::vector<absl::Time> times(members_.size(), now);
+  std::shared_ptr<const Outcome> outcome;
+  if (agreement.ok()) {
+    outcome = std::make_shared<const Outcome>(RunCollective(parts));
+    times = CompletionTimes(*parts[0].operation, group_.members, now, network_);
+  }
+  for (int32_t r = 0; r < group_.size().value(); ++r) {
+    const Place place{Rank(r), At(Rank(r)).collectives.front()};
+    FlightAt(place).outcome = outcome;
+    events_.Schedule(times[static_cast<size_t>(r)],
+                     {SimEvent::Kind::kCompletion, this, place.rank, place.ticket, agreement});
+  }
+}
+
+void SimGroup::StartPair(Place send, Place recv, absl::Time now) {
+  Flight& sender = FlightAt(send);
+  Flight& receiver = FlightAt(recv);
+  sender.started = receiver.started = true;
+  const std::string difference =
+      DifferenceOfPair(sender.operation, send.rank, receiver.operation, recv.rank);
+  absl::Status agreement;
+  Network::Times times{now, now};
+  if (!difference.empty()) {
+    agreement =
+        absl::InvalidArgumentError(absl::StrCat(Describe(sender.operation), ": ", difference));
+  } else {
+    const uint64_t bytes = sender.operation.count * SizeOf(sender.operation.dtype);
+    auto outcome = std::make_shared<Outcome>();
+    outcome->bytes.assign(sender.memory.source, sender.memory.source + bytes);
+    receiver.outcome = std::move(outcome);
+    times = network_.Transfer({WorldRank(send.rank), WorldRank(recv.rank)}, bytes, now);
+  }
+  events_.Schedule(times.left,
+                   {SimEvent::Kind::kCompletion, this, send.rank, send.ticket, agreement});
+  events_.Schedule(times.arrived,
+                   {SimEvent::Kind::kCompletion, this, recv.rank, recv.ticket, agreement});
+}
+
+void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now) {
+  Flight& flight = FlightAt(place);
+  if (flight.done) return;  // ended in between; its memory is the user's again
+  const uint64_t bytes = ExtentOf(flight.operation, place.rank, group_.size()).target_bytes;
+  if (status.ok() && bytes > 0) {
+    const uint64_t rank = static_cast<uint64_t>(place.rank.value());
+    std::memcpy(flight.memory.target,
+                flight.outcome->bytes.data() + rank * flight.outcome->stride_bytes, bytes);
+  }
+  flight.outcome.reset();
+  flight.done = true;
+  flight.status = status;
+  Member& member = At(place.rank);
+  ++member.moves;
+  Signal(place.rank);
+  if (IsPointToPoint(flight.operation.kind)) return;
+  member.collectives.pop_front();
+  if (member.collectives.empty()) return;
+  if (FlightAt({place.rank, member.collectives.front()}).visible) OnHeadReady(now);
+}
+
+OperationRunner::State SimGroup::Query(Rank rank, Completion completion) const {
+  const Member& member = At(rank);
+  if (completion.ticket < FirstTicket(member) || completion.ticket > member.launched) {
+    return {true, absl::InvalidArgumentError(absl::StrCat(
+                      "rank ", rank.value(), ": completion ", completion.ticket,
+                      " is not one of the last ", limits::kMaxOperationsInFlight, " launches"))};
+  }
+  const Flight& flight = member.ring[(completion.ticket - 1) % limits::kMaxOperationsInFlight];
+  return {flight.done, flight.status};
+}
+
+std::vector<Rank> SimGroup::Missing(Rank rank) const {
+  const Flight* oldest = OldestInFlight(At(rank));
+  if (oldest == nullptr || oldest->started) return {};
+  if (IsPointToPoint(oldest->operation.kind)) return {Rank(oldest->operation.peer)};
+  std::vector<Rank> missing;
+  for (int32_t r = 0; r < group_.size().value(); ++r) {
+    const bool arrived = At(Rank(r)).visible_collectives >= oldest->operation.sequence;
+    if (!arrived && r != rank.value()) missing.emplace_back(r);
+  }
+  return missing;
+}
+
+void SimGroup::Abort(Rank rank, const absl::Status& reason, absl::Time now) {
+  if (!At(rank).ended.ok()) return;
+  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
+  const absl::Status notice(mine.code(),
+                            absl::StrCat("rank ", rank.value(), " aborted: ", mine.message()));
+  End(rank, mine, notice, now);
+}
+
+void SimGroup::End(Rank rank, const absl::Status& reason, const absl::Status& notice,
+                   absl::Time now) {
+  if (!At(rank).ended.ok()) return;
+  FailAll(rank, reason);
+  for (int32_t r = 0; r < group_.size().value(); ++r) {
+    if (!At(Rank(r)).ended.ok()) continue;
+    const absl::Time at = network_.NoticeTime({WorldRank(rank), WorldRank(Rank(r))}, now);
+    events_.Schedule(at, {SimEvent::Kind::kNotice, this, Rank(r), 0, notice});
+  }
+}
+
+void SimGroup::FailAll(Rank rank, const absl::Status& reason) {
+  Member& member = At(rank);
+  if (!member.ended.ok()) return;
+  member.ended = reason;
+  ended_ = true;
+  for (Flight& flight : member.ring) {
+    if (flight.done) continue;
+    flight.done = true;
+    flight.status = reason;
+    flight.outcome.reset();
+    ++member.moves;
+  }
+  member.collectives.clear();
+  member.sends.clear();
+  member.recvs.clear();
+  Signal(rank);
+}
+
+void SimGroup::Close(Rank rank, absl::Time now) {
+  Member& member = At(rank);
+  PELTON_CHECK(!member.closed) << rank;
+  const absl::Status reason = absl::CancelledError("the communicator is closed");
+  const std::string text = absl::StrCat("rank ", rank.value(), " closed the communicator");
+  if (OldestInFlight(member) != nullptr) {
+    End(rank, reason, absl::UnavailableError(text + " with operations in flight"), now);
+  } else {
+    FailAll(rank, reason);
+  }
+  member.closed = true;
+  ++closed_count_;
+  for (int32_t r = 0; r < group_.size().value(); ++r) FailIfPeerClosed(Rank(r));
+}
+
+void SimGroup::FailIfPeerClosed(Rank rank) {
+  Member& member = At(rank);
+  if (!member.ended.ok()) return;
+  auto needs = [](const Operation& operation, Rank peer, const Member& closed) {
+    if (IsPointToPoint(operation.kind)) return operation.peer == peer.value();
+    return closed.visible_collectives < operation.sequence;
+  };
+  for (const Flight& flight : member.ring) {
+    if (flight.done || flight.started) continue;
+    for (int32_t r = 0; r < group_.size().value(); ++r) {
+      if (!At(Rank(r)).closed || !needs(flight.operation, Rank(r), At(Rank(r)))) continue;
+      FailAll(rank, absl::UnavailableError(absl::StrCat(Describe(flight.operation), ": rank ", r,
+                                                        " closed the communicator")));
+      return;
+    }
+  }
+}
+
+void SimGroup::Run(const SimEvent& event, absl::Time now) {
+  switch (event.kind) {
+    case SimEvent::Kind::kPost:
+      return Post({event.rank, event.ticket}, now);
+    case SimEvent::Kind::kCompletion:
+      return Complete({event.rank, event.ticket}, event.status, now);
+    case SimEvent::Kind::kNotice:
+      return FailAll(event.rank, event.status);
+  }
+}
+
+void SimGroup::Signal(Rank rank) {
+  Parking& parking = *At(rank).parking;
+  parking.signalled = true;
+  parking.condition.Signal();
+}
+
+}  // namespace pelton
