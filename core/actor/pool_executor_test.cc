@@ -1,0 +1,168 @@
+// What only real threads show.
+#include "core/actor/pool_executor.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "core/actor/context.h"
+#include "core/actor/monitor.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+struct Ball {
+  int left;
+};
+struct Meet {
+  ActorRef<class Player> other;
+  Promise<void> done;
+};
+class Player : public Actor {
+ public:
+  void Handle(Meet meet) {
+    other_ = std::move(meet.other);
+    done_ = std::move(meet.done);
+  }
+  absl::Status Handle(Ball ball) {
+    if (ball.left > 0) return other_.Send(Ball{ball.left - 1});
+    if (done_.valid()) done_.Set(absl::OkStatus());
+    return absl::OkStatus();
+  }
+
+ private:
+  ActorRef<Player> other_;
+  Promise<void> done_;
+};
+
+void Play(Executor& first, Executor& second, int turns) {
+  auto [promise, done] = MakePromise<void>();
+  const auto ping = Spawn<Player>(first, {});
+  const auto pong = Spawn<Player>(second, {});
+  ASSERT_TRUE(ping.Send(Meet{pong, std::move(promise)}).ok());
+  ASSERT_TRUE(pong.Send(Meet{ping, Promise<void>()}).ok());
+  ASSERT_TRUE(ping.Send(Ball{turns}).ok());
+  EXPECT_TRUE(std::move(done).Await(Soon()).ok());
+}
+
+TEST(PoolExecutorTest, NoWakeUpIsLostBetweenExecutors) {
+  PoolExecutor one(1);
+  PoolExecutor three(3);
+  ThreadExecutor thread;
+  Play(one, one, 20'000);
+  Play(one, three, 20'000);
+  Play(three, thread, 20'000);
+  Play(thread, one, 20'000);
+}
+
+struct Count {
+  int amount;
+};
+struct Total {
+  Promise<int64_t> reply;
+};
+class Counter : public Actor {
+ public:
+  void Handle(Count count) { total_ += count.amount; }
+  void Handle(Total total) { total.reply.Set(total_); }
+
+ private:
+  int64_t total_ = 0;
+};
+
+TEST(PoolExecutorTest, ManySendersToManyActorsLoseNothing) {
+  PoolExecutor pool(3);
+  constexpr int kActors = 8;
+  constexpr int kEach = 20'000;
+  std::vector<ActorRef<Counter>> counters;
+  for (int i = 0; i < kActors; ++i) {
+    counters.push_back(Spawn<Counter>(pool, {.mailbox_capacity = 64}));
+  }
+  std::vector<std::thread> senders;
+  for (int sender = 0; sender < 3; ++sender) {
+    senders.emplace_back([&] {
+      for (int i = 0; i < kEach; ++i) {
+        const ActorRef<Counter>& counter = counters[static_cast<size_t>(i % kActors)];
+        for (absl::Status sent; !(sent = counter.Send(Count{1})).ok();) {
+          ASSERT_EQ(sent.code(), absl::StatusCode::kResourceExhausted);
+          std::this_thread::yield();
+        }
+      }
+    });
+  }
+  for (std::thread& sender : senders) sender.join();
+  int64_t total = 0;
+  for (const auto& counter : counters) {
+    absl::StatusOr<Permits<Counter>> permit;
+    while (!(permit = counter.Reserve(1)).ok()) std::this_thread::yield();
+    auto [promise, answer] = MakePromise<int64_t>();
+    ASSERT_TRUE(permit->Send(Total{std::move(promise)}).ok());
+    total += std::move(answer).Await(Soon()).value();
+  }
+  EXPECT_EQ(total, 3 * kEach);
+}
+
+struct Hold {
+  Promise<void> reply;
+};
+class Stuck : public Actor {
+ public:
+  explicit Stuck(std::atomic<bool>* release) : release_(release) {}
+  void Handle(Hold hold) {
+    hold.reply.Set(absl::OkStatus());
+    while (!release_->load()) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool>* release_;
+};
+
+TEST(PoolExecutorTest, ShutdownNamesAnActorThatDoesNotEnd) {
+  std::atomic<bool> release{false};
+  PoolExecutor pool(1);
+  const auto stuck = Spawn<Stuck>(pool, {}, &release);
+  EXPECT_TRUE(stuck.Ask(Hold{}, Soon()).Await(Soon()).ok());
+  const absl::Status status = pool.Shutdown(absl::Now() + absl::Milliseconds(10));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(absl::StrContains(status.message(), "Stuck")) << status;
+  release = true;
+}
+
+TEST(PoolExecutorTest, ALongChainDoesNotStarveTheQueue) {
+  PoolExecutor pool(1);
+  // Would outlast the test if nobody else got a turn.
+  auto [promise, done] = MakePromise<void>();
+  const auto ping = Spawn<Player>(pool, {});
+  const auto pong = Spawn<Player>(pool, {});
+  ASSERT_TRUE(ping.Send(Meet{pong, std::move(promise)}).ok());
+  ASSERT_TRUE(pong.Send(Meet{ping, Promise<void>()}).ok());
+  ASSERT_TRUE(ping.Send(Ball{2'000'000'000}).ok());
+  const auto counter = Spawn<Counter>(pool, {});
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(counter.Ask(Total{}, Soon()).Await(Soon()).value(), 0);
+  }
+  EXPECT_FALSE(done.ready());
+  Future<Down> down = WhenDown(pong);
+  EXPECT_TRUE(StopAndWait(ping, Soon()).ok());
+  // What pong sends is refused from then on.
+  EXPECT_EQ(std::move(down).Await(Soon())->why.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PoolExecutorTest, AnActorSpawnedAfterShutdownEndsAtOnce) {
+  PoolExecutor pool(2);
+  EXPECT_TRUE(pool.Shutdown(Soon()).ok());
+  const auto late = Spawn<Counter>(pool, {});
+  EXPECT_TRUE(WhenDown(late).WaitUntil(Soon()));
+  EXPECT_FALSE(late.alive());
+}
+
+}  // namespace
+}  // namespace pelton
