@@ -54,11 +54,16 @@ absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
 }
 
 void RegionPool::Free(void* block) {
+  PELTON_CHECK(FreeIfOwned(block)) << "a block that is not of pool " << name_;
+}
+
+bool RegionPool::FreeIfOwned(void* block) {
   MutexLock lock(&mutex_);
   auto found = class_of_.find(block);
-  PELTON_CHECK(found != class_of_.end()) << "a block that is not of pool " << name_;
+  if (found == class_of_.end()) return false;
   free_[found->second].push_back(block);
   used_bytes_ -= BytesOfClass(found->second);
+  return true;
 }
 
 absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes) {

@@ -35,6 +35,8 @@ class RegionPool {
   absl::StatusOr<void*> Allocate(size_t size_bytes);
   // Gives back a block of Allocate.
   void Free(void* block);
+  // The same for a block that may be somebody else's: false, and no effect, if it is.
+  bool FreeIfOwned(void* block);
 
   // Also calls `observer` at once for every region there is. One observer at a time; null removes
   // it.

@@ -27,6 +27,13 @@ TEST(RegionPoolTest, AFreedBlockServesTheNextRequestOfItsSize) {
   EXPECT_EQ(pool.Allocate(100000).value(), first);
 }
 
+TEST(RegionPoolTest, LeavesAForeignBlockAlone) {
+  RegionPool pool("test");
+  int foreign = 0;
+  EXPECT_FALSE(pool.FreeIfOwned(&foreign));
+  EXPECT_TRUE(pool.FreeIfOwned(pool.Allocate(1).value()));
+}
+
 TEST(RegionPoolTest, LiveBlocksNeverOverlap) {
   RegionPool pool("test");
   std::mt19937 random(7);
