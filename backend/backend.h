@@ -1,0 +1,112 @@
+// The composition root of a process: joins the job, opens the transports, and ends everything that
+// waits when a rank is lost.
+#ifndef PELTON_BACKEND_BACKEND_H_
+#define PELTON_BACKEND_BACKEND_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "backend/root.h"
+#include "comm/communicator.h"
+#include "comm/control/control.h"
+#include "comm/control/coordinator_server.h"
+#include "comm/group.h"
+#include "comm/transport/transport.h"
+#include "core/actor/actor_ref.h"
+#include "core/actor/thread_executor.h"
+#include "core/base/ids.h"
+#include "core/base/limits.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+
+struct BackendOptions {
+  Rank rank;
+  WorldSize world_size{1};
+  std::string job = "default";
+  std::string token;                // the job's secret; at least 16 bytes
+  std::string coordinator_address;  // "<host>:<port>"
+  bool serves_coordinator = false;  // on the address above; for one rank of the job
+  absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
+  absl::Duration join_timeout = limits::kDefaultJoinTimeout;
+};
+
+// Serves a job's coordinator at "<host>:<port>"; port 0 takes a free one. Errors: InvalidArgument:
+// `address` is not of that form; those of CoordinatorServer::Start.
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std::string& address,
+                                                                      const std::string& token);
+
+// Threads: any, unless a method says otherwise. Owns: the control connection, the coordinator if it
+// serves one, and the transports; everything it hands out must go before it does.
+class Backend : private FailureSink {
+ public:
+  // Joins the job and connects to every rank. Blocks: until the world is complete, or the join
+  // timeout. Errors: DeadlineExceeded: names the missing ranks; those of Control::Join and of the
+  // transports.
+  static absl::StatusOr<std::unique_ptr<Backend>> Start(const BackendOptions& options);
+  ~Backend() override;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  const BackendOptions& options() const { return options_; }
+  Rank rank() const { return options_.rank; }
+  WorldSize world_size() const { return options_.world_size; }
+  Control& control() { return *control_; }
+
+  // World ranks on this rank's host, ascending, this one included.
+  const std::vector<Rank>& host_ranks() const { return host_ranks_; }
+
+  // Opens a communicator of its own traffic class; collective over the group, in the same order on
+  // all its ranks. It is aborted when a rank is lost. Blocks: until all have called, or the join
+  // timeout. Errors: InvalidArgument: this rank is not in the group, or a member is not a rank of
+  // the world.
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(const Group& group);
+
+  // Aborts `abortable` when a rank is lost; at once if one is lost already. It must be unwatched
+  // before it dies.
+  void Watch(Abortable* abortable);
+  void Unwatch(Abortable* abortable);
+
+  // Why the job failed; OK while it has not.
+  absl::Status failure() const;
+
+  // Tells the other ranks that this one failed.
+  void Report(const absl::Status& reason);
+
+  // Leaves the job. Idempotent; the destructor calls it with limits::kStopTimeout. Blocks: until
+  // `deadline`.
+  absl::Status Stop(absl::Time deadline);
+
+ private:
+  explicit Backend(const BackendOptions& options) : options_(options) {}
+
+  absl::Status Join();
+  void StartRoot();
+  absl::Status Connect(absl::Time deadline);
+  // Ends everything that waits; the first reason stays.
+  void Fail(const absl::Status& reason) override;
+
+  const BackendOptions options_;
+  std::unique_ptr<ThreadExecutor> root_executor_;
+  ActorRef<Root> root_;
+  std::unique_ptr<CoordinatorServer> coordinator_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Transport> transport_;
+  Membership membership_;
+  std::vector<Rank> host_ranks_;
+  uint32_t next_communicator_ = 1;
+
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<Abortable*> watched_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_BACKEND_H_
