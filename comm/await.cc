@@ -2,10 +2,11 @@
 
 #include <sched.h>
 
-#include <thread>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
 
 namespace pelton {
@@ -33,9 +34,22 @@ absl::Status TimedOut(Communicator& communicator, Completion completion) {
   return status;
 }
 
+absl::Status AwaitSimulated(WaitHook& hook, Communicator& communicator, Completion completion,
+                            absl::Time deadline) {
+  auto done = [&] {
+    communicator.Progress();
+    return communicator.Query(completion).done;
+  };
+  if (!hook.WaitUntil(done, deadline)) return TimedOut(communicator, completion);
+  return communicator.Query(completion).status;
+}
+
 }  // namespace
 
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {
+  if (WaitHook* hook = WaitHook::Current()) {
+    return AwaitSimulated(*hook, communicator, completion, deadline);
+  }
   int idle = 0;
   while (true) {
     const OperationRunner::State state = communicator.Query(completion);

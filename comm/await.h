@@ -11,6 +11,7 @@ namespace pelton {
 // Drives `communicator` on this thread until `completion` is done, and returns its status. Spins
 // shortly, yields, then parks. Blocks: until `deadline`. Errors: the operation's; DeadlineExceeded:
 // names the operation and the ranks that have not arrived, and the communicator is aborted with it.
+// Under a simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in virtual time.
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline);
 
 }  // namespace pelton

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/reduction/reducible.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -44,12 +45,7 @@ absl::Status CheckRank(const Communicator& communicator, absl::string_view name,
 }
 
 absl::Status CheckReduction(const Communicator& communicator, ReduceOp op, DType dtype) {
-  const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
-  if (bitwise && IsFloatingPoint(dtype)) {
-    return Refuse(communicator,
-                  absl::StrCat("op: ", NameOf(op), " has no meaning for ", NameOf(dtype)));
-  }
-  return absl::OkStatus();
+  return Annotate(CheckReducible(dtype, op), absl::StrCat("rank ", communicator.rank().value()));
 }
 
 Location LocationOf(Tensor tensor) {

@@ -13,6 +13,7 @@
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/sim_group.h"
 #include "comm/transport/transport.h"
+#include "core/actor/event_source.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
 
@@ -30,10 +31,10 @@ struct SimOptions {
 // and its Progress lets due events happen; in virtual time hundreds of ranks share one thread.
 // Threads: any, but with a virtual clock the simulation's alone. Owns: the state of every
 // communicator; it outlives the transports and communicators, and they the operations.
-class SimFabric {
+class SimFabric final : public EventSource {
  public:
   explicit SimFabric(WorldSize world_size, const SimOptions& options = {});
-  ~SimFabric();
+  ~SimFabric() override;
   SimFabric(const SimFabric&) = delete;
   SimFabric& operator=(const SimFabric&) = delete;
 
@@ -48,9 +49,9 @@ class SimFabric {
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> OpenAll(CommunicatorId id,
                                                                      const Group& group);
 
-  // When the next event is due (infinite: none), and letting all happen that is due at `now`.
-  absl::Time NextEventTime();
-  void RunDue(absl::Time now);
+  // EventSource: a SimExecutor that is given it lets its events happen.
+  absl::Time NextEventTime() override;
+  void RunDue(absl::Time now) override;
 
   // Faults. Ranks are those of the world.
   // All of its operations fail, its peers learn "rank N died" after the latency of the link.

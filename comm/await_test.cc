@@ -1,0 +1,92 @@
+#include "comm/await.h"
+
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "comm/collectives.h"
+#include "comm/transport/sim/sim_fabric.h"
+#include "core/actor/sim_executor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string TextOf(const absl::Status& status) { return std::string(status.message()); }
+
+std::vector<std::unique_ptr<Communicator>> OpenWorld(SimFabric& fabric) {
+  auto opened = fabric.OpenAll(CommunicatorId(3), Group::World(fabric.world_size()));
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  return *std::move(opened);
+}
+
+TEST(AwaitTest, ReturnsTheStatusOfTheOperation) {
+  SimFabric fabric(WorldSize(1));
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok());
+  EXPECT_EQ(Await(*world[0], *barrier, absl::InfiniteFuture()), absl::OkStatus());
+}
+
+TEST(AwaitTest, NamesTheMissingRanksAndAborts) {
+  SimFabric fabric(WorldSize(4));
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[1]);
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[2]).ok());
+  const absl::Status status = Await(*world[1], *barrier, absl::Now());
+  EXPECT_EQ(status, absl::DeadlineExceededError("rank 1: operation 1 of communicator 3 missed its "
+                                                "deadline; waiting for rank(s) 0, 3"));
+  EXPECT_EQ(Barrier(*world[1]).status(), status);
+  EXPECT_THAT(TextOf(world[2]->Query({1}).status), HasSubstr("rank 1 aborted: "));
+}
+
+TEST(AwaitTest, SaysSoWhenAllHaveArrived) {
+  SimFabric fabric(WorldSize(2), {{absl::Hours(1), 0, {}}});
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[1]).ok());
+  EXPECT_THAT(TextOf(Await(*world[0], *barrier, absl::Now())), HasSubstr("every rank has arrived"));
+}
+
+TEST(AwaitTest, AThreadThatWaitsIsWokenByItsPeer) {
+  SimFabric fabric(WorldSize(2));
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok());
+  std::thread peer([&] { EXPECT_TRUE(Barrier(*world[1]).ok()); });
+  EXPECT_EQ(Await(*world[0], *barrier, absl::Now() + absl::Seconds(60)), absl::OkStatus());
+  peer.join();
+}
+
+// An hour of latency passes in virtual time.
+TEST(AwaitTest, RunsTheSimulationWhileItWaits) {
+  SimExecutor executor(1);
+  SimFabric fabric(WorldSize(2), {{absl::Hours(1), 0, {}}, 0, &executor.clock()});
+  executor.AddEventSource(&fabric);
+  auto world = OpenWorld(fabric);
+  const absl::Time begin = executor.Now();
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[1]).ok());
+  EXPECT_EQ(Await(*world[0], *barrier, begin + absl::Hours(2)), absl::OkStatus());
+  EXPECT_EQ(executor.Now(), begin + absl::Hours(1));
+  executor.RemoveEventSource(&fabric);
+}
+
+TEST(AwaitTest, MissesItsDeadlineInVirtualTime) {
+  SimExecutor executor(1);
+  SimFabric fabric(WorldSize(2), {{}, 0, &executor.clock()});
+  executor.AddEventSource(&fabric);
+  auto world = OpenWorld(fabric);
+  const absl::Time deadline = executor.Now() + absl::Hours(5);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok());
+  EXPECT_THAT(TextOf(Await(*world[0], *barrier, deadline)), HasSubstr("waiting for rank(s) 1"));
+  EXPECT_EQ(executor.Now(), deadline);
+  executor.RemoveEventSource(&fabric);
+}
+
+}  // namespace
+}  // namespace pelton
