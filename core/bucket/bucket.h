@@ -23,7 +23,7 @@ struct Segment {
 };
 using SegmentList = absl::InlinedVector<Segment, 4>;
 
-// One region with the flat part of every bucket, and the place of every standalone tensor in this
+// One region with the flat part of every bucket, and the address of every standalone tensor in this
 // round.
 // Threads: the place of a slot is set by its producer before the slot is ready and read by the
 // channel after its bucket is: the ready tracker orders the two (OWN-1). Owns: the region.
@@ -38,12 +38,11 @@ class BucketStorage {
   // Holds the flat parts; null if no bucket has one.
   const Region* region() const { return region_.get(); }
 
-  // Where the slot's elements lie: in the flat part, or where the last round's producer put them.
-  Location LocationOf(SlotId slot) const { return locations_[slot.value()]; }
-  // The same in this process; null for a standalone slot that has no place yet.
+  // The slot's first element: in the flat part, or where the last round's producer put it; null
+  // for a standalone slot that has no place yet.
   std::byte* DataOf(SlotId slot) const { return addresses_[slot.value()]; }
-  // Of a standalone slot, for this round. Errors: those of Resolve.
-  absl::Status Place(SlotId slot, Location location);
+  // Names the place of a standalone slot for this round.
+  void Place(SlotId slot, std::byte* data) { addresses_[slot.value()] = data; }
   // Zeros for a standalone slot that nobody has produced; private memory kept for the next time.
   void PlaceZeros(SlotId slot);
 
@@ -58,7 +57,6 @@ class BucketStorage {
 
   const Plan& plan_;
   std::unique_ptr<Region> region_;
-  std::vector<Location> locations_;                  // by slot
   std::vector<std::byte*> addresses_;                // by slot
   std::vector<std::unique_ptr<std::byte[]>> spare_;  // by slot
 };

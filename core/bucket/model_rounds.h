@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/actor/promise.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/bucket/plan.h"
@@ -28,7 +29,8 @@ class Executor;
 struct ModelRoundsOptions {
   std::string model_name = "model";  // for reports
   Rank rank;                         // for reports
-  // Runs the scheduler; best a thread of its own. Outlives the rounds.
+  // Runs the scheduler; outlives the rounds. Null: a thread of the rounds' own, which parks on the
+  // runner. Any other should park on the runner as well while the scheduler waits for peers.
   Executor* executor = nullptr;
   // A traffic class of its own: nothing else launches on it. Outlives the rounds.
   OperationRunner* runner = nullptr;
@@ -56,8 +58,8 @@ struct SlotResult {
 // The lifetime of a failure: when a round fails because its communication was aborted, this and
 // every later WaitRound returns that reason; when the ranks merely disagreed (InvalidArgument), the
 // next round is like any other.
-// Threads: MarkReady by any, also at once; all others by one thread at a time, and not at once with
-// MarkReady. Owns: plan, storage, tracker and the scheduler actor.
+// Threads: MarkReady and Abort by any, also at once; all others by one thread at a time, and not at
+// once with MarkReady. Owns: plan, storage, tracker and the scheduler actor.
 class ModelRounds {
  public:
   // Errors: InvalidArgument: an option is missing; those of the pipeline factory, the storage and
@@ -76,12 +78,12 @@ class ModelRounds {
   // place named. Valid until Replan. Blocks: never.
   std::byte* DataOf(SlotId slot) const;
 
-  // The slot's elements are final: in DataOf(slot), or, for a standalone slot, at `location`, which
-  // must stay alive until WaitRound. They belong to the bucket from now on (OWN-1).
-  // Units: at most 200 ns, but for the bucket's last slot, which sends one message.
-  // Blocks: never. Errors: those of ReadyTracker::MarkReady.
+  // The slot's elements are final: in DataOf(slot), or, for a standalone slot, at `data`, memory
+  // that must stay alive until WaitRound. They belong to the bucket from now on (OWN-1). Units: at
+  // most 200 ns, but for the bucket's last slot, which sends one message. Blocks: never. Errors:
+  // those of ReadyTracker::MarkReady.
   absl::Status MarkReady(SlotId slot);
-  absl::Status MarkReady(SlotId slot, Location location);
+  absl::Status MarkReady(SlotId slot, void* data);
 
   // Slots not marked in this round, in plan order. Those to which the caller has something to
   // contribute (a gradient that was there before) it writes and marks before EndRound.
@@ -96,6 +98,14 @@ class ModelRounds {
   // and operation; DeadlineExceeded: also names the ranks or, on this rank, the tensors that are
   // missing, and communication is aborted with it.
   absl::Status WaitRound(absl::Time deadline);
+  // WaitRound in two halves, for callers that must not block, such as actors: first the future of
+  // the round, then CloseRound with what it gave, which returns what WaitRound would.
+  Future<void> RoundDone(absl::Time deadline);
+  absl::Status CloseRound(absl::Status status);
+  // Ends this round and all later ones with `reason`, here and on the peers; for news that come by
+  // another way, such as the death of a peer. Threads: any. Blocks: never.
+  void Abort(const absl::Status& reason);
+
   // The apply stages of pipelines with that apply point; does nothing after a failed round.
   absl::Status ApplyAt(ApplyPoint point);
 

@@ -40,9 +40,9 @@ class ReadyTracker {
   // unknown slot, or a standalone one without its place; AlreadyExists: ready twice in a round;
   // FailedPrecondition: the last round's results have not been waited for.
   absl::Status MarkReady(SlotId slot);
-  // The same for a standalone slot, whose elements lie at `location`. Errors: also those of
-  // Resolve; InvalidArgument: the slot is not standalone.
-  absl::Status MarkReady(SlotId slot, Location location);
+  // The same for a standalone slot, whose elements lie at `data`. Errors: also InvalidArgument: the
+  // slot is not standalone, or `data` is null.
+  absl::Status MarkReady(SlotId slot, void* data);
 
   // Slots not marked in the open round, in plan order.
   std::vector<SlotId> UnmarkedSlots() const;
@@ -71,6 +71,7 @@ class ReadyTracker {
 
   absl::Status Claim(SlotId slot, uint64_t round);
   void CountDown(SlotId slot, uint64_t round);
+  absl::Status UnknownSlot(SlotId slot) const;
   absl::Status NotOpen(SlotId slot) const;
   absl::Status MarkedTwice(SlotId slot, uint64_t round) const;
   std::string NameOf(SlotId slot) const;
@@ -89,7 +90,8 @@ class ReadyTracker {
     std::atomic<uint64_t> marks{0};
   };
   std::unique_ptr<Count[]> counts_;
-  // In the order of marks, from `marks_before_` on; indices grow forever, modulo the slot count.
+  // Each round has as many marks as there are slots, so the place of a mark in its round is its
+  // number modulo their count.
   std::unique_ptr<std::atomic<int32_t>[]> order_;
   alignas(64) std::atomic<uint64_t> next_mark_{0};
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +14,7 @@
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
+#include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton {
@@ -55,20 +57,32 @@ class BucketRun {
   // (ORDER-1). Blocks: never. Errors: those of OperationRunner::Launch; ResourceExhausted: try
   // again in the next Advance.
   absl::StatusOr<Completion> Launch(Operation operation);
-  OperationRunner::State Query(Completion completion) { return runner_->Query(completion); }
+  OperationRunner::State Query(Completion completion);
 
-  // The operation launched last, for reports; null if there is none.
-  const Operation* last_operation() const { return has_operation_ ? &last_operation_ : nullptr; }
+  // Whether everything launched is done, in whichever way: before that the bucket's memory is the
+  // runner's (OWN-1).
+  bool Drained();
+
+  // For reports: the operation launched last (of no meaning before the first), and how many were.
+  const Operation& last_operation() const { return last_operation_; }
+  uint64_t launch_count() const { return launch_count_; }
+  // Whether an operation failed because the ranks' operations differ, which all ranks know.
+  bool disagreed() const { return disagreed_; }
 
  private:
+  void PruneFinished();
+
   const Plan* plan_;
   const BucketLayout* layout_;
   BucketStorage* storage_;
   const ReadyTracker* tracker_;
   OperationRunner* runner_;
   Round round_;
-  bool has_operation_ = false;
+  HostStream stream_;
+  absl::InlinedVector<Completion, 4> in_flight_;
   Operation last_operation_;
+  uint64_t launch_count_ = 0;
+  bool disagreed_ = false;
 };
 
 // One object serves one bucket; the channel calls Start and then Advance until it is done. It never

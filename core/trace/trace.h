@@ -8,8 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-
 namespace pelton {
 
 enum class TraceKind : uint8_t { kSpan, kCounter };

@@ -1,0 +1,28 @@
+#include "algorithms/algorithm.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status.h"
+
+namespace pelton {
+
+absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name,
+                                                         const AlgorithmOptions& options) {
+  ASSIGN_OR_RETURN(const AlgorithmRegistry::Entry entry, AlgorithmRegistry::Get().Find(name));
+  std::unique_ptr<Algorithm> algorithm = entry.factory();
+  RETURN_IF_ERROR(Annotate(algorithm->Configure(options), absl::StrCat("algorithm ", name)));
+  return algorithm;
+}
+
+std::string DescribeAlgorithm(const std::string& name, const AlgorithmOptions& options) {
+  return absl::StrCat(name, "(", absl::StrJoin(options, ", ", absl::PairFormatter("=")), ")");
+}
+
+absl::StatusOr<bool> ParseBoolOption(absl::string_view name, absl::string_view value) {
+  if (value == "true") return true;
+  if (value == "false") return false;
+  return absl::InvalidArgumentError(
+      absl::StrCat("option ", name, " is '", value, "', neither 'true' nor 'false'"));
+}
+
+}  // namespace pelton

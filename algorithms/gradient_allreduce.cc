@@ -1,0 +1,62 @@
+// Gradient allreduce: after each backward pass every rank holds the average (or sum) of all ranks'
+// gradients, so that all of them take the same optimizer step.
+//
+// Steps: one allreduce per segment of a bucket, started as soon as the bucket is ready.
+// Bytes: for a bucket of B bytes on n ranks those of the communicator's allreduce of B bytes.
+// Result: bitwise equal on all ranks (SUM-1a), and to the sum in rank order where the
+// communicator's schedule promises that (SUM-1b).
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
+
+namespace pelton {
+namespace {
+
+// Options:
+//   average       true (default): divide by the world size; false: sum. Integers are always summed.
+//   hierarchical  accepted, so that a script may name it; the exchange is flat until the
+//                 hierarchical composition of communicators exists, with the same results.
+// Threads: as Algorithm. Owns: its options.
+class GradientAllReduce final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) {
+      if (name == "average") {
+        ASSIGN_OR_RETURN(average_, ParseBoolOption(name, value));
+      } else if (name == "hierarchical") {
+        RETURN_IF_ERROR(ParseBoolOption(name, value).status());
+      } else {
+        return absl::InvalidArgumentError(
+            absl::StrCat("option '", name, "' is unknown; there are: average, hierarchical"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.used_tail_op = average_ ? ReduceOp::kAvg : ReduceOp::kSum;
+    return constraints;
+  }
+
+  absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout, const Communicator&) override {
+    const bool average = average_ && IsFloatingPoint(layout.dtype);
+    PipelineSpec spec;
+    spec.stages.push_back(MakeUsedTailStage());
+    spec.stages.push_back(MakeAllReduceStage(average ? ReduceOp::kAvg : ReduceOp::kSum));
+    spec.dtypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                   DType::kInt32,   DType::kInt64,   DType::kUInt8};
+    spec.yields_used_tail = true;
+    return Pipeline::Build(std::move(spec), layout);
+  }
+
+ private:
+  bool average_ = true;
+};
+
+REGISTER_ALGORITHM(gradient_allreduce, "average of all ranks' gradients, bucket by bucket",
+                   GradientAllReduce);
+
+}  // namespace
+}  // namespace pelton

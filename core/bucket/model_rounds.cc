@@ -1,0 +1,421 @@
+#include "core/bucket/model_rounds.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "core/actor/backoff.h"
+#include "core/actor/borrow.h"
+#include "core/actor/monitor.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "core/actor/wait_hook.h"
+#include "core/base/status.h"
+#include "core/bucket/plan_instance.h"
+#include "core/bucket/scheduler.h"
+#include "core/trace/trace.h"
+
+namespace pelton {
+namespace {
+
+// Bounds how late a driving waiter sees what wakes neither it nor the runner.
+constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
+// How long a waiter may find the scheduler busy elsewhere before it looks again.
+constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
+// A scheduler that has not answered by then, in spite of its own watch, is not going to.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+
+// Sends each bucket's message with room that was reserved when the round began, so that a mark
+// cannot fail. Threads: as ReadySink; Arm by one thread, between rounds. Owns: the room.
+class SchedulerSink final : public ReadySink {
+ public:
+  explicit SchedulerSink(OperationRunner& runner) : runner_(runner) {}
+
+  void set_scheduler(ActorRef<BucketScheduler> scheduler) { scheduler_ = std::move(scheduler); }
+  // Reserves room for a round of `plan`. A dead scheduler has none: whoever waits hears of it.
+  void Arm(const Plan& plan) {
+    generation_ = plan.generation();
+    room_.resize(plan.buckets().size());
+    for (std::optional<Permits<BucketScheduler>>& room : room_) {
+      if (room.has_value() && room->remaining() > 0) continue;
+      absl::StatusOr<Permits<BucketScheduler>> reserved = scheduler_.Reserve();
+      if (reserved.ok()) room.emplace(*std::move(reserved));
+    }
+  }
+
+  // Gives all room back: a scheduler that stops waits for what may still come.
+  void Disarm() { room_.clear(); }
+
+  void OnBucketReady(BucketId bucket, Round round) override {
+    std::optional<Permits<BucketScheduler>>& room = room_[static_cast<size_t>(bucket.value())];
+    if (!room.has_value()) return;
+    // Fails only when the scheduler is dead, which whoever waits hears of.
+    room->Send(BucketReady{bucket, round, generation_}).IgnoreError();
+    runner_.Wake();  // the scheduler's thread may be parked on the runner
+  }
+
+ private:
+  OperationRunner& runner_;
+  ActorRef<BucketScheduler> scheduler_;
+  Generation generation_;
+  std::vector<std::optional<Permits<BucketScheduler>>> room_;  // by bucket
+};
+
+bool AnyNonZero(const std::byte* bytes, size_t count) {
+  return std::any_of(bytes, bytes + count, [](std::byte byte) { return byte != std::byte{0}; });
+}
+
+bool SameLayout(const BucketLayout& a, const BucketLayout& b) {
+  return a.dtype == b.dtype && a.slots == b.slots && a.standalone == b.standalone &&
+         a.flat_count == b.flat_count && a.tail_count == b.tail_count;
+}
+
+// Moves the stages' state of every bucket of `from` that `to` lays out alike.
+void KeepState(PlanInstance& from, PlanInstance& to) {
+  absl::flat_hash_map<SlotId, BucketId> old_bucket;  // by its first slot
+  for (const BucketLayout& bucket : from.plan.buckets()) {
+    old_bucket[bucket.slots.front()] = bucket.id;
+  }
+  for (const BucketLayout& bucket : to.plan.buckets()) {
+    const auto old = old_bucket.find(bucket.slots.front());
+    if (old == old_bucket.end() || !SameLayout(from.plan.bucket(old->second), bucket)) continue;
+    to.pipelines[static_cast<size_t>(bucket.id.value())].TakeStateFrom(
+        from.pipelines[static_cast<size_t>(old->second.value())]);
+  }
+}
+
+absl::Status CheckOptions(const ModelRoundsOptions& options) {
+  if (options.runner == nullptr) return absl::InvalidArgumentError("model rounds: no runner");
+  if (options.pipeline_factory == nullptr) {
+    return absl::InvalidArgumentError("model rounds: no pipeline factory");
+  }
+  if (options.operation_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model rounds: operation_timeout is ", absl::FormatDuration(options.operation_timeout)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Threads: as ModelRounds. Owns: as ModelRounds.
+class ModelRounds::Impl {
+ public:
+  explicit Impl(ModelRoundsOptions options)
+      : options_(std::move(options)), sink_(*options_.runner) {}
+  ~Impl();
+
+  absl::Status Start(Plan plan);
+  const PlanInstance& instance() const { return *instance_; }
+  ReadyTracker& tracker() { return *instance_->tracker; }
+  absl::Status EndRound();
+  absl::Status WaitRound(absl::Time deadline);
+  absl::Status ApplyAt(ApplyPoint point);
+  SlotResult ResultOf(SlotId slot) const;
+  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
+  absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
+  void Abort(const absl::Status& reason);
+  Future<void> RoundDone(absl::Time deadline);
+  absl::Status CloseRound(absl::Status status);
+
+ private:
+  absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first);
+  void Forget(const PlanInstance& instance);
+  Executor& MakeExecutor();
+  // Runs until `future` is ready or `deadline` has passed, with the scheduler on this thread
+  // whenever nobody else runs it.
+  void Drive(const Future<void>& future, absl::Time deadline);
+  bool DriveBorrowed(Borrowed<BucketScheduler> scheduler, const Future<void>& future,
+                     absl::Time deadline);
+  absl::Status Await(Future<void> future, absl::Time deadline);
+
+  ModelRoundsOptions options_;
+  std::atomic<bool> waiter_drives_{false};
+  std::unique_ptr<PlanInstance> instance_;
+  SchedulerSink sink_;
+  std::optional<ThreadExecutor> own_executor_;
+  ActorRef<BucketScheduler> scheduler_;
+  bool round_ended_ = false;
+  // Of the last round that was waited for.
+  Round result_round_{0};
+  bool result_ok_ = false;
+  std::vector<int32_t> order_;  // what AgreeOnOrder broadcasts: outlives a call that gave up
+};
+
+ModelRounds::Impl::~Impl() {
+  sink_.Disarm();
+  if (scheduler_.valid()) {
+    options_.runner->Wake();
+    // An error would be that it ended in some other way, which its waiters have heard of.
+    StopAndWait(scheduler_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
+  }
+  own_executor_.reset();
+  if (instance_ != nullptr) Forget(*instance_);
+}
+
+Executor& ModelRounds::Impl::MakeExecutor() {
+  if (options_.executor != nullptr) return *options_.executor;
+  ThreadExecutor::Options thread;
+  thread.name = "pelton-channel";
+  thread.park = [this](Waker& waker, absl::Duration at_most) {
+    // A kick that came before is not lost. What parks on the runner must hold the scheduler's turn:
+    // a waiter may be about to drive the runner itself.
+    if (waker.Park(absl::ZeroDuration())) return;
+    const std::optional<Borrowed<BucketScheduler>> turn = TryBorrow(scheduler_);
+    if (turn.has_value()) options_.runner->Park(absl::Now() + std::min(at_most, kLongestPark));
+  };
+  return own_executor_.emplace(std::move(thread));
+}
+
+absl::Status ModelRounds::Impl::Start(Plan plan) {
+  RETURN_IF_ERROR(CheckOptions(options_));
+  ASSIGN_OR_RETURN(instance_, MakeInstance(std::move(plan), Round(1)));
+  SchedulerOptions scheduler;
+  scheduler.model_name = options_.model_name;
+  scheduler.rank = options_.rank;
+  scheduler.runner = options_.runner;
+  scheduler.operation_timeout = options_.operation_timeout;
+  scheduler.on_failure = std::move(options_.on_failure);
+  scheduler.waiter_drives = &waiter_drives_;
+  SpawnOptions spawn;
+  spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
+  // A message per bucket, besides the few of the waiter; both generations may have room reserved.
+  spawn.mailbox_capacity = std::max(limits::kMailboxCapacity, instance_->plan.slots().size() * 2);
+  scheduler_ = Spawn<BucketScheduler>(MakeExecutor(), std::move(spawn), std::move(scheduler),
+                                      PlanInstanceLoan(instance_.get()));
+  sink_.set_scheduler(scheduler_);
+  sink_.Arm(instance_->plan);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PlanInstance>> ModelRounds::Impl::MakeInstance(Plan plan,
+                                                                              Round first) {
+  auto instance = std::make_unique<PlanInstance>(std::move(plan));
+  for (const BucketLayout& bucket : instance->plan.buckets()) {
+    ASSIGN_OR_RETURN(Pipeline pipeline, options_.pipeline_factory(bucket));
+    instance->pipelines.push_back(std::move(pipeline));
+  }
+  ASSIGN_OR_RETURN(instance->storage, BucketStorage::Create(instance->plan, options_.model_name));
+  instance->tracker =
+      std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
+  const Region* const region = instance->storage->region();
+  if (region != nullptr && options_.register_region != nullptr) {
+    RETURN_IF_ERROR(options_.register_region(*region));
+  }
+  return instance;
+}
+
+void ModelRounds::Impl::Forget(const PlanInstance& instance) {
+  const Region* const region = instance.storage->region();
+  if (region != nullptr && options_.deregister_region != nullptr) {
+    options_.deregister_region(region->id());
+  }
+}
+
+absl::Status ModelRounds::Impl::EndRound() {
+  if (std::exchange(round_ended_, true)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", tracker().round().value(), " has ended already"));
+  }
+  tracker().EndRound();
+  return absl::OkStatus();
+}
+
+Future<void> ModelRounds::Impl::RoundDone(absl::Time deadline) {
+  Future<void> done = scheduler_.Ask(AwaitRound{tracker().round(), deadline, {}}, deadline);
+  options_.runner->Wake();
+  // The scheduler itself enforces the deadline, with a better text than a future has.
+  return std::move(done).WithDeadline(absl::InfiniteFuture());
+}
+
+absl::Status ModelRounds::Impl::WaitRound(absl::Time deadline) {
+  const TraceSpan span("wait round", -1, tracker().round().value());
+  return CloseRound(Await(RoundDone(deadline), deadline + kAnswerGrace));
+}
+
+absl::Status ModelRounds::Impl::Await(Future<void> future, absl::Time deadline) {
+  if (WaitHook::Current() == nullptr) Drive(future, deadline);
+  return std::move(future).Await(deadline);
+}
+
+void ModelRounds::Impl::Drive(const Future<void>& future, absl::Time deadline) {
+  if (future.ready()) return;
+  waiter_drives_.store(true, std::memory_order_relaxed);
+  Backoff backoff;
+  while (!future.ready() && absl::Now() < deadline) {
+    if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
+      if (!DriveBorrowed(*std::move(scheduler), future, deadline)) break;
+      backoff.Reset();
+      continue;
+    }
+    // Its thread is in a turn, or parked on the runner.
+    options_.runner->Wake();
+    if (!backoff.Pause()) future.WaitUntil(absl::Now() + kBorrowRetry);
+  }
+  waiter_drives_.store(false, std::memory_order_relaxed);
+  // Its executor's polls may have come to nothing in the meantime: it must look again.
+  if (!future.ready()) scheduler_.Send(CheckDeadlines{}).IgnoreError();
+}
+
+bool ModelRounds::Impl::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
+                                      const Future<void>& future, absl::Time deadline) {
+  scheduler->set_driven_by_waiter(true);
+  Backoff backoff;
+  while (!future.ready()) {
+    if (!scheduler.Turn()) return false;  // it has ended, and so has the future
+    const PollResult poll = scheduler.last_poll();
+    if (poll == PollResult::kMoved) {
+      backoff.Reset();
+      continue;
+    }
+    if (future.ready()) break;
+    if (poll == PollResult::kNothingToDo) {  // another thread has yet to mark a tensor
+      scheduler->set_driven_by_waiter(false);
+      return false;
+    }
+    const absl::Time now = absl::Now();
+    if (now >= deadline) break;
+    if (!backoff.Pause()) options_.runner->Park(std::min(deadline, now + kLongestPark));
+  }
+  scheduler->set_driven_by_waiter(false);
+  return true;
+}
+
+absl::Status ModelRounds::Impl::CloseRound(absl::Status status) {
+  result_round_ = tracker().round();
+  if (!status.ok()) tracker().AbandonRound();
+  result_ok_ = status.ok();
+  if (status.ok()) status = ApplyAt(ApplyPoint::kPostBackward);
+  sink_.Arm(instance_->plan);
+  tracker().OpenRound();
+  round_ended_ = false;
+  return status;
+}
+
+absl::Status ModelRounds::Impl::ApplyAt(ApplyPoint point) {
+  if (!result_ok_) return absl::OkStatus();  // COMMIT-1
+  for (const BucketLayout& bucket : instance_->plan.buckets()) {
+    Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket.id.value())];
+    if (pipeline.apply_point() != point || !pipeline.RunsIn(result_round_)) continue;
+    BucketRun run(instance_->plan, bucket, *instance_->storage, *instance_->tracker,
+                  *options_.runner, result_round_);
+    for (size_t i = pipeline.apply_begin(); i < pipeline.stage_count(); ++i) {
+      Stage& stage = pipeline.stage(i);
+      RETURN_IF_ERROR(stage.Start(run, pipeline.state(i)));
+      ASSIGN_OR_RETURN(const bool done, stage.Advance(run, pipeline.state(i)));
+      if (!done) {
+        return absl::InternalError(absl::StrCat("apply stage '", stage.name(), "' of ",
+                                                instance_->plan.Describe(bucket.id),
+                                                " did not finish in one step"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+SlotResult ModelRounds::Impl::ResultOf(SlotId slot) const {
+  const SlotLayout& layout = instance_->plan.slot(slot);
+  const BucketLayout& bucket = instance_->plan.bucket(layout.bucket);
+  const Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(layout.bucket.value())];
+  SlotResult result{instance_->storage->DataOf(slot), layout.size_bytes, true};
+  if (!pipeline.RunsIn(result_round_)) {
+    result.used_by_any = instance_->tracker->UsedHere(slot);
+  } else if (pipeline.yields_used_tail() && bucket.has_used_tail()) {
+    const size_t element_bytes = SizeOf(bucket.dtype);
+    const std::byte* const tail = instance_->storage->TailOf(bucket.id);
+    result.used_by_any =
+        AnyNonZero(tail + static_cast<size_t>(layout.index) * element_bytes, element_bytes);
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<SlotId>> ModelRounds::Impl::AgreeOnOrder(absl::Time deadline) {
+  order_.clear();
+  for (SlotId slot : tracker().ReadyOrder()) order_.push_back(slot.value());
+  RunOperation request;
+  request.operation.kind = OperationKind::kBroadcast;
+  request.operation.dtype = DType::kInt32;
+  request.operation.count = order_.size();
+  request.operation.peer = 0;
+  request.operation.set_target(Locate(order_.data(), order_.size() * sizeof(int32_t)));
+  Future<void> done = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  options_.runner->Wake();
+  const absl::Status status = Await(std::move(done), deadline);
+  if (absl::IsDeadlineExceeded(status)) Abort(status);
+  RETURN_IF_ERROR(status);
+  std::vector<SlotId> order;
+  for (int32_t slot : order_) order.emplace_back(slot);
+  return order;
+}
+
+absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
+  ASSIGN_OR_RETURN(Plan plan, instance_->plan.Reordered(order));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
+                   MakeInstance(std::move(plan), tracker().round()));
+  InstallPlan request{PlanInstanceLoan(next.get()), {}};
+  Future<void> installed = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  options_.runner->Wake();
+  const absl::Status status = std::move(installed).Await(deadline);
+  if (!status.ok()) {
+    Forget(*next);
+    return status;
+  }
+  instance_.swap(next);  // the scheduler has given the old one back
+  KeepState(*next, *instance_);
+  Forget(*next);
+  result_ok_ = false;
+  sink_.Arm(instance_->plan);
+  return absl::OkStatus();
+}
+
+void ModelRounds::Impl::Abort(const absl::Status& reason) {
+  options_.runner->Abort(reason);
+  scheduler_.Send(AbortRounds{reason}).IgnoreError();  // dead: everyone has heard
+  options_.runner->Wake();
+}
+
+absl::StatusOr<std::unique_ptr<ModelRounds>> ModelRounds::Create(Plan plan,
+                                                                 ModelRoundsOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  RETURN_IF_ERROR(impl->Start(std::move(plan)));
+  return std::unique_ptr<ModelRounds>(new ModelRounds(std::move(impl)));
+}
+
+ModelRounds::ModelRounds(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ModelRounds::~ModelRounds() = default;
+
+const Plan& ModelRounds::plan() const { return impl_->instance().plan; }
+Round ModelRounds::round() const { return impl_->instance().tracker->round(); }
+std::byte* ModelRounds::DataOf(SlotId slot) const {
+  return impl_->instance().storage->DataOf(slot);
+}
+absl::Status ModelRounds::MarkReady(SlotId slot) { return impl_->tracker().MarkReady(slot); }
+absl::Status ModelRounds::MarkReady(SlotId slot, void* data) {
+  return impl_->tracker().MarkReady(slot, data);
+}
+std::vector<SlotId> ModelRounds::UnmarkedSlots() const {
+  return impl_->instance().tracker->UnmarkedSlots();
+}
+absl::Status ModelRounds::EndRound() { return impl_->EndRound(); }
+absl::Status ModelRounds::WaitRound(absl::Time deadline) { return impl_->WaitRound(deadline); }
+Future<void> ModelRounds::RoundDone(absl::Time deadline) { return impl_->RoundDone(deadline); }
+absl::Status ModelRounds::CloseRound(absl::Status status) {
+  return impl_->CloseRound(std::move(status));
+}
+absl::Status ModelRounds::ApplyAt(ApplyPoint point) { return impl_->ApplyAt(point); }
+SlotResult ModelRounds::ResultOf(SlotId slot) const { return impl_->ResultOf(slot); }
+std::vector<SlotId> ModelRounds::ReadyOrder() const {
+  return impl_->instance().tracker->ReadyOrder();
+}
+absl::StatusOr<std::vector<SlotId>> ModelRounds::AgreeOnOrder(absl::Time deadline) {
+  return impl_->AgreeOnOrder(deadline);
+}
+absl::Status ModelRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
+  return impl_->Replan(order, deadline);
+}
+void ModelRounds::Abort(const absl::Status& reason) { impl_->Abort(reason); }
+
+}  // namespace pelton

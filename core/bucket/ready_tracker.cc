@@ -1,0 +1,158 @@
+#include "core/bucket/ready_tracker.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+
+namespace pelton {
+
+ReadyTracker::ReadyTracker(const Plan& plan, BucketStorage& storage, ReadySink& sink, Round first)
+    : plan_(plan),
+      storage_(storage),
+      sink_(sink),
+      first_round_(first.value()),
+      round_(first.value()),
+      words_(new std::atomic<uint64_t>[plan.slots().size()]()),
+      counts_(new Count[plan.buckets().size()]),
+      order_(new std::atomic<int32_t>[plan.slots().size()]()) {
+  PELTON_CHECK(first.value() > 0) << "rounds are numbered from 1";
+}
+
+absl::Status ReadyTracker::MarkReady(SlotId slot) {
+  if (!plan_.Has(slot)) return UnknownSlot(slot);
+  if (plan_.slot(slot).standalone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(slot), " lies outside of its bucket: its address is needed"));
+  }
+  const uint64_t round = round_.load(std::memory_order_acquire);
+  RETURN_IF_ERROR(Claim(slot, round));
+  CountDown(slot, round);
+  return absl::OkStatus();
+}
+
+absl::Status ReadyTracker::MarkReady(SlotId slot, void* data) {
+  if (!plan_.Has(slot)) return UnknownSlot(slot);
+  if (!plan_.slot(slot).standalone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(slot), " lies in its bucket: it cannot be elsewhere"));
+  }
+  if (data == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(NameOf(slot), " is ready at a null address"));
+  }
+  const uint64_t round = round_.load(std::memory_order_acquire);
+  RETURN_IF_ERROR(Claim(slot, round));
+  storage_.Place(slot, static_cast<std::byte*>(data));
+  CountDown(slot, round);
+  return absl::OkStatus();
+}
+
+absl::Status ReadyTracker::Claim(SlotId slot, uint64_t round) {
+  if (!open_.load(std::memory_order_acquire)) return NotOpen(slot);
+  std::atomic<uint64_t>& word = words_[slot.value()];
+  uint64_t last = word.load(std::memory_order_relaxed);
+  do {
+    if (last / 2 == round) return MarkedTwice(slot, round);
+  } while (!word.compare_exchange_weak(last, round * 2 + kUsed, std::memory_order_relaxed));
+  const uint64_t mark = next_mark_.fetch_add(1, std::memory_order_relaxed);
+  order_[mark % plan_.slots().size()].store(slot.value(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+void ReadyTracker::CountDown(SlotId slot, uint64_t round) {
+  const BucketId bucket = plan_.slot(slot).bucket;
+  const uint64_t slots = plan_.bucket(bucket).slots.size();
+  // Releases what the producer wrote; the last one acquires what all the others did.
+  const uint64_t marks = counts_[bucket.value()].marks.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (marks == (round - first_round_ + 1) * slots) sink_.OnBucketReady(bucket, Round(round));
+}
+
+std::vector<SlotId> ReadyTracker::UnmarkedSlots() const {
+  std::vector<SlotId> unmarked;
+  for (const BucketLayout& bucket : plan_.buckets()) {
+    const std::vector<SlotId> slots = UnmarkedSlotsOf(bucket.id, round());
+    unmarked.insert(unmarked.end(), slots.begin(), slots.end());
+  }
+  return unmarked;
+}
+
+std::vector<SlotId> ReadyTracker::UnmarkedSlotsOf(BucketId bucket, Round round) const {
+  std::vector<SlotId> unmarked;
+  for (SlotId slot : plan_.bucket(bucket).slots) {
+    if (words_[slot.value()].load(std::memory_order_relaxed) / 2 < round.value()) {
+      unmarked.push_back(slot);
+    }
+  }
+  return unmarked;
+}
+
+void ReadyTracker::EndRound() {
+  open_.store(false, std::memory_order_release);
+  MarkRestUnused(/*tell_sink=*/true);
+}
+
+void ReadyTracker::AbandonRound() {
+  open_.store(false, std::memory_order_release);
+  MarkRestUnused(/*tell_sink=*/false);
+}
+
+void ReadyTracker::MarkRestUnused(bool tell_sink) {
+  const uint64_t round = round_.load(std::memory_order_relaxed);
+  for (SlotId slot : UnmarkedSlots()) {
+    words_[slot.value()].store(round * 2, std::memory_order_relaxed);
+    const uint64_t mark = next_mark_.fetch_add(1, std::memory_order_relaxed);
+    order_[mark % plan_.slots().size()].store(slot.value(), std::memory_order_relaxed);
+    if (!tell_sink) {
+      counts_[plan_.slot(slot).bucket.value()].marks.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    if (plan_.slot(slot).standalone) {
+      storage_.PlaceZeros(slot);
+    } else {
+      std::memset(storage_.DataOf(slot), 0, plan_.slot(slot).size_bytes);
+    }
+    CountDown(slot, round);
+  }
+}
+
+void ReadyTracker::OpenRound() {
+  PELTON_CHECK(UnmarkedSlots().empty()) << "round " << round() << " has not ended";
+  round_.fetch_add(1, std::memory_order_release);
+  open_.store(true, std::memory_order_release);
+}
+
+std::vector<SlotId> ReadyTracker::ReadyOrder() const {
+  const size_t count = plan_.slots().size();
+  std::vector<SlotId> order;
+  order.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    order.emplace_back(order_[i].load(std::memory_order_relaxed));
+  }
+  return order;
+}
+
+absl::Status ReadyTracker::UnknownSlot(SlotId slot) const {
+  return absl::InvalidArgumentError(absl::StrCat("round ", round().value(), ": slot ", slot.value(),
+                                                 " is unknown; the plan has ",
+                                                 plan_.slots().size()));
+}
+
+absl::Status ReadyTracker::NotOpen(SlotId slot) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(NameOf(slot), " is ready, but round ", round().value(),
+                   " has ended and its results have not been waited for"));
+}
+
+absl::Status ReadyTracker::MarkedTwice(SlotId slot, uint64_t round) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat(NameOf(slot), " is ready for the second time in round ", round));
+}
+
+std::string ReadyTracker::NameOf(SlotId slot) const {
+  return absl::StrCat("tensor '", plan_.tensor(slot).name, "' of bucket ",
+                      plan_.slot(slot).bucket.value());
+}
+
+}  // namespace pelton

@@ -1,0 +1,227 @@
+#include "core/bucket/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/actor/context.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+#include "core/trace/trace.h"
+
+namespace pelton {
+namespace {
+
+// Enough to find the culprit; a report stays one line.
+constexpr size_t kTensorsNamed = 8;
+
+}  // namespace
+
+BucketScheduler::BucketScheduler(SchedulerOptions options, PlanInstanceLoan instance)
+    : options_(std::move(options)), instance_(instance.get()) {}
+
+absl::Status BucketScheduler::OnStart() {
+  channel_.emplace(*options_.runner, context().executor().clock());
+  BeginRound(round_);
+  return absl::OkStatus();
+}
+
+void BucketScheduler::OnStop(const absl::Status& why) {
+  watch_.Cancel();
+  if (!under_way() && channel_->idle()) return;
+  Fail(why.ok() ? absl::CancelledError("the model's rounds have ended") : why);
+  // The abort has ended what was in flight: only its completions are left to be collected.
+  channel_->Advance();
+  Settle();
+}
+
+void BucketScheduler::BeginRound(Round round) {
+  const auto bucket_count = static_cast<int32_t>(instance_->plan.buckets().size());
+  round_ = round;
+  any_ready_ = false;
+  ledger_.Reset(bucket_count);
+  options_.policy->Reset(bucket_count);
+}
+
+void BucketScheduler::Handle(BucketReady message) {
+  if (message.generation != instance_->plan.generation()) return;       // GEN-1
+  if (message.round != round_ || ledger_.done(message.bucket)) return;  // that round has failed
+  progress_at_ = context().Now();
+  if (!std::exchange(any_ready_, true)) ArmWatch(progress_at_ + options_.operation_timeout);
+  Tracer::Get().Count("bucket ready", 1, message.bucket.value(), message.round.value());
+  options_.policy->OnReady(message.bucket);
+  ReleaseReady();
+  Settle();
+}
+
+void BucketScheduler::ReleaseReady() {
+  while (const std::optional<BucketId> bucket = options_.policy->Next()) {
+    Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket->value())];
+    BucketCompletion completion(*this, *bucket, round_);
+    if (!channel_->failure().ok()) {
+      std::move(completion).Set(channel_->failure());
+    } else if (!pipeline.RunsIn(round_)) {
+      std::move(completion).Set(absl::OkStatus());
+    } else {
+      BucketRun run(instance_->plan, instance_->plan.bucket(*bucket), *instance_->storage,
+                    *instance_->tracker, *options_.runner, round_);
+      channel_->Push(pipeline, std::move(run), std::move(completion));
+    }
+  }
+}
+
+void BucketScheduler::OnBucketComplete(BucketId bucket, Round round, const absl::Status& status) {
+  PELTON_CHECK(round == round_) << "a completion of round " << round << " in round " << round_;
+  PELTON_CHECK_OK(ledger_.Complete(bucket, status));  // ONCE-1
+  Tracer::Get().Count("bucket complete", status.ok() ? 1 : 0, bucket.value(), round.value());
+}
+
+void BucketScheduler::Settle() {
+  if (under_way() && !channel_->failure().ok()) FailRest(channel_->failure());
+  if (!under_way() || !ledger_.complete()) return;
+  last_status_ = Annotate(ledger_.first_error(), Where());
+  if (!last_status_.ok()) Report(last_status_);
+  BeginRound(Round(round_.value() + 1));
+  if (std::optional<AwaitRound> waiter = std::exchange(waiter_, std::nullopt)) {
+    waiter->reply.Set(last_status_);
+  }
+}
+
+void BucketScheduler::Report(const absl::Status& status) {
+  // A failure of the runner fails every later round too, with the same words.
+  if (reported_ || options_.on_failure == nullptr) return;
+  reported_ = !channel_->failure().ok();
+  options_.on_failure(status);
+}
+
+void BucketScheduler::Handle(AwaitRound message) {
+  if (message.round.value() + 1 == round_.value()) return message.reply.Set(last_status_);
+  if (message.round != round_ || waiter_.has_value()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": round ", message.round.value(),
+                     waiter_.has_value() ? " is waited for already" : " is not open")));
+  }
+  if (!any_ready_) progress_at_ = context().Now();
+  ArmWatch(std::min(message.deadline, progress_at_ + options_.operation_timeout));
+  waiter_.emplace(std::move(message));
+  Settle();
+}
+
+void BucketScheduler::Handle(RunOperation message) {
+  if (!channel_->failure().ok()) return message.reply.Set(channel_->failure());
+  if (any_ready_ || !channel_->idle()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": an operation was asked for while the round is under way")));
+  }
+  ArmWatch(context().Now() + options_.operation_timeout);
+  channel_->Push(message.operation,
+                 [reply = std::move(message.reply)](absl::Status status) mutable {
+                   reply.Set(std::move(status));
+                 });
+}
+
+void BucketScheduler::Handle(InstallPlan message) {
+  if (under_way() || !channel_->idle()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": the plan changes only between rounds")));
+  }
+  instance_ = message.instance.get();
+  BeginRound(round_);
+  message.reply.Set(absl::OkStatus());
+}
+
+void BucketScheduler::Handle(AbortRounds message) {
+  Fail(message.reason);
+  Settle();
+}
+
+PollResult BucketScheduler::Poll() {
+  const bool leave_it = options_.waiter_drives != nullptr && !driven_by_waiter_ &&
+                        options_.waiter_drives->load(std::memory_order_relaxed);
+  if (leave_it || channel_->idle()) return PollResult::kNothingToDo;
+  const bool progressed = options_.runner->Progress();
+  const bool moved = channel_->Advance() || progressed;
+  if (channel_->idle()) progress_at_ = context().Now();
+  Settle();
+  if (moved) return PollResult::kMoved;
+  EnforceDeadlines(context().Now());
+  return channel_->idle() ? PollResult::kNothingToDo : PollResult::kIdle;
+}
+
+void BucketScheduler::Fail(const absl::Status& reason) {
+  channel_->Abort(reason);
+  FailRest(reason);
+}
+
+void BucketScheduler::FailRest(const absl::Status& reason) {
+  const BucketRun* const running = channel_->current_run();
+  for (const BucketLayout& bucket : instance_->plan.buckets()) {
+    // What has begun answers for itself, once its memory is the runner's no longer (OWN-1).
+    if (running != nullptr && running->layout().id == bucket.id) continue;
+    if (!ledger_.done(bucket.id)) OnBucketComplete(bucket.id, round_, reason);
+  }
+}
+
+absl::Time BucketScheduler::NextDeadline() const {
+  absl::Time deadline = absl::InfiniteFuture();
+  // After a failure the abort is what ends things; there is nothing left to enforce.
+  if (!channel_->failure().ok()) return deadline;
+  if (waiter_.has_value()) deadline = waiter_->deadline;
+  if (channel_->in_flight()) {
+    return std::min(deadline, channel_->launched_at() + options_.operation_timeout);
+  }
+  if (under_way()) deadline = std::min(deadline, progress_at_ + options_.operation_timeout);
+  return deadline;
+}
+
+void BucketScheduler::ArmWatch(absl::Time deadline) {
+  // Deadlines mostly grow, so the timer that is there runs out first and is set anew then.
+  if (deadline >= watch_at_) return;
+  watch_.Cancel();
+  watch_at_ = deadline;
+  watch_ = context().SendAfter(*this, deadline - context().Now(), CheckDeadlines{});
+}
+
+void BucketScheduler::Handle(CheckDeadlines) {
+  watch_at_ = absl::InfiniteFuture();
+  EnforceDeadlines(context().Now());
+  ArmWatch(NextDeadline());
+}
+
+void BucketScheduler::EnforceDeadlines(absl::Time now) {
+  if (now < NextDeadline()) return;
+  Fail(Overdue());
+  Settle();
+}
+
+absl::Status BucketScheduler::Overdue() const {
+  if (channel_->in_flight()) {
+    const std::vector<Rank> missing = options_.runner->Missing();
+    const std::string ranks = absl::StrJoin(
+        missing, ", ", [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
+    return absl::DeadlineExceededError(absl::StrCat(
+        channel_->DescribeCurrent(), " is not done in time; ",
+        missing.empty() ? "every rank has arrived" : absl::StrCat("not arrived: rank ", ranks)));
+  }
+  const std::optional<BucketId> bucket = options_.policy->Awaited();
+  if (!bucket.has_value()) return absl::DeadlineExceededError("the round is not complete in time");
+  const std::vector<SlotId> unmarked = instance_->tracker->UnmarkedSlotsOf(*bucket, round_);
+  std::string names;
+  for (size_t i = 0; i < unmarked.size() && i < kTensorsNamed; ++i) {
+    absl::StrAppend(&names, i == 0 ? "'" : ", '", instance_->plan.tensor(unmarked[i]).name, "'");
+  }
+  if (unmarked.size() > kTensorsNamed) {
+    absl::StrAppend(&names, " and ", unmarked.size() - kTensorsNamed, " more");
+  }
+  return absl::DeadlineExceededError(absl::StrCat(instance_->plan.Describe(*bucket),
+                                                  " is not ready in time: on this rank tensor ",
+                                                  names, " has not been marked ready"));
+}
+
+std::string BucketScheduler::Where() const {
+  return absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(), ", round ",
+                      round_.value());
+}
+
+}  // namespace pelton

@@ -1,0 +1,53 @@
+#include "core/pipeline/stage.h"
+
+#include <algorithm>
+
+#include "core/base/limits.h"
+
+namespace pelton {
+
+absl::string_view NameOf(StageKind kind) {
+  switch (kind) {
+    case StageKind::kPrepare:
+      return "prepare";
+    case StageKind::kTransform:
+      return "transform";
+    case StageKind::kExchange:
+      return "exchange";
+    case StageKind::kMerge:
+      return "merge";
+    case StageKind::kApply:
+      return "apply";
+  }
+  return "unknown stage";
+}
+
+absl::StatusOr<Completion> BucketRun::Launch(Operation operation) {
+  if (in_flight_.size() >= limits::kMaxOperationsInFlight) PruneFinished();
+  operation.bucket = layout_->id;
+  absl::StatusOr<Completion> completion = runner_->Launch(operation, stream_);
+  if (!completion.ok()) return completion;
+  ++launch_count_;
+  last_operation_ = operation;
+  in_flight_.push_back(*completion);
+  return completion;
+}
+
+OperationRunner::State BucketRun::Query(Completion completion) {
+  OperationRunner::State state = runner_->Query(completion);
+  if (state.done && absl::IsInvalidArgument(state.status)) disagreed_ = true;
+  return state;
+}
+
+bool BucketRun::Drained() {
+  PruneFinished();
+  return in_flight_.empty();
+}
+
+void BucketRun::PruneFinished() {
+  const auto finished = [this](Completion completion) { return runner_->Query(completion).done; };
+  in_flight_.erase(std::remove_if(in_flight_.begin(), in_flight_.end(), finished),
+                   in_flight_.end());
+}
+
+}  // namespace pelton
