@@ -16,8 +16,8 @@ struct CoordinatorOptions {
   // A numeric address, or the name of an interface whose first address is taken. Loopback unless
   // told; a wildcard (0.0.0.0, ::) is refused.
   std::string interface = "127.0.0.1";
-  int port = 0;       // 0: a free one
-  std::string token;  // the job's secret; at least 16 bytes
+  int port = 0;            // 0: a free one
+  std::string token = {};  // the job's secret; at least 16 bytes
   absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout;
 };
 

@@ -13,8 +13,8 @@
 namespace pelton {
 
 struct GrpcControlOptions {
-  std::string address;  // the coordinator's, "<host>:<port>"
-  std::string token;    // the job's secret, as the coordinator holds it
+  std::string address = {};  // the coordinator's, "<host>:<port>"
+  std::string token = {};    // the job's secret, as the coordinator holds it
   absl::Duration heartbeat_interval = limits::kHeartbeatInterval;
 };
 

@@ -1,0 +1,280 @@
+// Random lives of a job's processes against the state machine, in virtual time: whatever they do,
+// each call is answered once and in time, each survivor hears of each loss, and nothing remains.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/control/coordinator_state.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kSilence = absl::Seconds(10);
+constexpr int kSeeds = 1500;
+constexpr int kSteps = 150;
+
+// One process that wants to be, or is, a rank. Threads: the test's. Owns: nothing.
+struct Process {
+  int rank = 0;
+  std::optional<uint64_t> joining;  // the call
+  std::optional<Caller> self;       // once it has joined
+  bool streaming = false;
+  std::set<int> heard_of;  // culprits of orders
+};
+
+// Drives one CoordinatorState with the choices of one seed, beside a model of what must come of it.
+// Threads: the test's. Owns: state and model.
+class World {
+ public:
+  explicit World(uint64_t seed) : random_(seed), world_size_(1 + Pick(5)), processes_(world_size_) {
+    for (int rank = 0; rank < world_size_; ++rank) processes_[rank].rank = rank;
+  }
+
+  void Step() {
+    Process& process = processes_[Pick(world_size_)];
+    switch (Pick(12)) {
+      case 0:
+      case 1:
+      case 2:
+        return Join(process);
+      case 3:
+        return OpenStream(process);
+      case 4:
+        return Pick(4) == 0 ? Die(process) : Beat(process);
+      case 5:
+        return Pick(4) == 0 ? Leave(process) : Beat(process);
+      case 6:
+      case 7:
+        return AllGather(process);
+      case 8:
+        return KeyValue(process);
+      case 9:
+        return CancelOne();
+      case 10:
+        return Advance(absl::Milliseconds(Pick(3000)));
+      default:
+        return Pick(8) == 0 ? Report(process) : Beat(process);
+    }
+  }
+
+  // Everybody goes; then nothing may remain.
+  void Finish() {
+    for (Process& process : processes_) {
+      if (process.self) Leave(process);
+    }
+    Advance(absl::Minutes(10));
+    EXPECT_TRUE(open_.empty()) << open_.size() << " calls were never answered";
+    EXPECT_EQ(state_.rank_count(), 0);
+    EXPECT_EQ(state_.NextDeadline(), absl::InfiniteFuture());
+  }
+
+  int worlds() const { return worlds_; }
+  int losses() const { return losses_; }
+
+ private:
+  int Pick(int count) { return static_cast<int>(random_() % count); }
+
+  Call Open(int longest_ms) {
+    const Call call{++last_call_, now_, now_ + absl::Milliseconds(1 + Pick(longest_ms))};
+    open_.emplace(call.id, call.deadline);
+    return call;
+  }
+
+  void Join(Process& process) {
+    if (process.self || process.joining) return;
+    JoinRequest request{.job = "job",
+                        .rank = Rank(process.rank),
+                        .world_size = WorldSize(world_size_),
+                        .host = {},
+                        .address = ""};
+    const int mistake = Pick(40);
+    if (mistake == 0) request.world_size = WorldSize(world_size_ + 1);
+    if (mistake == 1) request.protocol_version = 99;
+    if (mistake == 2) request.rank = Rank(Pick(world_size_));
+    Outbox outbox;
+    const Call call = Open(20000);
+    process.joining = call.id;
+    state_.Join(call, request, &outbox);
+    Check(outbox);
+  }
+
+  void OpenStream(Process& process) {
+    if (!process.self || process.streaming) return;
+    Outbox outbox;
+    // Orders may come with it already.
+    process.streaming = state_.OpenStream(*process.self, now_, &outbox).ok();
+    if (!process.streaming) process.self.reset();
+    Check(outbox);
+  }
+
+  void Beat(Process& process) {
+    if (!process.self) return;
+    if (!state_.Heartbeat(*process.self, Round(1), now_).ok()) Forget(process);
+  }
+
+  void Die(Process& process) {
+    if (!process.self || !process.streaming) return;
+    Outbox outbox;
+    const Caller self = *process.self;
+    Forget(process);
+    state_.StreamBroke(self, now_, &outbox);
+    Check(outbox);
+    ++losses_;
+    for (const Process& other : processes_) {
+      if (!other.self || !other.streaming || other.self->generation != self.generation) continue;
+      EXPECT_TRUE(other.heard_of.contains(self.rank.value()))
+          << "rank " << other.rank << " was not told of the loss of rank " << self.rank;
+    }
+  }
+
+  void Leave(Process& process) {
+    if (!process.self) return;
+    Outbox outbox;
+    const Caller self = *process.self;
+    Forget(process);
+    (void)state_.Leave(self, &outbox);
+    Check(outbox);
+  }
+
+  void Report(Process& process) {
+    if (!process.self) return;
+    Outbox outbox;
+    (void)state_.Report(*process.self, Rank(Pick(world_size_)), absl::InternalError("x"), &outbox);
+    Check(outbox);
+  }
+
+  void AllGather(Process& process) {
+    if (!process.self) return;
+    Outbox outbox;
+    const Call call = Open(5000);
+    const std::string name = Pick(2) == 0 ? "a" : "b";
+    state_.AllGather(call, *process.self, name, std::to_string(process.self->rank.value()),
+                     &outbox);
+    Check(outbox);
+  }
+
+  void KeyValue(Process& process) {
+    if (!process.self) return;
+    Outbox outbox;
+    const std::string key = std::to_string(Pick(4));
+    const Call call = Open(5000);
+    using Kind = KeyValueRequest::Kind;
+    const Kind kind = std::vector{Kind::kSet, Kind::kGet, Kind::kWait, Kind::kDelete}[Pick(4)];
+    std::vector<std::string> keys = {key};
+    if (kind == Kind::kWait) keys.push_back(std::to_string(Pick(4)));
+    state_.KeyValue(call, *process.self, {.kind = kind, .keys = keys, .value = key}, &outbox);
+    Check(outbox);
+  }
+
+  void CancelOne() {
+    if (open_.empty() || Pick(4) != 0) return;
+    const uint64_t call = std::next(open_.begin(), Pick(static_cast<int>(open_.size())))->first;
+    open_.erase(call);
+    for (Process& process : processes_) {
+      if (process.joining == call) process.joining.reset();
+    }
+    Outbox outbox;
+    state_.Cancel("job", call, &outbox);
+    Check(outbox);
+  }
+
+  // Goes from deadline to deadline, as the coordinator's timer does.
+  void Advance(absl::Duration duration) {
+    const absl::Time end = now_ + duration;
+    while (state_.NextDeadline() <= end) {
+      now_ = std::max(now_, state_.NextDeadline());
+      Tick();
+    }
+    now_ = end;
+    for (const auto& [call, deadline] : open_) {
+      EXPECT_GT(deadline, now_) << "call " << call << " was not answered in time";
+    }
+  }
+
+  void Tick() {
+    Outbox outbox;
+    state_.Tick(now_, &outbox);
+    Check(outbox);
+  }
+
+  void Forget(Process& process) {
+    process.self.reset();
+    process.streaming = false;
+    process.heard_of.clear();
+  }
+
+  void Check(const Outbox& outbox) {
+    for (const Reply& reply : outbox.replies) CheckReply(reply);
+    for (const AddressedOrder& addressed : outbox.orders) CheckOrder(addressed);
+    for (const EndedStream& ended : outbox.ended_streams) {
+      for (Process& process : processes_) {
+        if (process.self == ended.rank) Forget(process);
+      }
+    }
+  }
+
+  void CheckReply(const Reply& reply) {
+    EXPECT_EQ(open_.erase(reply.call), 1) << "call " << reply.call << " was answered twice";
+    if (reply.gathered != nullptr) {
+      ASSERT_EQ(reply.gathered->size(), static_cast<size_t>(world_size_));
+      for (int i = 0; i < world_size_; ++i) EXPECT_EQ((*reply.gathered)[i], std::to_string(i));
+    }
+    for (Process& process : processes_) {
+      if (process.joining != reply.call) continue;
+      process.joining.reset();
+      if (reply.membership == nullptr) continue;
+      const Generation generation = reply.membership->generation;
+      EXPECT_GE(generation, last_generation_);  // GEN-1
+      worlds_ += generation != last_generation_;
+      last_generation_ = generation;
+      process.self = Caller{"job", Rank(process.rank), generation};
+      process.heard_of.clear();
+    }
+  }
+
+  void CheckOrder(const AddressedOrder& addressed) {
+    int receivers = 0;
+    for (Process& process : processes_) {
+      if (process.self != addressed.to) continue;
+      EXPECT_TRUE(process.streaming);
+      process.heard_of.insert(addressed.order.culprit->value());
+      ++receivers;
+    }
+    EXPECT_EQ(receivers, 1) << "order to rank " << addressed.to.rank << ", who is not there";
+    EXPECT_FALSE(addressed.order.reason.ok());
+  }
+
+  std::mt19937_64 random_;
+  const int world_size_;
+  std::vector<Process> processes_;
+  CoordinatorState state_{kSilence};
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t last_call_ = 0;
+  std::map<uint64_t, absl::Time> open_;  // calls without an answer, and their deadlines
+  Generation last_generation_;
+  int worlds_ = 0;
+  int losses_ = 0;
+};
+
+TEST(CoordinatorRandomTest, EveryCallIsAnsweredOnceAndEveryLossIsTold) {
+  int worlds = 0, losses = 0;
+  for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    World world(seed);
+    for (int step = 0; step < kSteps; ++step) world.Step();
+    world.Finish();
+    worlds += world.worlds();
+    losses += world.losses();
+  }
+  // The lives were worth checking.
+  EXPECT_GT(worlds, kSeeds);
+  EXPECT_GT(losses, kSeeds / 2);
+}
+
+}  // namespace
+}  // namespace pelton
