@@ -5,6 +5,7 @@ need no change on a machine that fetches them from the network.
 """
 
 load("//third_party:absl.bzl", "ABSL_TARGETS")
+load("//third_party:optional_library.bzl", "optional_library_repository")
 load("//third_party:repositories.bzl", "cuda_repository", "pkg_config_repository", "python_torch_repository")
 
 def pelton_dependencies(root = ""):
@@ -40,3 +41,9 @@ def pelton_dependencies(root = ""):
     pkg_config_repository(name = "com_google_highway", targets = {"//:hwy": "libhwy"})
     python_torch_repository(name = "local_python")
     cuda_repository(name = "local_cuda")
+    optional_library_repository(
+        name = "local_caf",
+        define = "PELTON_HAS_CAF=1",
+        header = "caf/all.hpp",
+        library = "caf_core",
+    )

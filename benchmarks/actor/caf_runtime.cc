@@ -1,6 +1,6 @@
 #include "benchmarks/actor/caf_runtime.h"
 
-#if __has_include(<caf/all.hpp>)
+#ifdef PELTON_HAS_CAF
 
 #include <sched.h>
 

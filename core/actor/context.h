@@ -12,6 +12,7 @@
 #include "core/actor/monitor.h"
 #include "core/actor/promise.h"
 #include "core/actor/timer.h"
+#include "core/base/check.h"
 
 namespace pelton {
 
@@ -55,6 +56,7 @@ class Context {
   template <typename A, typename B>
   void Watch(const A& self, const ActorRef<B>& ref) const {
     static_assert(Handles<A, Down>, "an actor that watches has a public Handle(Down)");
+    PELTON_CHECK(ref.valid()) << "Watch of a ref that refers to no actor";
     internal::WatchCell(
         *ref.cell(), [cell = RefTo(self), incarnation = cell_.incarnation()](Down down) {
           cell.cell()->Post(internal::NewMessage<internal::OfIncarnation<Down>>(
@@ -120,6 +122,7 @@ struct Expire {
 
 template <typename T, typename F>
 void Context::Then(Future<T> future, F then) const {
+  PELTON_CHECK(future.valid()) << "Then of a future that was consumed";
   using internal::Continue;
   internal::RefPtr<internal::FutureState<T>> state = std::exchange(future.state_, {});
   Timer timer;

@@ -7,6 +7,7 @@
 
 #include "core/actor/borrow.h"
 #include "core/actor/context.h"
+#include "core/actor/drive.h"
 #include "core/actor/event_source.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"
@@ -153,6 +154,31 @@ TEST(PollingTest, ABorrowerDrivesTheChannelItself) {
     while (!answer.ready()) ASSERT_TRUE(borrowed->Turn());
     EXPECT_TRUE(std::move(answer).Take().ok());
   });
+}
+
+TEST(PollingTest, AwaitDrivingGetsTheResultWhoeverDoesTheWork) {
+  ForEachExecutor([](Executor& executor) {
+    const auto channel = Spawn<Channel>(executor, {});
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(AwaitDriving(channel.Ask(Launch{5, {}}, Soon()), channel, Soon()).ok());
+    }
+    EXPECT_TRUE(StopAndWait(channel, Soon()).ok());
+    EXPECT_FALSE(AwaitDriving(channel.Ask(Launch{5, {}}, Soon()), channel, Soon()).ok());
+  });
+}
+
+TEST(PollingTest, AwaitDrivingLeavesAChannelThatDoesNotMoveToItsExecutor) {
+  std::atomic<int> wire{0};
+  ThreadExecutor executor;
+  const auto channel = Spawn<Channel>(executor, {}, &wire, absl::Seconds(60));
+  auto answer = channel.Ask(Launch{1, {}}, Soon());
+  std::thread peer([&] {
+    while (!TryBorrow(channel).has_value()) std::this_thread::yield();
+    ++wire;
+    executor.waker().Kick();
+  });
+  EXPECT_TRUE(AwaitDriving(std::move(answer), channel, Soon()).ok());
+  peer.join();
 }
 
 TEST(PollingTest, WorkLeftByABorrowerIsPolledByTheExecutor) {

@@ -23,10 +23,10 @@ namespace pelton {
 
 // Runs its actors on `thread_count` workers that share one queue. An actor that becomes runnable in
 // a turn on a worker goes to that worker's LIFO slot and runs next, with its message still in the
-// cache; chains of that kind give way to the queue after a while. Actors with work in flight are
-// polled in turn; when no poll moves, a worker spins, yields and then parks for at most their
-// MaxPark. A wake-up is sent only if no worker is looking for work already.
-// Threads: any. Owns: its workers.
+// cache; no other worker takes it from there, so turns must be short. Chains of that kind give way
+// to the queue after a while. Actors with work in flight are polled in turn; when no poll moves, a
+// worker spins, yields and then parks for at most their MaxPark. A wake-up is sent only if no
+// worker is looking for work already. Threads: any. Owns: its workers.
 class PoolExecutor final : public internal::ExecutorBase {
  public:
   struct Options {
