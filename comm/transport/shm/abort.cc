@@ -1,0 +1,74 @@
+#include "comm/transport/shm/abort.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/shm/futex.h"
+#include "core/base/clock.h"
+
+namespace pelton::shm {
+namespace {
+
+// A peer that was stopped in the middle of a write must not hold up the others for longer.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+
+}  // namespace
+
+void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
+  {
+    MutexLock lock(&mutex_);
+    if (own_reason_.ok()) own_reason_ = reason;
+  }
+  AbortRecord& record = context_.arena.header().abort;
+  uint32_t none = AbortRecord::kNone;
+  if (record.state.compare_exchange_strong(none, AbortRecord::kWriting)) {
+    record.code = static_cast<int32_t>(reason.code());
+    record.is_death = is_death;
+    record.rank = context_.world_ranks[context_.rank];
+    const absl::string_view text = reason.message();
+    const size_t length = std::min(text.size(), sizeof record.text - 1);
+    std::memcpy(record.text, text.data(), length);
+    record.text[length] = 0;
+    record.state.store(AbortRecord::kReady);
+  }
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    std::atomic<uint32_t>& doorbell = context_.arena.rank(peer).doorbell;
+    doorbell.fetch_add(1);
+    FutexWake(doorbell);
+  }
+}
+
+std::optional<absl::Status> AbortSwitch::Reason() const {
+  const AbortRecord& record = context_.arena.header().abort;
+  MutexLock lock(&mutex_);
+  if (record.state.load() != AbortRecord::kReady) {
+    // Its writer may never come back.
+    if (own_reason_.ok()) return std::nullopt;
+    return own_reason_;
+  }
+  if (record.rank == context_.world_ranks[context_.rank] && !own_reason_.ok()) return own_reason_;
+  const std::string text(record.text, strnlen(record.text, sizeof record.text));
+  const auto code = static_cast<absl::StatusCode>(record.code);
+  if (record.is_death) return absl::Status(code, text);
+  return absl::Status(code, absl::StrCat("rank ", record.rank, " aborted: ", text));
+}
+
+bool AbortSwitch::IsDeath() const {
+  const AbortRecord& record = context_.arena.header().abort;
+  return record.state.load() == AbortRecord::kReady && record.is_death != 0;
+}
+
+bool AbortSwitch::IsQuiet() {
+  const absl::Time now = Clock::Real().Now();
+  MutexLock lock(&mutex_);
+  if (!since_) since_ = now;
+  if (now - *since_ > kGrace) return true;
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    if (peer == context_.rank || context_.arena.rank(peer).busy.load() == 0) continue;
+    if (context_.links.LossOf(context_.world_ranks[peer]).ok()) return false;
+  }
+  return true;
+}
+
+}  // namespace pelton::shm

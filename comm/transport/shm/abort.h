@@ -1,0 +1,44 @@
+// Ending a communicator on all of its ranks.
+#ifndef PELTON_COMM_TRANSPORT_SHM_ABORT_H_
+#define PELTON_COMM_TRANSPORT_SHM_ABORT_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/transport/shm/context.h"
+#include "core/base/sync.h"
+
+namespace pelton::shm {
+
+// The first reason wins, on all ranks: it stands in the control block, and every step looks there.
+// Threads: any. Owns: this rank's own reason.
+class AbortSwitch {
+ public:
+  explicit AbortSwitch(const Context& context) : context_(context) {}
+
+  // Shows `reason` to all ranks, unless there is one; wakes them. `is_death`: it says which rank
+  // is gone, and reads the same on every rank. Blocks: never.
+  void Throw(const absl::Status& reason, bool is_death);
+
+  bool is_thrown() const { return context_.IsAborted(); }
+  // As this rank reports it: its own reason as it is, a peer's as "rank N aborted: ...". Nothing
+  // while the rank that aborts is still writing.
+  std::optional<absl::Status> Reason() const;
+  // Operations that have all they need may still end well: a rank that has left took part in them.
+  bool IsDeath() const;
+
+  // No peer is writing this rank's memory any more; its owner may have it back (OWN-1). Peers that
+  // are gone do not count, and none is waited for longer than a second.
+  bool IsQuiet();
+
+ private:
+  const Context& context_;
+  mutable Mutex mutex_;
+  absl::Status own_reason_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_ABORT_H_

@@ -1,0 +1,70 @@
+#include "comm/transport/shm/arena.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
+constexpr uint32_t kLayoutVersion = 1;
+constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
+
+constexpr size_t PageAligned(size_t size_bytes) {
+  return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+}  // namespace
+
+Arena::Arena(int world_size) : world_size_(world_size) {
+  const auto n = static_cast<size_t>(world_size);
+  ranks_offset_ = PageAligned(sizeof(ArenaHeader));
+  slots_offset_ = ranks_offset_ + PageAligned(n * sizeof(RankBlock));
+  channels_offset_ = slots_offset_ + PageAligned(n * kDepth * kEagerBytes);
+  size_bytes_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
+}
+
+absl::StatusOr<Descriptor> Arena::Create(CommunicatorId id, Generation generation,
+                                         WorldSize world_size) {
+  Arena arena(world_size.value());
+  ASSIGN_OR_RETURN(Descriptor memory, NewSharedMemory(arena.size_bytes_, "pelton-communicator"));
+  ASSIGN_OR_RETURN(arena.mapping_, Mapping::Of(memory.get()));
+  ArenaHeader& header = arena.header();
+  header.magic = kMagic;
+  header.layout_version = kLayoutVersion;
+  header.size_bytes = arena.size_bytes_;
+  header.world_size = static_cast<uint32_t>(world_size.value());
+  header.communicator = id.value();
+  header.generation = generation.value();
+  return memory;
+}
+
+absl::StatusOr<Arena> Arena::Map(int descriptor, CommunicatorId id, Generation generation,
+                                 WorldSize world_size) {
+  Arena arena(world_size.value());
+  ASSIGN_OR_RETURN(arena.mapping_, Mapping::Of(descriptor));
+  if (arena.mapping_->size_bytes() < sizeof(ArenaHeader)) {
+    return absl::InvalidArgumentError("control block: too small");
+  }
+  const ArenaHeader& header = arena.header();
+  if (header.magic != kMagic || header.layout_version != kLayoutVersion ||
+      header.size_bytes != arena.mapping_->size_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("control block: layout version ", header.layout_version, ", ours is ",
+                     kLayoutVersion, "; the ranks run different builds"));
+  }
+  if (header.world_size != static_cast<uint32_t>(world_size.value()) ||
+      header.communicator != id.value() || header.generation != generation.value() ||
+      header.size_bytes != arena.size_bytes_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "communicator ", id.value(), " of generation ", generation.value(), " with ",
+        world_size.value(), " ranks here, but communicator ", header.communicator,
+        " of generation ", header.generation, " with ", header.world_size, " ranks on its rank 0"));
+  }
+  return arena;
+}
+
+}  // namespace pelton::shm

@@ -1,0 +1,389 @@
+#include "comm/transport/shm/collective.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "comm/reduction/reduction.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+// Private tensors up to this size go through a region of ours even where peers could read them:
+// reading across processes costs a system call and a look at every page.
+constexpr uint64_t kStageBytes = uint64_t{2} << 20;
+constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
+
+// Whether rank `rank` puts data into its slot, and how much every contributor puts there.
+bool Contributes(const Operation& operation, int rank) {
+  const bool from_root =
+      operation.kind == OperationKind::kBroadcast || operation.kind == OperationKind::kScatter;
+  return !from_root || operation.peer == rank;
+}
+
+uint64_t EagerBytesOf(const Operation& operation, int world_size) {
+  if (operation.kind == OperationKind::kBarrier) return 0;
+  const bool per_rank = operation.kind == OperationKind::kReduceScatter ||
+                        operation.kind == OperationKind::kScatter ||
+                        operation.kind == OperationKind::kAllToAll;
+  const uint64_t factor = per_rank ? static_cast<uint64_t>(world_size) : 1;
+  return operation.count * SizeOf(operation.dtype) * factor;
+}
+
+}  // namespace
+
+Collective::Collective(const Context& context)
+    : context_(context),
+      sources_(context.world_size()),
+      targets_(context.world_size()),
+      source_pointers_(context.world_size()),
+      target_pointers_(context.world_size()) {}
+
+Collective::~Collective() {
+  if (staging_ != nullptr) context_.links.Deregister(staging_->id());
+}
+
+const Operation& Collective::PostOf(int peer) const {
+  return context_.arena.rank(peer).posts[sequence() % kDepth];
+}
+
+void Collective::Start(const Operation& operation, std::byte* source, std::byte* target) {
+  PELTON_CHECK(!is_active());
+  sequence_.store(sequence() + 1, std::memory_order_relaxed);
+  operation_ = operation;
+  operation_.sequence = sequence();
+  source_ = source;
+  target_ = target;
+  if (operation_.kind == OperationKind::kBroadcast && operation_.peer == context_.rank) {
+    operation_.set_source(operation_.target());
+    source_ = target;
+  }
+  extent_ = PostedExtentOf(operation_, context_.rank, context_.world_size());
+  is_eager_ = EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
+  unstages_ = false;
+  staged_bytes_ = 0;
+  arrived_count_ = 0;
+  finished_count_ = 0;
+  next_task_ = 0;
+  phase_ = NeedsStaging(extent_.source_bytes) ? Phase::kStage : Phase::kPost;
+}
+
+bool Collective::Step(bool* done, absl::Status* status) {
+  absl::StatusOr<Outcome> outcome = Advance();
+  if (!outcome.ok()) *status = outcome.status();
+  *done = !outcome.ok() || *outcome == Outcome::kDone;
+  if (*done) phase_ = Phase::kIdle;
+  return *done || *outcome == Outcome::kMoved;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Advance() {
+  switch (phase_) {
+    case Phase::kStage:
+      return Stage();
+    case Phase::kPost:
+      return Post();
+    case Phase::kArrive:
+      return Arrive();
+    case Phase::kReach:
+      return ReachAll();
+    case Phase::kWork:
+      return Work();
+    case Phase::kFinish:
+      return Finish();
+    case Phase::kUnstage:
+      return Unstage();
+    case Phase::kIdle:
+      break;
+  }
+  return Outcome::kWaiting;
+}
+
+bool Collective::NeedsStaging(uint64_t source_bytes) const {
+  if (is_eager_ || source_bytes == 0 || context_.world_size() == 1) return false;
+  const bool is_allreduce = operation_.kind == OperationKind::kAllReduce;
+  const bool is_private = operation_.source_region == kPrivateRegion ||
+                          (is_allreduce && operation_.target_region == kPrivateRegion);
+  if (!is_private) return false;
+  if (source_bytes <= kStageBytes) return true;
+  for (const int peer : context_.world_ranks) {
+    if (!context_.links.reads_us(peer)) return true;
+  }
+  return false;
+}
+
+absl::Status Collective::ProvideStaging(uint64_t size_bytes) {
+  if (staging_ != nullptr && staging_->size_bytes() >= size_bytes) return absl::OkStatus();
+  if (staging_ != nullptr) context_.links.Deregister(staging_->id());
+  staging_.reset();
+  ASSIGN_OR_RETURN(staging_, Region::Create(std::bit_ceil(size_bytes), "staging"));
+  return context_.links.Register(*staging_);
+}
+
+// Done before the others have arrived: while waiting there is nothing better to do.
+absl::StatusOr<Collective::Outcome> Collective::Stage() {
+  RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
+  const uint64_t bytes = std::min(kStageStepBytes, extent_.source_bytes - staged_bytes_);
+  std::memcpy(staging_->data() + staged_bytes_, source_ + staged_bytes_, bytes);
+  staged_bytes_ += bytes;
+  if (staged_bytes_ < extent_.source_bytes) return Outcome::kMoved;
+  operation_.set_source({staging_->id(), 0});
+  if (operation_.kind == OperationKind::kAllReduce) {
+    operation_.set_target({staging_->id(), 0});
+    unstages_ = true;
+  }
+  staged_bytes_ = 0;
+  phase_ = Phase::kPost;
+  return Outcome::kMoved;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Post() {
+  const uint64_t sequence = this->sequence();
+  RankBlock& block = context_.arena.rank(context_.rank);
+  block.posts[sequence % kDepth] = operation_;
+  if (is_eager_ && Contributes(operation_, context_.rank) && extent_.source_bytes > 0) {
+    std::memcpy(context_.arena.eager_slot(context_.rank, sequence), source_, extent_.source_bytes);
+  }
+  block.claimed.store(TaggedCount(sequence, 0), std::memory_order_relaxed);
+  block.finished.store(TaggedCount(sequence, 0), std::memory_order_relaxed);
+  block.arrived.store(sequence);  // shows all of the above
+  phase_ = Phase::kArrive;
+  // The last to arrive wakes the others: before that there is nothing for them to do.
+  if (AllArrived()) context_.RingAll();
+  return Outcome::kMoved;
+}
+
+bool Collective::AllArrived() {
+  while (arrived_count_ < context_.world_size()) {
+    if (context_.arena.rank(arrived_count_).arrived.load() < sequence()) return false;
+    ++arrived_count_;
+  }
+  return true;
+}
+
+// With that of rank 0, so that all ranks come to the same answer.
+absl::Status Collective::ComparePosts() const {
+  for (int peer = 1; peer < context_.world_size(); ++peer) {
+    const std::string difference = DifferenceOf(PostOf(0), Rank(0), PostOf(peer), Rank(peer));
+    if (difference.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(Describe(operation_), ": ", difference));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Arrive() {
+  if (!AllArrived()) return Outcome::kWaiting;
+  RETURN_IF_ERROR(ComparePosts());
+  if (is_eager_) {
+    FinishEagerly();
+    return Outcome::kDone;
+  }
+  plan_ =
+      Plan(operation_, context_.world_size(), IsDirect() ? Plan::Mode::kDirect : Plan::Mode::kPull);
+  phase_ = Phase::kReach;
+  return Outcome::kMoved;
+}
+
+// One synchronisation in all: the slots hold everything. Each rank adds all of them up by itself,
+// in rank order.
+void Collective::FinishEagerly() {
+  const uint64_t bytes = operation_.count * SizeOf(operation_.dtype);
+  const uint64_t own_place = bytes * static_cast<uint64_t>(context_.rank);
+  if (extent_.target_bytes == 0) return;
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    source_pointers_[peer] = context_.arena.eager_slot(peer, sequence());
+  }
+  switch (operation_.kind) {
+    case OperationKind::kReduceScatter:
+      for (const std::byte*& source : source_pointers_) source += own_place;
+      [[fallthrough]];
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduce:
+      return Reduce(source_pointers_, {&target_, 1}, operation_.count, operation_.dtype,
+                    operation_.reduce_op);
+    case OperationKind::kBroadcast:
+      std::memcpy(target_, source_pointers_[operation_.peer], bytes);
+      return;
+    case OperationKind::kScatter:
+      std::memcpy(target_, source_pointers_[operation_.peer] + own_place, bytes);
+      return;
+    case OperationKind::kAllToAll:
+      for (const std::byte*& source : source_pointers_) source += own_place;
+      [[fallthrough]];
+    default:  // allgather, gather
+      for (size_t peer = 0; peer < source_pointers_.size(); ++peer) {
+        std::memcpy(target_ + peer * bytes, source_pointers_[peer], bytes);
+      }
+  }
+}
+
+// All ranks answer this alike: it depends on the posts only.
+bool Collective::IsDirect() const {
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    const Operation& post = PostOf(peer);
+    const Extent extent = PostedExtentOf(post, peer, context_.world_size());
+    if (extent.source_bytes > 0 && post.source_region == kPrivateRegion) return false;
+    if (extent.target_bytes > 0 && post.target_region == kPrivateRegion) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::ReachAll() {
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    const Operation& post = PostOf(peer);
+    const Extent extent = PostedExtentOf(post, peer, context_.world_size());
+    if (peer == context_.rank) {
+      const bool staged_source = staging_ != nullptr && post.source_region == staging_->id();
+      sources_[peer].data = staged_source ? staging_->data() : source_;
+      targets_[peer].data = unstages_ ? staging_->data() : target_;
+      continue;
+    }
+    absl::StatusOr<Reach> source = ReachOf(context_, peer, post.source(), extent.source_bytes);
+    absl::StatusOr<Reach> target = ReachOf(context_, peer, post.target(), extent.target_bytes);
+    if (extent.source_bytes == 0) source = Reach();
+    if (extent.target_bytes == 0) target = Reach();
+    // Its registration is on its way to us.
+    if (absl::IsNotFound(source.status()) || absl::IsNotFound(target.status())) {
+      return Outcome::kWaiting;
+    }
+    ASSIGN_OR_RETURN(sources_[peer], std::move(source));
+    ASSIGN_OR_RETURN(targets_[peer], std::move(target));
+  }
+  phase_ = Phase::kWork;
+  return Outcome::kMoved;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Work() {
+  return plan_.mode() == Plan::Mode::kDirect ? RunAnyTask() : RunOwnTask();
+}
+
+absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
+  const int rank = context_.rank;
+  if (next_task_ == plan_.TaskCount(rank)) {
+    phase_ = Phase::kFinish;
+    return Outcome::kMoved;
+  }
+  const Task task = plan_.At(rank, next_task_);
+  if (task.after_count > 0) {
+    const uint64_t finished = context_.arena.rank(task.from).finished.load();
+    const bool is_past = TagOf(finished) != static_cast<uint32_t>(sequence());
+    if (!is_past && CountOf(finished) < task.after_count) return Outcome::kWaiting;
+  }
+  RETURN_IF_ERROR(Run(rank, task));
+  ++next_task_;
+  MarkFinished(rank);
+  context_.RingAll();  // some may wait for just this task
+  return Outcome::kMoved;
+}
+
+// Gives out the next task of `owner`; false if there is none left.
+bool Collective::Claim(int owner, uint64_t* index) {
+  std::atomic<uint64_t>& claimed = context_.arena.rank(owner).claimed;
+  const uint64_t count = plan_.TaskCount(owner);
+  uint64_t word = claimed.load();
+  while (TagOf(word) == static_cast<uint32_t>(sequence()) && CountOf(word) < count) {
+    if (claimed.compare_exchange_weak(word, word + 1)) {
+      *index = CountOf(word);
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
+  for (int i = 0; i < context_.world_size(); ++i) {
+    const int owner = (context_.rank + i) % context_.world_size();
+    uint64_t index = 0;
+    // `busy` tells a rank that aborts to wait until we are out of its memory. Whichever comes
+    // first, our flag or its abort, the other sees it.
+    std::atomic<uint32_t>& busy = context_.arena.rank(context_.rank).busy;
+    busy.store(1);
+    if (context_.IsAborted()) {
+      busy.store(0);
+      return Outcome::kWaiting;
+    }
+    if (!Claim(owner, &index)) {
+      busy.store(0);
+      continue;
+    }
+    const absl::Status ran = Run(owner, plan_.At(owner, index));
+    busy.store(0, std::memory_order_release);
+    RETURN_IF_ERROR(ran);
+    MarkFinished(owner);
+    return Outcome::kMoved;
+  }
+  phase_ = Phase::kFinish;
+  // Whoever did the last task wakes those that wait for the end.
+  if (AllFinished()) context_.RingAll();
+  return Outcome::kMoved;
+}
+
+void Collective::MarkFinished(int owner) { context_.arena.rank(owner).finished.fetch_add(1); }
+
+absl::Status Collective::Run(int owner, const Task& task) {
+  if (task.kind == Task::kReduce) return RunReduction(owner, task);
+  const Reach& from = task.from_target ? targets_[task.from] : sources_[task.from];
+  return from.Read(task.source_offset, targets_[owner].data + task.target_offset, task.size_bytes);
+}
+
+absl::Status Collective::RunReduction(int owner, const Task& task) {
+  const int world_size = context_.world_size();
+  const bool all_mapped = std::all_of(sources_.begin(), sources_.end(),
+                                      [](const Reach& source) { return source.data != nullptr; });
+  if (!all_mapped && scratch_.size() < world_size * task.size_bytes) {
+    scratch_.resize(world_size * task.size_bytes);
+  }
+  for (int peer = 0; peer < world_size; ++peer) {
+    const Reach& source = sources_[peer];
+    if (source.data != nullptr) {
+      source_pointers_[peer] = source.data + task.source_offset;
+      continue;
+    }
+    std::byte* const copy = scratch_.data() + peer * task.size_bytes;
+    RETURN_IF_ERROR(source.Read(task.source_offset, copy, task.size_bytes));
+    source_pointers_[peer] = copy;
+  }
+  size_t target_count = 0;
+  for (int peer = 0; peer < world_size; ++peer) {
+    const bool is_target = plan_.targets() == TaskTargets::kAll ||
+                           (plan_.targets() == TaskTargets::kOwner && peer == owner) ||
+                           (plan_.targets() == TaskTargets::kRoot && peer == operation_.peer);
+    if (is_target) target_pointers_[target_count++] = targets_[peer].data + task.target_offset;
+  }
+  Reduce(source_pointers_, {target_pointers_.data(), target_count},
+         task.size_bytes / SizeOf(operation_.dtype), operation_.dtype, operation_.reduce_op);
+  return absl::OkStatus();
+}
+
+bool Collective::AllFinished() {
+  while (finished_count_ < context_.world_size()) {
+    const uint64_t word = context_.arena.rank(finished_count_).finished.load();
+    // Another tag: that rank has seen the end of ours, and gone on.
+    if (TagOf(word) == static_cast<uint32_t>(sequence()) &&
+        CountOf(word) < plan_.TaskCount(finished_count_)) {
+      return false;
+    }
+    ++finished_count_;
+  }
+  return true;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Finish() {
+  if (!AllFinished()) return Outcome::kWaiting;
+  for (Reach& reach : sources_) reach = Reach();
+  for (Reach& reach : targets_) reach = Reach();
+  if (!unstages_) return Outcome::kDone;
+  phase_ = Phase::kUnstage;
+  return Outcome::kMoved;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::Unstage() {
+  const uint64_t bytes = std::min(kStageStepBytes, extent_.target_bytes - staged_bytes_);
+  std::memcpy(target_ + staged_bytes_, staging_->data() + staged_bytes_, bytes);
+  staged_bytes_ += bytes;
+  return staged_bytes_ == extent_.target_bytes ? Outcome::kDone : Outcome::kMoved;
+}
+
+}  // namespace pelton::shm

@@ -1,0 +1,97 @@
+// One collective at a time, as a state machine.
+#ifndef PELTON_COMM_TRANSPORT_SHM_COLLECTIVE_H_
+#define PELTON_COMM_TRANSPORT_SHM_COLLECTIVE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/transport/shm/context.h"
+#include "comm/transport/shm/plan.h"
+#include "core/memory/region.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton::shm {
+
+// Runs a communicator's collectives, one after the other:
+//
+//   stage    private memory that peers cannot read, or that is small, is copied to a region of ours
+//   post     the operation, and eager data with it, are shown to the peers: arrived = sequence
+//   arrive   wait for the posts of all; if they differ, the operation fails on every rank
+//   work     eager: reduce or copy out of the slots, done. Else do tasks of the plan
+//   finish   wait until all tasks of all ranks are done
+//   unstage  copy the result out of our region
+//
+// Threads: one at a time; arrived() by any. Owns: its staging region and scratch memory.
+class Collective {
+ public:
+  explicit Collective(const Context& context);
+  ~Collective();
+
+  bool is_active() const { return phase_ != Phase::kIdle; }
+  // Takes up `operation`; its sequence number is one more than that of the last. Requires:
+  // !is_active(). `source` and `target` are its addresses in this process.
+  void Start(const Operation& operation, std::byte* source, std::byte* target);
+  // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
+  // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
+  bool Step(bool* done, absl::Status* status);
+  void Cancel() { phase_ = Phase::kIdle; }
+
+  // The last sequence number that this rank has taken up.
+  uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+
+ private:
+  enum class Phase : uint8_t { kIdle, kStage, kPost, kArrive, kReach, kWork, kFinish, kUnstage };
+  enum class Outcome : uint8_t { kWaiting, kMoved, kDone };
+
+  absl::StatusOr<Outcome> Advance();
+  absl::StatusOr<Outcome> Stage();
+  absl::StatusOr<Outcome> Post();
+  absl::StatusOr<Outcome> Arrive();
+  absl::StatusOr<Outcome> ReachAll();
+  absl::StatusOr<Outcome> Work();
+  absl::StatusOr<Outcome> Finish();
+  absl::StatusOr<Outcome> Unstage();
+
+  bool NeedsStaging(uint64_t source_bytes) const;
+  absl::Status ProvideStaging(uint64_t size_bytes);
+  bool AllArrived();
+  bool AllFinished();
+  absl::Status ComparePosts() const;
+  void FinishEagerly();
+  bool IsDirect() const;
+  bool Claim(int owner, uint64_t* index);
+  absl::StatusOr<Outcome> RunOwnTask();
+  absl::StatusOr<Outcome> RunAnyTask();
+  absl::Status Run(int owner, const Task& task);
+  absl::Status RunReduction(int owner, const Task& task);
+  void MarkFinished(int owner);
+  const Operation& PostOf(int peer) const;
+
+  const Context& context_;
+  Phase phase_ = Phase::kIdle;
+  std::atomic<uint64_t> sequence_ = 0;
+  Operation operation_;          // as posted
+  std::byte* source_ = nullptr;  // in the caller's memory
+  std::byte* target_ = nullptr;
+  Extent extent_;
+  bool is_eager_ = false;
+  bool unstages_ = false;
+  uint64_t staged_bytes_ = 0;  // progress of kStage and kUnstage
+  int arrived_count_ = 0;      // ranks before this one have arrived
+  int finished_count_ = 0;     // ranks before this one have finished
+  uint64_t next_task_ = 0;     // of our own, kPull
+  Plan plan_;
+  std::unique_ptr<Region> staging_;
+  std::vector<std::byte> scratch_;
+  std::vector<Reach> sources_;  // by rank
+  std::vector<Reach> targets_;
+  std::vector<const std::byte*> source_pointers_;  // of the current task
+  std::vector<std::byte*> target_pointers_;
+};
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_COLLECTIVE_H_

@@ -1,0 +1,275 @@
+#include "comm/transport/shm/handshake.h"
+
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "comm/control/host_identity.h"
+#include "comm/transport/shm/mapping.h"
+#include "comm/transport/shm/remote_memory.h"
+#include "comm/transport/shm/socket.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+// A stranger that connects and says nothing must not hold up the others for long.
+constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
+
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  while (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) {
+  }
+  return nonce;
+}
+
+// Takes the same time wherever the first difference is.
+bool SameToken(absl::string_view a, absl::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+// One run of the handshake on one rank. Threads: one. Owns: what it hands over in the end.
+class Handshake {
+ public:
+  explicit Handshake(const TransportOptions& options)
+      : options_(options),
+        rank_(options.rank.value()),
+        world_size_(options.world_size.value()),
+        peers_(world_size_),
+        hellos_(world_size_),
+        private_nonce_(std::make_unique<uint64_t>(RandomNonce())) {}
+
+  absl::StatusOr<std::vector<Peer>> Run() {
+    peers_[rank_].pid = getpid();
+    peers_[rank_].reads_us = true;
+    if (world_size_ == 1) return std::move(peers_);
+    AllowReaders();
+    RETURN_IF_ERROR(MakeProof());
+    const std::string address = RandomAddress();
+    ASSIGN_OR_RETURN(Descriptor listener, Listen(address, world_size_));
+    RETURN_IF_ERROR(ExchangeAddresses(address));
+    RETURN_IF_ERROR(ConnectToLower());
+    RETURN_IF_ERROR(AcceptHigher(listener.get()));
+    RETURN_IF_ERROR(HearLower());
+    for (int peer = 0; peer < world_size_; ++peer) RETURN_IF_ERROR(SendProof(peer));
+    for (int peer = 0; peer < world_size_; ++peer) RETURN_IF_ERROR(CheckProof(peer));
+    return std::move(peers_);
+  }
+
+ private:
+  absl::Status MakeProof() {
+    shared_nonce_ = RandomNonce();
+    const size_t bytes = (1 + world_size_) * sizeof(uint64_t);
+    ASSIGN_OR_RETURN(proof_memory_, NewSharedMemory(bytes, "pelton-proof"));
+    ASSIGN_OR_RETURN(proof_, Mapping::Of(proof_memory_.get()));
+    Words(*proof_)[0] = shared_nonce_;
+    return absl::OkStatus();
+  }
+
+  absl::Status ExchangeAddresses(const std::string& address) {
+    const HostIdentity self = HostIdentity::OfThisProcess();
+    const std::string mine =
+        absl::StrJoin({self.boot_id, absl::StrCat(self.network_namespace), address}, " ");
+    absl::StatusOr<std::vector<std::string>> all =
+        options_.bootstrap->AllGather("transport/shm/address", mine, options_.deadline);
+    if (!all.ok()) return Annotate(all.status(), "shm: exchanging addresses");
+    std::vector<int> elsewhere;
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const std::vector<std::string> parts = absl::StrSplit((*all)[peer], ' ');
+      HostIdentity identity;
+      if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &identity.network_namespace)) {
+        return absl::InvalidArgumentError(absl::StrCat("shm: rank ", peer, ": malformed address"));
+      }
+      identity.boot_id = parts[0];
+      if (!identity.SameHost(self)) elsewhere.push_back(peer);
+      addresses_.push_back(parts[2]);
+    }
+    if (elsewhere.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "shm: rank(s) ", absl::StrJoin(elsewhere, ", "), " are not on the host of rank ", rank_));
+  }
+
+  absl::Status ConnectToLower() {
+    for (int peer = 0; peer < rank_; ++peer) {
+      absl::StatusOr<Descriptor> socket = Connect(addresses_[peer]);
+      if (!socket.ok()) return About(peer, socket.status());
+      peers_[peer].socket = *std::move(socket);
+      RETURN_IF_ERROR(About(peer, CheckUser(peer)));
+      RETURN_IF_ERROR(About(peer, SendHello(peer)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AcceptHigher(int listener) {
+    std::vector<std::string> refused;
+    for (int left = world_size_ - 1 - rank_; left > 0;) {
+      absl::StatusOr<Descriptor> socket = Accept(listener, options_.deadline);
+      if (!socket.ok()) return Missing(socket.status(), refused);
+      absl::Status welcome = Welcome(*std::move(socket));
+      if (welcome.ok()) --left;
+      if (!welcome.ok()) refused.emplace_back(welcome.message());
+    }
+    return absl::OkStatus();
+  }
+
+  // Takes a connection in, or drops it and says why.
+  absl::Status Welcome(Descriptor socket) {
+    ASSIGN_OR_RETURN(const Credentials credentials, PeerOf(socket.get()));
+    const std::string who = absl::StrCat("process ", credentials.pid);
+    if (credentials.uid != geteuid()) {
+      return absl::PermissionDeniedError(absl::StrCat(who, " of user ", credentials.uid));
+    }
+    const absl::Time deadline = std::min(options_.deadline, Clock::Real().Now() + kHelloTimeout);
+    absl::StatusOr<Message> hello = Receive(socket.get(), deadline);
+    if (!hello.ok()) return Annotate(hello.status(), who);
+    RETURN_IF_ERROR(Annotate(CheckHello(*hello), who));
+    const int peer = hello->frame.rank;
+    if (peer <= rank_ || peer >= world_size_ || peers_[peer].socket.is_open()) {
+      return absl::InvalidArgumentError(absl::StrCat(who, " says it is rank ", peer));
+    }
+    peers_[peer].socket = std::move(socket);
+    hellos_[peer] = *std::move(hello);
+    RETURN_IF_ERROR(CheckUser(peer));
+    return About(peer, SendHello(peer));
+  }
+
+  absl::Status HearLower() {
+    for (int peer = 0; peer < rank_; ++peer) {
+      absl::StatusOr<Message> hello = Receive(peers_[peer].socket.get(), options_.deadline);
+      if (absl::IsUnavailable(hello.status())) {
+        return absl::PermissionDeniedError(
+            absl::StrCat("shm: rank ", peer, " refused the connection of rank ", rank_));
+      }
+      if (!hello.ok()) return About(peer, hello.status());
+      RETURN_IF_ERROR(About(peer, CheckHello(*hello)));
+      hellos_[peer] = *std::move(hello);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendHello(int peer) {
+    Frame frame;
+    frame.type = Frame::kHello;
+    frame.rank = rank_;
+    frame.shared_nonce = shared_nonce_;
+    frame.private_nonce = *private_nonce_;
+    frame.address = reinterpret_cast<uintptr_t>(private_nonce_.get());
+    return Send(peers_[peer].socket.get(), frame, options_.job_token, proof_memory_.get());
+  }
+
+  absl::Status CheckHello(const Message& hello) const {
+    if (hello.frame.type != Frame::kHello || !hello.attached.is_open()) {
+      return absl::InvalidArgumentError("malformed greeting");
+    }
+    if (!SameToken(hello.payload, options_.job_token)) {
+      return absl::PermissionDeniedError("its job token is another");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckUser(int peer) {
+    ASSIGN_OR_RETURN(const Credentials credentials, PeerOf(peers_[peer].socket.get()));
+    if (credentials.uid != geteuid()) {
+      return absl::PermissionDeniedError(absl::StrCat("belongs to user ", credentials.uid));
+    }
+    peers_[peer].pid = credentials.pid;
+    if (credentials.pid > 0 && credentials.pid != getpid()) {
+      // Opened before the peer's proof comes: so it is that process, not a later one of its number.
+      peers_[peer].process =
+          Descriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads the peer's nonces, leaves an answer in its memory and tells what was found.
+  absl::Status SendProof(int peer) {
+    if (peer == rank_) return absl::OkStatus();
+    const Frame& hello = hellos_[peer].frame;
+    absl::StatusOr<Mapping::Pointer> memory = Mapping::Of(hellos_[peer].attached.get());
+    if (!memory.ok()) return About(peer, memory.status());
+    if ((*memory)->size_bytes() < (1 + world_size_) * sizeof(uint64_t)) {
+      return About(peer, absl::InvalidArgumentError("proof is too small"));
+    }
+    Frame frame;
+    frame.type = Frame::kProof;
+    frame.rank = rank_;
+    frame.shared_nonce = Words(**memory)[0];
+    Words(**memory)[1 + rank_] = ~frame.shared_nonce;
+    uint64_t found = 0;
+    const absl::Status read = ReadMemory(peers_[peer].pid, hello.address,
+                                         reinterpret_cast<std::byte*>(&found), sizeof found);
+    frame.private_nonce = read.ok() ? found : 0;
+    return About(peer, Send(peers_[peer].socket.get(), frame));
+  }
+
+  absl::Status CheckProof(int peer) {
+    if (peer == rank_) return absl::OkStatus();
+    absl::StatusOr<Message> proof = Receive(peers_[peer].socket.get(), options_.deadline);
+    if (!proof.ok()) return About(peer, proof.status());
+    if (proof->frame.type != Frame::kProof || proof->frame.shared_nonce != shared_nonce_ ||
+        Words(*proof_)[1 + peer] != ~shared_nonce_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("shm: rank ", peer, " cannot share memory with rank ", rank_));
+    }
+    peers_[peer].reads_us = proof->frame.private_nonce == *private_nonce_;
+    return absl::OkStatus();
+  }
+
+  static uint64_t* Words(const Mapping& mapping) {
+    return reinterpret_cast<uint64_t*>(mapping.data());
+  }
+
+  absl::Status About(int peer, const absl::Status& status) const {
+    return Annotate(status, absl::StrCat("shm: rank ", rank_, ": rank ", peer));
+  }
+
+  absl::Status Missing(const absl::Status& status, const std::vector<std::string>& refused) const {
+    std::vector<int> missing;
+    for (int peer = rank_ + 1; peer < world_size_; ++peer) {
+      if (!peers_[peer].socket.is_open()) missing.push_back(peer);
+    }
+    std::string text = absl::StrCat("shm: rank ", rank_, ": rank(s) ", absl::StrJoin(missing, ", "),
+                                    " did not connect");
+    if (!refused.empty()) absl::StrAppend(&text, "; refused: ", absl::StrJoin(refused, ", "));
+    return absl::Status(status.code(), text);
+  }
+
+  const TransportOptions& options_;
+  const int rank_;
+  const int world_size_;
+  std::vector<Peer> peers_;
+  std::vector<Message> hellos_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<uint64_t> private_nonce_;
+  uint64_t shared_nonce_ = 0;
+  Descriptor proof_memory_;
+  Mapping::Pointer proof_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Peer>> MeetPeers(const TransportOptions& options) {
+  const int rank = options.rank.value();
+  const int world_size = options.world_size.value();
+  if (rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm: rank: ", rank, " is not in [0, ", world_size, ")"));
+  }
+  return Handshake(options).Run();
+}
+
+}  // namespace pelton::shm

@@ -1,0 +1,235 @@
+#include "comm/transport/shm/links.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+Descriptor Duplicate(int descriptor) {
+  return descriptor < 0 ? Descriptor() : Descriptor(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Links::Links(int rank, std::vector<Peer> peers, LossObserver on_loss)
+    : rank_(rank),
+      peers_(std::move(peers)),
+      owner_(getpid()),
+      on_loss_(std::move(on_loss)),
+      poke_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      links_(peers_.size()) {
+  if (peers_.size() > 1) watcher_ = std::thread([this] { Watch(); });
+}
+
+Links::~Links() {
+  if (getpid() != owner_) {
+    if (watcher_.joinable()) watcher_.detach();  // it does not exist in this child
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    Frame frame;
+    frame.type = Frame::kGoodbye;
+    for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
+  }
+  Poke();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+absl::Status Links::Register(const Region& region) {
+  MutexLock lock(&mutex_);
+  auto [entry, is_new] = registered_.try_emplace(region.id().value(), 0, region.descriptor());
+  ++entry->second.first;
+  if (!is_new) return absl::OkStatus();
+  Frame frame;
+  frame.type = Frame::kRegister;
+  frame.region = region.id().value();
+  for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, region.descriptor());
+  return absl::OkStatus();
+}
+
+void Links::Deregister(RegionId region) {
+  MutexLock lock(&mutex_);
+  auto entry = registered_.find(region.value());
+  if (entry == registered_.end() || --entry->second.first > 0) return;
+  registered_.erase(entry);
+  Frame frame;
+  frame.type = Frame::kDeregister;
+  frame.region = region.value();
+  for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
+}
+
+bool Links::IsRegistered(RegionId region) const {
+  MutexLock lock(&mutex_);
+  return registered_.contains(region.value());
+}
+
+Mapping::Pointer Links::FindRegion(int peer, RegionId region) {
+  MutexLock lock(&mutex_);
+  std::map<uint32_t, Mapping::Pointer>& regions = links_[peer].regions;
+  auto found = regions.find(region.value());
+  if (found == regions.end()) {
+    // The peer sent it before it posted the operation that names it: it may lie unread. What the
+    // watcher should know of a loss it will find again.
+    (void)Drain(peer);
+    found = regions.find(region.value());
+  }
+  return found == regions.end() ? nullptr : found->second;
+}
+
+absl::Status Links::SendArena(int peer, CommunicatorId id, Generation generation, int descriptor) {
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(links_[peer].loss);
+  Frame frame;
+  frame.type = Frame::kOpen;
+  frame.communicator = id.value();
+  frame.generation = generation.value();
+  Post(peer, frame, descriptor);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generation generation,
+                                            absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  std::deque<Message>& arenas = links_[peer].arenas;
+  while (true) {
+    for (auto arena = arenas.begin(); arena != arenas.end(); ++arena) {
+      if (arena->frame.communicator == id.value() &&
+          arena->frame.generation == generation.value()) {
+        Descriptor descriptor = std::move(arena->attached);
+        arenas.erase(arena);
+        return descriptor;
+      }
+    }
+    RETURN_IF_ERROR(links_[peer].loss);
+    if (Clock::Real().Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("rank ", peer, " has not opened it"));
+    }
+    changed_.WaitWithDeadline(&mutex_, deadline);
+  }
+}
+
+absl::Status Links::LossOf(int peer) const {
+  MutexLock lock(&mutex_);
+  return links_[peer].loss;
+}
+
+void Links::Poke() {
+  const uint64_t one = 1;
+  (void)!write(poke_.get(), &one, sizeof one);
+}
+
+void Links::Post(int peer, const Frame& frame, int attached) {
+  Link& link = links_[peer];
+  if (peer == rank_ || !link.loss.ok()) return;
+  if (link.outbox.empty()) {
+    const absl::Status sent = Send(peers_[peer].socket.get(), frame, "", attached);
+    // A connection that broke is the watcher's to report.
+    if (!absl::IsResourceExhausted(sent)) return;
+  }
+  link.outbox.push_back({frame, Duplicate(attached)});
+  Poke();
+}
+
+void Links::Flush(int peer) {
+  std::deque<Outgoing>& outbox = links_[peer].outbox;
+  while (!outbox.empty()) {
+    const Outgoing& next = outbox.front();
+    const absl::Status sent = Send(peers_[peer].socket.get(), next.frame, "", next.attached.get());
+    if (absl::IsResourceExhausted(sent)) return;
+    outbox.pop_front();
+  }
+}
+
+absl::Status Links::Drain(int peer) {
+  while (true) {
+    absl::StatusOr<Message> message = Receive(peers_[peer].socket.get(), absl::InfinitePast());
+    if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
+    if (!message.ok()) return message.status();
+    RETURN_IF_ERROR(TakeIn(peer, *std::move(message)));
+  }
+}
+
+absl::Status Links::TakeIn(int peer, Message message) {
+  Link& link = links_[peer];
+  switch (message.frame.type) {
+    case Frame::kRegister: {
+      ASSIGN_OR_RETURN(link.regions[message.frame.region], Mapping::Of(message.attached.get()));
+      return absl::OkStatus();
+    }
+    case Frame::kDeregister:
+      link.regions.erase(message.frame.region);
+      return absl::OkStatus();
+    case Frame::kOpen:
+      link.arenas.push_back(std::move(message));
+      changed_.SignalAll();
+      return absl::OkStatus();
+    case Frame::kGoodbye:
+      link.said_goodbye = true;
+      return absl::UnavailableError("left");
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("message of unknown type ", message.frame.type));
+  }
+}
+
+// The reason if `peer` has just been lost.
+std::optional<absl::Status> Links::Examine(int peer, bool process_ended) {
+  MutexLock lock(&mutex_);
+  Link& link = links_[peer];
+  if (!link.loss.ok()) return std::nullopt;
+  Flush(peer);
+  const absl::Status drained = Drain(peer);
+  if (drained.ok() && !process_ended) return std::nullopt;
+  const std::string who = absl::StrCat("rank ", peer, " (pid ", peers_[peer].pid, ")");
+  if (link.said_goodbye) {
+    link.loss = absl::UnavailableError(absl::StrCat(who, " has left"));
+  } else if (absl::IsInvalidArgument(drained)) {
+    link.loss = Annotate(drained, who);
+  } else {
+    link.loss = absl::UnavailableError(absl::StrCat(who, " died"));
+  }
+  link.outbox.clear();
+  changed_.SignalAll();
+  return link.loss;
+}
+
+void Links::Watch() {
+  while (true) {
+    std::vector<pollfd> entries = {{poke_.get(), POLLIN, 0}};
+    std::vector<int> watched;
+    {
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+      for (int peer = 0; peer < world_size(); ++peer) {
+        if (peer == rank_ || !links_[peer].loss.ok()) continue;
+        const short sending = links_[peer].outbox.empty() ? 0 : POLLOUT;
+        entries.push_back({peers_[peer].socket.get(), static_cast<short>(POLLIN | sending), 0});
+        // Children that the peer forked hold its socket open beyond its death; a pidfd does not.
+        entries.push_back({peers_[peer].process.get(), POLLIN, 0});
+        watched.push_back(peer);
+      }
+    }
+    poll(entries.data(), entries.size(), -1);  // ended by Poke: it is no wait for an event to come
+    uint64_t pokes;
+    (void)!read(poke_.get(), &pokes, sizeof pokes);
+    for (size_t i = 0; i < watched.size(); ++i) {
+      if (entries[1 + 2 * i].revents == 0 && entries[2 + 2 * i].revents == 0) continue;
+      const bool process_ended = (entries[2 + 2 * i].revents & POLLIN) != 0;
+      if (auto loss = Examine(watched[i], process_ended)) on_loss_(watched[i], *loss);
+    }
+  }
+}
+
+}  // namespace pelton::shm

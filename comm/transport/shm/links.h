@@ -1,0 +1,94 @@
+// The open connections to the other ranks: what they have registered, and whether they live.
+#ifndef PELTON_COMM_TRANSPORT_SHM_LINKS_H_
+#define PELTON_COMM_TRANSPORT_SHM_LINKS_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/transport/shm/handshake.h"
+#include "comm/transport/shm/mapping.h"
+#include "comm/transport/shm/socket.h"
+#include "core/base/ids.h"
+#include "core/base/sync.h"
+#include "core/memory/region.h"
+
+namespace pelton::shm {
+
+// Keeps a thread that sleeps until a peer says something or is gone: a death is noticed at once and
+// costs the data path nothing. Ranks are those of the world. Threads: any. Owns: the connections,
+// the peers' registered memory and the thread.
+class Links {
+ public:
+  // Called once per lost peer, on the watching thread, with no lock held.
+  using LossObserver = std::function<void(int peer, const absl::Status& reason)>;
+
+  Links(int rank, std::vector<Peer> peers, LossObserver on_loss);
+  ~Links();  // tells the peers that this rank leaves in good order
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  pid_t pid(int peer) const { return peers_[peer].pid; }
+  // Whether `peer` may read this process's private memory.
+  bool reads_us(int peer) const { return peers_[peer].reads_us; }
+  int world_size() const { return static_cast<int>(peers_.size()); }
+
+  // Tells every peer of `region`; counted, so that several communicators may register it.
+  absl::Status Register(const Region& region);
+  void Deregister(RegionId region);
+  bool IsRegistered(RegionId region) const;
+  // What `peer` registered under this number; null while that has not come in. Blocks: never.
+  Mapping::Pointer FindRegion(int peer, RegionId region);
+
+  // Sends a communicator's control block to a member.
+  absl::Status SendArena(int peer, CommunicatorId id, Generation generation, int descriptor);
+  // The oldest one that came from `peer`. Blocks: until `deadline`. Errors: DeadlineExceeded; the
+  // reason why the peer is gone.
+  absl::StatusOr<Descriptor> TakeArena(int peer, CommunicatorId id, Generation generation,
+                                       absl::Time deadline);
+  // Why `peer` is gone; OK while it is there.
+  absl::Status LossOf(int peer) const;
+
+ private:
+  struct Outgoing {
+    Frame frame;
+    Descriptor attached;
+  };
+  struct Link {
+    std::map<uint32_t, Mapping::Pointer> regions;
+    std::deque<Message> arenas;
+    std::deque<Outgoing> outbox;  // what the socket did not take at once
+    bool said_goodbye = false;
+    absl::Status loss;
+  };
+
+  void Watch();
+  void Poke();
+  void Post(int peer, const Frame& frame, int attached) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Flush(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes in what `peer` has sent; the reason if it is gone.
+  absl::Status Drain(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeIn(int peer, Message message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<absl::Status> Examine(int peer, bool process_ended);
+
+  const int rank_;
+  const std::vector<Peer> peers_;
+  const pid_t owner_;  // a forked child must not speak in our name
+  const LossObserver on_loss_;
+  Descriptor poke_;  // an eventfd
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::pair<int, int>> registered_ ABSL_GUARDED_BY(mutex_);  // uses, descriptor
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread watcher_;
+};
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_LINKS_H_

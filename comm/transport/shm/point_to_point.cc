@@ -1,0 +1,193 @@
+#include "comm/transport/shm/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+constexpr uint64_t kStepBytes = uint64_t{256} << 10;
+
+uint64_t BytesOf(const Operation& operation) { return operation.count * SizeOf(operation.dtype); }
+
+}  // namespace
+
+PointToPoint::PointToPoint(const Context& context)
+    : context_(context),
+      posted_(context.world_size()),
+      seen_(context.world_size()),
+      unmatched_(context.world_size()),
+      is_blocked_(context.world_size()) {
+  pending_.reserve(limits::kMaxOperationsInFlight);
+}
+
+PointToPoint::~PointToPoint() {
+  for (const Pending& pending : pending_) {
+    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
+  }
+}
+
+absl::Status PointToPoint::Start(const Operation& operation, uint64_t ticket, std::byte* memory) {
+  Pending pending;
+  pending.operation = operation;
+  pending.ticket = ticket;
+  pending.memory = memory;
+  const bool is_private_send =
+      operation.kind == OperationKind::kSend && operation.source_region == kPrivateRegion;
+  const uint64_t bytes = BytesOf(operation);
+  if (is_private_send && bytes > 0 &&
+      !context_.links.reads_us(context_.world_ranks[operation.peer])) {
+    ASSIGN_OR_RETURN(pending.copy, Region::Create(bytes, "send"));
+    std::memcpy(pending.copy->data(), memory, bytes);
+    RETURN_IF_ERROR(context_.links.Register(*pending.copy));
+    pending.operation.set_source({pending.copy->id(), 0});
+  }
+  pending_.push_back(std::move(pending));
+  NoteOldest();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PointToPoint::Step(OnDone on_done) {
+  bool moved = false;
+  // Looked at once per step: a post that came in between must not pass by the oldest receive.
+  LookForPosts();
+  std::fill(is_blocked_.begin(), is_blocked_.end(), false);
+  for (size_t i = 0; i < pending_.size();) {
+    Pending& pending = pending_[i];
+    absl::Status status;
+    ASSIGN_OR_RETURN(const Outcome outcome, pending.operation.kind == OperationKind::kSend
+                                                ? StepSend(pending, &status)
+                                                : StepReceive(pending, &status));
+    moved |= outcome != Outcome::kWaiting;
+    if (outcome != Outcome::kDone) {
+      ++i;
+      continue;
+    }
+    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
+    on_done(pending.ticket, status);
+    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+    NoteOldest();
+  }
+  return moved;
+}
+
+void PointToPoint::Cancel(OnDone on_done, const absl::Status& reason) {
+  for (const Pending& pending : pending_) {
+    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
+    on_done(pending.ticket, reason);
+  }
+  pending_.clear();
+  NoteOldest();
+}
+
+void PointToPoint::NoteOldest() {
+  oldest_peer_.store(pending_.empty() ? kNoPeer : pending_.front().operation.peer,
+                     std::memory_order_relaxed);
+}
+
+Channel::Slot& PointToPoint::SlotOf(const Pending& pending) const {
+  const int peer = pending.operation.peer;
+  const bool sends = pending.operation.kind == OperationKind::kSend;
+  Channel& channel = sends ? context_.arena.channel(context_.rank, peer)
+                           : context_.arena.channel(peer, context_.rank);
+  return channel.slots[pending.index % kChannelDepth];
+}
+
+absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl::Status* status) {
+  const int peer = send.operation.peer;
+  if (!send.is_matched) {
+    send.index = posted_[peer];
+    Channel::Slot& slot = SlotOf(send);
+    const bool was_used = send.index >= kChannelDepth;
+    if (is_blocked_[peer] || (was_used && slot.answer.load() == Channel::kPending)) {
+      is_blocked_[peer] = true;  // later sends to it must not overtake
+      return Outcome::kWaiting;
+    }
+    send.operation.sequence = send.index + 1;
+    slot.post = send.operation;
+    slot.answer.store(Channel::kPending, std::memory_order_relaxed);
+    send.is_matched = true;
+    context_.arena.channel(context_.rank, peer).posted.store(++posted_[peer]);
+    context_.Ring(peer);
+    return Outcome::kMoved;
+  }
+  const Channel::Slot& slot = SlotOf(send);
+  switch (slot.answer.load()) {
+    case Channel::kPending:
+      return Outcome::kWaiting;
+    case Channel::kReceived:
+      return Outcome::kDone;
+    default:
+      *status = absl::InvalidArgumentError(absl::StrCat(
+          Describe(send.operation), ": ",
+          DifferenceOfPair(send.operation, Rank(context_.rank), slot.reply, Rank(peer))));
+      return Outcome::kDone;
+  }
+}
+
+void PointToPoint::LookForPosts() {
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    const uint64_t posted = context_.arena.channel(peer, context_.rank).posted.load();
+    for (; seen_[peer] < posted; ++seen_[peer]) unmatched_[peer].push_back(seen_[peer]);
+  }
+}
+
+// Finds the oldest post with the receive's tag that no earlier receive has taken.
+bool PointToPoint::Match(Pending& receive) {
+  const int peer = receive.operation.peer;
+  Channel& channel = context_.arena.channel(peer, context_.rank);
+  std::vector<uint64_t>& unmatched = unmatched_[peer];
+  for (auto index = unmatched.begin(); index != unmatched.end(); ++index) {
+    if (channel.slots[*index % kChannelDepth].post.tag != receive.operation.tag) continue;
+    receive.index = *index;
+    receive.is_matched = true;
+    unmatched.erase(index);
+    return true;
+  }
+  return false;
+}
+
+void PointToPoint::Answer(Pending& receive, Channel::Answer answer) {
+  Channel::Slot& slot = SlotOf(receive);
+  slot.reply = receive.operation;
+  slot.answer.store(answer);
+  receive.from = Reach();
+  context_.Ring(receive.operation.peer);
+}
+
+absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive,
+                                                                absl::Status* status) {
+  const int peer = receive.operation.peer;
+  if (!receive.is_matched && !Match(receive)) return Outcome::kWaiting;
+  const Operation& send = SlotOf(receive).post;
+  const uint64_t bytes = BytesOf(receive.operation);
+  if (receive.received_bytes == 0) {
+    const std::string difference =
+        DifferenceOfPair(send, Rank(peer), receive.operation, Rank(context_.rank));
+    if (!difference.empty()) {
+      receive.operation.sequence = send.sequence;
+      *status =
+          absl::InvalidArgumentError(absl::StrCat(Describe(receive.operation), ": ", difference));
+      Answer(receive, Channel::kDifferent);
+      return Outcome::kDone;
+    }
+    absl::StatusOr<Reach> from = ReachOf(context_, peer, send.source(), bytes);
+    if (absl::IsNotFound(from.status()))
+      return Outcome::kWaiting;  // its registration is on its way
+    ASSIGN_OR_RETURN(receive.from, std::move(from));
+  }
+  const uint64_t step = std::min(kStepBytes, bytes - receive.received_bytes);
+  RETURN_IF_ERROR(
+      receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step));
+  receive.received_bytes += step;
+  if (receive.received_bytes < bytes) return Outcome::kMoved;
+  Answer(receive, Channel::kReceived);
+  return Outcome::kDone;
+}
+
+}  // namespace pelton::shm

@@ -1,0 +1,73 @@
+// Send and receive.
+#ifndef PELTON_COMM_TRANSPORT_SHM_POINT_TO_POINT_H_
+#define PELTON_COMM_TRANSPORT_SHM_POINT_TO_POINT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "comm/transport/shm/context.h"
+#include "core/memory/region.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton::shm {
+
+// Runs a communicator's sends and receives. The sender posts into the channel towards its peer; the
+// receiver takes the oldest post with its tag, reads the data out of the sender's memory and
+// answers in the post's slot: S bytes read and written once. Threads: one at a time; oldest_peer()
+// by any. Owns: copies of private memory that a peer cannot read.
+class PointToPoint {
+ public:
+  // Called for each operation that ends, with its ticket.
+  using OnDone = absl::FunctionRef<void(uint64_t ticket, const absl::Status& status)>;
+
+  explicit PointToPoint(const Context& context);
+  ~PointToPoint();
+
+  bool is_idle() const { return pending_.empty(); }
+  // `memory` is what the operation reads or writes, in this process.
+  absl::Status Start(const Operation& operation, uint64_t ticket, std::byte* memory);
+  // Advances all by a bounded amount; true if anything moved. Errors: those that must abort the
+  // communicator.
+  absl::StatusOr<bool> Step(OnDone on_done);
+  void Cancel(OnDone on_done, const absl::Status& reason);
+
+  // The peer of the oldest one in flight, or kNoPeer.
+  int oldest_peer() const { return oldest_peer_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Pending {
+    Operation operation;
+    uint64_t ticket = 0;
+    std::byte* memory = nullptr;
+    std::unique_ptr<Region> copy;  // of what is sent, where the peer cannot read it itself
+    bool is_matched = false;       // a send: is posted; a receive: has found its send
+    uint64_t index = 0;            // in the channel
+    uint64_t received_bytes = 0;
+    Reach from;
+  };
+  enum class Outcome : uint8_t { kWaiting, kMoved, kDone };
+
+  absl::StatusOr<Outcome> StepSend(Pending& send, absl::Status* status);
+  absl::StatusOr<Outcome> StepReceive(Pending& receive, absl::Status* status);
+  void LookForPosts();
+  bool Match(Pending& receive);
+  Channel::Slot& SlotOf(const Pending& pending) const;
+  void Answer(Pending& receive, Channel::Answer answer);
+  void NoteOldest();
+
+  const Context& context_;
+  std::vector<Pending> pending_;                  // in launch order
+  std::vector<uint64_t> posted_;                  // sends to each peer
+  std::vector<uint64_t> seen_;                    // posts of each peer that were looked at
+  std::vector<std::vector<uint64_t>> unmatched_;  // posts of each peer without a receive
+  std::vector<bool> is_blocked_;                  // in this step: the channel to each peer is full
+  std::atomic<int> oldest_peer_ = kNoPeer;
+};
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_POINT_TO_POINT_H_

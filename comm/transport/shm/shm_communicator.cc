@@ -1,0 +1,215 @@
+#include "comm/transport/shm/shm_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "comm/transport/shm/futex.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+
+ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Context context,
+                                 OnClose on_close)
+    : id_(id),
+      generation_(generation),
+      context_(std::move(context)),
+      on_close_(std::move(on_close)),
+      abort_(context_),
+      collective_(context_),
+      point_to_point_(context_) {}
+
+ShmCommunicator::~ShmCommunicator() {
+  on_close_(this);
+  if (first_ != last_.load() || !point_to_point_.is_idle()) {
+    abort_.Throw(absl::CancelledError("closed with operations in flight"), /*is_death=*/false);
+  }
+  MutexLock lock(&mutex_);
+  for (const uint32_t region : registered_) context_.links.Deregister(RegionId(region));
+}
+
+absl::Status ShmCommunicator::Register(const Region& region) {
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(context_.links.Register(region));
+  registered_.insert(region.id().value());
+  return absl::OkStatus();
+}
+
+void ShmCommunicator::Deregister(RegionId region) {
+  MutexLock lock(&mutex_);
+  auto found = registered_.find(region.value());
+  if (found == registered_.end()) return;
+  registered_.erase(found);
+  context_.links.Deregister(region);
+}
+
+// A region that was never registered is private memory like any other.
+Location ShmCommunicator::Reachable(Location location, std::byte* address) const {
+  if (location.region == kPrivateRegion || context_.links.IsRegistered(location.region)) {
+    return location;
+  }
+  return {kPrivateRegion, reinterpret_cast<uintptr_t>(address)};
+}
+
+absl::Status ShmCommunicator::Prepare(Operation* operation, Queued* queued) const {
+  RETURN_IF_ERROR(CheckOperation(*operation, rank(), world_size()));
+  ASSIGN_OR_RETURN(const OperationMemory memory,
+                   ResolveOperation(*operation, rank(), world_size()));
+  operation->communicator = id_;
+  operation->generation = generation_;
+  operation->set_source(Reachable(operation->source(), memory.source));
+  operation->set_target(Reachable(operation->target(), memory.target));
+  queued->operation = *operation;
+  queued->source = memory.source;
+  queued->target = memory.target;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, Stream& stream) {
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError("stream: this transport works on host memory only");
+  }
+  if (abort_.is_thrown()) {
+    return abort_.Reason().value_or(absl::AbortedError("a rank is aborting"));
+  }
+  Record& record = records_[next_ticket_ % kRecords];
+  if (!record.is_done) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", context_.rank, ": ", kRecords, " operations are in flight"));
+  }
+  Operation checked = operation;
+  Queued queued;
+  RETURN_IF_ERROR(Prepare(&checked, &queued));
+  queued.ticket = next_ticket_;
+  if (IsPointToPoint(operation.kind)) {
+    std::byte* const memory =
+        operation.kind == OperationKind::kSend ? queued.source : queued.target;
+    RETURN_IF_ERROR(point_to_point_.Start(queued.operation, queued.ticket, memory));
+  } else {
+    queue_[last_.load() % kRecords] = queued;
+    last_.fetch_add(1);
+  }
+  record = {next_ticket_, false, absl::OkStatus()};
+  const Completion completion{next_ticket_++};
+  Progress();  // shows it to the peers at once
+  return completion;
+}
+
+bool ShmCommunicator::Progress() {
+  if (abort_.is_thrown()) return ProgressAborted();
+  const bool moved = AdvanceCollectives();
+  return (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
+}
+
+bool ShmCommunicator::AdvanceCollectives() {
+  if (!collective_.is_active()) {
+    if (first_ == last_.load(std::memory_order_relaxed)) return false;
+    const Queued& next = queue_[first_ % kRecords];
+    collective_.Start(next.operation, next.source, next.target);
+  }
+  bool done = false;
+  absl::Status status;
+  const bool moved = collective_.Step(&done, &status);
+  if (!done) return moved;
+  const bool is_fatal = !status.ok() && !absl::IsInvalidArgument(status);
+  if (is_fatal) {
+    abort_.Throw(status, /*is_death=*/false);
+    return true;
+  }
+  Complete(queue_[first_++ % kRecords].ticket, status);
+  return true;
+}
+
+bool ShmCommunicator::AdvancePointToPoint() {
+  absl::StatusOr<bool> moved = point_to_point_.Step(
+      [this](uint64_t ticket, const absl::Status& status) { Complete(ticket, status); });
+  if (moved.ok()) return *moved;
+  abort_.Throw(moved.status(), /*is_death=*/false);
+  return true;
+}
+
+void ShmCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
+  records_[ticket % kRecords] = {ticket, true, status};
+}
+
+bool ShmCommunicator::ProgressAborted() {
+  const bool in_flight = first_ != last_.load() || !point_to_point_.is_idle();
+  if (!in_flight) return false;
+  const std::optional<absl::Status> reason = abort_.Reason();
+  if (!reason) return false;
+  if (abort_.IsDeath()) {
+    const bool moved = AdvanceCollectives();
+    if (moved || (!point_to_point_.is_idle() && AdvancePointToPoint())) return true;
+  }
+  if (!abort_.IsQuiet()) return false;
+  FailAll(*reason);
+  return true;
+}
+
+void ShmCommunicator::FailAll(const absl::Status& reason) {
+  collective_.Cancel();
+  while (first_ != last_.load()) Complete(queue_[first_++ % kRecords].ticket, reason);
+  point_to_point_.Cancel(
+      [this](uint64_t ticket, const absl::Status& status) { Complete(ticket, status); }, reason);
+}
+
+OperationRunner::State ShmCommunicator::Query(Completion completion) {
+  const Record& record = records_[completion.ticket % kRecords];
+  if (completion.ticket == 0 || record.ticket != completion.ticket) {
+    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
+                                                          " is not one of the last ", kRecords))};
+  }
+  if (!record.is_done && abort_.is_thrown()) ProgressAborted();
+  return {record.is_done, record.status};
+}
+
+void ShmCommunicator::Park(absl::Time until) {
+  RankBlock& block = context_.arena.rank(context_.rank);
+  std::atomic<uint32_t>& parked = context_.arena.header().parked;
+  const uint32_t rings = block.doorbell.load();
+  // Whoever shows something after this rings; what was shown before, Progress finds.
+  block.parked.store(1);
+  parked.fetch_add(1);
+  if (!wake_.exchange(false) && !Progress()) {
+    FutexWait(block.doorbell, rings, until - Clock::Real().Now());
+    wake_.store(false);
+  }
+  parked.fetch_sub(1);
+  block.parked.store(0);
+}
+
+void ShmCommunicator::Wake() {
+  wake_.store(true);
+  RankBlock& block = context_.arena.rank(context_.rank);
+  if (block.parked.load() == 0) return;
+  block.doorbell.fetch_add(1);
+  FutexWake(block.doorbell);
+}
+
+void ShmCommunicator::Abort(const absl::Status& reason) {
+  abort_.Throw(reason, /*is_death=*/false);
+}
+
+void ShmCommunicator::Lose(int world_rank, const absl::Status& reason) {
+  const std::vector<int>& members = context_.world_ranks;
+  if (std::find(members.begin(), members.end(), world_rank) == members.end()) return;
+  abort_.Throw(reason, /*is_death=*/true);
+}
+
+std::vector<Rank> ShmCommunicator::Missing() const {
+  std::vector<Rank> missing;
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    if (context_.arena.rank(peer).arrived.load() < collective_.sequence()) {
+      missing.emplace_back(peer);
+    }
+  }
+  if (missing.empty() && point_to_point_.oldest_peer() != kNoPeer) {
+    missing.emplace_back(point_to_point_.oldest_peer());
+  }
+  return missing;
+}
+
+}  // namespace pelton::shm

@@ -1,0 +1,90 @@
+// One rank's end of a group of ranks on one host.
+#ifndef PELTON_COMM_TRANSPORT_SHM_SHM_COMMUNICATOR_H_
+#define PELTON_COMM_TRANSPORT_SHM_SHM_COMMUNICATOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/transport/shm/abort.h"
+#include "comm/transport/shm/collective.h"
+#include "comm/transport/shm/context.h"
+#include "comm/transport/shm/point_to_point.h"
+#include "core/base/limits.h"
+#include "core/base/sync.h"
+
+namespace pelton::shm {
+
+// Threads and contract: as Communicator. Owns: its part of the control block, and the operations in
+// flight.
+class ShmCommunicator final : public Communicator {
+ public:
+  using OnClose = std::function<void(ShmCommunicator*)>;
+
+  ShmCommunicator(CommunicatorId id, Generation generation, Context context, OnClose on_close);
+  ~ShmCommunicator() override;
+
+  Rank rank() const override { return Rank(context_.rank); }
+  WorldSize world_size() const override { return WorldSize(context_.world_size()); }
+  CommunicatorId id() const override { return id_; }
+  absl::Status Register(const Region& region) override;
+  void Deregister(RegionId region) override;
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  void Park(absl::Time until) override;
+  void Wake() override;
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override;
+
+  // If `world_rank` is a member: it is gone, so this communicator is, too. Threads: any.
+  void Lose(int world_rank, const absl::Status& reason);
+
+ private:
+  static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
+  struct Record {
+    uint64_t ticket = 0;
+    bool is_done = true;
+    absl::Status status;
+  };
+  struct Queued {
+    Operation operation;
+    uint64_t ticket;
+    std::byte* source;
+    std::byte* target;
+  };
+
+  absl::Status Prepare(Operation* operation, Queued* queued) const;
+  Location Reachable(Location location, std::byte* address) const;
+  bool AdvanceCollectives();
+  bool AdvancePointToPoint();
+  bool ProgressAborted();
+  void FailAll(const absl::Status& reason);
+  void Complete(uint64_t ticket, const absl::Status& status);
+
+  const CommunicatorId id_;
+  const Generation generation_;
+  const Context context_;
+  const OnClose on_close_;
+  AbortSwitch abort_;
+  Collective collective_;
+  PointToPoint point_to_point_;
+  uint64_t next_ticket_ = 1;
+  std::array<Record, kRecords> records_;  // by ticket
+  // Collectives that wait for their turn, and the one that runs (at first_).
+  std::array<Queued, kRecords> queue_;
+  uint64_t first_ = 0;
+  std::atomic<uint64_t> last_ = 0;
+  std::atomic<bool> wake_ = false;
+  mutable Mutex mutex_;
+  std::multiset<uint32_t> registered_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_SHM_COMMUNICATOR_H_

@@ -1,0 +1,210 @@
+// Ranks as processes: what threads cannot show.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/transport/shm/shm_transport.h"
+#include "comm/transport/shm/test_processes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton::shm {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+// One rank's world: a transport and a communicator of everyone.
+struct End {
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Communicator> communicator;
+};
+
+absl::StatusOr<End> MakeEnd(const TransportOptions& options) {
+  End end;
+  auto transport = MakeShmTransport(options);
+  if (!transport.ok()) return transport.status();
+  end.transport = *std::move(transport);
+  auto communicator =
+      end.transport->Open(CommunicatorId(1), Group::World(options.world_size), Soon());
+  if (!communicator.ok()) return communicator.status();
+  end.communicator = *std::move(communicator);
+  return end;
+}
+
+// Value of element i of rank r: sums of them are exact.
+float ValueOf(int rank, size_t i) { return static_cast<float>((i % 1000) * (rank + 1)); }
+
+// "" if an in-place allreduce of `data` gives the sum.
+std::string CheckSum(Communicator& communicator, float* data, size_t count) {
+  const int rank = communicator.rank().value();
+  const int n = communicator.world_size().value();
+  for (size_t i = 0; i < count; ++i) data[i] = ValueOf(rank, i);
+  const Tensor tensor{data, count, DType::kFloat32};
+  auto completion = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+  if (!completion.ok()) return std::string(completion.status().message());
+  const absl::Status status = Await(communicator, *completion, Soon());
+  if (!status.ok()) return std::string(status.message());
+  for (size_t i = 0; i < count; ++i) {
+    const float want = static_cast<float>(i % 1000) * static_cast<float>(n * (n + 1) / 2);
+    if (data[i] != want) return absl::StrCat("element ", i, " of ", count, " is ", data[i]);
+  }
+  return "";
+}
+
+constexpr size_t kCounts[] = {1, 1000, 4096, 100'001, 1 << 20, (3 << 20) + 7};
+
+TEST(ShmProcessTest, AllReduceInRegionsGivesTheSum) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    auto region = Region::Create((size_t{4} << 20) * sizeof(float), "test").value();
+    if (!end->communicator->Register(*region).ok()) return "Register";
+    for (const size_t count : kCounts) {
+      const std::string wrong =
+          CheckSum(*end->communicator, reinterpret_cast<float*>(region->data()) + 3, count);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+TEST(ShmProcessTest, AllReduceOfPrivateMemoryGivesTheSum) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    std::vector<float> data(size_t{4} << 20);
+    for (const size_t count : kCounts) {
+      const std::string wrong = CheckSum(*end->communicator, data.data() + 1, count);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+TEST(ShmProcessTest, ARankMayBeInARegionAndAnotherInPrivateMemory) {
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    auto region = Region::Create((size_t{4} << 20) * sizeof(float), "test").value();
+    std::vector<float> own(size_t{4} << 20);
+    // Rank 0's region is never registered in every other turn.
+    if (!end->communicator->Register(*region).ok()) return "Register";
+    float* const shared = reinterpret_cast<float*>(region->data());
+    for (const size_t count : kCounts) {
+      float* const data = options.rank == Rank(0) ? shared : own.data();
+      const std::string wrong = CheckSum(*end->communicator, data, count);
+      if (!wrong.empty()) return wrong;
+    }
+    end->communicator->Deregister(region->id());
+    return CheckSum(*end->communicator, shared, size_t{1} << 20);
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+// The inodes of the sockets that a process holds.
+std::set<std::string> SocketsOf(pid_t pid) {
+  std::set<std::string> inodes;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"))) {
+    std::error_code closed_meanwhile;
+    const std::string target = std::filesystem::read_symlink(entry.path(), closed_meanwhile);
+    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  return inodes;
+}
+
+// How many of these Unix sockets the kernel still has.
+int StillThere(const std::set<std::string>& inodes) {
+  std::ifstream sockets("/proc/net/unix");
+  int count = 0;
+  for (std::string line; std::getline(sockets, line);) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (fields.size() > 6 && inodes.contains(fields[6])) ++count;
+  }
+  return count;
+}
+
+TEST(ShmProcessTest, AKilledRankIsNamedByAllSurvivorsAndNothingStays) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    const size_t count = size_t{16} << 20;
+    auto region = Region::Create(count * sizeof(float), "test").value();
+    if (!end->communicator->Register(*region).ok()) return "Register";
+    const Tensor tensor{region->data(), count, DType::kFloat32};
+    Processes::Mark(options.rank.value());
+    while (true) {  // until rank 1 is killed
+      auto completion = AllReduce(*end->communicator, tensor, tensor, ReduceOp::kMax);
+      const absl::Status status =
+          completion.ok() ? Await(*end->communicator, *completion, Soon()) : completion.status();
+      if (!status.ok()) return std::string(status.message());
+      Processes::Mark(options.rank.value());
+    }
+  });
+  processes.AwaitMark(1, 4);
+  const std::set<std::string> sockets = SocketsOf(processes.pid(1));
+  EXPECT_EQ(StillThere(sockets), 2);
+  const absl::Time killed_at = absl::Now();
+  kill(processes.pid(1), SIGKILL);
+  const std::string who = absl::StrCat("rank 1 (pid ", processes.pid(1), ") died");
+  EXPECT_THAT(processes.Join(0), HasSubstr(who));
+  EXPECT_THAT(processes.Join(2), HasSubstr(who));
+  EXPECT_LT(absl::Now() - killed_at, absl::Seconds(10));
+  EXPECT_EQ(processes.Join(1), "rank 1: signal 9");
+  EXPECT_EQ(StillThere(sockets), 0);
+}
+
+TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    Processes::Mark(options.rank.value());
+    if (options.rank == Rank(1)) {
+      // A data loader's worker: inherits the sockets, and outlives its parent for a while.
+      if (fork() == 0) alarm(20);
+      while (true) pause();
+    }
+    auto completion = Barrier(*end->communicator);
+    return std::string(Await(*end->communicator, *completion, Soon()).message());
+  });
+  processes.AwaitMark(0, 1);
+  processes.AwaitMark(1, 1);
+  kill(processes.pid(1), SIGKILL);
+  const absl::Time killed_at = absl::Now();
+  EXPECT_THAT(processes.Join(0), HasSubstr("rank 1"));
+  EXPECT_LT(absl::Now() - killed_at, absl::Seconds(10));
+}
+
+TEST(ShmProcessTest, ARankThatLeavesInGoodOrderIsNamed) {
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    std::vector<float> data(1000);
+    const std::string wrong = CheckSum(*end->communicator, data.data(), data.size());
+    if (!wrong.empty() || options.rank == Rank(1)) return wrong;
+    const absl::StatusOr<Completion> completion = Barrier(*end->communicator);
+    if (!completion.ok()) return std::string(completion.status().message());
+    return std::string(Await(*end->communicator, *completion, Soon()).message());
+  });
+  EXPECT_THAT(processes.Join(0), HasSubstr("has left"));
+  EXPECT_THAT(processes.Join(1), IsEmpty());
+}
+
+}  // namespace
+}  // namespace pelton::shm

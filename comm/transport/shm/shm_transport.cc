@@ -1,0 +1,147 @@
+#include "comm/transport/shm/shm_transport.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/transport/shm/futex.h"
+#include "comm/transport/shm/handshake.h"
+#include "comm/transport/shm/links.h"
+#include "comm/transport/shm/shm_communicator.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+namespace shm {
+namespace {
+
+// How often a rank that waits for others to open looks whether they are still alive.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(50);
+
+// Threads: as Transport. Owns: the links, and through them the watching thread.
+class ShmTransport final : public Transport {
+ public:
+  ShmTransport(Rank rank, std::vector<Peer> peers)
+      : rank_(rank.value()),
+        links_(rank.value(), std::move(peers),
+               [this](int peer, const absl::Status& reason) { Lose(peer, reason); }) {}
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
+                                                     absl::Time deadline) override {
+    RETURN_IF_ERROR(CheckGroup(group));
+    const std::string what =
+        absl::StrCat("shm: rank ", rank_, ": opening communicator ", id.value());
+    absl::StatusOr<Arena> arena = ShareArena(id, group, deadline);
+    if (!arena.ok()) return Annotate(arena.status(), what);
+    absl::Status joined = Join(*arena, group, deadline);
+    if (!joined.ok()) return Annotate(joined, what);
+    Context context{*arena, links_, group.RankOf(Rank(rank_))->value(), {}};
+    for (const Rank member : group.members) context.world_ranks.push_back(member.value());
+    auto communicator =
+        std::make_unique<ShmCommunicator>(id, group.generation, std::move(context),
+                                          [this](ShmCommunicator* closed) { Forget(closed); });
+    Remember(communicator.get());
+    return communicator;
+  }
+
+  void Abort(const absl::Status& reason) override {
+    MutexLock lock(&mutex_);
+    for (ShmCommunicator* communicator : open_) communicator->Abort(reason);
+  }
+
+ private:
+  absl::Status CheckGroup(const Group& group) const {
+    if (!group.RankOf(Rank(rank_))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group: rank ", rank_, " is not one of its members"));
+    }
+    for (const Rank member : group.members) {
+      if (member.value() >= 0 && member.value() < links_.world_size()) continue;
+      return absl::InvalidArgumentError(absl::StrCat("group: rank ", member.value(),
+                                                     " is not in [0, ", links_.world_size(), ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  // The group's rank 0 makes the control block and hands it to the others.
+  absl::StatusOr<Arena> ShareArena(CommunicatorId id, const Group& group, absl::Time deadline) {
+    const int first = group.members[0].value();
+    Descriptor memory;
+    if (first == rank_) {
+      ASSIGN_OR_RETURN(memory, Arena::Create(id, group.generation, group.size()));
+      for (const Rank member : group.members) {
+        if (member.value() == rank_) continue;
+        RETURN_IF_ERROR(links_.SendArena(member.value(), id, group.generation, memory.get()));
+      }
+    } else {
+      ASSIGN_OR_RETURN(memory, links_.TakeArena(first, id, group.generation, deadline));
+    }
+    return Arena::Map(memory.get(), id, group.generation, group.size());
+  }
+
+  // Waits until every member has mapped it.
+  absl::Status Join(const Arena& arena, const Group& group, absl::Time deadline) {
+    std::atomic<uint32_t>& joined = arena.header().joined;
+    arena.rank(group.RankOf(Rank(rank_))->value()).joined.store(1);
+    joined.fetch_add(1);
+    FutexWake(joined);
+    while (true) {
+      const uint32_t count = joined.load();
+      if (count == group.members.size()) return absl::OkStatus();
+      std::vector<int> missing;
+      for (int i = 0; i < group.size().value(); ++i) {
+        const int member = group.members[i].value();
+        if (arena.rank(i).joined.load() != 0) continue;
+        RETURN_IF_ERROR(links_.LossOf(member));
+        missing.push_back(member);
+      }
+      const absl::Duration left = deadline - Clock::Real().Now();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not opened it"));
+      }
+      FutexWait(joined, count, std::min(left, kLookInterval));
+    }
+  }
+
+  void Remember(ShmCommunicator* communicator) {
+    MutexLock lock(&mutex_);
+    open_.push_back(communicator);
+    for (int peer = 0; peer < links_.world_size(); ++peer) {
+      // It may have died before we were in the list.
+      const absl::Status loss = links_.LossOf(peer);
+      if (!loss.ok()) communicator->Lose(peer, loss);
+    }
+  }
+
+  void Forget(ShmCommunicator* communicator) {
+    MutexLock lock(&mutex_);
+    open_.erase(std::find(open_.begin(), open_.end(), communicator));
+  }
+
+  void Lose(int peer, const absl::Status& reason) {
+    MutexLock lock(&mutex_);
+    for (ShmCommunicator* communicator : open_) communicator->Lose(peer, reason);
+  }
+
+  const int rank_;
+  Mutex mutex_;
+  std::vector<ShmCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+  Links links_;  // last: its thread uses the others
+};
+
+}  // namespace
+}  // namespace shm
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransport(const TransportOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<shm::Peer> peers, shm::MeetPeers(options));
+  return std::make_unique<shm::ShmTransport>(options.rank, std::move(peers));
+}
+
+REGISTER_TRANSPORT(shm, "shared memory between the ranks of one host", MakeShmTransport);
+
+}  // namespace pelton

@@ -1,0 +1,168 @@
+#include "comm/transport/shm/socket.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::shm {
+namespace {
+
+constexpr size_t kMaxPayloadBytes = 4096;
+constexpr int kSocketType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+
+absl::Status SystemError(absl::string_view call) {
+  return absl::UnavailableError(absl::StrCat(call, ": ", std::strerror(errno)));
+}
+
+// The abstract namespace: a name that begins with a zero byte.
+socklen_t FillAddress(const std::string& address, sockaddr_un* out) {
+  out->sun_family = AF_UNIX;
+  const size_t length = std::min(address.size(), sizeof out->sun_path - 1);
+  std::memcpy(out->sun_path + 1, address.data(), length);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+absl::Status WaitReadable(int descriptor, absl::Time deadline) {
+  while (true) {
+    const int64_t left_ms = absl::ToInt64Milliseconds(
+        std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999));
+    pollfd entry{descriptor, POLLIN, 0};
+    const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, INT_MAX)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready == 0) return absl::DeadlineExceededError("no message came");
+    if (errno != EINTR) return SystemError("poll");
+  }
+}
+
+Descriptor AttachedTo(msghdr& header) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(control), sizeof number);
+    return Descriptor(number);
+  }
+  return Descriptor();
+}
+
+}  // namespace
+
+std::string RandomAddress() {
+  char bytes[16];
+  size_t filled = 0;
+  while (filled < sizeof bytes) {
+    const ssize_t got = getrandom(bytes + filled, sizeof bytes - filled, 0);
+    if (got > 0) filled += static_cast<size_t>(got);
+  }
+  return absl::StrCat("pelton-", absl::BytesToHexString(absl::string_view(bytes, sizeof bytes)));
+}
+
+absl::StatusOr<Descriptor> Listen(const std::string& address, int backlog) {
+  Descriptor listener(socket(AF_UNIX, kSocketType, 0));
+  if (!listener.is_open()) return SystemError("socket");
+  sockaddr_un name{};
+  const socklen_t length = FillAddress(address, &name);
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&name), length) != 0) {
+    return SystemError("bind");
+  }
+  if (listen(listener.get(), backlog) != 0) return SystemError("listen");
+  return listener;
+}
+
+absl::StatusOr<Descriptor> Connect(const std::string& address) {
+  Descriptor connection(socket(AF_UNIX, kSocketType, 0));
+  if (!connection.is_open()) return SystemError("socket");
+  sockaddr_un name{};
+  const socklen_t length = FillAddress(address, &name);
+  if (connect(connection.get(), reinterpret_cast<sockaddr*>(&name), length) != 0) {
+    return SystemError("connect");
+  }
+  return connection;
+}
+
+absl::StatusOr<Descriptor> Accept(int listener, absl::Time deadline) {
+  while (true) {
+    RETURN_IF_ERROR(WaitReadable(listener, deadline));
+    Descriptor connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection.is_open()) return connection;
+    if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) return SystemError("accept");
+  }
+}
+
+absl::StatusOr<Credentials> PeerOf(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return SystemError("SO_PEERCRED");
+  }
+  return Credentials{credentials.pid, credentials.uid};
+}
+
+absl::Status Send(int socket, const Frame& frame, absl::string_view payload, int attached) {
+  iovec parts[2] = {{const_cast<Frame*>(&frame), sizeof frame},
+                    {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr header{};
+  header.msg_iov = parts;
+  header.msg_iovlen = payload.empty() ? 1 : 2;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (attached >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &attached, sizeof attached);
+  }
+  while (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == ETOOMANYREFS) {
+      return absl::ResourceExhaustedError("the peer's queue is full");
+    }
+    return SystemError("sendmsg");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
+  Message message;
+  char payload[kMaxPayloadBytes];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  while (true) {
+    iovec parts[2] = {{&message.frame, sizeof message.frame}, {payload, sizeof payload}};
+    msghdr header{};
+    header.msg_iov = parts;
+    header.msg_iovlen = 2;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got == 0) return absl::UnavailableError("the connection was closed");
+    if (got < 0 && errno == EAGAIN) {
+      RETURN_IF_ERROR(WaitReadable(socket, deadline));
+      continue;
+    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError("recvmsg");
+    message.attached = AttachedTo(header);
+    if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
+        (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      return absl::InvalidArgumentError("malformed message");
+    }
+    message.payload.assign(payload, static_cast<size_t>(got) - sizeof(Frame));
+    return message;
+  }
+}
+
+}  // namespace pelton::shm

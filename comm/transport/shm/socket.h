@@ -1,0 +1,62 @@
+// Unix sockets that keep message boundaries and carry file descriptors.
+#ifndef PELTON_COMM_TRANSPORT_SHM_SOCKET_H_
+#define PELTON_COMM_TRANSPORT_SHM_SOCKET_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "comm/transport/shm/descriptor.h"
+
+namespace pelton::shm {
+
+// What ranks tell each other over their sockets; which fields count depends on the type.
+struct Frame {
+  enum Type : uint32_t { kHello = 1, kProof, kRegister, kDeregister, kOpen, kGoodbye };
+  uint32_t magic = kMagic;
+  uint32_t type = 0;
+  int32_t rank = 0;
+  uint32_t region = 0;
+  uint32_t communicator = 0;
+  uint32_t generation = 0;
+  uint64_t address = 0;        // of `private_nonce` in the sender's memory
+  uint64_t shared_nonce = 0;   // to be read in memory that was passed
+  uint64_t private_nonce = 0;  // to be read across processes
+
+  static constexpr uint32_t kMagic = 0x504C5402;
+};
+
+struct Message {
+  Frame frame;
+  std::string payload;
+  Descriptor attached;  // may be closed
+};
+
+struct Credentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+// A name in the abstract namespace, which vanishes with its socket; 128 random bits.
+std::string RandomAddress();
+
+// All of these: Errors: Unavailable: the kernel says no, or the peer closed; DeadlineExceeded.
+absl::StatusOr<Descriptor> Listen(const std::string& address, int backlog);
+absl::StatusOr<Descriptor> Connect(const std::string& address);
+// Blocks: until `deadline`.
+absl::StatusOr<Descriptor> Accept(int listener, absl::Time deadline);
+absl::StatusOr<Credentials> PeerOf(int socket);
+
+// Blocks: never. Errors: also ResourceExhausted: the peer's queue is full, try again later.
+absl::Status Send(int socket, const Frame& frame, absl::string_view payload = "",
+                  int attached = -1);
+// Blocks: until `deadline`; never if that is in the past. Errors: also InvalidArgument: malformed.
+absl::StatusOr<Message> Receive(int socket, absl::Time deadline);
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_SOCKET_H_
