@@ -1,0 +1,50 @@
+#include "comm/transport/fault/fault_transport.h"
+
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace pelton {
+
+absl::StatusOr<Completion> FaultCommunicator::Launch(const Operation& operation, Stream& stream) {
+  absl::Status fault;
+  {
+    MutexLock lock(&mutex_);
+    fault = dice_.OnLaunch();
+  }
+  if (absl::IsUnavailable(fault)) wrapped_->Abort(fault);
+  RETURN_IF_ERROR(fault);
+  return wrapped_->Launch(operation, stream);
+}
+
+bool FaultCommunicator::Progress() {
+  {
+    MutexLock lock(&mutex_);
+    if (dice_.SkipsProgress()) return false;
+  }
+  return wrapped_->Progress();
+}
+
+void FaultCommunicator::Wake() {
+  {
+    MutexLock lock(&mutex_);
+    if (dice_.DropsWake()) return;
+  }
+  wrapped_->Wake();
+}
+
+std::unique_ptr<Communicator> WithFaults(std::unique_ptr<Communicator> wrapped,
+                                         const FaultPlan& plan) {
+  const uint64_t stream =
+      (uint64_t{wrapped->id().value()} << 32) + static_cast<uint64_t>(wrapped->rank().value());
+  return std::make_unique<FaultCommunicator>(std::move(wrapped), plan, stream);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> FaultTransport::Open(CommunicatorId id,
+                                                                   const Group& group,
+                                                                   absl::Time deadline) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, wrapped_->Open(id, group, deadline));
+  return WithFaults(std::move(opened), plan_);
+}
+
+}  // namespace pelton
