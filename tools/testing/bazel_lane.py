@@ -1,0 +1,113 @@
+"""Lanes that Bazel runs."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.testing.environment import LOGS, Settings, output_base, run
+from tools.testing.result import Result
+
+
+@dataclass(frozen=True)
+class BazelLane:
+    """`bazel test` (or `build`) of some targets under one configuration.
+
+    Attributes:
+      name: of the lane, its log and its output base.
+      targets: patterns.
+      flags: of the configuration.
+      verb: "test"; or "build", which is one case, or as many failures as targets that do not build.
+      own_output_base: False shares the output base that plain `bazel` uses in this checkout.
+      timeout_s: for the whole lane, from clean.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    verb: str = "test"
+    own_output_base: bool = True
+    timeout_s: float = 1500
+
+    def __call__(self, settings: Settings) -> Result:
+        """Runs the lane; every target that should have given a result and did not is a failure."""
+        events = LOGS / f"{self.name}.events.json"
+        log = LOGS / f"{self.name}.log"
+        options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
+        options.append("--experimental_convenience_symlinks=ignore")
+        if self.verb == "test":
+            options += [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+            options += ["--test_timeout=7200"] if settings.long else []
+        command = [*self._bazel(), self.verb, *options, *self.flags, "--", *self.targets]
+        status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
+        result = Result()
+        if self.verb == "test":
+            count_tests(read_events(events), result)
+        else:
+            count_build(read_events(events), result)
+        if status != 0 and not result.failures:
+            result.add(f"bazel {self.verb} ended with status {status}", succeeded=False)
+        run([*self._bazel(), "shutdown"], log, timeout_s=60, settings=settings)
+        return result
+
+    def _bazel(self) -> list[str]:
+        return ["bazel", f"--output_base={output_base(self.name)}"] if self.own_output_base else ["bazel"]
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Events of one invocation; none if it did not get that far."""
+    if path.exists():
+        for line in path.read_text(errors="replace").splitlines():
+            if line.strip():
+                yield json.loads(line)
+
+
+def count_tests(events: Iterator[dict[str, Any]], result: Result) -> None:
+    """Counts the cases of each test target; a target without a result, or one that ended badly, is a failure."""
+    expected: set[str] = set()
+    seen: dict[str, tuple[str, Path | None]] = {}
+    for event in events:
+        identity = event.get("id", {})
+        if "targetConfigured" in identity and "testSize" in event.get("configured", {}):
+            expected.add(identity["targetConfigured"]["label"])
+        if "testResult" in identity and "testResult" in event:
+            label = identity["testResult"]["label"]
+            seen[label] = (event["testResult"].get("status", "NO_STATUS"), _junit_file(event["testResult"]))
+        if event.get("aborted") and "pattern" in identity:
+            result.add(f"{identity['pattern']}: {event['aborted'].get('description', '')}", succeeded=False)
+    for label in sorted(expected | set(seen)):
+        status, junit = seen.get(label, ("NOT_BUILT", None))
+        failed_before = result.failed
+        counted = junit is not None and result.add_junit(junit)
+        ended_well = status in ("PASSED", "FLAKY")
+        if not ended_well and result.failed == failed_before:
+            result.add(f"{label}: {status}", succeeded=False)
+        elif ended_well and not counted:
+            result.add(label, succeeded=True)
+
+
+def count_build(events: Iterator[dict[str, Any]], result: Result) -> None:
+    """Counts a build as one case, or each target that was to be built and was not as a failure."""
+    expected: set[str] = set()
+    built: set[str] = set()
+    for event in events:
+        identity = event.get("id", {})
+        if "targetConfigured" in identity:
+            expected.add(identity["targetConfigured"]["label"])
+        if "targetCompleted" in identity and event.get("completed", {}).get("success"):
+            built.add(identity["targetCompleted"]["label"])
+    for label in sorted(expected - built):
+        result.add(f"{label}: not built", succeeded=False)
+    if expected and expected == built:
+        result.add("everything builds", succeeded=True)
+
+
+def _junit_file(test_result: dict[str, Any]) -> Path | None:
+    for output in test_result.get("testActionOutput", []):
+        if output.get("name") == "test.xml":
+            return Path(urllib.parse.unquote(urllib.parse.urlparse(output.get("uri", "")).path))
+    return None

@@ -1,0 +1,80 @@
+"""The lanes, in the order in which they run: what fails fast comes first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tools.testing.bazel_lane import BazelLane
+from tools.testing.environment import LOGS, PYTHON, ROOT, Settings, output_base, run
+from tools.testing.result import Result
+
+Lane = Callable[[Settings], Result]
+
+# The sanitizers and clang leave out what includes PyTorch's headers: a unit of it takes half a minute to compile,
+# and its extension module would need the sanitizer's runtime preloaded into Python.
+NATIVE = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...")
+SANITIZED = ("//core/...", "//comm/...", "//algorithms/...")
+
+
+@dataclass(frozen=True)
+class CommandLane:
+    """Commands, each of which is one case."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    timeout_s: float = 600
+
+    def __call__(self, settings: Settings) -> Result:
+        """Runs all of them, also after one that fails."""
+        result = Result()
+        for command in self.commands:
+            status = run(command, LOGS / f"{self.name}.log", timeout_s=self.timeout_s, settings=settings)
+            result.add(f"{' '.join(command)} (status {status})", succeeded=status == 0)
+        return result
+
+
+def python_tests(settings: Settings) -> Result:
+    """pytest over tests/python, with real processes."""
+    report = LOGS / "python.xml"
+    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={report}"]
+    status = run(command, LOGS / "python.log", timeout_s=14400 if settings.long else 900, settings=settings)
+    result = Result()
+    result.add_junit(report)
+    if status != 0 and not result.failures:
+        result.add(f"pytest ended with status {status}", succeeded=False)
+    return result
+
+
+def _outside() -> CommandLane:
+    """The C++ example, built by a workspace of its own."""
+    command = (f"{ROOT}/examples/cpp_runtime/run", str(output_base("outside")))
+    return CommandLane("outside", (command,))
+
+
+def _lint() -> CommandLane:
+    sources = ("tools", "torch_bindings", "tests/python")
+    return CommandLane(
+        "lint",
+        (
+            (PYTHON, "tools/lint/run"),
+            (PYTHON, "-m", "ruff", "check", "."),
+            (PYTHON, "-m", "mypy", *[source for source in sources if (ROOT / source).exists()]),
+        ),
+    )
+
+
+LANES: dict[str, Lane] = {
+    "lint": _lint(),
+    "gcc": BazelLane("gcc", ("//...",), own_output_base=False),
+    "python": python_tests,
+    "clang": BazelLane("clang", NATIVE, ("--config=clang",), verb="build"),
+    "asan": BazelLane("asan", SANITIZED, ("--config=asan", "--build_tests_only", "--test_tag_filters=-noasan")),
+    "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only", "--test_tag_filters=-notsan")),
+    "outside": _outside(),
+}
+QUICK = ("lint", "gcc", "python")
+
+if __name__ == "__main__":
+    sys.exit("run tools/test")

@@ -1,0 +1,80 @@
+"""Runs the lanes in turn and ends with one line: N passed, N failed. Started by tools/test."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.testing import lanes  # noqa: E402
+from tools.testing.environment import LOGS, ROOT, Settings  # noqa: E402
+from tools.testing.result import Result  # noqa: E402
+
+LINES_OF_LOG = 80
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="tools/test", description="Every test of the project.")
+    parser.add_argument("--long", action="store_true", help="many more seeds, soak and fuzz: hours")
+    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(lanes.QUICK)}")
+    parser.add_argument("--only", metavar="LANE[,LANE]", help=f"of {', '.join(lanes.LANES)}")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(lanes.QUICK if options.quick else lanes.LANES)
+    unknown = [name for name in names if name not in lanes.LANES]
+    if unknown:
+        parser.error(f"no lane {', '.join(unknown)}; there are {', '.join(lanes.LANES)}")
+    options.names = names
+    return options
+
+
+def run_lane(name: str, settings: Settings) -> Result:
+    """Runs one lane and says what came of it."""
+    print(f"{name:8} ...", flush=True)
+    began = time.monotonic()
+    try:
+        result = lanes.LANES[name](settings)
+    except Exception as error:  # a broken lane is a failed one; the others still run
+        result = Result(failures=[f"{type(error).__name__}: {error}"])
+    if result.passed + result.failed == 0:
+        result.add("no case ran", succeeded=False)
+    seconds = time.monotonic() - began
+    print(f"{name:8} {result.passed} passed, {result.failed} failed, {seconds:.0f} s", flush=True)
+    for case in result.skipped:
+        print(f"{name:8} skipped: {case}")
+    if result.failures:
+        show_failures(name, result)
+    return result
+
+
+def show_failures(name: str, result: Result) -> None:
+    """Names the failed cases and shows the end of the lane's log."""
+    for case in result.failures:
+        print(f"{name:8} FAILED: {case}")
+    log = LOGS / f"{name}.log"
+    if log.exists():
+        lines = log.read_text(errors="replace").splitlines()
+        print(f"{name:8} the end of {log.relative_to(ROOT)} ({len(lines)} lines):")
+        print("\n".join(f"  | {line}" for line in lines[-LINES_OF_LOG:]), flush=True)
+
+
+def main() -> int:
+    """Returns the exit status."""
+    options = parse()
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    began = time.monotonic()
+    results = [run_lane(name, Settings(long=options.long)) for name in options.names]
+    passed = sum(result.passed for result in results)
+    failed = sum(result.failed for result in results)
+    print(f"all lanes took {time.monotonic() - began:.0f} s; their logs are in {LOGS.relative_to(ROOT)}/")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
