@@ -14,10 +14,14 @@ namespace {
 
 constexpr size_t kGuardBytes = limits::kSlotAlignmentBytes;
 constexpr std::byte kGuard{0xa5};
-constexpr std::byte kUnwritten{0x5c};
 
 bool Intact(const std::byte* guard) {
   return std::all_of(guard, guard + kGuardBytes, [](std::byte byte) { return byte == kGuard; });
+}
+
+// memset, which costs a sanitizer one check and not one per byte.
+void Spoil(std::byte* tensor, size_t size_bytes) {
+  if (size_bytes > 0) std::memset(tensor, 0x5c, size_bytes);
 }
 
 }  // namespace
@@ -85,11 +89,11 @@ void RankExchange::Place(Arena& arena) {
   } else {
     source_ = arena.Allocate(input.size(), offset_bytes);
     target_ = arena.Allocate(target_bytes, offset_bytes);
-    std::fill(target_, target_ + target_bytes, kUnwritten);
+    Spoil(target_, target_bytes);
   }
   const bool reads =
       spec.kind != OperationKind::kBroadcast || rank_ == static_cast<size_t>(spec.root);
-  std::fill(source_, source_ + input.size(), kUnwritten);
+  Spoil(source_, input.size());
   if (reads) std::copy(input.begin(), input.end(), source_);
 }
 
