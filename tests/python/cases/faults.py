@@ -1,0 +1,127 @@
+"""Jobs in which something goes wrong: `faults.py NAME RESULTS_FOLDER`, one scenario a job.
+
+A rank that survives writes down what it was told, and how long that took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pelton.torch_api as bagua
+import torch
+from torch import nn
+
+from cases.checks import batch, square_loss, wrap
+
+TIMEOUT_S = 4.0
+LATE_S = 60.0
+Report = dict[str, str | float]
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def _until_error(step: Callable[[], None]) -> Report:
+    """Repeats a step until it fails, and says how."""
+    end = time.monotonic() + LATE_S
+    while time.monotonic() < end:
+        start = time.monotonic()
+        try:
+            step()
+        except Exception as error:
+            return {
+                "type": type(error).__name__,
+                "bases": " ".join(c.__name__ for c in type(error).__mro__),
+                "text": str(error),
+                "seconds": time.monotonic() - start,
+            }
+    raise AssertionError("no error came")
+
+
+def _model() -> Any:
+    return wrap(nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3)))
+
+
+def killed_in_an_allreduce() -> Report:
+    """Rank 1 dies while the operation is under way: the others have begun and cannot go on without it."""
+    tensor = torch.ones(1 << 20)
+    for _ in range(3):
+        bagua.allreduce_inplace(tensor)
+    if bagua.get_rank() == 1:
+        time.sleep(0.3)
+        _die()
+    return _until_error(lambda: bagua.allreduce_inplace(tensor))
+
+
+def killed_in_a_backward() -> Report:
+    """Rank 1 dies in the middle of backward, when its last layer's gradient is on its way already."""
+    model = _model()
+    rank = bagua.get_rank()
+    square_loss(model, batch(rank, 0, 4, 6)).backward()
+    if rank == 1:
+        model[1].register_full_backward_hook(lambda *_: _die())
+    return _until_error(lambda: square_loss(model, batch(rank, 1, 4, 6)).backward())
+
+
+def never_does_backward() -> Report:
+    """Rank 1 is alive and idle: only the deadline can end it."""
+    model = _model()
+    rank = bagua.get_rank()
+    square_loss(model, batch(rank, 0, 4, 6)).backward()
+    if rank == 1:
+        time.sleep(2.5 * TIMEOUT_S)
+        return {}
+    return _until_error(lambda: square_loss(model, batch(rank, 1, 4, 6)).backward())
+
+
+def exits_early() -> Report:
+    """Rank 1 ends without a word."""
+    if bagua.get_rank() == 1:
+        os._exit(0)
+    return _until_error(bagua.barrier)
+
+
+def leaves_early() -> Report:
+    """Rank 1 says goodbye while the others still want something of it."""
+    if bagua.get_rank() == 1:
+        bagua.destroy_process_group()
+        return {}
+    return _until_error(bagua.barrier)
+
+
+def ends_by_an_error() -> Report:
+    """Rank 1's script fails; Python's exit does the rest."""
+    if bagua.get_rank() == 1:
+        raise KeyError("planted")
+    return _until_error(bagua.barrier)
+
+
+def coordinator_is_killed() -> Report:
+    """Rank 0 serves the coordinator."""
+    bagua.barrier()
+    if bagua.get_rank() == 0:
+        time.sleep(0.2)
+        _die()
+    return _until_error(bagua.barrier)
+
+
+def main() -> None:
+    """Runs the scenario on this rank."""
+    name, folder = sys.argv[1:3]
+    rank = bagua.get_rank()
+    bagua.init_process_group(timeout=TIMEOUT_S)
+    report = globals()[name]()
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

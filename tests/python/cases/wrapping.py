@@ -1,0 +1,453 @@
+"""What a wrapped model does in each of the ways that it can be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cases.checks import (
+    assert_same,
+    assert_same_on_all_ranks,
+    batch,
+    gradients,
+    local_gradients,
+    mean,
+    mean_of,
+    rank_and_size,
+    seeded,
+    square_loss,
+    wrap,
+)
+from cases.registry import case
+
+SHAPE = (4, 6)
+
+
+def _mlp() -> Any:
+    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+
+
+def _expected(make: Callable[[], Any], step: int = 0) -> dict[str, Any]:
+    _, size = rank_and_size()
+    model = seeded(0, make)
+    return mean_of([local_gradients(model, batch(r, step, *SHAPE)) for r in range(size)])
+
+
+def _backward(model: Any, step: int = 0) -> None:
+    square_loss(model, batch(bagua.get_rank(), step, *SHAPE)).backward()
+
+
+@case(2)
+def parameters_on_the_root_module() -> None:
+    model = wrap(nn.Linear(6, 3))
+    assert [name for name, _ in model.bagua_ddp.bagua_build_params()] == ["weight", "bias"]
+    model = wrap(seeded(bagua.get_rank(), lambda: nn.Linear(6, 3)))
+    _backward(model)
+    assert_same(gradients(model), _expected(lambda: nn.Linear(6, 3)))
+
+
+@case(2)
+def shared_parameters_count_once() -> None:
+    def make() -> Any:
+        first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+        second.weight = first.weight
+        return nn.Sequential(first, nn.Tanh(), second)
+
+    model = wrap(seeded(bagua.get_rank(), make))
+    assert [name for name, _ in model.bagua_ddp.bagua_build_params()] == ["0.weight", "0.bias", "2.bias"]
+    _backward(model)
+    assert_same(gradients(model), _expected(make))
+
+
+@case(2)
+def frozen_parameters_are_broadcast_and_left_alone() -> None:
+    def make() -> Any:
+        model = _mlp()
+        model[0].weight.requires_grad_(False)
+        return model
+
+    model = wrap(seeded(bagua.get_rank(), make))
+    assert_same_on_all_ranks(list(model.parameters()))
+    _backward(model)
+    assert_same(gradients(model), _expected(make))
+    assert model[0].weight.grad is None
+
+
+class _Branches(nn.Module):
+    """Uses only the branches that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(6, 3) for _ in range(3))
+        self.used: tuple[int, ...] = (0, 1, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.branches[i](inputs) for i in self.used]).sum(0)
+
+
+@case(2, 3)
+def a_parameter_unused_on_some_ranks_counts_as_zeros() -> None:
+    rank, size = rank_and_size()
+    model, reference = wrap(seeded(rank, _Branches)), seeded(0, _Branches)
+    for step in range(3):
+        per_rank = []
+        for r in range(size):
+            reference.used = (0, 2) if r == step % size else (0, 1, 2)
+            per_rank.append(local_gradients(reference, batch(r, step, *SHAPE)))
+        model.used = (0, 2) if rank == step % size else (0, 1, 2)
+        model.zero_grad()
+        _backward(model, step)
+        assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(2)
+def a_parameter_unused_on_all_ranks_keeps_its_gradient() -> None:
+    rank, _ = rank_and_size()
+    model = wrap(seeded(0, _Branches))
+    model.used = (0, 2)
+    _backward(model)
+    weight: Any = model.branches[1].weight
+    assert gradients(model)["branches.1.weight"] is None
+    model.used = (0, 1, 2)
+    _backward(model, 1)
+    before = weight.grad.clone()
+    model.used = (2,)
+    for step in (2, 3):
+        square_loss(model, batch(rank, step, *SHAPE)).backward()
+    assert torch.equal(weight.grad, before)
+    assert_same_on_all_ranks([p.grad for p in model.parameters() if p.grad is not None])
+
+
+@case(2)
+def weight_decay_does_what_it_does_in_one_process() -> None:
+    model, reference = seeded(0, _Branches), seeded(0, _Branches)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, weight_decay=0.5) for m in (model, reference)]
+    wrap(model, optimizers[:1])
+    for step in range(3):
+        model.used = reference.used = (0, 2) if step != 1 else (0, 1, 2)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        inputs = batch(0, step, *SHAPE)  # the same on all ranks: the mean of two equal gradients is exact
+        square_loss(model, inputs).backward()
+        square_loss(reference, inputs).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_same(dict(model.named_parameters()), dict(reference.named_parameters()))
+
+
+@case(2)
+def gradients_accumulate_over_synchronised_backwards() -> None:
+    model = wrap(seeded(0, _mlp))
+    reference = seeded(0, _mlp)
+    _rank, size = rank_and_size()
+    _backward(model, 0)
+    _backward(model, 1)
+    first = mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)])
+    second = [local_gradients(reference, batch(r, 1, *SHAPE)) for r in range(size)]
+    expected = mean_of([{n: first[n] + g[n] for n in g} for g in second])
+    assert_same(gradients(model), expected)
+
+
+@case(2, 3)
+def no_sync_communicates_the_sum_at_the_end() -> None:
+    rank, size = rank_and_size()
+    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    for start in (0, 3):
+        model.zero_grad()
+        with model.no_sync():
+            assert not model.bagua_ddp.require_backward_grad_sync
+            _backward(model, start)
+            _backward(model, start + 1)
+            local = gradients(model)
+        assert model.bagua_ddp.require_backward_grad_sync
+        _backward(model, start + 2)
+        per_rank = []
+        for r in range(size):
+            parts = [local_gradients(reference, batch(r, start + i, *SHAPE)) for i in range(3)]
+            per_rank.append({n: parts[0][n] + parts[1][n] + parts[2][n] for n in parts[0]})
+        assert_same(local, {n: _sum_of_two(reference, rank, start)[n] for n in local})
+        assert_same(gradients(model), mean_of(per_rank))
+
+
+def _sum_of_two(reference: Any, rank: int, start: int) -> dict[str, Any]:
+    parts = [local_gradients(reference, batch(rank, start + i, *SHAPE)) for i in range(2)]
+    return {n: parts[0][n] + parts[1][n] for n in parts[0]}
+
+
+@case(2)
+def no_sync_remembers_what_the_last_backward_does_not_use() -> None:
+    _rank, size = rank_and_size()
+    model, reference = wrap(seeded(0, _Branches)), seeded(0, _Branches)
+    with model.no_sync():
+        _backward(model, 0)
+    model.used = (0,)
+    _backward(model, 1)
+    per_rank = []
+    for r in range(size):
+        reference.used = (0, 1, 2)
+        first = local_gradients(reference, batch(r, 0, *SHAPE))
+        reference.used = (0,)
+        second = local_gradients(reference, batch(r, 1, *SHAPE))
+        per_rank.append({n: first[n] if second[n] is None else first[n] + second[n] for n in first})
+    assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(2)
+def nested_no_sync_and_an_error_within() -> None:
+    model = wrap(seeded(0, _mlp))
+    try:
+        with model.no_sync(), model.no_sync():
+            raise KeyError
+    except KeyError:
+        pass
+    assert model.bagua_ddp.require_backward_grad_sync
+
+
+@case(2)
+def two_backward_passes_of_one_graph() -> None:
+    rank, size = rank_and_size()
+    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    loss = square_loss(model, batch(rank, 0, *SHAPE))
+    loss.backward(retain_graph=True)
+    loss.backward()
+    once = [local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]
+    first = mean_of(once)
+    assert_same(gradients(model), mean_of([{n: first[n] + g[n] for n in g} for g in once]))
+
+
+@case(2)
+def two_losses_in_one_step() -> None:
+    rank, size = rank_and_size()
+
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(6, 3)
+
+        def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden = self.trunk(inputs).tanh()
+            return self.left(hidden), self.right(hidden)
+
+    def grads(model: Any, inputs: torch.Tensor) -> list[dict[str, Any]]:
+        found = []
+        for which in (0, 1):
+            model.zero_grad()
+            model(inputs)[which].square().mean().backward()
+            found.append(gradients(model))
+        return found
+
+    model, reference = wrap(seeded(0, TwoHeads)), seeded(0, TwoHeads)
+    left, right = model(batch(rank, 0, *SHAPE))
+    left.square().mean().backward(retain_graph=True)
+    right.square().mean().backward()
+    everyones = [grads(reference, batch(r, 0, *SHAPE)) for r in range(size)]
+    for name, found in gradients(model).items():
+        first = mean([e[0][name] for e in everyones])
+        seconds = [e[1][name] for e in everyones]
+        if first is not None and seconds[0] is not None:
+            seconds = [first + second for second in seconds if second is not None]
+        wanted = mean(seconds) if seconds[0] is not None else first
+        assert found is not None
+        assert wanted is not None
+        assert torch.equal(found, wanted), name
+
+
+class _Checkpointed(nn.Module):
+    """Every layer recomputed in backward."""
+
+    reentrant = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = nn.Linear(6, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.outward = nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inward(inputs).tanh()
+        for layer in self.layers:
+            hidden = checkpoint(lambda h, layer=layer: layer(h).tanh(), hidden, use_reentrant=self.reentrant)
+        return self.outward(hidden)
+
+
+class _CheckpointedWithoutReentry(_Checkpointed):
+    reentrant = False
+
+
+class _CheckpointedFirst(_Checkpointed):
+    """The whole trunk is checkpointed and one parameter unused, so that the last gradient comes from within."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inputs = inputs.clone().requires_grad_()
+
+        def trunk(x: torch.Tensor) -> torch.Tensor:
+            return self.layers[1](self.layers[0](self.inward(x)).tanh())
+
+        return self.outward(checkpoint(trunk, inputs, use_reentrant=True))
+
+
+@case(2, 3)
+def reentrant_checkpointing() -> None:
+    model = wrap(seeded(bagua.get_rank(), _Checkpointed))
+    _backward(model)
+    assert_same(gradients(model), _expected(_Checkpointed))
+    model.zero_grad()
+    _backward(model, 1)
+    assert_same(gradients(model), _expected(_Checkpointed, 1))
+
+
+@case(2, 3)
+def checkpointing_without_reentry() -> None:
+    model = wrap(seeded(bagua.get_rank(), _CheckpointedWithoutReentry))
+    _backward(model)
+    assert_same(gradients(model), _expected(_CheckpointedWithoutReentry))
+
+
+@case(2)
+def reentrant_checkpointing_with_an_unused_parameter() -> None:
+    """What backward() leaves is the result, before any optimizer step (gradients may be clipped there)."""
+    model = wrap(seeded(bagua.get_rank(), _CheckpointedFirst))
+    for step in range(2):
+        model.zero_grad()
+        _backward(model, step)
+        assert_same(gradients(model), _expected(_CheckpointedFirst, step))
+
+
+@case(2)
+def the_whole_model_within_a_checkpoint() -> None:
+    rank, size = rank_and_size()
+    model, reference = wrap(seeded(rank, _mlp)), seeded(0, _mlp)
+    inputs = batch(rank, 0, *SHAPE).requires_grad_()
+    for use_reentrant in (True, False):
+        model.zero_grad()
+        checkpoint(model, inputs, use_reentrant=use_reentrant).square().mean().backward()
+        assert_same(gradients(model), mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]))
+
+
+@case(2, 3)
+def two_models_in_turns() -> None:
+    rank, size = rank_and_size()
+    models = [wrap(seeded(rank + i, _mlp)) for i in (0, 1)]
+    references = [seeded(i, _mlp) for i in (0, 1)]
+    for step in range(4):
+        for i in (0, 1) if step % 2 == 0 else (1, 0):
+            models[i].zero_grad()
+            _backward(models[i], 10 * i + step)
+            per_rank = [local_gradients(references[i], batch(r, 10 * i + step, *SHAPE)) for r in range(size)]
+            assert_same(gradients(models[i]), mean_of(per_rank))
+
+
+@case(2)
+def two_models_in_one_backward() -> None:
+    rank, size = rank_and_size()
+    first, second = wrap(seeded(rank, lambda: nn.Linear(6, 6))), wrap(seeded(rank + 5, lambda: nn.Linear(6, 2)))
+    references = seeded(0, lambda: nn.Linear(6, 6)), seeded(5, lambda: nn.Linear(6, 2))
+    for step in range(2):
+        first.zero_grad()
+        second.zero_grad()
+        second(first(batch(rank, step, *SHAPE))).square().mean().backward()
+        per_rank = []
+        chain = nn.Sequential(*references)
+        for r in range(size):
+            per_rank.append(local_gradients(chain, batch(r, step, *SHAPE)))
+        expected = mean_of(per_rank)
+        found = {f"0.{n}": g for n, g in gradients(first).items()}
+        found.update({f"1.{n}": g for n, g in gradients(second).items()})
+        assert_same(found, expected)
+
+
+@case(2)
+def zero_grad_in_both_ways() -> None:
+    _rank, size = rank_and_size()
+    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    for step, to_none in enumerate((True, False, False, True, False)):
+        model.zero_grad(set_to_none=to_none)
+        _backward(model, step)
+        per_rank = [local_gradients(reference, batch(r, step, *SHAPE)) for r in range(size)]
+        assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(2)
+def wrapping_again_begins_anew() -> None:
+    rank, size = rank_and_size()
+    model = wrap(seeded(rank, _mlp))
+    _backward(model)
+    kept = gradients(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(rank)
+    wrap(model, average=False)
+    assert_same(gradients(model), kept)
+    assert_same_on_all_ranks(list(model.parameters()))
+    reference = seeded(0, _mlp)
+    model.zero_grad()
+    _backward(model)
+    per_rank = [local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]
+    assert_same(gradients(model), mean_of(per_rank, average=False))
+    assert model.bagua_ddp.bagua_train_step_counter == 1
+
+
+@case(2)
+def gradients_not_flattened() -> None:
+    from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+
+    model = seeded(bagua.get_rank(), _mlp).with_bagua([], GradientAllReduceAlgorithm(), do_flatten=False)
+    _backward(model)
+    assert_same(gradients(model), _expected(_mlp))
+
+
+@case(3)
+def a_group_of_some_ranks() -> None:
+    from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+    rank, _ = rank_and_size()
+    if rank == 0:
+        return
+    group = BaguaProcessGroup([1, 2], None, "last")
+    model = seeded(rank, _mlp).with_bagua([], GradientAllReduceAlgorithm(), group)
+    reference = seeded(1, _mlp)
+    _backward(model)
+    assert_same(gradients(model), mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in (1, 2)]))
+
+
+@case(2)
+def evaluation_and_steps_are_told_apart() -> None:
+    model = wrap(seeded(0, _mlp))
+    model.eval()
+    with torch.no_grad():
+        model(batch(0, 0, *SHAPE))
+    assert model.bagua_ddp.bagua_train_step_counter == 0
+    model.train()
+    _backward(model)
+    with torch.no_grad():
+        model(batch(0, 0, *SHAPE))
+    assert model.bagua_ddp.bagua_train_step_counter == 1
+    assert model.bagua_ddp.statistics()["rounds"] == 1
+
+
+@case(2)
+def a_forward_without_backward_is_harmless() -> None:
+    model = wrap(seeded(bagua.get_rank(), _mlp))
+    for _ in range(3):
+        model(batch(bagua.get_rank(), 0, *SHAPE))
+    _backward(model)
+    assert_same(gradients(model), _expected(_mlp))
+
+
+@case(2)
+def gradients_survive_the_end_of_the_group() -> None:
+    model = wrap(seeded(bagua.get_rank(), _mlp))
+    _backward(model)
+    bagua.destroy_process_group()
+    assert_same(gradients(model), _expected_alone())
+
+
+def _expected_alone() -> dict[str, Any]:
+    reference, size = seeded(0, _mlp), bagua.get_world_size()
+    return mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)])

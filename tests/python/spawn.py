@@ -1,0 +1,96 @@
+"""Starts jobs of real processes for tests, always with a time limit."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pelton
+from cases.registry import cases_of
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = Path(pelton.__file__).resolve().parent.parent
+# Short, so that a hang is a failure soon; long enough for four ranks on two busy cores.
+OPERATION_TIMEOUT_S = 30
+
+
+@dataclass
+class Outcome:
+    """How a job ended. Threads: a value. Owns: its texts."""
+
+    code: int
+    output: str
+    errors: str
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)  # by rank
+
+
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a job: none of the outer job's variables, and the packages under test."""
+    outer = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "PELTON_", "BAGUA_")
+    result = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
+    result["PYTHONPATH"] = os.pathsep.join([str(HERE), str(PACKAGES)])
+    result["OMP_NUM_THREADS"] = "1"
+    result["PELTON_TIMEOUT"] = result["PELTON_JOIN_TIMEOUT"] = str(OPERATION_TIMEOUT_S)
+    result.update(changes or {})
+    return result
+
+
+def launcher(world_size: int, *words: object) -> list[str]:
+    """The command line that starts a job."""
+    return [sys.executable, "-m", "pelton_run", "-np", str(world_size), *map(str, words)]
+
+
+def run(command: Sequence[str], limit_s: float, changes: Mapping[str, str] | None = None) -> Outcome:
+    """Runs a command to its end.
+
+    Raises:
+      TimeoutError: it took longer than `limit_s`; it is killed, and its output shown.
+    """
+    process = subprocess.Popen(
+        command, env=environment(changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        output, errors = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+        raise TimeoutError(f"{command} took more than {limit_s} s\n{output}\n{errors}") from None
+    return Outcome(process.returncode, output, errors)
+
+
+@functools.cache
+def run_cases(module: str, world_size: int, limit_s: float = 150) -> Outcome:
+    """Runs all cases of a module in one job, once per test session; importing torch costs seconds per rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run(launcher(world_size, "--linger", 5, HERE / "rank_main.py", module, folder), limit_s)
+        for rank in range(world_size):
+            path = Path(folder) / f"rank{rank}.jsonl"
+            lines = path.read_text().splitlines() if path.exists() else []
+            outcome.results[rank] = {entry["name"]: entry for entry in map(json.loads, lines)}
+    return outcome
+
+
+def case_ids(module: str) -> list[tuple[int, str]]:
+    """(world size, name) of every case of a module, for parametrize."""
+    return [(size, case.name) for case in cases_of(module) for size in case.world_sizes]
+
+
+def check_case(module: str, world_size: int, name: str) -> None:
+    """Fails with every rank's traceback unless the case went well on all ranks."""
+    outcome = run_cases(module, world_size)
+    problems = []
+    for rank in range(world_size):
+        entry = outcome.results[rank].get(name)
+        if entry is None:
+            problems.append(f"rank {rank} never finished {name}; the job ended with {outcome.code}:\n{outcome.errors}")
+        elif entry["error"]:
+            problems.append(f"rank {rank}:\n{entry['error']}")
+    assert not problems, "\n".join(problems)

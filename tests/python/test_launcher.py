@@ -1,0 +1,288 @@
+"""`pelton run`: environment, output, signals, failures, and that nothing is left behind. No torch in here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pelton_run.command_line import main
+from pelton_run.ports import port_of, reserve_port
+from pelton_run.processes import processes_of
+from spawn import environment, launcher, run
+
+Script = Callable[[str], Path]
+PRELUDE = "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Script]:
+    def write(text: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(PRELUDE + text)
+        return path
+
+    yield write
+
+
+def _start(world_size: int, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        launcher(world_size, *words),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _read_lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return sorted(process.stdout.readline().strip() for _ in range(count))
+
+
+def _await(condition: Callable[[], bool], limit_s: float = 10) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_environment_is_torchruns(script: Script) -> None:
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "OMP_NUM_THREADS"]
+    path = script(f"print(*(os.environ[n] for n in {names!r}), sys.argv[1:], flush=True)")
+    outcome = run(launcher(3, path, "-np", "x y"), 30)
+    assert outcome.code == 0
+    expected = [f"[rank {r}] {r} {r} 3 3 0 127.0.0.1 1 ['-np', 'x y']" for r in range(3)]
+    assert sorted(outcome.output.splitlines()) == expected
+
+
+def test_threads_are_limited_only_where_the_user_says_nothing(script: Script) -> None:
+    path = script("print(os.environ.get('OMP_NUM_THREADS'))")
+    outcome = run(launcher(2, path), 30, {"OMP_NUM_THREADS": "5"})
+    assert outcome.output.count("5") == 2
+    changed = environment()
+    del changed["OMP_NUM_THREADS"]
+    result = subprocess.run(launcher(1, path), env=changed, capture_output=True, text=True, timeout=30)
+    assert result.stdout == "[rank 0] None\n"
+
+
+def test_the_token_is_random_and_not_on_a_command_line(script: Script) -> None:
+    text = (
+        "import glob\n"
+        "token = os.environ['PELTON_JOB_TOKEN']\n"
+        "print(token, any(token.encode() in open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline')))"
+    )
+    path = script(text)
+    lines = [run(launcher(1, path), 30).output.split() for _ in range(2)]
+    assert lines[0][-1] == lines[1][-1] == "False"
+    assert lines[0][-2] != lines[1][-2]
+    assert len(lines[0][-2]) >= 16
+
+
+def test_modules_and_other_programs(script: Script) -> None:
+    assert run(launcher(1, "-m", "this"), 30).output.startswith("[rank 0] The Zen of Python")
+    outcome = run(launcher(2, "--no-python", "sh", "-c", "echo $RANK"), 30)
+    assert sorted(outcome.output.splitlines()) == ["[rank 0] 0", "[rank 1] 1"]
+    outcome = run(launcher(1, "--no-python", "/nonexistent/program"), 30)
+    assert outcome.code == 2
+    assert "/nonexistent/program" in outcome.errors
+    assert "Traceback" not in outcome.errors
+
+
+def test_output_is_kept_apart_and_whole(script: Script) -> None:
+    text = (
+        "for i in range(200):\n"
+        "    print('o' * 300, i); print('e' * 300, i, file=sys.stderr)\n"
+        "sys.stdout.write('no end of line')\n"
+        "sys.stderr.buffer.write(b'10%\\r20%\\r\\xff\\n')"
+    )
+    outcome = subprocess.run(launcher(3, script(text)), env=environment(), capture_output=True, timeout=30)
+    for stream, letter in ((outcome.stdout, b"o"), (outcome.stderr, b"e")):
+        for rank in range(3):
+            prefix = b"[rank %d] " % rank
+            expected = [prefix + letter * 300 + b" %d" % i for i in range(200)]
+            found = [line for line in stream.splitlines() if line.startswith(prefix + letter)]
+            assert found == expected
+    assert outcome.stdout.count(b"] no end of line\n") == 3
+    assert outcome.stderr.count(b"] 10%\r") == outcome.stderr.count(b"] 20%\r") == 3
+    assert outcome.stderr.count(b"] \xff\n") == 3
+
+
+def test_a_line_is_forwarded_when_it_is_complete(script: Script) -> None:
+    path = script("print('now'); time.sleep(60)")
+    process = _start(2, path)
+    try:
+        assert _read_lines(process, 2) == ["[rank 0] now", "[rank 1] now"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_a_failure_ends_all_and_is_told(script: Script) -> None:
+    text = "print('working')\nif rank == 1:\n    sys.exit('bad luck')\ntime.sleep(60)"
+    start = time.monotonic()
+    outcome = run(launcher(3, "--linger", "0.2", script(text)), 30)
+    assert time.monotonic() - start < 10
+    assert outcome.code == 1
+    told = [line for line in outcome.errors.splitlines() if line.startswith("pelton run:")]
+    assert "rank 1 (pid " in told[0]
+    assert "exited with code 1" in told[0]
+    assert "pelton run:   bad luck" in told
+    assert "rank 0, 2" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("death", "code", "words"),
+    [
+        ("sys.exit(7)", 7, "exited with code 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV"),
+    ],
+)
+def test_the_exit_code_is_the_failed_ranks(script: Script, death: str, code: int, words: str) -> None:
+    text = f"if rank == 0:\n    {death}\ntime.sleep(60)"
+    outcome = run(launcher(2, "--linger", "0", script(text)), 30)
+    assert outcome.code == code
+    assert words in outcome.errors
+
+
+def test_survivors_have_time_to_end_by_themselves(script: Script) -> None:
+    text = "if rank == 0:\n    sys.exit(3)\ntime.sleep(1); print('clean')"
+    outcome = run(launcher(2, "--linger", "20", script(text)), 15)
+    assert outcome.code == 3
+    assert "[rank 1] clean" in outcome.output
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(script: Script) -> None:
+    text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank == 0:\n    sys.exit(3)\ntime.sleep(60)"
+    start = time.monotonic()
+    outcome = run(launcher(2, "--linger", "0.3", "--grace", "0.3", script(text)), 30)
+    assert outcome.code == 3
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_are_forwarded(script: Script, number: signal.Signals) -> None:
+    text = (
+        "def caught(number, frame):\n"
+        "    print('got', signal.Signals(number).name, flush=True); sys.exit(0 if number == signal.SIGUSR1 else 9)\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):\n"
+        "    signal.signal(number, caught)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    process = _start(2, script(text))
+    assert _read_lines(process, 2) == ["[rank 0] ready", "[rank 1] ready"]
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert output.count(f"got {number.name}") == 2
+    assert process.returncode == (0 if number == signal.SIGUSR1 else 128 + number)
+
+
+def test_a_second_interrupt_kills(script: Script) -> None:
+    text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"
+    process = _start(2, script(text))
+    _read_lines(process, 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=5)
+    assert process.returncode == 130
+
+
+DESCENDANTS = (
+    "children = [subprocess.Popen(['sleep', '300']), subprocess.Popen(['sleep', '300'], start_new_session=True)]\n"
+    "print(os.environ['PELTON_JOB_TOKEN'], os.getpid(), *(c.pid for c in children), flush=True)\n"
+)
+
+
+def _pids_and_token(process: subprocess.Popen[str], ranks: int) -> tuple[list[int], str]:
+    lines = [line.split() for line in _read_lines(process, ranks)]
+    return [int(word) for words in lines for word in words[3:]], lines[0][2]
+
+
+@pytest.mark.parametrize("ending", ["", "if rank == 0: sys.exit(5)\ntime.sleep(60)"])
+def test_no_descendant_outlives_the_job(script: Script, ending: str) -> None:
+    process = _start(2, "--linger", "0.2", script(DESCENDANTS + ending))
+    pids, token = _pids_and_token(process, 2)
+    process.communicate(timeout=20)
+    assert len(pids) == 6
+    assert all(_is_gone(pid) for pid in pids)
+    assert processes_of(token) == []
+
+
+def test_nothing_outlives_a_killed_launcher(script: Script) -> None:
+    process = _start(2, script(DESCENDANTS + "time.sleep(60)"))
+    pids, token = _pids_and_token(process, 2)
+    process.kill()
+    process.wait()
+    assert _await(lambda: all(_is_gone(pid) for pid in pids)), [pid for pid in pids if not _is_gone(pid)]
+    assert processes_of(token) == []
+    process.communicate(timeout=10)  # nobody holds the pipes, the guard included
+
+
+def test_a_reader_that_goes_away_ends_the_job(script: Script) -> None:
+    path = script("while True:\n    print('x' * 1000)")
+    command = " ".join(launcher(2, "--grace", "0.5", path))
+    result = subprocess.run(f"{command} | head -n 1", shell=True, env=environment(), capture_output=True, timeout=30)
+    assert result.stdout.count(b"\n") == 1
+
+
+def test_reserved_ports_can_be_served_by_their_owner_only() -> None:
+    with reserve_port() as reserved:
+        port = port_of(reserved)
+        with socket.socket() as plain, pytest.raises(OSError):
+            plain.bind(("127.0.0.1", port))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                pass
+
+
+def test_bad_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, text in (
+        (["-np", "0", "x.py"], "-np 0"),
+        (["-np", "5000", "x.py"], "-np 5000"),
+        (["--grace", "-1", "x.py"], "--grace -1"),
+        (["-m", "--no-python", "x"], "exclude"),
+        ([], "program"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *words])
+        assert ended.value.code == 2
+        assert text in capsys.readouterr().err
+    assert main(["rum"]) == 2
+    assert main(["--help"]) == 0
+
+
+def test_starting_is_fast(script: Script) -> None:
+    """The launcher does not import torch, which takes seconds."""
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "pelton_run", "-np", "1", str(script(""))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert "pelton_run.launcher" in result.stderr
+    assert "torch" not in result.stderr
+    assert os.environ.get("PELTON_JOB_TOKEN") is None

@@ -1,0 +1,11 @@
+"""Gradient allreduce on real models; see cases/training.py."""
+
+import pytest
+from spawn import case_ids, check_case
+
+MODULE = "cases.training"
+
+
+@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids(MODULE)))
+def test_training(world_size: int, name: str) -> None:
+    check_case(MODULE, world_size, name)
