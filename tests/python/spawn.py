@@ -17,7 +17,7 @@ import pelton
 from cases.registry import cases_of
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = Path(pelton.__file__).resolve().parent.parent
+PACKAGES = Path(pelton.__file__).absolute().parent.parent
 # Short, so that a hang is a failure soon; long enough for four ranks on two busy cores.
 OPERATION_TIMEOUT_S = 30
 
@@ -66,11 +66,21 @@ def run(command: Sequence[str], limit_s: float, changes: Mapping[str, str] | Non
     return Outcome(process.returncode, output, errors)
 
 
+_wanted: dict[int, set[str]] = {}
+
+
+def want_cases(world_size: int, module: str) -> None:
+    """Says that a module's cases are needed; to be called for all before the first is run."""
+    _wanted.setdefault(world_size, set()).add(module)
+
+
 @functools.cache
-def run_cases(module: str, world_size: int, limit_s: float = 150) -> Outcome:
-    """Runs all cases of a module in one job, once per test session; importing torch costs seconds per rank."""
+def run_cases(world_size: int, limit_s: float = 240) -> Outcome:
+    """Runs the cases of all wanted modules in one job, once per test session: importing torch costs every rank
+    seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(launcher(world_size, "--linger", 5, HERE / "rank_main.py", module, folder), limit_s)
+        modules = sorted(_wanted[world_size])
+        outcome = run(launcher(world_size, "--linger", 5, HERE / "rank_main.py", folder, *modules), limit_s)
         for rank in range(world_size):
             path = Path(folder) / f"rank{rank}.jsonl"
             lines = path.read_text().splitlines() if path.exists() else []
@@ -85,10 +95,10 @@ def case_ids(module: str) -> list[tuple[int, str]]:
 
 def check_case(module: str, world_size: int, name: str) -> None:
     """Fails with every rank's traceback unless the case went well on all ranks."""
-    outcome = run_cases(module, world_size)
+    outcome = run_cases(world_size)
     problems = []
     for rank in range(world_size):
-        entry = outcome.results[rank].get(name)
+        entry = outcome.results[rank].get(f"{module}.{name}")
         if entry is None:
             problems.append(f"rank {rank} never finished {name}; the job ended with {outcome.code}:\n{outcome.errors}")
         elif entry["error"]:

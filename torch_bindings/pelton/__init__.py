@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 try:
-    from pelton import _C
+    import pelton._C  # `from pelton import _C` would blame a circular import where the file is missing
 except ImportError as error:
     raise ImportError(
         "pelton's extension module cannot be loaded "
@@ -20,6 +20,7 @@ except ImportError as error:
         f"Python and this torch ({torch.__version__})."
     ) from error
 
+from pelton import _C as _C
 from pelton import errors
 
 __version__ = "0.1.0"

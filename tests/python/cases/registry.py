@@ -18,6 +18,11 @@ class Case:
     function: Callable[[], None]
     world_sizes: tuple[int, ...]
 
+    @property
+    def id(self) -> str:
+        """Name and module, unique in a job."""
+        return f"{self.function.__module__}.{self.name}"
+
 
 _cases: dict[str, list[Case]] = {}
 
