@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/actor/down.h"
 #include "core/base/check.h"
+#include "core/base/limits.h"
 
 namespace pelton::internal {
 namespace {
@@ -183,9 +184,12 @@ void ActorCell::EnterFailing(absl::Status why) {
 void ActorCell::BeginStop(absl::Time deadline) {
   switch (phase_) {
     case Phase::kDead:
+      return;
     case Phase::kStopping:
     case Phase::kDraining:
-      return;
+      if (deadline >= kin().stop_deadline) return;
+      if (!family_empty()) family()->StopAll(deadline);
+      return SetStopTimer(deadline);
     case Phase::kFailing:
     case Phase::kSuspended: {
       const absl::Status why = kin().why;
@@ -199,15 +203,17 @@ void ActorCell::BeginStop(absl::Time deadline) {
 
 void ActorCell::WaitForChildren(absl::Time deadline, Phase phase) {
   phase_ = phase;
-  Family* children = family();
-  const bool childless = children == nullptr || children->empty();
-  if (!childless) children->StopAll(deadline);
-  if (deadline != absl::InfiniteFuture() && !(childless && phase == Phase::kFailing)) {
-    kin().stop_timer.Cancel();
-    kin().stop_timer = executor_.SetTimer(
-        deadline, *this, NewSystemCall([](ActorCell& self) { self.OnStopDeadline(); }));
-  }
+  const bool childless = family_empty();
+  if (!childless) family()->StopAll(deadline);
+  if (!childless || phase == Phase::kStopping) SetStopTimer(deadline);
   if (childless) OnChildrenGone();
+}
+
+void ActorCell::SetStopTimer(absl::Time deadline) {
+  kin().stop_deadline = deadline;
+  kin().stop_timer.Cancel();
+  kin().stop_timer = executor_.SetTimer(
+      deadline, *this, NewSystemCall([](ActorCell& self) { self.OnStopDeadline(); }));
 }
 
 void ActorCell::OnStopDeadline() {
@@ -256,7 +262,7 @@ void ActorCell::Restart() {
 void ActorCell::DieIfDrained(PollResult poll) {
   if (!system_.empty() || !user_.empty() || mailbox_.HasNews()) return;
   if (poll != PollResult::kNothingToDo || !mailbox_.AllRoomReturned()) return;
-  if (family() != nullptr && !family()->empty()) return;
+  if (!family_empty()) return;
   Die(absl::OkStatus());
 }
 

@@ -167,6 +167,7 @@ class ActorCell {
     ActorFactory factory;
     absl::AnyInvocable<void(const absl::Status&) &&> on_end;
     absl::Status why;
+    absl::Time stop_deadline;
     Timer stop_timer;
   };
 
@@ -180,7 +181,9 @@ class ActorCell {
   void StartIncarnation();
   void EndIncarnation(const absl::Status& why);
   void EnterFailing(absl::Status why);
+  bool family_empty() const { return family() == nullptr || family()->empty(); }
   void WaitForChildren(absl::Time deadline, Phase phase);
+  void SetStopTimer(absl::Time deadline);
   void OnChildrenGone();
   void OnStopDeadline();
   void DieIfDrained(PollResult poll);

@@ -121,6 +121,19 @@ TEST(ActorTest, StopEndsByForceAtTheDeadline) {
   EXPECT_EQ(std::move(down).Take()->why.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST(ActorTest, AnEarlierDeadlineReplacesThatOfAStopUnderWay) {
+  SimExecutor executor(1);
+  const ActorRef<Counter> counter = Spawn<Counter>(executor, {});
+  const auto permits = counter.Reserve(1);
+  Future<Down> down = WhenDown(counter);
+  counter.Stop(executor.Now() + absl::Hours(1));
+  executor.RunFor(absl::Seconds(1));
+  counter.Stop(executor.Now() + absl::Hours(2));
+  counter.Stop(executor.Now() + absl::Seconds(1));
+  executor.RunFor(absl::Seconds(2));
+  EXPECT_TRUE(down.ready());
+}
+
 TEST(ActorTest, FailureEndsTheActorWithItsReason) {
   ForEachExecutor([](Executor& executor) {
     const ActorRef<Counter> counter = Spawn<Counter>(executor, {.name = "the counter"});

@@ -155,7 +155,8 @@ constexpr bool HasBaseClass() {
 }
 
 // The declared types of the fields of `T`: an aggregate without bases, without C arrays of two or
-// more elements and with at most kMaxFields fields. Never executed.
+// more elements and with at most kMaxFields fields. Never executed. Long because a structured
+// binding spells out its names: one branch per number of fields.
 template <typename T>
 constexpr auto FieldTypes(T& aggregate) {
   constexpr size_t kCount = InitializerCount<T>();

@@ -13,6 +13,7 @@
 #include "core/actor/promise.h"
 #include "core/actor/timer.h"
 #include "core/base/check.h"
+#include "core/base/limits.h"
 
 namespace pelton {
 
