@@ -1,0 +1,179 @@
+#include "core/pipeline/channel.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/bucket/bucket.h"
+#include "core/bucket/plan.h"
+#include "core/bucket/ready_tracker.h"
+#include "core/pipeline/fake_world.h"
+#include "core/pipeline/standard_stages.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan ThreeBuckets() {
+  std::vector<TensorSpec> tensors;
+  for (const char* name : {"a", "b", "c"}) tensors.push_back({name, DType::kFloat32, 16, {}});
+  PlanOptions options;
+  options.bucket_size_bytes = 64;
+  options.constraints.used_tail_op = ReduceOp::kSum;
+  return *Plan::Build(std::move(tensors), options);
+}
+
+// Fails in Advance, with an operation in flight.
+// Threads: one. Owns: nothing.
+class FailingStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "failing"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+  absl::Status Start(BucketRun& run, StageState*) override {
+    Operation operation;
+    operation.kind = OperationKind::kBarrier;
+    return run.Launch(operation).status();
+  }
+  absl::StatusOr<bool> Advance(BucketRun&, StageState*) override {
+    return absl::InternalError("a stage has failed");
+  }
+};
+
+// Threads: one. Owns: a channel of rank 0 of two ranks, and what it needs.
+class ChannelTest : public ::testing::Test, public ReadySink, public CompletionSink {
+ protected:
+  struct Done {
+    BucketId bucket;
+    absl::Status status;
+  };
+  void OnBucketReady(BucketId, Round) override {}
+  void OnBucketComplete(BucketId bucket, Round, const absl::Status& status) override {
+    done_.push_back({bucket, status});
+  }
+
+  Pipeline& AddPipeline(int32_t bucket, std::unique_ptr<Stage> stage) {
+    PipelineSpec spec;
+    spec.stages.push_back(std::move(stage));
+    pipelines_.push_back(std::make_unique<Pipeline>(
+        *Pipeline::Build(std::move(spec), plan_.bucket(BucketId(bucket)))));
+    return *pipelines_.back();
+  }
+  void Push(int32_t bucket, std::unique_ptr<Stage> stage) {
+    channel_->Push(AddPipeline(bucket, std::move(stage)),
+                   BucketRun(plan_, plan_.bucket(BucketId(bucket)), *storage_, tracker_,
+                             world_.runner(0), Round(1)),
+                   BucketCompletion(*this, BucketId(bucket), Round(1)));
+  }
+  void PushSum(int32_t bucket) { Push(bucket, MakeAllReduceStage(ReduceOp::kSum)); }
+  // The other rank launches the same.
+  void PeerLaunchesAll() {
+    HostStream stream;
+    FakeRunner& peer = world_.runner(1);
+    while (peer.launches().size() < world_.runner(0).launches().size()) {
+      ASSERT_TRUE(peer.Launch(world_.runner(0).launches()[peer.launches().size()], stream).ok());
+    }
+    peer.Progress();
+  }
+
+  const Plan plan_ = ThreeBuckets();
+  std::unique_ptr<BucketStorage> storage_ = *BucketStorage::Create(plan_, "test");
+  ReadyTracker tracker_{plan_, *storage_, *this, Round(1)};
+  FakeWorld world_{2};
+  std::vector<std::unique_ptr<Pipeline>> pipelines_;
+  std::unique_ptr<Channel> channel_ = std::make_unique<Channel>(world_.runner(0), Clock::Real());
+  std::vector<Done> done_;
+};
+
+TEST_F(ChannelTest, RunsOneBucketAfterTheOther) {
+  PushSum(1);
+  PushSum(0);
+  EXPECT_TRUE(channel_->Advance());
+  EXPECT_FALSE(channel_->Advance());
+  EXPECT_EQ(world_.runner(0).launches().size(), 1u);  // the second waits for the first
+  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'allreduce'"));
+  PeerLaunchesAll();
+  EXPECT_TRUE(channel_->Advance());
+  ASSERT_EQ(done_.size(), 1u);
+  EXPECT_EQ(done_[0].bucket, BucketId(1));
+  PeerLaunchesAll();
+  channel_->Advance();
+  ASSERT_EQ(done_.size(), 2u);
+  EXPECT_TRUE(done_[1].status.ok());
+  EXPECT_TRUE(channel_->idle());
+}
+
+TEST_F(ChannelTest, AFailedStageEndsAfterItsOperationsAndTellsThePeers) {
+  world_.Hold(true);
+  Push(0, std::make_unique<FailingStage>());
+  channel_->Advance();
+  EXPECT_TRUE(done_.empty());  // OWN-1: the barrier is in flight
+  world_.Hold(false);
+  PeerLaunchesAll();
+  world_.runner(0).Progress();
+  channel_->Advance();
+  ASSERT_EQ(done_.size(), 1u);
+  EXPECT_THAT(done_[0].status.ToString(), HasSubstr("bucket 0 (c), barrier"));
+  EXPECT_THAT(done_[0].status.ToString(), HasSubstr("a stage has failed"));
+  EXPECT_FALSE(world_.runner(1).aborted().ok());
+  EXPECT_EQ(channel_->failure(), done_[0].status);
+}
+
+TEST_F(ChannelTest, AbortAnswersEverythingOnce) {
+  for (int32_t bucket : {0, 1, 2}) PushSum(bucket);
+  channel_->Advance();
+  channel_->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(done_.size(), 2u);  // what has begun answers for itself
+  channel_->Advance();
+  ASSERT_EQ(done_.size(), 3u);
+  for (const Done& done : done_) EXPECT_EQ(done.status, absl::AbortedError("enough"));
+  EXPECT_TRUE(channel_->idle());
+}
+
+TEST_F(ChannelTest, ItsEndAnswersWhatIsOwed) {
+  PushSum(0);
+  PushSum(1);
+  channel_->Advance();
+  channel_.reset();
+  ASSERT_EQ(done_.size(), 2u);
+  for (const Done& done : done_) EXPECT_EQ(done.status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ChannelTest, RunsAUsersOperation) {
+  absl::Status status = absl::UnknownError("not yet");
+  Operation operation;
+  operation.kind = OperationKind::kBarrier;
+  channel_->Push(operation, [&status](absl::Status result) { status = std::move(result); });
+  channel_->Advance();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
+  PeerLaunchesAll();
+  channel_->Advance();
+  EXPECT_TRUE(status.ok());
+}
+
+TEST_F(ChannelTest, ADroppedCompletionIsAnError) {
+  { const BucketCompletion completion(*this, BucketId(2), Round(1)); }
+  ASSERT_EQ(done_.size(), 1u);
+  EXPECT_EQ(done_[0].status.code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(ChannelTest, UsedTailHoldsOneForEachSlotUsedHere) {
+  PipelineSpec spec;
+  spec.stages.push_back(MakeUsedTailStage());
+  Pipeline pipeline = *Pipeline::Build(std::move(spec), plan_.bucket(BucketId(0)));
+  ASSERT_TRUE(tracker_.MarkReady(SlotId(2)).ok());
+  tracker_.EndRound();
+  for (int32_t bucket : {0, 1}) {
+    BucketRun run(plan_, plan_.bucket(BucketId(bucket)), *storage_, tracker_, world_.runner(0),
+                  Round(1));
+    ASSERT_TRUE(pipeline.stage(0).Start(run, nullptr).ok());
+    const float used = *reinterpret_cast<float*>(storage_->TailOf(BucketId(bucket)));
+    EXPECT_EQ(used, bucket == 0 ? 1.0f : 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace pelton
