@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -33,6 +34,12 @@ class Algorithm {
   virtual PlanConstraints Constraints() const { return {}; }
   // Whether it communicates this tensor at all; the same on all ranks.
   virtual bool Takes(const TensorSpec& tensor) const { return true; }
+  // What it promises of the results, for the conformance suite. Whether all ranks hold the same,
+  // bit by bit (SUM-1a).
+  virtual bool RanksAgree() const { return true; }
+  // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
+  // transport that adds in rank order (SUM-1b); nothing if it is not one.
+  virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
   // The pipeline of one bucket; called on every rank with the same layout. `communicator` says
   // rank, world size and id, and lives as long as the pipeline. Errors: those of Pipeline::Build.
   virtual absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout,

@@ -13,6 +13,9 @@
 namespace pelton {
 namespace {
 
+constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                                DType::kInt32,   DType::kInt64,   DType::kUInt8};
+
 // Options:
 //   average       true (default): divide by the world size; false: sum. Integers are always summed.
 //   hierarchical  accepted, so that a script may name it; the exchange is flat until the
@@ -40,18 +43,26 @@ class GradientAllReduce final : public Algorithm {
     return constraints;
   }
 
+  std::optional<ReduceOp> EqualsReduction(DType dtype) const override { return ReductionOf(dtype); }
+
+  bool Takes(const TensorSpec& tensor) const override {
+    return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();
+  }
+
   absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout, const Communicator&) override {
-    const bool average = average_ && IsFloatingPoint(layout.dtype);
     PipelineSpec spec;
     spec.stages.push_back(MakeUsedTailStage());
-    spec.stages.push_back(MakeAllReduceStage(average ? ReduceOp::kAvg : ReduceOp::kSum));
-    spec.dtypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                   DType::kInt32,   DType::kInt64,   DType::kUInt8};
+    spec.stages.push_back(MakeAllReduceStage(ReductionOf(layout.dtype)));
+    spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     spec.yields_used_tail = true;
     return Pipeline::Build(std::move(spec), layout);
   }
 
  private:
+  ReduceOp ReductionOf(DType dtype) const {
+    return average_ && IsFloatingPoint(dtype) ? ReduceOp::kAvg : ReduceOp::kSum;
+  }
+
   bool average_ = true;
 };
 

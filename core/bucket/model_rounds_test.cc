@@ -236,6 +236,57 @@ TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
   EXPECT_EQ(First(*ranks_[0], SlotId(2)), 7);
 }
 
+// Counts how often results were applied.
+// Threads: one. Owns: nothing.
+class CountingApply final : public Stage {
+ public:
+  explicit CountingApply(int* count) : count_(*count) {}
+  absl::string_view name() const override { return "count"; }
+  StageKind kind() const override { return StageKind::kApply; }
+  absl::Status Start(BucketRun&, StageState*) override {
+    ++count_;
+    return absl::OkStatus();
+  }
+
+ private:
+  int& count_;
+};
+
+TEST_F(ModelRoundsTest, AppliesOnlyAtItsPointAndOnlyCompleteRounds) {
+  FakeWorld world(2);
+  int applied = 0;
+  ModelRoundsOptions options;
+  options.executor = &executor_;
+  options.runner = &world.runner(0);
+  options.pipeline_factory = [&applied](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    spec.stages.push_back(std::make_unique<CountingApply>(&applied));
+    spec.apply_point = ApplyPoint::kPostStep;
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 2, 1000), std::move(options));
+  HostStream stream;
+  ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+  executor_.RunFor(absl::Milliseconds(1));
+  std::vector<float> peer(world.runner(0).launches()[0].count, 2);
+  Operation operation = world.runner(0).launches()[0];
+  operation.set_source(Locate(peer.data(), peer.size() * sizeof(float)));
+  operation.set_target(operation.source());
+  ASSERT_TRUE(world.runner(1).Launch(operation, stream).ok());
+  ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+  EXPECT_EQ(applied, 0);
+  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPreForward).ok());
+  EXPECT_EQ(applied, 0);
+  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPostStep).ok());
+  EXPECT_EQ(applied, 1);
+  // The peer never comes: COMMIT-1.
+  ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+  EXPECT_FALSE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPostStep).ok());
+  EXPECT_EQ(applied, 1);
+}
+
 TEST_F(ModelRoundsTest, RefusesToReplanWithinARound) {
   Start(PlanOf(Tensors(2, 100), 1, 400), 1);
   ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());

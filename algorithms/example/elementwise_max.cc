@@ -1,0 +1,40 @@
+// Elementwise maximum of all ranks' tensors.
+// Steps: one allreduce per segment of a bucket. Bytes: those of the communicator's allreduce.
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "core/pipeline/standard_stages.h"
+
+namespace pelton {
+namespace {
+
+// Has no options.
+// Threads: as Algorithm. Owns: nothing.
+class ElementwiseMax final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    if (options.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("option '", options.begin()->first, "' is unknown; there are none"));
+  }
+
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.used_tail_op = ReduceOp::kMax;  // 1 where any rank used the tensor
+    return constraints;
+  }
+
+  std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kMax; }
+
+  absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout, const Communicator&) override {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeUsedTailStage());
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kMax));
+    spec.yields_used_tail = true;
+    return Pipeline::Build(std::move(spec), layout);
+  }
+};
+
+REGISTER_ALGORITHM(elementwise_max, "largest value of all ranks", ElementwiseMax);
+
+}  // namespace
+}  // namespace pelton
