@@ -191,6 +191,11 @@ void BucketScheduler::Handle(CheckDeadlines) {
 
 void BucketScheduler::EnforceDeadlines(absl::Time now) {
   if (now < NextDeadline()) return;
+  // What has ended in the meantime, in whichever way, is not overdue.
+  if (channel_->in_flight()) {
+    options_.runner->Progress();
+    if (channel_->Advance()) return Settle();
+  }
   Fail(Overdue());
   Settle();
 }
