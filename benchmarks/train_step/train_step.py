@@ -19,15 +19,14 @@ import statistics
 import time
 from collections.abc import Callable
 
+import pelton
+import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
 from models import CASES, Case
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-import pelton
-import pelton.torch_api as bagua
-from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 
 STEPS_PER_TURN = 5
 Step = Callable[[], None]

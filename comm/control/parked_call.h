@@ -42,7 +42,7 @@ class ParkedCall : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext* const context_;
 };
 
-// `fill` writes a successful reply into the response.
+// `fill` writes a successful reply into the response. Threads: as ParkedCall. Owns: `fill`.
 template <typename Response>
 class ParkedCallOf final : public ParkedCall {
  public:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -77,8 +78,6 @@ def run(command: Sequence[str], log: Path, *, timeout_s: float, settings: Settin
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends what is left of the process's group. Bazel's server has a session of its own and stays."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

@@ -36,7 +36,7 @@ class CommandLane:
 
 
 def python_tests(settings: Settings) -> Result:
-    """pytest over tests/python, with real processes."""
+    """Pytest over tests/python, with real processes."""
     report = LOGS / "python.xml"
     command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={report}"]
     status = run(command, LOGS / "python.log", timeout_s=14400 if settings.long else 900, settings=settings)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.testing import lanes  # noqa: E402
-from tools.testing.environment import LOGS, ROOT, Settings  # noqa: E402
-from tools.testing.result import Result  # noqa: E402
+from tools.testing import lanes
+from tools.testing.environment import LOGS, ROOT, Settings
+from tools.testing.result import Result
 
 LINES_OF_LOG = 80
 

@@ -33,7 +33,7 @@ Links::Links(int rank, std::vector<Peer> peers, LossObserver on_loss)
 
 Links::~Links() {
   if (getpid() != owner_) {
-    if (watcher_.joinable()) watcher_.detach();  // it does not exist in this child
+    if (watcher_.joinable()) watcher_.detach();  // ALLOW: it is not in this child
     return;
   }
   {

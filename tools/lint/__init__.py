@@ -1,0 +1,1 @@
+"""The rules of this repository, as a test."""

@@ -1,0 +1,46 @@
+"""What clang's tools say: layout, and whether a header compiles alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tools.lint.source import Finding, Source
+
+# Headers with PyTorch in them take half a minute each, and the rule on own headers covers them.
+_LEFT_OUT = ("torch_bindings/", "third_party/", "benchmarks/")
+
+
+def check_format(sources: Sequence[Source]) -> list[Finding]:
+    """clang-format would change nothing."""
+    paths = [source.path for source in sources if source.is_cpp]
+    command = ["clang-format", "--dry-run", "--Werror", *paths]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    found = re.findall(r"^(\S+?):(\d+):\d+: error: (.*)$", printed, re.MULTILINE)
+    first = {path: Finding(path, int(line), f"{what} (clang-format -i {path})") for path, line, what in reversed(found)}
+    return list(first.values())
+
+
+def check_headers(sources: Sequence[Source]) -> list[Finding]:
+    """Headers without a .cc of their own compile alone; for the others, that .cc includes them first (rules)."""
+    paths = {source.path for source in sources}
+    alone = [
+        source.path
+        for source in sources
+        if source.is_header and not source.path.startswith(_LEFT_OUT) and source.path[:-2] + ".cc" not in paths
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [finding for findings in pool.map(_compile, alone) for finding in findings]
+
+
+def _compile(path: str) -> Iterable[Finding]:
+    command = ["clang++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused-parameter", "-I."]
+    result = subprocess.run(
+        [*command, "-Wno-pragma-once-outside-header", path], capture_output=True, text=True, check=False
+    )
+    if result.returncode != 0:
+        first = next((line for line in result.stderr.splitlines() if "error:" in line), result.stderr[:200])
+        yield Finding(path, 1, f"does not compile alone: {first}")

@@ -1,0 +1,88 @@
+"""Which folder may know which: the layer table of docs/architecture.md, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tools.lint.source import Finding, Source
+
+# What each layer may include and depend on beside itself.
+LAYERS: dict[str, frozenset[str]] = {
+    "core": frozenset(),
+    "proto": frozenset(),
+    "comm": frozenset({"core"}),
+    "algorithms": frozenset({"core", "comm"}),
+    "backend": frozenset({"core", "comm", "algorithms", "proto"}),
+    "torch_bindings": frozenset({"core", "comm", "algorithms", "backend"}),
+    "tools": frozenset({"core", "comm", "algorithms", "backend"}),
+    "benchmarks": frozenset({"core", "comm", "algorithms", "backend", "torch_bindings"}),
+    "tests": frozenset({"core", "comm", "algorithms", "backend", "torch_bindings", "proto", "tools"}),
+    "examples": frozenset({"core", "comm", "algorithms", "backend", "torch_bindings"}),
+}
+# A folder that may know what the rest of its layer may not.
+EXTRA: dict[str, frozenset[str]] = {"comm/control": frozenset({"proto"})}
+# Folders that these layers must not name, tests excepted: an algorithm's test runs over the transports.
+HIDDEN: dict[str, tuple[str, ...]] = {"algorithms": ("comm/transport",)}
+# A third-party header's beginning, and the folders that may include it.
+THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    "torch/": ("torch_bindings/",),
+    "ATen/": ("torch_bindings/",),
+    "c10/": ("torch_bindings/",),
+    "pybind11/": ("torch_bindings/",),
+    "grpc": ("comm/control/", "backend/", "tests/"),
+    "google/protobuf": ("comm/control/", "backend/", "tests/"),
+    "hwy/": ("comm/reduction/", "algorithms/codec/"),
+    "nccl": ("comm/transport/nccl/",),
+    "ucp/": ("comm/transport/ucx/",),
+    "ucs/": ("comm/transport/ucx/",),
+    "mpi.h": ("benchmarks/",),
+    "caf/": ("benchmarks/",),
+    "benchmark/": ("benchmarks/",),
+    "cuda": ("comm/transport/nccl/", "algorithms/codec/", "torch_bindings/", "core/memory/cuda/"),
+}
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
+_LABEL = re.compile(r'"//([a-z_]+)((?:/[\w./]+)?)(?::[\w.]+)?"')
+
+
+def check_includes(source: Source) -> Iterator[Finding]:
+    """#include lines against the table."""
+    if not source.is_cpp:
+        return
+    for number, line in enumerate(source.lines, 1):
+        match = _INCLUDE.match(line)
+        if match is None:
+            continue
+        header = match.group(1)
+        yield from _check_edge(source, number, header)
+        for prefix, folders in THIRD_PARTY.items():
+            if header.startswith(prefix) and not source.path.startswith(folders):
+                yield source.at(number, f"<{header}> may be included only in {', '.join(folders)}")
+
+
+def check_labels(source: Source) -> Iterator[Finding]:
+    """The labels of a BUILD file against the table, package groups and visibility excepted."""
+    if not source.path.endswith("/BUILD"):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if "visibility" in line:
+            continue
+        for layer, rest in _LABEL.findall(line):
+            if layer != "tests" or source.path.split("/")[0] != "tests":
+                yield from _check_edge(source, number, f"{layer}{rest}/")
+
+
+def _check_edge(source: Source, number: int, target: str) -> Iterator[Finding]:
+    own, other = source.path.split("/")[0], target.split("/")[0]
+    if own not in LAYERS or other not in LAYERS or own == other:
+        return
+    allowed = LAYERS[own] | EXTRA.get(source.folder, frozenset())
+    if other not in allowed:
+        yield source.at(
+            number, f"{source.folder} may not know {other}/ (allowed: {', '.join(sorted(allowed)) or 'none'})"
+        )
+    # A BUILD file holds the tests' dependencies too; visibility and the includes say the rest there.
+    exempt = source.is_test or source.path.endswith("/BUILD")
+    if not exempt and target.startswith(HIDDEN.get(own, ("\0",))):
+        yield source.at(number, f"{own} may not know {target}: it works over any transport")

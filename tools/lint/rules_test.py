@@ -1,0 +1,151 @@
+"""Each rule finds what is bad and leaves what is good alone."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterator
+
+from tools.lint import build_files, classes, layers, size, text
+from tools.lint.source import Finding, Source
+
+CLASS = "// What it is. Threads: any. Owns: nothing.\nclass Wheel {\n};\n"
+LONG_BODY = "  Turn();\n" * 70
+
+
+def guarded(path: str, body: str = "") -> str:
+    """A header's text with the guard that belongs to `path`."""
+    guard = "PELTON_" + path.replace("/", "_").replace(".", "_").upper() + "_"
+    return f"#ifndef {guard}\n#define {guard}\n{body}\n#endif  // {guard}\n"
+
+
+class RulesTest(unittest.TestCase):
+    """One method per rule."""
+
+    def expect(self, findings: Iterator[Finding], lines: list[int]) -> None:
+        """The findings are on these lines and on no others."""
+        self.assertEqual([finding.line for finding in findings], lines)
+
+    def test_includes_go_downward_only(self) -> None:
+        good = Source("comm/x.cc", '#include "comm/x.h"\n#include "core/base/ids.h"\n#include <vector>\n')
+        self.expect(layers.check_includes(good), [])
+        self.expect(layers.check_includes(Source("core/base/x.h", '\n#include "comm/group.h"\n')), [2])
+        self.expect(layers.check_includes(Source("comm/x.cc", '#include "backend/backend.h"\n')), [1])
+
+    def test_only_control_and_backend_know_the_messages(self) -> None:
+        include = '#include "proto/control.pb.h"\n'
+        self.expect(layers.check_includes(Source("comm/control/wire.cc", include)), [])
+        self.expect(layers.check_includes(Source("backend/x.cc", include)), [])
+        self.expect(layers.check_includes(Source("comm/await.cc", include)), [1])
+        self.expect(layers.check_includes(Source("algorithms/x.cc", include)), [1])
+
+    def test_algorithms_know_no_transport_but_their_tests_do(self) -> None:
+        include = '#include "comm/transport/sim/sim_fabric.h"\n'
+        self.expect(layers.check_includes(Source("algorithms/gossip.cc", include)), [1])
+        self.expect(layers.check_includes(Source("algorithms/conformance_test.cc", include)), [])
+
+    def test_third_party_headers_stay_in_their_folders(self) -> None:
+        self.expect(layers.check_includes(Source("torch_bindings/csrc/x.cc", "#include <torch/library.h>\n")), [])
+        self.expect(layers.check_includes(Source("backend/x.cc", "#include <torch/library.h>\n")), [1])
+        self.expect(layers.check_includes(Source("core/actor/x.cc", "#include <grpcpp/grpcpp.h>\n")), [1])
+
+    def test_labels_go_downward_only(self) -> None:
+        good = 'cc_library(\n    name = "x",\n    deps = ["//core/base:ids"],\n)\n'
+        self.expect(layers.check_labels(Source("comm/BUILD", good)), [])
+        self.expect(layers.check_labels(Source("core/x/BUILD", 'a(deps = ["//comm:group"])\n')), [1])
+        self.expect(layers.check_labels(Source("core/x/BUILD", 'a(visibility = ["//comm:__pkg__"])\n')), [])
+
+    def test_files_are_short(self) -> None:
+        self.expect(size.check_file(Source("core/x.cc", "\n" * 600)), [])
+        self.expect(size.check_file(Source("core/x.cc", "\n" * 601)), [1])
+        self.expect(size.check_file(Source("docs/x.md", "\n" * 601)), [])
+
+    def test_functions_are_short(self) -> None:
+        head = "namespace pelton {\nvoid Wheel::Spin(int times) {\n"
+        self.expect(size.check_functions(Source("core/x.cc", head + LONG_BODY[: 10 * 67] + "}\n}\n")), [])
+        self.expect(size.check_functions(Source("core/x.cc", head + LONG_BODY + "}\n}\n")), [2])
+        excused = "// Long because there is a line per opcode.\nvoid Spin() {\n" + LONG_BODY + "}\n"
+        self.expect(size.check_functions(Source("core/x.cc", excused)), [])
+
+    def test_a_long_method_in_a_class_is_found_and_a_long_class_is_not(self) -> None:
+        self.expect(
+            size.check_functions(Source("core/x.h", "class A : public B<int> {\n" + "  int x;\n" * 90 + "};\n")), []
+        )
+        method = "class A {\n public:\n  template <typename T>\n  T Get() const {\n" + LONG_BODY + "  }\n};\n"
+        self.assertEqual(len(list(size.check_functions(Source("core/x.h", method)))), 1)
+
+    def test_braces_in_literals_and_comments_do_not_count(self) -> None:
+        code = "void A() {\n  Say(\"}{{\");  // {{{\n  char c = '{';\n}\n" + "int x;\n" * 90
+        self.expect(size.check_functions(Source("core/x.cc", code)), [])
+
+    def test_banned_calls(self) -> None:
+        for bad in (
+            "std::mutex mutex_;",
+            "absl::SleepFor(absl::Seconds(1));",
+            "int x = rand();",
+            "auto now = absl::Now();",
+            "using namespace std;",
+            'printf("x");',
+            "thread.detach();",
+            "std::future<int> later;",
+            'throw std::runtime_error("x");',
+        ):
+            self.expect(text.check_calls(Source("comm/x.cc", f"\n{bad}\n")), [2])
+        for good in ("Mutex mutex_;", '// never absl::SleepFor\nSay("rand()");', "Operand(2);", "sleeper.sleep(1);"):
+            self.expect(text.check_calls(Source("comm/x.cc", good)), [])
+        self.expect(text.check_calls(Source("core/base/sync.h", "std::mutex mutex_;")), [])
+        self.expect(text.check_calls(Source("comm/x.cc", "t.detach();  // ALLOW: it is not in this child\n")), [])
+
+    def test_tests_do_not_sleep_or_skip(self) -> None:
+        self.expect(text.check_calls(Source("comm/x_test.cc", "std::this_thread::sleep_for(kLong);")), [1])
+        self.expect(text.check_calls(Source("comm/x_test.cc", "GTEST_SKIP();")), [1])
+        self.expect(text.check_calls(Source("comm/x_test.cc", "auto now = absl::Now();")), [])
+
+    def test_header_guards(self) -> None:
+        self.expect(text.check_guard(Source("comm/x.h", guarded("comm/x.h"))), [])
+        self.expect(text.check_guard(Source("comm/x.h", guarded("comm/y.h"))), [1, 4])
+        self.expect(text.check_guard(Source("comm/x.h", "#pragma once\n")), [1, 1])
+
+    def test_own_header_comes_first(self) -> None:
+        paths = frozenset({"comm/x.h", "comm/x.cc"})
+        good = Source("comm/x.cc", '// Comment.\n#include "comm/x.h"\n\n#include <map>\n')
+        self.expect(text.check_own_header_first(good, paths), [])
+        bad = Source("comm/x.cc", '#include <map>\n#include "comm/x.h"\n')
+        self.expect(text.check_own_header_first(bad, paths), [1])
+
+    def test_places_are_not_named(self) -> None:
+        self.expect(text.check_places(Source("docs/x.md", "see $HOME/x and out/test/x\n/usr/lib\n")), [])
+        self.expect(text.check_places(Source("docs/x.md", "\nin /" + "root/x\n")), [2])
+        self.expect(text.check_places(Source("tools/x", "https://pypi" + ".org/simple\n")), [1])
+
+    def test_class_names_say_something(self) -> None:
+        self.expect(classes.check_names(Source("comm/x.h", "class BucketScheduler {\n};\nclass Database {};\n")), [])
+        self.expect(
+            classes.check_names(Source("comm/x.h", "class BucketManager {\n};\nstruct TensorInfo {};\n")), [1, 3]
+        )
+
+    def test_classes_state_their_contract(self) -> None:
+        self.expect(classes.check_contracts(Source("comm/x.h", CLASS)), [])
+        self.expect(classes.check_contracts(Source("comm/x.h", "// What it is. Owns: it.\nclass Wheel {\n};\n")), [2])
+        self.expect(classes.check_contracts(Source("comm/x.h", "class Wheel final : public A {\n};\n")), [1, 1])
+        self.expect(classes.check_contracts(Source("comm/x.h", "struct Options {\n  int count = 0;\n};\n")), [])
+        self.expect(classes.check_contracts(Source("comm/x.h", "class Wheel;\n")), [])
+        templated = CLASS.replace("class", "template <typename T>\nclass")
+        self.expect(classes.check_contracts(Source("comm/x.h", templated)), [])
+
+    def test_one_library_per_header(self) -> None:
+        bad = 'cc_library(\n    name = "x",\n    hdrs = ["a.h", "b.h"],\n)\n'
+        self.expect(build_files.check_one_header(Source("comm/BUILD", bad)), [1])
+        self.expect(build_files.check_one_header(Source("comm/BUILD", bad.replace(', "b.h"', ""))), [])
+        excused = "# Two headers, one library: each names the other.\n" + bad
+        self.expect(build_files.check_one_header(Source("comm/BUILD", excused)), [])
+
+    def test_packages_are_not_public_by_default(self) -> None:
+        bad = 'package(default_visibility = ["//visibility:public"])\n'
+        self.expect(build_files.check_default_visibility(Source("comm/BUILD", bad)), [1])
+        self.expect(
+            build_files.check_default_visibility(Source("comm/BUILD", bad.replace("visibility:public", ":x"))), []
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+"""Nothing that failed, was not built or did not run is counted as passed."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from tools.testing.bazel_lane import count_build, count_tests
+from tools.testing.result import Result
+
+SUITE = """<testsuites><testsuite name="A">
+<testcase name="Works" classname="A" status="run" result="completed"/>
+<testcase name="Breaks" classname="A" status="run"><failure message="x"/></testcase>
+<testcase name="Waits" classname="A" status="run" result="skipped"><skipped/></testcase>
+<testcase name="DISABLED_Sleeps" classname="A" status="notrun" result="suppressed"/>
+</testsuite></testsuites>"""
+
+
+def configured(label: str, size: str | None = "SMALL") -> dict[str, Any]:
+    """The event of a target that is to be built; a test if it has a size."""
+    return {"id": {"targetConfigured": {"label": label}}, "configured": {"testSize": size} if size else {}}
+
+
+def tested(label: str, status: str, junit: Path | None = None) -> dict[str, Any]:
+    """The event of a test that ran."""
+    outputs = [{"name": "test.xml", "uri": junit.as_uri()}] if junit else []
+    return {"id": {"testResult": {"label": label}}, "testResult": {"status": status, "testActionOutput": outputs}}
+
+
+class CountingTest(unittest.TestCase):
+    """Over made-up events and junit files."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.junit = Path(folder.name) / "test.xml"
+        self.junit.write_text(SUITE)
+        self.result = Result()
+
+    def test_cases_of_a_junit_file(self) -> None:
+        self.assertTrue(self.result.add_junit(self.junit))
+        self.assertEqual(self.result, Result(passed=1, failures=["A.Breaks"], skipped=["A.Waits"]))
+
+    def test_an_unreadable_junit_file_holds_no_cases(self) -> None:
+        self.junit.write_text("<testsuites>")
+        self.assertFalse(self.result.add_junit(self.junit))
+        self.assertFalse(self.result.add_junit(self.junit.with_name("none.xml")))
+
+    def test_a_test_that_was_not_built_fails(self) -> None:
+        count_tests(iter([configured("//a:t")]), self.result)
+        self.assertEqual(self.result.failures, ["//a:t: NOT_BUILT"])
+
+    def test_a_test_that_ran_out_of_time_fails_though_its_cases_passed(self) -> None:
+        self.junit.write_text('<testsuite><testcase name="Works"/></testsuite>')
+        count_tests(iter([configured("//a:t"), tested("//a:t", "TIMEOUT", self.junit)]), self.result)
+        self.assertEqual(self.result.failures, ["//a:t: TIMEOUT"])
+
+    def test_a_passed_test_without_cases_is_one_case(self) -> None:
+        count_tests(iter([configured("//a:t"), tested("//a:t", "PASSED")]), self.result)
+        self.assertEqual((self.result.passed, self.result.failed), (1, 0))
+
+    def test_libraries_are_no_tests(self) -> None:
+        count_tests(iter([configured("//a:lib", size=None)]), self.result)
+        self.assertEqual(self.result, Result())
+
+    def test_a_build_fails_with_each_target_that_is_missing(self) -> None:
+        done = {"id": {"targetCompleted": {"label": "//a:x"}}, "completed": {"success": True}}
+        count_build(iter([configured("//a:x"), configured("//a:y"), done]), self.result)
+        self.assertEqual((self.result.passed, self.result.failures), (0, ["//a:y: not built"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
