@@ -19,8 +19,8 @@ std::string TextOf(const std::string& path) {
 TEST(AddingAnAlgorithmTest, TheDocumentShowsTheFileThatIsCompiled) {
   const std::string example = TextOf("algorithms/example/elementwise_max.cc");
   EXPECT_FALSE(example.empty());
-  EXPECT_TRUE(absl::StrContains(TextOf("docs/adding_an_algorithm.md"),
-                                "```cpp\n" + example + "```\n"))
+  EXPECT_TRUE(
+      absl::StrContains(TextOf("docs/adding_an_algorithm.md"), "```cpp\n" + example + "```\n"))
       << "docs/adding_an_algorithm.md and algorithms/example/elementwise_max.cc differ";
 }
 

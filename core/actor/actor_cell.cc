@@ -280,7 +280,8 @@ void ActorCell::Die(const absl::Status& why) {
     kin_->stop_timer.Cancel();
     if (kin_->on_end) std::move(kin_->on_end)(why);
     kin_->factory = nullptr;
-    // Children that outlive it (it was ended by force) hold a count on it, and it holds none on them.
+    // Children that outlive it (it was ended by force) hold a count on it, and it holds none on
+    // them.
     kin_->family = nullptr;
   }
   if (parent_) {
