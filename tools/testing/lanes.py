@@ -50,17 +50,17 @@ def python_tests(settings: Settings) -> Result:
 def _outside() -> CommandLane:
     """The C++ example, built by a workspace of its own."""
     command = (f"{ROOT}/examples/cpp_runtime/run", str(output_base("outside")))
-    return CommandLane("outside", (command,))
+    return CommandLane("outside", (command,), timeout_s=1200)
 
 
 def _lint() -> CommandLane:
-    sources = ("tools", "torch_bindings", "tests/python")
+    sources = ("tools", "torch_bindings", "tests/python", "examples/digits")
     return CommandLane(
         "lint",
         (
             (PYTHON, "tools/lint/run"),
             (PYTHON, "-m", "ruff", "check", "."),
-            (PYTHON, "-m", "mypy", *[source for source in sources if (ROOT / source).exists()]),
+            (PYTHON, "-m", "mypy", *sources),
         ),
     )
 
@@ -73,6 +73,7 @@ LANES: dict[str, Lane] = {
     "asan": BazelLane("asan", SANITIZED, ("--config=asan", "--build_tests_only", "--test_tag_filters=-noasan")),
     "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only", "--test_tag_filters=-notsan")),
     "outside": _outside(),
+    "demo": CommandLane("demo", (("tools/demo",),)),
 }
 QUICK = ("lint", "gcc", "python")
 
