@@ -8,6 +8,7 @@
 #include "comm/collectives.h"
 #include "comm/control/in_process_control.h"
 #include "comm/transport/transport.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr pelton::WorldSize kRanks{4};
 
 absl::Status RunRank(pelton::Control& control, pelton::Rank rank, std::vector<float>& values) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  const absl::Time deadline = pelton::Clock::Real().Now() + absl::Seconds(30);
   const pelton::JoinRequest join = {
       .job = "sum", .rank = rank, .world_size = kRanks, .host = {}, .address = {}};
   RETURN_IF_ERROR(control.Join(join, deadline).status());
