@@ -18,6 +18,9 @@ class Communicator : public OperationRunner {
   virtual Rank rank() const = 0;
   virtual WorldSize world_size() const = 0;
   virtual CommunicatorId id() const = 0;
+  // How often a wait may look for news before it gives its core away: 0 where ranks outnumber
+  // cores, so that the rank it waits for needs that core.
+  virtual int spins() const { return 50; }
 
   // Makes a region known to the peers before its first use in an operation; needed for memory that
   // peers are to reach directly. Not collective. The region must stay alive until Deregister.

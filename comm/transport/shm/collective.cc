@@ -14,7 +14,7 @@ namespace {
 
 // Private tensors up to this size go through a region of ours even where peers could read them:
 // reading across processes costs a system call and a look at every page.
-constexpr uint64_t kStageBytes = uint64_t{2} << 20;
+constexpr uint64_t kStageBytes = uint64_t{8} << 20;
 constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
 
 // Whether rank `rank` puts data into its slot, and how much every contributor puts there.
@@ -244,9 +244,11 @@ absl::StatusOr<Collective::Outcome> Collective::ReachAll() {
     absl::StatusOr<Reach> target = ReachOf(context_, peer, post.target(), extent.target_bytes);
     if (extent.source_bytes == 0) source = Reach();
     if (extent.target_bytes == 0) target = Reach();
-    // Its registration is on its way to us.
     if (absl::IsNotFound(source.status()) || absl::IsNotFound(target.status())) {
-      return Outcome::kWaiting;
+      // Its registration is on its way to us; or the others have done our work, and it is gone.
+      if (!AllFinished()) return Outcome::kWaiting;
+      phase_ = Phase::kFinish;
+      return Outcome::kMoved;
     }
     ASSIGN_OR_RETURN(sources_[peer], std::move(source));
     ASSIGN_OR_RETURN(targets_[peer], std::move(target));
@@ -302,7 +304,8 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
     busy.store(1);
     if (context_.IsAborted()) {
       busy.store(0);
-      return Outcome::kWaiting;
+      if (!AllFinished()) return Outcome::kWaiting;
+      break;  // a rank has left after the others had done all the work: that is no failure
     }
     if (!Claim(owner, &index)) {
       busy.store(0);

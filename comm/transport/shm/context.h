@@ -17,6 +17,7 @@ struct Context {
   Links& links;
   int rank;
   std::vector<int> world_ranks;  // by rank
+  bool has_core_per_rank;        // of those that this process may run on
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   pid_t pid(int peer) const { return links.pid(world_ranks[peer]); }

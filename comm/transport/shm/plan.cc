@@ -9,6 +9,7 @@ namespace {
 // balance, large enough that handing them out costs nothing. Measured in docs/shared_memory.md.
 constexpr uint64_t kMinChunkBytes = uint64_t{16} << 10;
 constexpr uint64_t kMaxChunkBytes = uint64_t{256} << 10;
+constexpr uint64_t kMaxPulledChunkBytes = uint64_t{128} << 10;  // copies of it stay in the L2 cache
 constexpr uint64_t kChunksPerSlice = 8;
 constexpr uint64_t kSliceAlignmentBytes = 64;  // whole elements, whole cache lines
 
@@ -46,7 +47,8 @@ Plan::Plan(const Operation& operation, int world_size, Mode mode)
     targets_ = TaskTargets::kAll;
   }
   const uint64_t even = RoundUp(LargestPiece() / kChunksPerSlice + 1, 4096);
-  chunk_bytes_ = std::clamp(even, kMinChunkBytes, kMaxChunkBytes);
+  chunk_bytes_ =
+      std::clamp(even, kMinChunkBytes, mode == Mode::kPull ? kMaxPulledChunkBytes : kMaxChunkBytes);
 }
 
 uint64_t Plan::LargestPiece() const { return reduces_ ? slice_bytes_ : tensor_bytes_; }

@@ -11,6 +11,12 @@
 #include "core/base/status.h"
 
 namespace pelton::shm {
+namespace {
+
+// Half a microsecond: giving away a core that nobody else wants costs little more than a look.
+constexpr int kSpins = 20;
+
+}  // namespace
 
 ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Context context,
                                  OnClose on_close)
@@ -30,6 +36,8 @@ ShmCommunicator::~ShmCommunicator() {
   MutexLock lock(&mutex_);
   for (const uint32_t region : registered_) context_.links.Deregister(RegionId(region));
 }
+
+int ShmCommunicator::spins() const { return context_.has_core_per_rank ? kSpins : 0; }
 
 absl::Status ShmCommunicator::Register(const Region& region) {
   MutexLock lock(&mutex_);

@@ -31,6 +31,7 @@ class ShmCommunicator final : public Communicator {
   Rank rank() const override { return Rank(context_.rank); }
   WorldSize world_size() const override { return WorldSize(context_.world_size()); }
   CommunicatorId id() const override { return id_; }
+  int spins() const override;
   absl::Status Register(const Region& region) override;
   void Deregister(RegionId region) override;
 

@@ -1,5 +1,7 @@
 #include "comm/transport/shm/shm_transport.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -22,6 +24,12 @@ namespace {
 // How often a rank that waits for others to open looks whether they are still alive.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(50);
 
+// Cores that this process may run on.
+int CoreCount() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
 // Threads: as Transport. Owns: the links, and through them the watching thread.
 class ShmTransport final : public Transport {
  public:
@@ -39,7 +47,8 @@ class ShmTransport final : public Transport {
     if (!arena.ok()) return Annotate(arena.status(), what);
     absl::Status joined = Join(*arena, group, deadline);
     if (!joined.ok()) return Annotate(joined, what);
-    Context context{*arena, links_, group.RankOf(Rank(rank_))->value(), {}};
+    Context context{
+        *arena, links_, group.RankOf(Rank(rank_))->value(), {}, links_.world_size() <= CoreCount()};
     for (const Rank member : group.members) context.world_ranks.push_back(member.value());
     auto communicator =
         std::make_unique<ShmCommunicator>(id, group.generation, std::move(context),

@@ -1,0 +1,145 @@
+// Times Pelton's allreduce between processes of this host, in C++. See run.py.
+//
+//   pelton_peer region|private|copy RANKS BYTES...
+//
+// Prints a line "BYTES MEDIAN_SECONDS MIN_SECONDS" per size. `region` reduces memory that the ranks
+// share, `private` memory of malloc, both in place; `copy` is one memcpy of as many bytes, to tell
+// what the machine can do.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/transport/shm/shm_transport.h"
+#include "core/base/check.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+// As many iterations of each size as every peer does.
+int IterationsOf(size_t bytes) {
+  return static_cast<int>(std::clamp<size_t>((size_t{1} << 29) / bytes, 7, 2000));
+}
+
+// The forked ranks exchange their addresses here. Threads: one per rank. Owns: the shared page.
+class Page : public Bootstrap {
+ public:
+  explicit Page(int ranks) : ranks_(ranks) {
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    PELTON_CHECK(memory != MAP_FAILED);
+    board_ = static_cast<Board*>(memory);
+  }
+  void set_rank(int rank) { rank_ = rank; }
+
+  absl::StatusOr<std::vector<std::string>> AllGather(const std::string&, const std::string& value,
+                                                     absl::Time deadline) override {
+    PELTON_CHECK(value.size() < sizeof board_->values[0]);
+    std::memcpy(board_->values[rank_], value.c_str(), value.size() + 1);
+    board_->count.fetch_add(1);
+    while (board_->count.load() < ranks_) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError("a rank did not come");
+      usleep(100);
+    }
+    return std::vector<std::string>(board_->values, board_->values + ranks_);
+  }
+
+ private:
+  struct Board {
+    std::atomic<int> count;
+    char values[64][256];
+  };
+  const int ranks_;
+  int rank_ = 0;
+  Board* board_;
+};
+
+// Small ones are timed in batches: a rank that shares a core does some at once, then waits.
+int BatchOf(size_t bytes) { return bytes <= 65536 ? 20 : 1; }
+
+template <typename Body>
+void Report(size_t bytes, Body body) {
+  std::vector<double> seconds;
+  const int iterations = IterationsOf(bytes);
+  const int batch = BatchOf(bytes);
+  for (int i = -(iterations / 10 + 2); i < iterations; i += batch) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int j = 0; j < batch; ++j) body();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (i >= 0) seconds.push_back(took.count() / batch);  // the others warm up
+  }
+  std::sort(seconds.begin(), seconds.end());
+  std::printf("%zu %.9f %.9f\n", bytes, seconds[seconds.size() / 2], seconds[0]);
+  std::fflush(stdout);
+}
+
+void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& sizes, Page& page) {
+  page.set_rank(rank);
+  const absl::Time deadline = absl::Now() + kTimeout;
+  auto transport = MakeShmTransport({Rank(rank), WorldSize(ranks), "benchmark", &page, deadline});
+  PELTON_CHECK(transport.ok()) << transport.status();
+  auto opened = (*transport)->Open(CommunicatorId(1), Group::World(WorldSize(ranks)), deadline);
+  PELTON_CHECK(opened.ok()) << opened.status();
+  Communicator& communicator = **opened;
+  const size_t most = *std::max_element(sizes.begin(), sizes.end());
+  auto region = Region::Create(in_region ? most : 1, "benchmark").value();
+  PELTON_CHECK_OK(communicator.Register(*region));
+  void* const data = in_region ? region->data() : std::malloc(most);
+  std::memset(data, 0, most);
+  if (rank != 0) PELTON_CHECK(std::freopen("/dev/null", "w", stdout) != nullptr);
+  for (const size_t bytes : sizes) {
+    const Tensor tensor{data, bytes / sizeof(float), DType::kFloat32};
+    Report(bytes, [&] {
+      auto completion = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+      PELTON_CHECK(completion.ok()) << completion.status();
+      PELTON_CHECK_OK(Await(communicator, *completion, absl::Now() + kTimeout));
+    });
+  }
+}
+
+int Run(const std::string& what, int ranks, const std::vector<size_t>& sizes) {
+  if (what == "copy") {
+    const size_t most = *std::max_element(sizes.begin(), sizes.end());
+    std::vector<char> from(most, 1);
+    std::vector<char> to(most, 2);
+    for (const size_t bytes : sizes) {
+      Report(bytes, [&] { std::memcpy(to.data(), from.data(), bytes); });
+    }
+    return 0;
+  }
+  Page page(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (fork() != 0) continue;
+    RunRank(rank, ranks, what == "region", sizes, page);
+    std::exit(0);
+  }
+  int failures = 0;
+  for (int status = 0; wait(&status) > 0;) failures += status != 0;
+  return failures;
+}
+
+}  // namespace
+}  // namespace pelton
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: pelton_peer region|private|copy RANKS BYTES...\n");
+    return 2;
+  }
+  std::vector<size_t> sizes;
+  for (int i = 3; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
+  return pelton::Run(argv[1], std::atoi(argv[2]), sizes);
+}
