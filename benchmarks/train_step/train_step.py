@@ -56,7 +56,9 @@ def _variant(case: Case, kind: str) -> Step:
     if kind.startswith("ddp"):
         wrapped: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif kind.startswith("pelton"):
-        wrapped = model.with_bagua([optimizer], GradientAllReduceAlgorithm())  # type: ignore[operator]
+        scope = pelton.gradients_in_shared_memory() if shared else contextlib.nullcontext()
+        with scope:  # the buckets are planned for it
+            wrapped = model.with_bagua([optimizer], GradientAllReduceAlgorithm())  # type: ignore[operator]
     else:
         wrapped = model
     return _step_of(wrapped, optimizer, case, shared=shared)

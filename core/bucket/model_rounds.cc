@@ -396,6 +396,9 @@ absl::Status ModelRounds::MarkReady(SlotId slot) { return impl_->tracker().MarkR
 absl::Status ModelRounds::MarkReady(SlotId slot, void* data) {
   return impl_->tracker().MarkReady(slot, data);
 }
+absl::Status ModelRounds::MarkUnused(SlotId slot, void* data) {
+  return impl_->tracker().MarkUnused(slot, data);
+}
 std::vector<SlotId> ModelRounds::UnmarkedSlots() const {
   return impl_->instance().tracker->UnmarkedSlots();
 }

@@ -21,19 +21,29 @@ ReadyTracker::ReadyTracker(const Plan& plan, BucketStorage& storage, ReadySink& 
   PELTON_CHECK(first.value() > 0) << "rounds are numbered from 1";
 }
 
-absl::Status ReadyTracker::MarkReady(SlotId slot) {
+absl::Status ReadyTracker::MarkReady(SlotId slot) { return MarkFlat(slot, kUsed); }
+
+absl::Status ReadyTracker::MarkReady(SlotId slot, void* data) {
+  return MarkStandalone(slot, data, kUsed);
+}
+
+absl::Status ReadyTracker::MarkUnused(SlotId slot, void* data) {
+  return data == nullptr ? MarkFlat(slot, 0) : MarkStandalone(slot, data, 0);
+}
+
+absl::Status ReadyTracker::MarkFlat(SlotId slot, uint64_t used) {
   if (!plan_.Has(slot)) return UnknownSlot(slot);
   if (plan_.slot(slot).standalone) {
     return absl::InvalidArgumentError(
         absl::StrCat(NameOf(slot), " lies outside of its bucket: its address is needed"));
   }
   const uint64_t round = round_.load(std::memory_order_acquire);
-  RETURN_IF_ERROR(Claim(slot, round));
+  RETURN_IF_ERROR(Claim(slot, round, used));
   CountDown(slot, round);
   return absl::OkStatus();
 }
 
-absl::Status ReadyTracker::MarkReady(SlotId slot, void* data) {
+absl::Status ReadyTracker::MarkStandalone(SlotId slot, void* data, uint64_t used) {
   if (!plan_.Has(slot)) return UnknownSlot(slot);
   if (!plan_.slot(slot).standalone) {
     return absl::InvalidArgumentError(
@@ -43,19 +53,19 @@ absl::Status ReadyTracker::MarkReady(SlotId slot, void* data) {
     return absl::InvalidArgumentError(absl::StrCat(NameOf(slot), " is ready at a null address"));
   }
   const uint64_t round = round_.load(std::memory_order_acquire);
-  RETURN_IF_ERROR(Claim(slot, round));
+  RETURN_IF_ERROR(Claim(slot, round, used));
   storage_.Place(slot, static_cast<std::byte*>(data));
   CountDown(slot, round);
   return absl::OkStatus();
 }
 
-absl::Status ReadyTracker::Claim(SlotId slot, uint64_t round) {
+absl::Status ReadyTracker::Claim(SlotId slot, uint64_t round, uint64_t used) {
   if (!open_.load(std::memory_order_acquire)) return NotOpen(slot);
   std::atomic<uint64_t>& word = words_[slot.value()];
   uint64_t last = word.load(std::memory_order_relaxed);
   do {
     if (last / 2 == round) return MarkedTwice(slot, round);
-  } while (!word.compare_exchange_weak(last, round * 2 + kUsed, std::memory_order_relaxed));
+  } while (!word.compare_exchange_weak(last, round * 2 + used, std::memory_order_relaxed));
   const uint64_t mark = next_mark_.fetch_add(1, std::memory_order_relaxed);
   order_[mark % plan_.slots().size()].store(slot.value(), std::memory_order_relaxed);
   return absl::OkStatus();

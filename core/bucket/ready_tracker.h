@@ -43,6 +43,9 @@ class ReadyTracker {
   // The same for a standalone slot, whose elements lie at `data`. Errors: also InvalidArgument: the
   // slot is not standalone, or `data` is null.
   absl::Status MarkReady(SlotId slot, void* data);
+  // As MarkReady, for a slot that this rank did not use in this round but whose elements count all the same: zeros,
+  // or what all ranks hold already. `data` is null unless the slot is standalone.
+  absl::Status MarkUnused(SlotId slot, void* data);
 
   // Slots not marked in the open round, in plan order.
   std::vector<SlotId> UnmarkedSlots() const;
@@ -69,7 +72,9 @@ class ReadyTracker {
  private:
   static constexpr uint64_t kUsed = 1;
 
-  absl::Status Claim(SlotId slot, uint64_t round);
+  absl::Status MarkFlat(SlotId slot, uint64_t used);
+  absl::Status MarkStandalone(SlotId slot, void* data, uint64_t used);
+  absl::Status Claim(SlotId slot, uint64_t round, uint64_t used);
   void CountDown(SlotId slot, uint64_t round);
   absl::Status UnknownSlot(SlotId slot) const;
   absl::Status NotOpen(SlotId slot) const;

@@ -1,0 +1,67 @@
+// One model's place in the backend: its algorithm, its communicator, its thread and its rounds.
+#ifndef PELTON_BACKEND_MODEL_H_
+#define PELTON_BACKEND_MODEL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "algorithms/algorithm.h"
+#include "backend/backend.h"
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "core/actor/thread_executor.h"
+#include "core/base/limits.h"
+#include "core/bucket/model_rounds.h"
+#include "core/bucket/plan.h"
+#include "core/bucket/tensor_spec.h"
+
+namespace pelton {
+
+struct ModelOptions {
+  std::string name;  // for reports; the same on all ranks
+  Group group;
+  std::string algorithm = "gradient_allreduce";
+  AlgorithmOptions algorithm_options;
+  uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
+  // A tensor of at least this size may lie anywhere in shared memory.
+  uint64_t standalone_bytes = PlanOptions::kNoStandalone;
+  absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
+};
+
+// Threads: as ModelRounds. Owns: everything that serves the model; must go before its backend.
+class Model {
+ public:
+  // Plans the buckets of `tensors`, given in registration order, and compares the plan with those
+  // of all ranks. Collective over the group. Blocks: until the ranks agree, or the backend's join
+  // timeout. Errors: NotFound: no such algorithm; InvalidArgument: its options; those of
+  // Plan::Build; FailedPrecondition: names the first tensor that differs between ranks.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
+                                                       const ModelOptions& options,
+                                                       std::vector<TensorSpec> tensors);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  ModelRounds& rounds() { return *rounds_; }
+  Communicator& communicator() { return *communicator_; }
+
+ private:
+  explicit Model(Backend& backend) : backend_(backend) {}
+
+  absl::StatusOr<Plan> MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors);
+  absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
+  absl::Status MakeRounds(Plan plan, const ModelOptions& options);
+
+  Backend& backend_;
+  std::unique_ptr<Algorithm> algorithm_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<ThreadExecutor> executor_;
+  std::unique_ptr<ModelRounds> rounds_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_MODEL_H_

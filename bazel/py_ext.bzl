@@ -1,0 +1,26 @@
+"""A Python extension module that shows nothing but its PyInit function."""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary")
+
+def py_extension(name, deps, copts = [], **kwargs):
+    """Builds `<name>.so`.
+
+    Args:
+      name: the module's name; its PyInit_<name> is the only exported symbol.
+      deps: the C++ libraries that it is made of, linked whole.
+      copts: further compiler options.
+      **kwargs: passed to cc_binary.
+    """
+    cc_binary(
+        name = name + ".so",
+        linkshared = True,
+        linkstatic = True,
+        copts = ["-fvisibility=hidden"] + copts,
+        linkopts = [
+            "-Wl,--version-script=$(location //bazel:py_ext.lds)",
+            "-Wl,--allow-shlib-undefined",
+            "-Wl,--gc-sections",
+        ],
+        deps = deps + ["//bazel:py_ext.lds"],
+        **kwargs
+    )

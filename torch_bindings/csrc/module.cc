@@ -1,0 +1,191 @@
+// The extension module pelton._C: names and conversions only; see pelton/_C.pyi for the contract.
+#include <torch/extension.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "backend/backend.h"
+#include "core/base/clock.h"
+#include "torch_bindings/csrc/python_communicator.h"
+#include "torch_bindings/csrc/shared_allocator.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
+#include "torch_bindings/csrc/wrapped_model.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+Group GroupOf(const std::vector<int32_t>& ranks) {
+  Group group;
+  group.generation = Generation(1);
+  for (int32_t rank : ranks) group.members.emplace_back(rank);
+  return group;
+}
+
+std::vector<int32_t> NumbersOf(const std::vector<Rank>& ranks) {
+  std::vector<int32_t> numbers;
+  for (Rank rank : ranks) numbers.push_back(rank.value());
+  return numbers;
+}
+
+std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
+                                      std::string coordinator_address, std::string job_id,
+                                      std::string job_token, bool serve, double timeout_s,
+                                      double join_timeout_s) {
+  BackendOptions options;
+  options.rank = Rank(rank);
+  options.world_size = WorldSize(world_size);
+  options.job = std::move(job_id);
+  options.token = std::move(job_token);
+  options.coordinator_address = std::move(coordinator_address);
+  options.serves_coordinator = serve;
+  options.operation_timeout = absl::Seconds(timeout_s);
+  options.join_timeout = absl::Seconds(join_timeout_s);
+  return ValueOrThrow(Backend::Start(options));
+}
+
+// A coordinator that Python can stop before it lets go of it.
+struct PythonCoordinator {
+  std::string address;
+  std::unique_ptr<CoordinatorServer> server;
+};
+
+PythonCoordinator ServeCoordinator(const std::string& bind, const std::string& job_token,
+                                   int32_t world_size) {
+  std::unique_ptr<CoordinatorServer> server = ValueOrThrow(ServeCoordinatorAt(bind, job_token));
+  std::string address = server->address();
+  return {std::move(address), std::move(server)};
+}
+
+std::unique_ptr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
+                                                     const std::vector<int32_t>& ranks) {
+  std::unique_ptr<Communicator> communicator = ValueOrThrow(backend->Open(GroupOf(ranks)));
+  return std::make_unique<PythonCommunicator>(std::move(backend), std::move(communicator));
+}
+
+void DefineBackend(py::module_& module) {
+  py::class_<Backend, std::shared_ptr<Backend>>(module, "Backend")
+      .def(py::init(&StartBackend), py::arg("rank"), py::arg("world_size"),
+           py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
+           py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"), NoGil())
+      .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
+      .def_property_readonly("world_size",
+                             [](const Backend& self) { return self.world_size().value(); })
+      .def_static("serve_coordinator", &ServeCoordinator, py::arg("bind"), py::arg("job_token"),
+                  py::arg("world_size"), NoGil())
+      .def("communicator", &OpenCommunicator, py::arg("ranks"), NoGil())
+      .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
+      .def(
+          "stop",
+          [](Backend& self, double timeout_s) {
+            ThrowIfError(self.Stop(Clock::Real().Now() + absl::Seconds(timeout_s)));
+          },
+          py::arg("timeout_s"), NoGil());
+  py::class_<PythonCoordinator>(module, "Coordinator")
+      .def_readonly("address", &PythonCoordinator::address)
+      .def(
+          "stop", [](PythonCoordinator& self) { self.server.reset(); }, NoGil());
+}
+
+void DefineCommunicator(py::module_& module) {
+  using C = PythonCommunicator;
+  py::class_<C>(module, "Communicator")
+      .def("rank", &C::rank)
+      .def("nranks", &C::world_size)
+      .def("device_id", [](const C&) { return -1; })  // CPU
+      .def("abort", &C::Abort, NoGil())
+      .def("check_abort", &C::aborted)
+      .def("allreduce", &C::AllReduce, py::arg("send"), py::arg("recv"), py::arg("op"), NoGil())
+      .def("reduce", &C::Reduce, py::arg("send"), py::arg("recv"), py::arg("dst"), py::arg("op"),
+           NoGil())
+      .def("reduce_scatter", &C::ReduceScatter, py::arg("send"), py::arg("recv"), py::arg("op"),
+           NoGil())
+      .def("allgather", &C::AllGather, py::arg("send"), py::arg("recv"), NoGil())
+      .def("broadcast", &C::Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
+      .def("send", &C::Send, py::arg("tensor"), py::arg("dst"), py::arg("tag"), NoGil())
+      .def("recv", &C::Recv, py::arg("tensor"), py::arg("src"), py::arg("tag"), NoGil())
+      .def("barrier", &C::Barrier, NoGil());
+}
+
+std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
+                                        const std::vector<int32_t>& ranks, std::string name,
+                                        const WrappedModel::NamedParameters& parameters,
+                                        std::string algorithm,
+                                        std::map<std::string, std::string> options,
+                                        size_t bucket_size_bytes, bool flatten, double timeout_s) {
+  ModelOptions model;
+  model.group = GroupOf(ranks);
+  model.name = std::move(name);
+  model.algorithm = std::move(algorithm);
+  model.algorithm_options = std::move(options);
+  model.bucket_size_bytes = bucket_size_bytes;
+  // Without flattening every tensor is a segment of its own; with shared gradients the large ones
+  // are.
+  if (!flatten) model.standalone_bytes = 0;
+  if (flatten && SharedAllocation::enabled())
+    model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
+  model.timeout = absl::Seconds(timeout_s);
+  return ValueOrThrow(WrappedModel::Create(std::move(backend), std::move(model), parameters));
+}
+
+std::map<std::string, double> StatisticsOf(const WrappedModel& model) {
+  const WrappedModel::Statistics statistics = model.statistics();
+  return {{"rounds", static_cast<double>(statistics.rounds)},
+          {"wait_seconds", statistics.wait_seconds},
+          {"bytes", static_cast<double>(statistics.bytes)},
+          {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
+          {"plan_generation", static_cast<double>(statistics.plan_generation)}};
+}
+
+void DefineModel(py::module_& module) {
+  using M = WrappedModel;
+  py::class_<M, std::shared_ptr<M>>(module, "Model")
+      .def(py::init(&WrapModel), py::arg("backend"), py::arg("ranks"), py::arg("name"),
+           py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
+           py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"), NoGil())
+      .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
+      .def("check_parameters", &M::Changes)
+      .def(
+          "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
+      .def(
+          "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
+      .def("buckets", &M::Buckets)
+      .def("statistics", &StatisticsOf)
+      .def("detach", &M::Detach, NoGil());
+}
+
+std::vector<std::pair<std::string, std::string>> ListAlgorithms() {
+  std::vector<std::pair<std::string, std::string>> listed;
+  for (const auto& entry : AlgorithmRegistry::Get().List())
+    listed.emplace_back(entry.name, entry.summary);
+  return listed;
+}
+
+at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {
+  return EmptyShared(shape, dtype);
+}
+
+}  // namespace
+}  // namespace pelton::torch_bindings
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace pelton::torch_bindings;
+  RegisterStatusTranslator();
+  DefineBackend(module);
+  DefineCommunicator(module);
+  DefineModel(module);
+  module.def("algorithms", &ListAlgorithms);
+  module.def("empty", &Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
+  module.def("set_gradient_allocator", &SharedAllocation::SetEnabled, pybind11::arg("enabled"));
+  module.def("begin_shared_allocation", &SharedAllocation::Begin);
+  module.def("end_shared_allocation", &SharedAllocation::End);
+}

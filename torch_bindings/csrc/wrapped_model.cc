@@ -1,0 +1,225 @@
+#include "torch_bindings/csrc/wrapped_model.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/shared_allocator.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const WrappedModel::NamedParameters& parameters) {
+  if (parameters.empty()) {
+    return absl::InvalidArgumentError("parameters: none of them requires a gradient");
+  }
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.device().is_cpu()) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter '", name, "' is on ",
+                                                     parameter.device().str(),
+                                                     "; only CPU tensors are served yet"));
+    }
+    absl::StatusOr<DType> dtype = ToDType(parameter.scalar_type());
+    if (!dtype.ok()) return Annotate(dtype.status(), absl::StrCat("parameter '", name, "'"));
+    specs.push_back(
+        {.name = name, .dtype = *dtype, .count = static_cast<uint64_t>(parameter.numel())});
+  }
+  return specs;
+}
+
+}  // namespace
+
+WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options)
+    : options_(std::move(options)), owned_(new Owned{std::move(backend), nullptr}) {}
+
+WrappedModel::~WrappedModel() { Detach(); }
+
+absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(
+    std::shared_ptr<Backend> backend, ModelOptions options, const NamedParameters& parameters) {
+  std::shared_ptr<WrappedModel> model(new WrappedModel(std::move(backend), std::move(options)));
+  RETURN_IF_ERROR(model->Install(parameters));
+  return model;
+}
+
+absl::Status WrappedModel::Install(const NamedParameters& parameters) {
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
+  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options_, std::move(specs)));
+  is_ready_.assign(parameters.size(), false);
+  for (const auto& [name, parameter] : parameters) {
+    slots_.push_back(std::make_unique<GradientSlot>(name, parameter));
+  }
+  BindSlots();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i]->Hook([this, i] { OnGradient(i); });
+  }
+  return absl::OkStatus();
+}
+
+void WrappedModel::BindSlots() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const SlotId slot(static_cast<int32_t>(i));
+    const bool is_segment = rounds().plan().slot(slot).standalone;
+    slots_[i]->Bind(is_segment ? nullptr : rounds().DataOf(slot), owned_);
+  }
+}
+
+absl::Status WrappedModel::CheckRound() const {
+  RETURN_IF_ERROR(failure_);
+  if (!round_is_open_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", owned_->backend->rank().value(), ": the last backward of model '", options_.name,
+      "' ended in the middle of its round (an exception?); its ranks cannot be brought together "
+      "again"));
+}
+
+std::vector<std::string> WrappedModel::Changes() const {
+  std::vector<std::string> changes;
+  for (const auto& slot : slots_) {
+    if (std::string change = slot->Change(); !change.empty()) {
+      changes.push_back(absl::StrCat(slot->name(), ": ", change));
+    }
+  }
+  return changes;
+}
+
+// Gradients of the rest of this backward are born in shared memory, where they need not be copied.
+void WrappedModel::OpenRound() {
+  round_is_open_ = true;
+  if (!SharedAllocation::enabled()) return;
+  shares_allocations_ = true;
+  SharedAllocation::Begin();
+}
+
+// Runs on autograd's thread after each accumulation; the trainer waits in backward meanwhile.
+void WrappedModel::OnGradient(size_t index) {
+  if (!synchronized_) {
+    slots_[index]->is_dirty = true;
+    return;
+  }
+  if (!slots_[index]->has_gradient())
+    return;  // an undefined gradient: the end of the round finds it unused
+  if (!round_is_open_) OpenRound();
+  if (!callback_is_queued_) QueueEndOfBackward();
+  ThrowIfError(MarkReady(index));
+}
+
+absl::Status WrappedModel::MarkReady(size_t index) {
+  ASSIGN_OR_RETURN(void* data, slots_[index]->Place());
+  is_ready_[index] = true;
+  const SlotId slot(static_cast<int32_t>(index));
+  return slots_[index]->is_segment() ? rounds().MarkReady(slot, data) : rounds().MarkReady(slot);
+}
+
+absl::Status WrappedModel::MarkUnused(size_t index) {
+  ASSIGN_OR_RETURN(void* data, slots_[index]->PlaceUnused());
+  const SlotId slot(static_cast<int32_t>(index));
+  return slots_[index]->is_segment() ? rounds().MarkUnused(slot, data) : rounds().MarkUnused(slot);
+}
+
+void WrappedModel::QueueEndOfBackward() {
+  callback_is_queued_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnEndOfBackward();
+  });
+}
+
+// The engine calls it at the end of the backward in which it was queued. Under re-entrant
+// checkpointing that is an inner one, seen by the outer node that is still being evaluated: then
+// the round goes on, unless no tensor is left that it could wait for.
+void WrappedModel::OnEndOfBackward() {
+  callback_is_queued_ = false;
+  if (!round_is_open_) return;
+  const bool is_nested = torch::autograd::get_current_node() != nullptr;
+  const bool all_ready = std::find(is_ready_.begin(), is_ready_.end(), false) == is_ready_.end();
+  if (is_nested && !all_ready) return;
+  ThrowIfError(FinishRound());
+}
+
+absl::Status WrappedModel::FinishRound() {
+  if (!round_is_open_) return failure_;
+  round_is_open_ = false;
+  absl::Status status = CloseRound();
+  if (shares_allocations_) {
+    shares_allocations_ = false;
+    SharedAllocation::End();
+  }
+  if (!status.ok()) failure_ = status;
+  return status;
+}
+
+// What no hook marked in this backward: a gradient from earlier local backwards still has to be
+// communicated, anything else counts as zeros on this rank.
+absl::Status WrappedModel::MarkRest() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (is_ready_[i]) continue;
+    const bool is_pending = slots_[i]->is_dirty && slots_[i]->has_gradient();
+    RETURN_IF_ERROR(is_pending ? MarkReady(i) : MarkUnused(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WrappedModel::CloseRound() {
+  RETURN_IF_ERROR(MarkRest());
+  RETURN_IF_ERROR(rounds().EndRound());
+  const absl::Time start = Clock::Real().Now();
+  absl::Status status = rounds().WaitRound(start + options_.timeout);
+  waited_ += Clock::Real().Now() - start;
+  RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i]->Collect(rounds().ResultOf(SlotId(static_cast<int32_t>(i))).used_by_any);
+    is_ready_[i] = false;
+  }
+  return ++round_count_ == 1 ? AdoptReadyOrder() : absl::OkStatus();
+}
+
+// The first round shows in which order gradients come; buckets follow rank 0's from then on.
+absl::Status WrappedModel::AdoptReadyOrder() {
+  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  ASSIGN_OR_RETURN(const std::vector<SlotId> order, rounds().AgreeOnOrder(deadline));
+  for (const auto& slot : slots_) slot->Release();
+  RETURN_IF_ERROR(rounds().Replan(order, deadline));
+  BindSlots();
+  for (const auto& slot : slots_) slot->Adopt();
+  return absl::OkStatus();
+}
+
+std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
+  std::vector<std::vector<std::string>> buckets;
+  if (owned_ == nullptr) return buckets;
+  for (const BucketLayout& bucket : rounds().plan().buckets()) {
+    std::vector<std::string>& names = buckets.emplace_back();
+    for (SlotId slot : bucket.slots) names.push_back(slots_[slot.value()]->name());
+  }
+  return buckets;
+}
+
+WrappedModel::Statistics WrappedModel::statistics() const {
+  Statistics statistics;
+  statistics.rounds = round_count_;
+  statistics.wait_seconds = absl::ToDoubleSeconds(waited_);
+  for (const auto& slot : slots_) {
+    statistics.bytes += slot->size_bytes() * round_count_;
+    statistics.copied_bytes += slot->copied_bytes();
+  }
+  if (owned_ != nullptr) statistics.plan_generation = rounds().plan().generation().value();
+  return statistics;
+}
+
+void WrappedModel::Detach() {
+  for (const auto& slot : slots_) {
+    slot->Unhook();
+    slot->Release();
+  }
+  if (shares_allocations_) SharedAllocation::End();
+  shares_allocations_ = false;
+  owned_.reset();
+}
+
+}  // namespace pelton::torch_bindings

@@ -1,0 +1,104 @@
+// A model whose gradients Pelton communicates: autograd's hooks on one side, the rounds of its
+// buckets on the other.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
+#define PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backend/backend.h"
+#include "backend/model.h"
+#include "torch_bindings/csrc/gradient_slot.h"
+
+namespace pelton::torch_bindings {
+
+// Threads: the trainer's; hooks run on autograd's thread while the trainer waits in backward.
+// Called without the GIL. Owns: the hooks, and the model; keeps the backend alive.
+class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
+ public:
+  using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+  // Plans the buckets, agrees on the plan with all ranks of the group, and installs the hooks.
+  // Collective. Blocks: until the ranks agree, or the timeout. Errors: InvalidArgument: no
+  // parameter, mixed devices, or the first tensor that differs between ranks.
+  static absl::StatusOr<std::shared_ptr<WrappedModel>> Create(std::shared_ptr<Backend> backend,
+                                                              ModelOptions options,
+                                                              const NamedParameters& parameters);
+  ~WrappedModel();
+
+  // Off: gradients accumulate locally; the next synchronised round communicates their sum.
+  void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
+
+  // "name: what changed", for each parameter that is no longer what was registered.
+  std::vector<std::string> Changes() const;
+
+  // Called before each forward. Errors: what an earlier round failed with; a backward that ended in
+  // the middle of a round.
+  absl::Status CheckRound() const;
+
+  // Ends a round that an inner backward (re-entrant checkpointing) left open. Blocks: as the end of
+  // backward.
+  absl::Status FinishRound();
+
+  // Tensor names by bucket, in launch order.
+  std::vector<std::vector<std::string>> Buckets() const;
+
+  struct Statistics {
+    uint64_t rounds = 0;
+    double wait_seconds = 0;  // the trainer was blocked on communication
+    uint64_t bytes = 0;       // communicated, per rank
+    uint64_t copied_bytes = 0;
+    uint32_t plan_generation = 0;
+  };
+  Statistics statistics() const;
+
+  // Removes the hooks and frees the buckets. Idempotent.
+  void Detach();
+
+ private:
+  WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options);
+
+  absl::Status Install(const NamedParameters& parameters);
+  ModelRounds& rounds() const { return owned_->model->rounds(); }
+  void BindSlots();
+  void OpenRound();
+  void OnGradient(size_t index);
+  absl::Status MarkReady(size_t index);
+  void OnEndOfBackward();
+  void QueueEndOfBackward();
+  absl::Status MarkUnused(size_t index);
+  absl::Status MarkRest();
+  absl::Status CloseRound();
+  absl::Status AdoptReadyOrder();
+
+  // The model goes before its backend.
+  struct Owned {
+    std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
+    std::unique_ptr<Model> model;
+  };
+
+  const ModelOptions options_;
+  // Shared: gradients that a user holds on to lie in the model's memory. Null once detached.
+  std::shared_ptr<Owned> owned_;
+  std::vector<std::unique_ptr<GradientSlot>> slots_;
+  std::vector<bool> is_ready_;  // marked in this round
+  absl::Status failure_;        // the first round that failed
+  bool synchronized_ = true;
+  bool round_is_open_ = false;
+  bool callback_is_queued_ = false;
+  bool shares_allocations_ = false;
+  uint64_t round_count_ = 0;
+  absl::Duration waited_;
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
