@@ -14,7 +14,7 @@ Lane = Callable[[Settings], Result]
 
 # The sanitizers and clang leave out what includes PyTorch's headers: a unit of it takes half a minute to compile,
 # and its extension module would need the sanitizer's runtime preloaded into Python.
-NATIVE = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...")
+NATIVE = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
 SANITIZED = ("//core/...", "//comm/...", "//algorithms/...")
 
 
