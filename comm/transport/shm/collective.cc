@@ -13,8 +13,9 @@ namespace pelton::shm {
 namespace {
 
 // Private tensors up to this size go through a region of ours even where peers could read them:
-// reading across processes costs a system call and a look at every page.
-constexpr uint64_t kStageBytes = uint64_t{8} << 20;
+// reading across processes costs a system call and a look at every page. What is reduced on all
+// ranks goes through it in segments of this size, which stay in the cache that the cores share.
+constexpr uint64_t kStageBytes = uint64_t{1} << 20;
 constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
 
 // Whether rank `rank` puts data into its slot, and how much every contributor puts there.
@@ -52,15 +53,23 @@ const Operation& Collective::PostOf(int peer) const {
 
 void Collective::Start(const Operation& operation, std::byte* source, std::byte* target) {
   PELTON_CHECK(!is_active());
+  whole_ = operation;
+  whole_.sequence = ++operation_count_;
+  if (whole_.kind == OperationKind::kBroadcast && whole_.peer == context_.rank) {
+    whole_.set_source(whole_.target());
+    source = target;
+  }
+  whole_source_ = source;
+  whole_target_ = target;
+  segment_end_ = kNotInSegments;
+  Begin(whole_, source, target);
+}
+
+void Collective::Begin(const Operation& operation, std::byte* source, std::byte* target) {
   sequence_.store(sequence() + 1, std::memory_order_relaxed);
   operation_ = operation;
-  operation_.sequence = sequence();
   source_ = source;
   target_ = target;
-  if (operation_.kind == OperationKind::kBroadcast && operation_.peer == context_.rank) {
-    operation_.set_source(operation_.target());
-    source_ = target;
-  }
   extent_ = PostedExtentOf(operation_, context_.rank, context_.world_size());
   is_eager_ = EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
   unstages_ = false;
@@ -71,9 +80,31 @@ void Collective::Start(const Operation& operation, std::byte* source, std::byte*
   phase_ = NeedsStaging(extent_.source_bytes) ? Phase::kStage : Phase::kPost;
 }
 
+// An allreduce of which some tensor is private, so that the ranks must copy: all of them go through
+// it in segments, each a small allreduce of its own.
+bool Collective::RunsInSegments() const {
+  return operation_.kind == OperationKind::kAllReduce && context_.world_size() > 1 &&
+         extent_.source_bytes > kStageBytes && !IsDirect();
+}
+
+void Collective::BeginSegment(uint64_t begin) {
+  const uint64_t size_bytes = SizeOf(whole_.dtype);
+  Operation segment = whole_;
+  segment.count = std::min(kStageBytes / size_bytes, whole_.count - begin / size_bytes);
+  segment.source_offset += begin;
+  segment.target_offset += begin;
+  segment_end_ = begin + segment.count * size_bytes;
+  Begin(segment, whole_source_ + begin, whole_target_ + begin);
+}
+
 bool Collective::Step(bool* done, absl::Status* status) {
   absl::StatusOr<Outcome> outcome = Advance();
   if (!outcome.ok()) *status = outcome.status();
+  if (outcome.ok() && *outcome == Outcome::kDone &&
+      segment_end_ < whole_.count * SizeOf(whole_.dtype)) {
+    BeginSegment(segment_end_);
+    outcome = Outcome::kMoved;
+  }
   *done = !outcome.ok() || *outcome == Outcome::kDone;
   if (*done) phase_ = Phase::kIdle;
   return *done || *outcome == Outcome::kMoved;
@@ -108,6 +139,7 @@ bool Collective::NeedsStaging(uint64_t source_bytes) const {
                           (is_allreduce && operation_.target_region == kPrivateRegion);
   if (!is_private) return false;
   if (source_bytes <= kStageBytes) return true;
+  if (is_allreduce) return false;  // in segments
   for (const int peer : context_.world_ranks) {
     if (!context_.links.reads_us(peer)) return true;
   }
@@ -179,6 +211,10 @@ absl::StatusOr<Collective::Outcome> Collective::Arrive() {
   if (is_eager_) {
     FinishEagerly();
     return Outcome::kDone;
+  }
+  if (RunsInSegments()) {
+    segment_end_ = 0;
+    return Outcome::kDone;  // with the post of the whole
   }
   plan_ =
       Plan(operation_, context_.world_size(), IsDirect() ? Plan::Mode::kDirect : Plan::Mode::kPull);
@@ -267,16 +303,9 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
     phase_ = Phase::kFinish;
     return Outcome::kMoved;
   }
-  const Task task = plan_.At(rank, next_task_);
-  if (task.after_count > 0) {
-    const uint64_t finished = context_.arena.rank(task.from).finished.load();
-    const bool is_past = TagOf(finished) != static_cast<uint32_t>(sequence());
-    if (!is_past && CountOf(finished) < task.after_count) return Outcome::kWaiting;
-  }
-  RETURN_IF_ERROR(Run(rank, task));
-  ++next_task_;
+  RETURN_IF_ERROR(Run(rank, plan_.At(rank, next_task_++)));
   MarkFinished(rank);
-  context_.RingAll();  // some may wait for just this task
+  if (next_task_ == plan_.TaskCount(rank) && AllFinished()) context_.RingAll();
   return Outcome::kMoved;
 }
 
@@ -327,8 +356,8 @@ void Collective::MarkFinished(int owner) { context_.arena.rank(owner).finished.f
 
 absl::Status Collective::Run(int owner, const Task& task) {
   if (task.kind == Task::kReduce) return RunReduction(owner, task);
-  const Reach& from = task.from_target ? targets_[task.from] : sources_[task.from];
-  return from.Read(task.source_offset, targets_[owner].data + task.target_offset, task.size_bytes);
+  return sources_[task.from].Read(task.source_offset, targets_[owner].data + task.target_offset,
+                                  task.size_bytes);
 }
 
 absl::Status Collective::RunReduction(int owner, const Task& task) {

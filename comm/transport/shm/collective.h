@@ -24,6 +24,8 @@ namespace pelton::shm {
 //   finish   wait until all tasks of all ranks are done
 //   unstage  copy the result out of our region
 //
+// A large allreduce of private memory goes through stage to unstage once per segment.
+//
 // Threads: one at a time; arrived() by any. Owns: its staging region and scratch memory.
 class Collective {
  public:
@@ -31,21 +33,25 @@ class Collective {
   ~Collective();
 
   bool is_active() const { return phase_ != Phase::kIdle; }
-  // Takes up `operation`; its sequence number is one more than that of the last. Requires:
-  // !is_active(). `source` and `target` are its addresses in this process.
+  // Takes up `operation`. Requires: !is_active(). `source` and `target` are its addresses in this
+  // process.
   void Start(const Operation& operation, std::byte* source, std::byte* target);
   // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
   void Cancel() { phase_ = Phase::kIdle; }
 
-  // The last sequence number that this rank has taken up.
+  // The number of this rank's last post: a collective in segments posts several times.
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
   enum class Phase : uint8_t { kIdle, kStage, kPost, kArrive, kReach, kWork, kFinish, kUnstage };
   enum class Outcome : uint8_t { kWaiting, kMoved, kDone };
+  static constexpr uint64_t kNotInSegments = ~uint64_t{0};
 
+  void Begin(const Operation& operation, std::byte* source, std::byte* target);
+  bool RunsInSegments() const;
+  void BeginSegment(uint64_t begin);
   absl::StatusOr<Outcome> Advance();
   absl::StatusOr<Outcome> Stage();
   absl::StatusOr<Outcome> Post();
@@ -73,8 +79,13 @@ class Collective {
   const Context& context_;
   Phase phase_ = Phase::kIdle;
   std::atomic<uint64_t> sequence_ = 0;
-  Operation operation_;          // as posted
-  std::byte* source_ = nullptr;  // in the caller's memory
+  uint64_t operation_count_ = 0;
+  Operation whole_;  // as the caller launched it
+  std::byte* whole_source_ = nullptr;
+  std::byte* whole_target_ = nullptr;
+  uint64_t segment_end_ = kNotInSegments;  // bytes that are done when this segment is
+  Operation operation_;                    // as posted: the whole, or a segment
+  std::byte* source_ = nullptr;            // in the caller's memory
   std::byte* target_ = nullptr;
   Extent extent_;
   bool is_eager_ = false;

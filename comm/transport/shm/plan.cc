@@ -71,8 +71,6 @@ Plan::Slice Plan::SliceOf(int rank) const {
 
 int Plan::PieceCount(int owner) const {
   switch (operation_.kind) {
-    case OperationKind::kAllReduce:
-      return mode_ == Mode::kPull ? world_size_ - 1 : 0;
     case OperationKind::kAllGather:
     case OperationKind::kAllToAll:
       return world_size_;
@@ -95,13 +93,6 @@ Task Plan::Piece(int owner, int index) const {
   const uint64_t from_place = static_cast<uint64_t>(task.from) * tensor_bytes_;
   const uint64_t own_place = static_cast<uint64_t>(owner) * tensor_bytes_;
   switch (operation_.kind) {
-    case OperationKind::kAllReduce: {
-      const Slice slice = SliceOf(task.from);
-      task.from_target = true;
-      task.source_offset = task.target_offset = slice.begin;
-      task.size_bytes = slice.size_bytes;
-      break;
-    }
     case OperationKind::kAllToAll:
       task.source_offset = own_place;
       task.target_offset = from_place;
@@ -143,8 +134,6 @@ Task Plan::At(int owner, uint64_t index) const {
       index -= ChunksOf(task.size_bytes);
       ++piece;
     }
-    // A rank finishes its own reductions first, in order.
-    if (task.from_target) task.after_count = index + 1;
   }
   const uint64_t begin = index * chunk_bytes_;
   task.source_offset += begin;

@@ -14,14 +14,10 @@ namespace pelton::shm {
 struct Task {
   enum Kind : uint8_t { kReduce, kCopy };
   Kind kind = kCopy;
-  // kCopy: from rank `from`'s source, or from its target where that holds a result.
-  int from = 0;
-  bool from_target = false;
+  int from = 0;  // kCopy: whose source
   uint64_t source_offset = 0;
   uint64_t target_offset = 0;
   uint64_t size_bytes = 0;
-  // Not before that rank has finished so many of its tasks; 0: at once.
-  uint64_t after_count = 0;
 };
 
 // Whose targets a kReduce task writes.
@@ -39,8 +35,6 @@ Extent PostedExtentOf(const Operation& operation, int rank, int world_size);
 //                    Reads nS, writes nS.
 //     reduce         the same, writing to the root's target only. Reads nS, writes S.
 //   kPull: some tensor is private. Each rank writes only its own memory and reads the others'.
-//     allreduce      reduce slice r into the own target, then copy the others' slices as they are
-//                    finished. Reads nS + (n-1)S, writes nS.
 //     reduce         the root reduces everything. Reads nS, writes S.
 //   Both:
 //     reduce_scatter rank r reduces chunk r of all sources. Reads nS, writes S.
@@ -48,7 +42,7 @@ Extent PostedExtentOf(const Operation& operation, int rank, int world_size);
 //
 // Sums are in rank order whoever does the task (SUM-1b). Tasks touch disjoint bytes of every
 // target; in place, a task reads the bytes of a source before it writes them, and no other task
-// reads them, or it comes later (`after_count`).
+// reads them. An allreduce of private memory is staged, and so always kDirect.
 // Threads: a value. Owns: nothing.
 class Plan {
  public:

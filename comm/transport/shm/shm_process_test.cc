@@ -1,7 +1,11 @@
 // Ranks as processes: what threads cannot show.
+#include <linux/capability.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -9,11 +13,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/transport/shm/remote_memory.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/shm/test_processes.h"
 #include "gmock/gmock.h"
@@ -113,6 +119,54 @@ TEST(ShmProcessTest, ARankMayBeInARegionAndAnotherInPrivateMemory) {
     }
     end->communicator->Deregister(region->id());
     return CheckSum(*end->communicator, shared, size_t{1} << 20);
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+// Forbids other processes to read this one's memory, also to those of root.
+void ForbidReaders() {
+  prctl(PR_SET_DUMPABLE, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2] = {};
+  syscall(SYS_capset, &header, none);
+}
+
+// "" if rank 1 gets what rank 0 broadcasts and sends from private memory.
+std::string CheckCopies(Communicator& communicator, std::vector<float>& data) {
+  const bool is_first = communicator.rank() == Rank(0);
+  const Tensor tensor{data.data(), data.size(), DType::kFloat32};
+  for (int turn = 1; turn <= 2; ++turn) {
+    std::fill(data.begin(), data.end(), is_first ? static_cast<float>(turn) : 0.0f);
+    const absl::StatusOr<Completion> completion = turn == 1
+                                                      ? Broadcast(communicator, tensor, Rank(0))
+                                                  : is_first ? Send(communicator, tensor, Rank(1))
+                                                             : Recv(communicator, tensor, Rank(0));
+    if (!completion.ok()) return std::string(completion.status().message());
+    const absl::Status status = Await(communicator, *completion, Soon());
+    if (!status.ok()) return std::string(status.message());
+    for (const float value : data) {
+      if (value != static_cast<float>(turn)) return absl::StrCat("turn ", turn, ": ", value);
+    }
+  }
+  return "";
+}
+
+TEST(ShmProcessTest, MemoryThatPeersMayNotReadIsStaged) {
+  static const uint64_t secret = 17;  // at the same address in every forked rank
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    ForbidReaders();
+    const auto pids = options.bootstrap->AllGather("pid", absl::StrCat(getpid()), Soon());
+    int peer = 0;
+    if (!absl::SimpleAtoi(pids.value()[1 - options.rank.value()], &peer)) return "no pid";
+    uint64_t read = 0;
+    const absl::Status forbidden = ReadMemory(peer, reinterpret_cast<uintptr_t>(&secret),
+                                              reinterpret_cast<std::byte*>(&read), sizeof read);
+    if (!absl::IsPermissionDenied(forbidden)) return absl::StrCat("could read ", read);
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    std::vector<float> data(size_t{3} << 20);
+    const std::string wrong = CheckSum(*end->communicator, data.data(), data.size());
+    return wrong.empty() ? CheckCopies(*end->communicator, data) : wrong;
   });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
 }
