@@ -84,8 +84,8 @@ class ModelRoundsTest : public ::testing::Test {
 
   SimExecutor executor_{1};
   std::unique_ptr<FakeWorld> world_;
+  std::vector<absl::Status> failures_;  // outlives the ranks that report
   std::vector<std::unique_ptr<ModelRounds>> ranks_;
-  std::vector<absl::Status> failures_;
 };
 
 TEST_F(ModelRoundsTest, SumsWhatAllRanksProduced) {

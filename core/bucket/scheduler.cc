@@ -30,6 +30,7 @@ absl::Status BucketScheduler::OnStart() {
 void BucketScheduler::OnStop(const absl::Status& why) {
   watch_.Cancel();
   if (!under_way() && channel_->idle()) return;
+  reported_ |= why.ok();  // its owner has ended it and knows
   Fail(why.ok() ? absl::CancelledError("the model's rounds have ended") : why);
   // The abort has ended what was in flight: only its completions are left to be collected.
   channel_->Advance();
