@@ -10,7 +10,9 @@
 #include "backend/model.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
