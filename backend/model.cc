@@ -29,7 +29,6 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
 
 Model::~Model() {
   rounds_.reset();
-  executor_.reset();
   if (communicator_ != nullptr) backend_.Unwatch(communicator_.get());
 }
 
@@ -54,13 +53,9 @@ absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
 }
 
 absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
-  ThreadExecutor::Options thread;
-  thread.name = "pelton-channel";
-  executor_ = std::make_unique<ThreadExecutor>(std::move(thread));
   ModelRoundsOptions rounds;
   rounds.model_name = options.name;
   rounds.rank = communicator_->rank();
-  rounds.executor = executor_.get();
   rounds.runner = communicator_.get();
   rounds.pipeline_factory = [this](const BucketLayout& layout) {
     return algorithm_->PipelineFor(layout, *communicator_);

@@ -1,4 +1,4 @@
-// One model's place in the backend: its algorithm, its communicator, its thread and its rounds.
+// One model's place in the backend: its algorithm, its communicator and its rounds.
 #ifndef PELTON_BACKEND_MODEL_H_
 #define PELTON_BACKEND_MODEL_H_
 
@@ -12,7 +12,6 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
-#include "core/actor/thread_executor.h"
 #include "core/base/limits.h"
 #include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
@@ -58,7 +57,6 @@ class Model {
   Backend& backend_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<ThreadExecutor> executor_;
   std::unique_ptr<ModelRounds> rounds_;
 };
 

@@ -84,8 +84,9 @@ class ModelRounds {
   // those of ReadyTracker::MarkReady.
   absl::Status MarkReady(SlotId slot);
   absl::Status MarkReady(SlotId slot, void* data);
-  // As MarkReady, for a tensor that this rank did not use in this round, with elements that count all the same: zeros,
-  // or what all ranks hold already. `data` is null unless the slot is standalone.
+  // As MarkReady, for a tensor that this rank did not use in this round, with elements that count
+  // all the same: zeros, or what all ranks hold already. `data` is null unless the slot is
+  // standalone.
   absl::Status MarkUnused(SlotId slot, void* data = nullptr);
 
   // Slots not marked in this round, in plan order. Those to which the caller has something to

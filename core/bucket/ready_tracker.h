@@ -43,8 +43,8 @@ class ReadyTracker {
   // The same for a standalone slot, whose elements lie at `data`. Errors: also InvalidArgument: the
   // slot is not standalone, or `data` is null.
   absl::Status MarkReady(SlotId slot, void* data);
-  // As MarkReady, for a slot that this rank did not use in this round but whose elements count all the same: zeros,
-  // or what all ranks hold already. `data` is null unless the slot is standalone.
+  // As MarkReady, for a slot that this rank did not use in this round but whose elements count all
+  // the same: zeros, or what all ranks hold already. `data` is null unless the slot is standalone.
   absl::Status MarkUnused(SlotId slot, void* data);
 
   // Slots not marked in the open round, in plan order.

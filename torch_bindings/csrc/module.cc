@@ -178,14 +178,15 @@ at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {
 }  // namespace pelton::torch_bindings
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  using namespace pelton::torch_bindings;
-  RegisterStatusTranslator();
-  DefineBackend(module);
-  DefineCommunicator(module);
-  DefineModel(module);
-  module.def("algorithms", &ListAlgorithms);
-  module.def("empty", &Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
-  module.def("set_gradient_allocator", &SharedAllocation::SetEnabled, pybind11::arg("enabled"));
-  module.def("begin_shared_allocation", &SharedAllocation::Begin);
-  module.def("end_shared_allocation", &SharedAllocation::End);
+  namespace bindings = pelton::torch_bindings;
+  bindings::RegisterStatusTranslator();
+  bindings::DefineBackend(module);
+  bindings::DefineCommunicator(module);
+  bindings::DefineModel(module);
+  module.def("algorithms", &bindings::ListAlgorithms);
+  module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
+  module.def("set_gradient_allocator", &bindings::SharedAllocation::SetEnabled,
+             pybind11::arg("enabled"));
+  module.def("begin_shared_allocation", &bindings::SharedAllocation::Begin);
+  module.def("end_shared_allocation", &bindings::SharedAllocation::End);
 }
