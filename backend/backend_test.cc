@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kToken[] = "a token of sixteen bytes or more";
+constexpr char kToken[] = "a-token-of-sixteen-bytes-or-more";
 
 absl::Time Soon() { return Clock::Real().Now() + absl::Seconds(20); }
 
