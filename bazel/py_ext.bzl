@@ -3,7 +3,7 @@
 load("@rules_cc//cc:defs.bzl", "cc_binary")
 
 def py_extension(name, deps, copts = [], **kwargs):
-    """Builds `<name>.so`.
+    """Builds `<name>.so`; `<name>` names it, too.
 
     Args:
       name: the module's name; its PyInit_<name> is the only exported symbol.
@@ -24,3 +24,4 @@ def py_extension(name, deps, copts = [], **kwargs):
         deps = deps + ["//bazel:py_ext.lds"],
         **kwargs
     )
+    native.filegroup(name = name, srcs = [name + ".so"])

@@ -106,8 +106,8 @@ def read_outcome(way: Way, folder: Path) -> Outcome:
 def show(outcomes: list[Outcome], console: Console) -> None:
     """Prints the table."""
     table = Table(title="Handwritten digits, the same batches of 64 in each way")
-    for heading in ("", "ranks", "steps/s", "waiting for communication", "test accuracy", "parameters on all ranks"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    for heading in ("", "ranks", "steps/s", "waiting", "accuracy", "parameters"):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for outcome in outcomes:
         parallel = outcome.way.ranks > 1
         table.add_row(
@@ -119,9 +119,10 @@ def show(outcomes: list[Outcome], console: Console) -> None:
             ("bit-identical" if outcome.identical else "DIFFER") if parallel else "-",
         )
     console.print(table)
-    console.print(
-        "Waiting: of the time of a step, what passed between the last gradient and the end of the communication, as\n"
-        f"each runtime measures it itself. Each rank computes with one thread; this machine has {os.cpu_count()} cores."
+    print(
+        "Waiting for communication, as each runtime measures it itself: the share of a step's time between the last\n"
+        "gradient and the end of communication. Accuracy is on the test set; parameters are compared over all ranks.\n"
+        f"Each rank computes with one thread; this machine has {os.cpu_count()} cores."
     )
 
 

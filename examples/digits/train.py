@@ -148,6 +148,10 @@ def main() -> None:
     (options.out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(figures))
     if options.kind == "ddp":
         torch.distributed.destroy_process_group()
+    elif options.kind == "pelton":
+        import pelton.torch_api as bagua
+
+        bagua.destroy_process_group()
 
 
 if __name__ == "__main__":
