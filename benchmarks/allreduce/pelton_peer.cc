@@ -5,6 +5,7 @@
 // Prints a line "BYTES MEDIAN_SECONDS MIN_SECONDS" per size. `region` reduces memory that the ranks
 // share, `private` memory of malloc, both in place; `copy` is one memcpy of as many bytes, to tell
 // what the machine can do.
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,6 +87,20 @@ void Report(size_t bytes, Body body) {
   std::fflush(stdout);
 }
 
+// A core per rank where there are enough, as mpirun does by default.
+void Pin(int rank, int ranks) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || rank-- > 0) continue;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    sched_setaffinity(0, sizeof own, &own);
+    return;
+  }
+}
+
 void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& sizes, Page& page) {
   page.set_rank(rank);
   const absl::Time deadline = absl::Now() + kTimeout;
@@ -94,6 +109,7 @@ void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& siz
   auto opened = (*transport)->Open(CommunicatorId(1), Group::World(WorldSize(ranks)), deadline);
   PELTON_CHECK(opened.ok()) << opened.status();
   Communicator& communicator = **opened;
+  Pin(rank, ranks);  // after the transport has counted the cores
   const size_t most = *std::max_element(sizes.begin(), sizes.end());
   auto region = Region::Create(in_region ? most : 1, "benchmark").value();
   PELTON_CHECK_OK(communicator.Register(*region));

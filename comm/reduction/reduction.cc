@@ -36,14 +36,36 @@ HWY_BEFORE_NAMESPACE();
 namespace pelton::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Nothing needs to be aligned; the scalar target's own LoadU and StoreU want whole elements.
+template <class D, typename T>
+HWY_INLINE hn::Vec<D> LoadAnywhere(D d, const T* from) {
+#if HWY_TARGET == HWY_SCALAR
+  T lane;
+  std::memcpy(&lane, from, sizeof lane);
+  return hn::Set(d, lane);
+#else
+  return hn::LoadU(d, from);
+#endif
+}
+
+template <class D, typename T>
+HWY_INLINE void StoreAnywhere(hn::Vec<D> v, D d, T* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const T lane = hn::GetLane(v);
+  std::memcpy(to, &lane, sizeof lane);
+#else
+  hn::StoreU(v, d, to);
+#endif
+}
+
 // How a kernel reads and writes vectors of one dtype. `Lane` is what it computes in.
 template <typename T>
 struct Plain {
   using Lane = T;
   using Element = T;
   using D = hn::ScalableTag<T>;
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) { return hn::LoadU(d, from); }
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) { hn::StoreU(v, d, to); }
+  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) { return LoadAnywhere(d, from); }
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) { StoreAnywhere(v, d, to); }
 };
 
 struct BFloat16 {
@@ -54,7 +76,7 @@ struct BFloat16 {
   using Bits = hn::RebindToUnsigned<D>;
 
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits(), hn::LoadU(Narrow(), from))));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits(), LoadAnywhere(Narrow(), from))));
   }
   // Highway's own conversion truncates; this one rounds half to even and keeps NaN a NaN.
   static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
@@ -68,7 +90,7 @@ struct BFloat16 {
     const auto quiet = hn::Or(upper, hn::Set(bits_tag, 0x40u));
     const auto is_nan = hn::RebindMask(bits_tag, hn::IsNaN(v));
     const auto result = hn::IfThenElse(is_nan, quiet, rounded);
-    hn::StoreU(hn::DemoteTo(Narrow(), hn::BitCast(signed_tag, result)), Narrow(), to);
+    StoreAnywhere(hn::DemoteTo(Narrow(), hn::BitCast(signed_tag, result)), Narrow(), to);
   }
 };
 
@@ -87,13 +109,17 @@ struct Float16 {
 #else
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
     HWY_ALIGN float lanes[hn::MaxLanes(D())];
-    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = FloatFromFloat16(from[i]);
+    Element halves[hn::MaxLanes(D())];
+    std::memcpy(halves, from, hn::Lanes(d) * sizeof(Element));
+    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = FloatFromFloat16(halves[i]);
     return hn::Load(d, lanes);
   }
   static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
     HWY_ALIGN float lanes[hn::MaxLanes(D())];
     hn::Store(v, d, lanes);
-    for (size_t i = 0; i < hn::Lanes(d); ++i) to[i] = Float16FromFloat(lanes[i]);
+    Element halves[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) halves[i] = Float16FromFloat(lanes[i]);
+    std::memcpy(to, halves, hn::Lanes(d) * sizeof(Element));
   }
 #endif
 };

@@ -27,6 +27,7 @@ void Context::RingAll() const {
 }
 
 absl::Status Reach::Read(uint64_t offset, std::byte* target, size_t size_bytes) const {
+  if (size_bytes == 0) return absl::OkStatus();
   if (data == nullptr) return ReadMemory(pid, address + offset, target, size_bytes);
   if (data + offset != target) std::memcpy(target, data + offset, size_bytes);
   return absl::OkStatus();
