@@ -119,19 +119,27 @@ absl::StatusOr<std::unique_ptr<Communicator>> Backend::Open(const Group& group) 
   return transport_->Open(id, group, Clock::Real().Now() + options_.join_timeout);
 }
 
-void Backend::Watch(Abortable* abortable) {
+void Backend::Watch(Communicator* communicator) {
   absl::Status failed;
   {
     MutexLock lock(&mutex_);
-    watched_.insert(abortable);
+    watched_.insert(communicator);
+    // A region that peers cannot map is read as private memory: slower, never wrong.
+    for (const Region* region : shared_) (void)communicator->Register(*region);
     failed = failure_;
   }
-  if (!failed.ok()) abortable->Abort(failed);
+  if (!failed.ok()) communicator->Abort(failed);
 }
 
-void Backend::Unwatch(Abortable* abortable) {
+void Backend::Unwatch(Communicator* communicator) {
   MutexLock lock(&mutex_);
-  watched_.erase(abortable);
+  watched_.erase(communicator);
+}
+
+void Backend::Share(const Region& region) {
+  MutexLock lock(&mutex_);
+  shared_.push_back(&region);
+  for (Communicator* communicator : watched_) (void)communicator->Register(region);
 }
 
 absl::Status Backend::failure() const {
@@ -145,7 +153,7 @@ void Backend::Fail(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = Annotate(reason, Here(options_));
   if (transport_ != nullptr) transport_->Abort(failure_);
-  for (Abortable* abortable : watched_) abortable->Abort(failure_);
+  for (Communicator* communicator : watched_) communicator->Abort(failure_);
 }
 
 void Backend::Report(const absl::Status& reason) {

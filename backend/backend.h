@@ -22,6 +22,7 @@
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/base/sync.h"
+#include "core/memory/region.h"
 
 namespace pelton {
 
@@ -67,10 +68,14 @@ class Backend : private FailureSink {
   // the world.
   absl::StatusOr<std::unique_ptr<Communicator>> Open(const Group& group);
 
-  // Aborts `abortable` when a rank is lost; at once if one is lost already. It must be unwatched
-  // before it dies.
-  void Watch(Abortable* abortable);
-  void Unwatch(Abortable* abortable);
+  // Aborts `communicator` when a rank is lost, at once if one is lost already, and makes shared
+  // regions known to its peers. It must be unwatched before it dies.
+  void Watch(Communicator* communicator);
+  void Unwatch(Communicator* communicator);
+
+  // Memory that the ranks of this host may reach directly in every operation from now on; it must
+  // outlive the backend. Blocks: never for long.
+  void Share(const Region& region);
 
   // Why the job failed; OK while it has not.
   absl::Status failure() const;
@@ -104,7 +109,8 @@ class Backend : private FailureSink {
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<Abortable*> watched_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Communicator*> watched_ ABSL_GUARDED_BY(mutex_);
+  std::vector<const Region*> shared_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace pelton

@@ -13,6 +13,7 @@
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/memory/region.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -69,6 +70,31 @@ TEST(BackendTest, RanksMeetReduceAndPart) {
     if (backend->host_ranks().size() != 3)
       return absl::InternalError("not all ranks share the host");
     return backend->Stop(Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, SharedMemoryIsReachedBeforeAndAfterACommunicatorOpens) {
+  const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Region> early, Region::Create(1 << 20, "early"));
+    ASSIGN_OR_RETURN(std::unique_ptr<Region> late, Region::Create(1 << 20, "late"));
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    backend->Share(*early);
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                     backend->Open(Group::World(backend->world_size())));
+    backend->Watch(communicator.get());
+    backend->Share(*late);
+    for (Region* region : {early.get(), late.get()}) {
+      auto* values = reinterpret_cast<int32_t*>(region->data());
+      const Tensor tensor{values, 1 << 18, DType::kInt32};
+      values[100000] = 1 + options.rank.value();
+      ASSIGN_OR_RETURN(const Completion done,
+                       AllReduce(*communicator, tensor, tensor, ReduceOp::kSum));
+      RETURN_IF_ERROR(Await(*communicator, done, Soon()));
+      if (values[100000] != 3) return absl::InternalError(absl::StrCat("sum is ", values[100000]));
+    }
+    backend->Unwatch(communicator.get());
+    return absl::OkStatus();
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }

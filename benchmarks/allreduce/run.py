@@ -50,6 +50,18 @@ class Pelton(Peer):
         return [str(PELTON), self.name.split()[1], str(ranks), *map(str, sizes)]
 
 
+class PeltonPython(Peer):
+    """The same, called from Python."""
+
+    def prepare(self) -> None:
+        if subprocess.run([sys.executable, "-c", "import pelton"], check=False, capture_output=True).returncode != 0:
+            raise Skipped(f"{sys.executable} has no pelton: tools/setup installs it")
+
+    def command(self, ranks: int, sizes: list[int]) -> list[str]:
+        start = [sys.executable, "-m", "pelton_run", "-np", str(ranks), str(HERE / "pelton_python_peer.py")]
+        return [*start, self.name.split()[1], *map(str, sizes)]
+
+
 class OpenMpi(Peer):
     def prepare(self) -> None:
         if not shutil.which("mpicc") or not shutil.which("mpirun"):
@@ -117,7 +129,7 @@ def measure(peer: Peer, ranks: int, sizes: list[int]) -> dict[int, tuple[float, 
     )
     if done.returncode != 0:
         raise Skipped("it failed: " + " ".join((done.stderr or done.stdout).split())[-300:])
-    rows = [line.split() for line in done.stdout.splitlines()]
+    rows = [line.removeprefix("[rank 0] ").split() for line in done.stdout.splitlines()]
     return {int(r[0]): (float(r[1]), float(r[2])) for r in rows if len(r) == 3 and r[0].isdigit()}
 
 
@@ -151,6 +163,7 @@ def main() -> None:
         folder = pathlib.Path(name)
         peers: list[Peer] = [Pelton("pelton region", folder), Pelton("pelton private", folder)]
         peers += [OpenMpi("Open MPI", folder), Gloo("gloo", folder), OneCcl("oneCCL", folder)]
+        peers += [PeltonPython("python region", folder), PeltonPython("python private", folder)]
         peers.append(Pelton("pelton copy", folder))
         ready = []
         for peer in peers:

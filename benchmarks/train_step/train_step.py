@@ -32,9 +32,7 @@ STEPS_PER_TURN = 5
 Step = Callable[[], None]
 
 
-def _step_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer, case: Case, *, shared: bool
-) -> Step:
+def _step_of(model: nn.Module, optimizer: torch.optim.Optimizer, case: Case, *, shared: bool) -> Step:
     inputs, targets = case.batch(dist.get_rank())
     loss_function = nn.CrossEntropyLoss()
 

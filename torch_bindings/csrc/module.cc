@@ -50,7 +50,11 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.serves_coordinator = serve;
   options.operation_timeout = absl::Seconds(timeout_s);
   options.join_timeout = absl::Seconds(join_timeout_s);
-  return ValueOrThrow(Backend::Start(options));
+  std::shared_ptr<Backend> backend = ValueOrThrow(Backend::Start(options));
+  SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
+    if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
+  });
+  return backend;
 }
 
 // A coordinator that Python can stop before it lets go of it.
