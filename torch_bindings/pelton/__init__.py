@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 try:
-    import pelton._C  # `from pelton import _C` would blame a circular import where the file is missing
+    import pelton._C  # noqa: F401  (`from pelton import _C` would blame a circular import where the file is missing)
 except ImportError as error:
     raise ImportError(
         "pelton's extension module cannot be loaded "
