@@ -251,7 +251,7 @@ def arguments_that_are_wrong() -> None:
     with raises(InvalidArgument, "list"):
         wrong = [1.0]
         bagua.broadcast(wrong)
-    with raises(InvalidArgument, "complex32"):
+    with raises(InvalidArgument, "dtype", "ComplexHalf"):
         bagua.allreduce_inplace(torch.ones(2, dtype=torch.complex32))
     with raises(InvalidArgument, "3 elements", "2 ranks"):
         bagua.allgather_inplace(torch.ones(3))
@@ -270,7 +270,6 @@ def arguments_that_are_wrong() -> None:
 def an_aborted_communicator() -> None:
     communicator = BaguaProcessGroup([0, 1], None, "default").get_global_communicator()
     assert not communicator.check_abort()
-    bagua.barrier()
     communicator.abort()
     assert communicator.check_abort()
     with raises(PeltonError):

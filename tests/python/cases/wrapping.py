@@ -401,21 +401,6 @@ def gradients_not_flattened() -> None:
     assert_same(gradients(model), _expected(_mlp))
 
 
-@case(3)
-def a_group_of_some_ranks() -> None:
-    from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
-    from pelton.torch_api.communication import BaguaProcessGroup
-
-    rank, _ = rank_and_size()
-    if rank == 0:
-        return
-    group = BaguaProcessGroup([1, 2], None, "last")
-    model = seeded(rank, _mlp).with_bagua([], GradientAllReduceAlgorithm(), group)
-    reference = seeded(1, _mlp)
-    _backward(model)
-    assert_same(gradients(model), mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in (1, 2)]))
-
-
 @case(2)
 def evaluation_and_steps_are_told_apart() -> None:
     model = wrap(seeded(0, _mlp))

@@ -78,10 +78,10 @@ def is_kept(coordinator: _C.Coordinator) -> bool:
     return any(kept is coordinator for kept in _kept.values())
 
 
-def stop_kept_coordinators() -> None:
-    """Ends the coordinators on launchers' ports once their ranks have left. Blocks: a bounded time."""
+def stop_kept_coordinators(timeout_s: float) -> None:
+    """Ends the coordinators on launchers' ports when their ranks have left. Blocks: at most `timeout_s` for each."""
     while _kept:
-        _kept.popitem()[1].stop()
+        _kept.popitem()[1].stop(timeout_s)
 
 
 def alone() -> MeetingPlace:

@@ -64,7 +64,7 @@ class Session:
         finally:
             coordinator = self._place.coordinator
             if coordinator is not None and not _rendezvous.is_kept(coordinator):
-                coordinator.stop()
+                coordinator.stop(timeout_s)
 
 
 _session: Session | None = None
@@ -195,7 +195,7 @@ def _at_exit() -> None:
         if session is not None:
             session.end(_EXIT_TIMEOUT_S)
     with contextlib.suppress(PeltonError):
-        _rendezvous.stop_kept_coordinators()
+        _rendezvous.stop_kept_coordinators(_EXIT_TIMEOUT_S)
 
 
 atexit.register(_at_exit)
