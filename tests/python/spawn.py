@@ -80,7 +80,11 @@ def run_cases(world_size: int, limit_s: float = 240) -> Outcome:
     seconds."""
     with tempfile.TemporaryDirectory() as folder:
         modules = sorted(_wanted[world_size])
-        outcome = run(launcher(world_size, "--linger", 5, HERE / "rank_main.py", folder, *modules), limit_s)
+        command = launcher(world_size, "--linger", 5, HERE / "rank_main.py", folder, *modules)
+        try:
+            outcome = run(command, limit_s)
+        except TimeoutError as error:  # what was done until then counts, and nobody waits a second time
+            outcome = Outcome(-1, "", str(error))
         for rank in range(world_size):
             path = Path(folder) / f"rank{rank}.jsonl"
             lines = path.read_text().splitlines() if path.exists() else []

@@ -78,7 +78,8 @@ absl::Status GradientSlot::EnsureMemory() {
 }
 
 bool GradientSlot::LiesInBucket(const at::Tensor& gradient) const {
-  return view_.defined() && gradient.data_ptr() == view_.data_ptr() &&
+  return view_.defined() && gradient.layout() == at::kStrided &&
+         gradient.data_ptr() == view_.data_ptr() &&
          HasLayoutOfParameter(gradient);
 }
 

@@ -97,7 +97,14 @@ void DefineBackend(py::module_& module) {
   py::class_<PythonCoordinator>(module, "Coordinator")
       .def_readonly("address", &PythonCoordinator::address)
       .def(
-          "stop", [](PythonCoordinator& self) { self.server.reset(); }, NoGil());
+          "stop",
+          [](PythonCoordinator& self, double timeout_s) {
+            if (self.server == nullptr) return;
+            // The other ranks' goodbyes must find a coordinator; who is later is told that it is lost.
+            (void)self.server->AwaitEmpty(Clock::Real().Now() + absl::Seconds(timeout_s));
+            self.server.reset();
+          },
+          py::arg("timeout_s"), NoGil());
 }
 
 void DefineCommunicator(py::module_& module) {
@@ -134,7 +141,7 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
   model.bucket_size_bytes = bucket_size_bytes;
   // Without flattening every tensor is a segment of its own; with shared gradients the large ones
   // are.
-  if (!flatten) model.standalone_bytes = 0;
+  if (!flatten) model.standalone_bytes = 1;
   if (flatten && SharedAllocation::enabled())
     model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
   model.timeout = absl::Seconds(timeout_s);

@@ -43,7 +43,8 @@ class Backend:
 
 class Coordinator:
     address: str
-    def stop(self) -> None: ...
+    def stop(self, timeout_s: float) -> None:
+        """Ends it when every rank has left, or after `timeout_s`. Idempotent."""
 
 class Communicator:
     """One group's collectives on CPU tensors. `rank()` and all peers are ranks of the group."""
@@ -92,6 +93,8 @@ class Model:
         """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:
         """Raises what an earlier round failed with, if anything."""
+    def finish_round(self) -> None:
+        """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def statistics(self) -> dict[str, float]:
@@ -108,4 +111,8 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 def set_gradient_allocator(enabled: bool) -> None:
     """Lets backward passes allocate gradients of 64 KiB and more in shared memory."""
 
-def version() -> str: ...
+def begin_shared_allocation() -> None:
+    """Opens a scope in which large CPU tensors come from shared memory, while the allocator is enabled. Counted."""
+
+def end_shared_allocation() -> None:
+    """Closes the scope that the matching begin opened."""

@@ -305,7 +305,7 @@ def the_check_before_each_forward_costs_microseconds() -> None:
 def the_inner_object_has_the_attributes_that_scripts_use() -> None:
     model = seeded(0, _mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model.bagua_module_name = "generator"
+    model.bagua_module_name = "generator" if bagua.get_rank() == 0 else "critic"  # rank 0's counts
     wrap(model, [optimizer])
     inner = model.bagua_ddp
     assert model.bagua_module_name == inner.bagua_module_name == "generator"

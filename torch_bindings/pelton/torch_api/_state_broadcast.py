@@ -49,7 +49,8 @@ def broadcast_state(
     named: NamedTensors,
     optimizers: Sequence[torch.optim.Optimizer],
     left_out: frozenset[int],
-) -> None:
+    model_name: str,
+) -> str:
     """Gives all ranks the values of rank 0. Collective.
 
     Args:
@@ -57,13 +58,17 @@ def broadcast_state(
       named: the model's tensors; names, shapes and dtypes must be those of rank 0.
       optimizers: their state and hyper-parameters become those of rank 0, also where a rank has none yet.
       left_out: ids of parameters whose optimizer state stays each rank's own.
+      model_name: this rank's name for the model.
+
+    Returns:
+      Rank 0's name for the model: names that each process counts by itself may differ.
 
     Raises:
       InvalidArgument: something differs from rank 0, or has no safe encoding; the same on all ranks.
     """
     state_tensors: list[torch.Tensor] = []
     complaint: PeltonError | None = None
-    mine: dict[str, Any] = {"tensors": _describe(named), "optimizers": []}
+    mine: dict[str, Any] = {"name": model_name, "tensors": _describe(named), "optimizers": []}
     try:
         mine["optimizers"] = [_encode_optimizer(optimizer, left_out, state_tensors) for optimizer in optimizers]
     except PeltonError as error:
@@ -78,6 +83,7 @@ def broadcast_state(
         for optimizer, form in zip(optimizers, theirs["optimizers"]):
             _decode_optimizer(optimizer, form, left_out, state_tensors)
     _broadcast_packed(communicator, [tensor for _, tensor in named] + state_tensors)
+    return str(theirs["name"])
 
 
 def _describe(named: NamedTensors) -> list[list[Any]]:

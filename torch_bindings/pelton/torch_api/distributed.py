@@ -32,7 +32,10 @@ class BaguaModule:
 
     @property
     def bagua_module_name(self) -> str:
-        """The model's name in errors and statistics; the same on all ranks. Class name and a number unless set."""
+        """The model's name in errors and statistics; after wrapping that of rank 0.
+
+        Class name and a number unless set.
+        """
         if "_bagua_module_name" not in self.__dict__:
             self.__dict__["_bagua_module_name"] = f"{type(self).__name__}_{next(_numbers)}"
         return cast(str, self.__dict__["_bagua_module_name"])
@@ -94,7 +97,7 @@ class BaguaModule:
         old = self.__dict__.get("bagua_ddp")
         if old is not None:
             old.detach("it was wrapped again, which failed")
-        self.__dict__["bagua_ddp"] = BaguaDistributedDataParallel(
+        inner = BaguaDistributedDataParallel(
             self,
             optimizers,
             algorithm,
@@ -102,6 +105,8 @@ class BaguaModule:
             bagua_module_name=cast(BaguaModule, self).bagua_module_name,
             gradient_as_bucket_view=do_flatten,
         )
+        self.__dict__["bagua_ddp"] = inner
+        cast(BaguaModule, self).bagua_module_name = inner.bagua_module_name
         return self
 
 

@@ -54,7 +54,7 @@ class BaguaDistributedDataParallel:
           optimizers: what steps it.
           algorithm: how gradients are communicated.
           process_group: the ranks that take part.
-          bagua_module_name: the same on all ranks.
+          bagua_module_name: its name in errors; that of rank 0 counts.
           gradient_as_bucket_view: gradients may lie in the buckets.
           find_unused_parameters: accepted and not needed: unused parameters are always found.
 
@@ -192,7 +192,9 @@ class BaguaDistributedDataParallel:
         agree(communicator, complaint)
         assert selected is not None
         new = [(name, tensor) for name, tensor in selected.all if self._known.get(id(tensor)) is not tensor]
-        broadcast_state(communicator, new, list(optimizers), selected.left_out)
+        self.bagua_module_name = broadcast_state(
+            communicator, new, list(optimizers), selected.left_out, self.bagua_module_name
+        )
         self._install(selected)
         return selected
 
