@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SCENARIOS = {
     "exits_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),
     "leaves_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),
     "ends_by_an_error": (1, {"PeerLost", "Aborted"}, ["rank 1"]),
-    "coordinator_is_killed": (137, {"PeerLost", "Aborted"}, ["oordinator"]),
+    "coordinator_is_killed": (137, {"PeerLost", "Aborted"}, ["rank 0|coordinator"]),
 }
 
 
@@ -61,7 +62,7 @@ def test_survivors_get_an_exception_that_names_the_culprit(name: str, folder: Pa
         assert report["type"] in kinds, report
         assert "PeltonError" in report["bases"], report
         for text in texts:
-            assert text in report["text"], report
+            assert re.search(text, report["text"]), report
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
