@@ -23,7 +23,8 @@ GradientSlot::GradientSlot(std::string name, at::Tensor parameter)
       parameter_(std::move(parameter)),
       dtype_(parameter_.scalar_type()),
       sizes_(parameter_.sizes().vec()),
-      size_bytes_(static_cast<uint64_t>(parameter_.numel()) * parameter_.element_size()) {}
+      size_bytes_(static_cast<uint64_t>(parameter_.numel()) * parameter_.element_size()),
+      result_(at::Tensor().getIntrusivePtr()) {}
 
 void GradientSlot::Hook(std::function<void()> on_gradient) {
   accumulator_ = torch::autograd::impl::grad_accumulator(parameter_);
@@ -147,6 +148,12 @@ void GradientSlot::Collect(bool used_by_any) {
   }
   kept_ = at::Tensor();
   copy_back_ = false;
+  result_ = WeakTensor(gradient.getIntrusivePtr());
+}
+
+bool GradientSlot::HoldsResult() const {
+  const auto result = result_.lock();
+  return result.defined() && result.get() == parameter_.grad().unsafeGetTensorImpl();
 }
 
 void GradientSlot::Release() {
@@ -160,6 +167,7 @@ void GradientSlot::Adopt() {
   if (is_segment_ || !gradient.defined() || gradient.requires_grad()) return;
   CopyIn(gradient);
   gradient = view_;
+  result_ = WeakTensor(gradient.getIntrusivePtr());
 }
 
 }  // namespace pelton::torch_bindings

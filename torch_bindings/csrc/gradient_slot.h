@@ -52,6 +52,10 @@ class GradientSlot {
   // The gradient gets memory of its own, because the bucket is no longer the slot's.
   void Release();
 
+  // Whether the gradient is still the result of an earlier round, which later backwards have
+  // accumulated onto.
+  bool HoldsResult() const;
+
   bool is_segment() const { return is_segment_; }
   bool has_gradient() const { return parameter_.grad().defined(); }
   const std::string& name() const { return name_; }
@@ -84,6 +88,8 @@ class GradientSlot {
   at::Tensor kept_;           // what the gradient was, to be put back if no rank used the parameter
   bool copy_back_ =
       false;  // the gradient carries a graph of its own and cannot be replaced by the view
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  WeakTensor result_;  // the gradient that the last round left
   uint64_t copied_bytes_ = 0;
 };
 

@@ -34,10 +34,17 @@ absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const WrappedModel::NamedParamet
   return specs;
 }
 
+bool Sums(const ModelOptions& options) {
+  const auto average = options.algorithm_options.find("average");
+  return average != options.algorithm_options.end() && average->second == "false";
+}
+
 }  // namespace
 
 WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options)
-    : options_(std::move(options)), owned_(new Owned{std::move(backend), nullptr}) {}
+    : options_(std::move(options)),
+      sums_(Sums(options_)),
+      owned_(new Owned{std::move(backend), nullptr}) {}
 
 WrappedModel::~WrappedModel() { Detach(); }
 
@@ -111,6 +118,14 @@ void WrappedModel::OnGradient(size_t index) {
 }
 
 absl::Status WrappedModel::MarkReady(size_t index) {
+  // A mean of a mean and what was added to it is what one process has; a sum of a sum is not.
+  if (sums_ && slots_[index]->HoldsResult()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter '", slots_[index]->name(), "' of model '", options_.name,
+                     "': with average=False a backward cannot add to a gradient that is summed "
+                     "over the ranks already; call "
+                     "zero_grad(set_to_none=True) before it, or no_sync() around the earlier one"));
+  }
   ASSIGN_OR_RETURN(void* data, slots_[index]->Place());
   is_ready_[index] = true;
   const SlotId slot(static_cast<int32_t>(index));
