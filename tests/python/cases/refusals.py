@@ -212,3 +212,16 @@ def a_failed_round_is_told_again_at_the_next_forward() -> None:
         import time
 
         time.sleep(4)
+
+
+@case(2)
+def adding_onto_a_gradient_that_is_a_sum_over_ranks() -> None:
+    model = wrap(nn.Linear(6, 3), average=False)
+    rank, _ = rank_and_size()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad(set_to_none=True)
+        square_loss(model, batch(rank, step, *SHAPE)).backward()
+        optimizer.step()
+    with raises(FailedPrecondition, "average=False", "zero_grad"):
+        square_loss(model, batch(rank, 3, *SHAPE)).backward()
