@@ -80,8 +80,7 @@ absl::Status GradientSlot::EnsureMemory() {
 
 bool GradientSlot::LiesInBucket(const at::Tensor& gradient) const {
   return view_.defined() && gradient.layout() == at::kStrided &&
-         gradient.data_ptr() == view_.data_ptr() &&
-         HasLayoutOfParameter(gradient);
+         gradient.data_ptr() == view_.data_ptr() && HasLayoutOfParameter(gradient);
 }
 
 bool GradientSlot::HasLayoutOfParameter(const at::Tensor& gradient) const {

@@ -100,7 +100,8 @@ void DefineBackend(py::module_& module) {
           "stop",
           [](PythonCoordinator& self, double timeout_s) {
             if (self.server == nullptr) return;
-            // The other ranks' goodbyes must find a coordinator; who is later is told that it is lost.
+            // The other ranks' goodbyes must find a coordinator; who is later is told that it is
+            // lost.
             (void)self.server->AwaitEmpty(Clock::Real().Now() + absl::Seconds(timeout_s));
             self.server.reset();
           },
