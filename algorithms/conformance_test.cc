@@ -1,6 +1,7 @@
 // What every registered algorithm must do, over every transport at hand and several world sizes:
 // results against a one-process reference, unused tensors, odd sizes, mixed dtypes, a change of
 // plan.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -167,7 +168,7 @@ class TestRank {
         RETURN_IF_ERROR(rounds_->MarkReady(slot, memory_[index].data()));
         continue;
       }
-      std::memcpy(rounds_->DataOf(slot), memory_[index].data(), memory_[index].size());
+      std::copy(memory_[index].begin(), memory_[index].end(), rounds_->DataOf(slot));
       RETURN_IF_ERROR(rounds_->MarkReady(slot));
     }
     return absl::OkStatus();

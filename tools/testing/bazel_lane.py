@@ -31,7 +31,7 @@ class BazelLane:
     flags: tuple[str, ...] = ()
     verb: str = "test"
     own_output_base: bool = True
-    timeout_s: float = 1500
+    timeout_s: float = 2700
 
     def __call__(self, settings: Settings) -> Result:
         """Runs the lane; every target that should have given a result and did not is a failure."""
