@@ -29,12 +29,15 @@ bool SpinningAllowed() {
   return threads * processes_on_host.load(std::memory_order_relaxed) <= cores;
 }
 
+bool Backoff::Spin() {
+  if (spins_ == 0) return false;
+  --spins_;
+  for (int i = 0; i < 4; ++i) CpuRelax();
+  return true;
+}
+
 bool Backoff::Pause() {
-  if (spins_ > 0) {
-    --spins_;
-    for (int i = 0; i < 4; ++i) CpuRelax();
-    return true;
-  }
+  if (Spin()) return true;
   if (yields_ > 0) {
     --yields_;
     sched_yield();

@@ -40,6 +40,9 @@ class Backoff {
 
   // Spins or yields once; false when it is time to park.
   bool Pause();
+  // The same without yields, for a thread that only waits to be woken. Linux's scheduler (EEVDF)
+  // lets a thread that has yielded wait longer for a core when it is woken: up to some time slices.
+  bool Spin();
   // To be called when there was work.
   void Reset() { *this = Backoff(); }
 

@@ -67,7 +67,8 @@ class Borrowed {
   }
 
   internal::RefPtr<internal::ActorCell> cell_;
-  PollResult last_poll_ = PollResult::kNothingToDo;
+  // Unknown before the first Turn: the executor may have found the actor lent and left it to us.
+  PollResult last_poll_ = PollResult::kIdle;
   bool touched_ = false;  // since the last poll
 };
 

@@ -1,17 +1,15 @@
 #include "core/actor/future_core.h"
 
-#include <climits>
-
 #include "absl/time/clock.h"
 #include "core/actor/backoff.h"
-#include "core/actor/futex.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/futex.h"
 
 namespace pelton::internal {
 
 void FutureCore::Finish() {
   const uint32_t before = word_.fetch_or(kReady, std::memory_order_acq_rel);
-  if ((before & kParked) != 0) FutexWake(&word_, INT_MAX);
+  if ((before & kParked) != 0) FutexWake(&word_, kAllSleepers);
   // Either this sees the continuation or SetContinuation sees the result, never both.
   if ((before & kContinued) != 0) continuation_(argument_);
 }

@@ -83,8 +83,8 @@ std::vector<int> Starts(const Journal& journal) {
 }
 
 std::vector<int> StartsAfterTheMiddleChildFails(uint64_t seed, RestartStrategy strategy) {
+  Journal journal;  // outlives the actors
   SimExecutor executor(seed);
-  Journal journal;
   const auto parent = Spawn<Parent>(executor, {.supervision = {.strategy = strategy}}, &journal);
   std::vector<ActorRef<Worker>> children;
   for (size_t i = 0; i < 3; ++i) children.push_back(AddChild(parent, i));
@@ -112,8 +112,8 @@ TEST(SupervisorTest, SeveralFailuresAtOnceLeaveAllChildrenRunning) {
   ForEachSeed(300, [](uint64_t seed) {
     for (RestartStrategy strategy :
          {RestartStrategy::kOneForOne, RestartStrategy::kOneForAll, RestartStrategy::kRestForOne}) {
+      Journal journal;  // outlives the actors
       SimExecutor executor(seed);
-      Journal journal;
       const auto parent = Spawn<Parent>(
           executor, {.supervision = {.strategy = strategy, .max_restarts = 10}}, &journal);
       std::vector<ActorRef<Worker>> children;
@@ -147,8 +147,8 @@ TEST(SupervisorTest, ARestartKeepsTheRefAndTheMailboxUnderEveryExecutor) {
 
 TEST(SupervisorTest, TooManyRestartsEscalateToTheRoot) {
   ForEachSeed(50, [](uint64_t seed) {
+    Journal journal;  // outlives the actors
     SimExecutor executor(seed);
-    Journal journal;
     std::optional<absl::Status> ended;
     const auto parent = Spawn<Parent>(executor,
                                       {.supervision = {.max_restarts = 2},
@@ -172,8 +172,8 @@ TEST(SupervisorTest, TooManyRestartsEscalateToTheRoot) {
 }
 
 TEST(SupervisorTest, RestartsSpreadOverTimeAreNotTooMany) {
+  Journal journal;  // outlives the actors
   SimExecutor executor(1);
-  Journal journal;
   const auto parent = Spawn<Parent>(
       executor, {.supervision = {.max_restarts = 1, .period = absl::Seconds(10)}}, &journal);
   const ActorRef<Worker> child = AddChild(parent, 0);
@@ -186,8 +186,8 @@ TEST(SupervisorTest, RestartsSpreadOverTimeAreNotTooMany) {
 }
 
 TEST(SupervisorTest, BackOffDoublesUpToItsMaximum) {
+  Journal journal;  // outlives the actors
   SimExecutor executor(1);
-  Journal journal;
   const auto parent = Spawn<Parent>(executor,
                                     {.supervision = {.max_restarts = 4,
                                                      .initial_backoff = absl::Milliseconds(100),
@@ -245,8 +245,8 @@ TEST(SupervisorTest, StopEndsChildrenFirst) {
 }
 
 TEST(SupervisorTest, AChildThatDoesNotEndIsStoppedByForceWithItsParent) {
+  Journal journal;  // outlives the actors
   SimExecutor executor(1);
-  Journal journal;
   const auto parent = Spawn<Parent>(executor, {}, &journal);
   const ActorRef<Worker> child = AddChild(parent, 0);
   const auto permits = child.Reserve(1);
@@ -259,8 +259,8 @@ TEST(SupervisorTest, AChildThatDoesNotEndIsStoppedByForceWithItsParent) {
 
 TEST(SupervisorTest, TimersOfAnOlderIncarnationAreDropped) {
   ForEachSeed(50, [](uint64_t seed) {
+    Journal journal;  // outlives the actors
     SimExecutor executor(seed);
-    Journal journal;
     const auto parent = Spawn<Parent>(executor, {}, &journal);
     const ActorRef<Worker> child = AddChild(parent, 0);
     ASSERT_TRUE(child.Send(TickLater{}).ok());

@@ -73,9 +73,11 @@ void ThreadExecutor::Run() {
     moved |= RunTimers(/*about_to_park=*/false);
     if (moved) {
       backoff.Reset();
-    } else if (!backoff.Pause() && !RunTimers(/*about_to_park=*/true)) {
-      Park();
+      continue;
     }
+    // Whoever makes polled work move on may need this core; a message comes with a wake-up.
+    const bool paused = polled_.empty() ? backoff.Spin() : backoff.Pause();
+    if (!paused && !RunTimers(/*about_to_park=*/true)) Park();
   }
   current_executor = nullptr;
 }

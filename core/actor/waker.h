@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "core/actor/futex.h"
+#include "core/base/futex.h"
 
 namespace pelton {
 

@@ -60,6 +60,17 @@ TEST(RegionTest, CannotShrinkUnderAPeer) {
   EXPECT_NE(ftruncate(region->descriptor(), 4096), 0);
 }
 
+TEST(RegionTest, AdoptedMemoryIsLocatedAndLeftAlone) {
+  float values[4] = {1, 2, 3, 4};
+  auto region = Region::Adopt(values, sizeof values, "adopted");
+  EXPECT_EQ(region->descriptor(), -1);
+  EXPECT_EQ(Locate(values + 1, 8), (Location{region->id(), 4}));
+  const RegionId id = region->id();
+  region.reset();
+  EXPECT_FALSE(Resolve({id, 0}, 4).ok());
+  EXPECT_EQ(values[3], 4);
+}
+
 TEST(RegionTest, RefusesSizeZero) {
   EXPECT_EQ(Region::Create(0, "empty").status().code(), absl::StatusCode::kInvalidArgument);
 }

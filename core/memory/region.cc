@@ -126,8 +126,13 @@ Region::Region(std::byte* data, size_t size_bytes, int descriptor, std::string n
   id_ = RegionTable::Get().Insert(this);
 }
 
+std::unique_ptr<Region> Region::Adopt(void* data, size_t size_bytes, const std::string& name) {
+  return std::unique_ptr<Region>(new Region(static_cast<std::byte*>(data), size_bytes, -1, name));
+}
+
 Region::~Region() {
   RegionTable::Get().Erase(this);
+  if (descriptor_ < 0) return;
   munmap(data_, size_bytes_);
   close(descriptor_);
 }

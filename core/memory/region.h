@@ -25,15 +25,19 @@ struct Location {
   friend bool operator==(const Location&, const Location&) = default;
 };
 
-// Shared memory: a memfd, sealed against shrinking, pre-faulted, that peers map through its
-// descriptor. It is nowhere in the file system, so nothing stays behind when the process dies.
-// Threads: any; the bytes are the users' to order. Owns: the mapping and the descriptor.
+// Shared memory, unless adopted: a memfd, sealed against shrinking, pre-faulted, that peers map
+// through its descriptor. It is nowhere in the file system, so nothing stays behind when the
+// process dies. Threads: any; the bytes are the users' to order. Owns: the mapping and the
+// descriptor, but adopted memory.
 class Region {
  public:
   // Makes a region of `size_bytes` zeros, rounded up to whole pages, and enters it into the
   // process's table. Errors: InvalidArgument: size 0; ResourceExhausted: the kernel gives no
   // memory.
   static absl::StatusOr<std::unique_ptr<Region>> Create(size_t size_bytes, const std::string& name);
+  // Enters memory that somebody else owns, for instance a device's, into the process's table; it
+  // outlives the region. Peers cannot map it: descriptor() is -1.
+  static std::unique_ptr<Region> Adopt(void* data, size_t size_bytes, const std::string& name);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

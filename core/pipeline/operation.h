@@ -58,7 +58,7 @@ struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp reduce_op = ReduceOp::kSum;
-  uint8_t flags = 0;  // none defined yet; zero
+  uint8_t flags = 0;  // of a send or receive inside a collective: 1 + its kind; else 0
   int32_t peer =
       kNoPeer;  // root, destination or source; the id of a weight table for neighbour operations
   RegionId source_region = kPrivateRegion;

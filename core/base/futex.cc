@@ -1,4 +1,4 @@
-#include "core/actor/futex.h"
+#include "core/base/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -7,6 +7,9 @@
 
 namespace pelton {
 namespace {
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 int Operation(int operation, FutexScope scope) {
   return scope == FutexScope::kProcess ? operation | FUTEX_PRIVATE_FLAG : operation;

@@ -1,9 +1,10 @@
 // The kernel's wait on a 32-bit word; everything in the runtime that parks a thread goes through
 // it.
-#ifndef PELTON_CORE_ACTOR_FUTEX_H_
-#define PELTON_CORE_ACTOR_FUTEX_H_
+#ifndef PELTON_CORE_BASE_FUTEX_H_
+#define PELTON_CORE_BASE_FUTEX_H_
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 
 #include "absl/time/time.h"
@@ -18,6 +19,9 @@ enum class FutexScope { kProcess, kShared };
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, absl::Duration timeout,
                FutexScope scope = FutexScope::kProcess);
 
+// A count that wakes every thread.
+inline constexpr int kAllSleepers = INT_MAX;
+
 // Wakes at most `count` of the threads that sleep on `word`.
 // Blocks: never.
 void FutexWake(const std::atomic<uint32_t>* word, int count,
@@ -25,4 +29,4 @@ void FutexWake(const std::atomic<uint32_t>* word, int count,
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_ACTOR_FUTEX_H_
+#endif  // PELTON_CORE_BASE_FUTEX_H_

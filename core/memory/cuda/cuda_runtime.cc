@@ -1,0 +1,81 @@
+#include "core/memory/cuda/cuda_runtime.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/memory/cuda/shared_library.h"
+
+namespace pelton::cuda {
+namespace {
+
+template <typename Function>
+absl::Status Bind(const SharedLibrary& library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(library.Symbol(name));
+  if (function != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("CUDA runtime ", library.path(), " has no ", name));
+}
+
+absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
+  CudaTable table;
+  RETURN_IF_ERROR(Bind(library, "cudaGetDeviceCount", table.get_device_count));
+  RETURN_IF_ERROR(Bind(library, "cudaGetDevice", table.get_device));
+  RETURN_IF_ERROR(Bind(library, "cudaSetDevice", table.set_device));
+  RETURN_IF_ERROR(Bind(library, "cudaRuntimeGetVersion", table.runtime_get_version));
+  RETURN_IF_ERROR(Bind(library, "cudaGetErrorString", table.get_error_string));
+  RETURN_IF_ERROR(Bind(library, "cudaStreamCreateWithFlags", table.stream_create_with_flags));
+  RETURN_IF_ERROR(Bind(library, "cudaStreamDestroy", table.stream_destroy));
+  RETURN_IF_ERROR(Bind(library, "cudaStreamSynchronize", table.stream_synchronize));
+  RETURN_IF_ERROR(Bind(library, "cudaStreamWaitEvent", table.stream_wait_event));
+  RETURN_IF_ERROR(Bind(library, "cudaEventCreateWithFlags", table.event_create_with_flags));
+  RETURN_IF_ERROR(Bind(library, "cudaEventDestroy", table.event_destroy));
+  RETURN_IF_ERROR(Bind(library, "cudaEventRecord", table.event_record));
+  RETURN_IF_ERROR(Bind(library, "cudaEventQuery", table.event_query));
+  RETURN_IF_ERROR(Bind(library, "cudaMalloc", table.allocate));
+  RETURN_IF_ERROR(Bind(library, "cudaFree", table.release));
+  RETURN_IF_ERROR(Bind(library, "cudaMemcpyAsync", table.memcpy_async));
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const CudaRuntime>> CudaRuntime::Load(const std::string& path) {
+  const LibrarySearch search{
+      path, {"libcudart.so.13", "libcudart.so.12", "libcudart.so"}, "PELTON_CUDART_LIBRARY"};
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(search);
+  if (!library.ok()) return Annotate(library.status(), "CUDA runtime");
+  ASSIGN_OR_RETURN(const CudaTable table, Fill(*library));
+  return std::unique_ptr<const CudaRuntime>(new CudaRuntime(table, library->path()));
+}
+
+int CudaRuntime::device_count() const {
+  int count = 0;
+  return table_.get_device_count(&count) == kSuccess ? count : 0;
+}
+
+std::string CudaRuntime::WhyNoDevice() const {
+  int count = 0;
+  const int result = table_.get_device_count(&count);
+  if (result == kSuccess) return absl::StrCat("cudaGetDeviceCount says ", count);
+  return absl::StrCat("cudaGetDeviceCount: ", table_.get_error_string(result));
+}
+
+int CudaRuntime::version() const {
+  int version = 0;
+  return table_.runtime_get_version(&version) == kSuccess ? version : 0;
+}
+
+absl::Status CudaRuntime::ToStatus(int result, absl::string_view call) const {
+  if (result == kSuccess) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat(call, ": ", table_.get_error_string(result), " (", result, ")");
+  return result == kErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                          : absl::InternalError(text);
+}
+
+DeviceScope::DeviceScope(const CudaRuntime& runtime, int device) : runtime_(runtime) {
+  runtime.calls().get_device(&before_);
+  runtime.calls().set_device(device);
+}
+
+DeviceScope::~DeviceScope() { runtime_.calls().set_device(before_); }
+
+}  // namespace pelton::cuda

@@ -1,0 +1,42 @@
+// A library that is looked up when it is needed, because a machine may not have it.
+#ifndef PELTON_CORE_MEMORY_CUDA_SHARED_LIBRARY_H_
+#define PELTON_CORE_MEMORY_CUDA_SHARED_LIBRARY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: its strings.
+struct LibrarySearch {
+  std::string path;                  // when given, this one and no other
+  std::vector<std::string> sonames;  // tried in order
+  std::string variable;              // of the environment; may hold a path
+};
+
+// Never unloaded: what is called here has threads of its own that outlive us.
+// Threads: immutable once made. Owns: nothing.
+class SharedLibrary {
+ public:
+  // The one at `search.path`; else one that is in the process already, so that there is never a
+  // second copy beside PyTorch's; else the one that the variable names; else by name. Errors:
+  // NotFound: names all that was tried, with the loader's words.
+  static absl::StatusOr<SharedLibrary> Find(const LibrarySearch& search);
+
+  // Null if it has none of that name.
+  void* Symbol(const char* name) const;
+  // Where it was loaded from.
+  const std::string& path() const { return path_; }
+
+ private:
+  SharedLibrary(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
+
+  void* handle_;
+  std::string path_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_MEMORY_CUDA_SHARED_LIBRARY_H_
