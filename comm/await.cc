@@ -20,51 +20,54 @@ std::string RanksOf(const std::vector<Rank>& ranks) {
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
 }
 
-absl::Status TimedOut(Communicator& communicator, Completion completion) {
+}  // namespace
+
+absl::Status MissedDeadline(const Communicator& communicator, Completion completion) {
   const std::vector<Rank> missing = communicator.Missing();
-  absl::Status status = absl::DeadlineExceededError(
+  return absl::DeadlineExceededError(
       absl::StrCat("rank ", communicator.rank().value(), ": operation ", completion.ticket,
                    " of communicator ", communicator.id().value(), " missed its deadline; ",
                    missing.empty() ? "every rank has arrived"
                                    : absl::StrCat("waiting for rank(s) ", RanksOf(missing))));
-  communicator.Abort(status);
-  return status;
 }
 
-absl::Status AwaitSimulated(WaitHook& hook, Communicator& communicator, Completion completion,
-                            absl::Time deadline) {
-  auto done = [&] {
-    communicator.Progress();
-    return communicator.Query(completion).done;
-  };
-  if (!hook.WaitUntil(done, deadline)) return TimedOut(communicator, completion);
-  return communicator.Query(completion).status;
-}
-
-}  // namespace
-
-absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {
+bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline) {
   if (WaitHook* hook = WaitHook::Current()) {
-    return AwaitSimulated(*hook, communicator, completion, deadline);
+    auto progressed = [&] {
+      communicator.Progress();
+      return done();
+    };
+    return hook->WaitUntil(progressed, deadline);
   }
   const int spins = communicator.spins();
   int idle = 0;
   while (true) {
-    const OperationRunner::State state = communicator.Query(completion);
-    if (state.done) return state.status;
+    if (done()) return true;
     if (communicator.Progress()) {
       idle = 0;
       continue;
     }
     if (++idle <= spins) continue;
     const absl::Time now = Clock::Real().Now();
-    if (now >= deadline) return TimedOut(communicator, completion);
+    if (now >= deadline) return false;
     if (idle <= spins + kYields) {
       sched_yield();
     } else {
       communicator.Park(std::min(deadline, now + kParkSlice));
     }
   }
+}
+
+absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {
+  OperationRunner::State state;
+  auto done = [&] {
+    state = communicator.Query(completion);
+    return state.done;
+  };
+  if (DriveUntil(communicator, done, deadline)) return state.status;
+  absl::Status missed = MissedDeadline(communicator, completion);
+  communicator.Abort(missed);
+  return missed;
 }
 
 }  // namespace pelton

@@ -120,6 +120,45 @@ absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, 
   return LaunchOn(communicator, operation);
 }
 
+absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Tensor target,
+                                  Rank root) {
+  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
+  if (communicator.rank() == root) {
+    RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, RanksOf(communicator)));
+  } else {
+    RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
+    target = source;
+  }
+  Operation operation = Between(OperationKind::kGather, source, target, source.count);
+  operation.peer = root.value();
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Tensor target,
+                                   Rank root) {
+  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
+  if (communicator.rank() == root) {
+    RETURN_IF_ERROR(CheckPair(communicator, source, target, RanksOf(communicator), 1));
+  } else {
+    RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
+    source = target;
+  }
+  Operation operation = Between(OperationKind::kScatter, source, target, target.count);
+  operation.peer = root.value();
+  return LaunchOn(communicator, operation);
+}
+
+absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source, Tensor target) {
+  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+  const uint64_t ranks = RanksOf(communicator);
+  if (source.count % ranks != 0) {
+    return Refuse(communicator, absl::StrCat("count: ", source.count, " elements are not ", ranks,
+                                             " equal chunks"));
+  }
+  return LaunchOn(communicator,
+                  Between(OperationKind::kAllToAll, source, target, source.count / ranks));
+}
+
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
                                 int32_t tag) {
   RETURN_IF_ERROR(CheckRank(communicator, "destination", destination));

@@ -35,6 +35,17 @@ absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor sour
 absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source, Tensor target);
 // tensor = that of `root`. Shape: [count].
 absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, Rank root);
+// target = the ranks' sources, one after the other, on `root` only; `target` is unused elsewhere.
+// Shape: source [count], target [n * count]; they must not overlap.
+absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Tensor target,
+                                  Rank root);
+// target = chunk `rank` of the root's source; `source` is unused elsewhere. Shape: source
+// [n * count], target [count]; they must not overlap.
+absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Tensor target,
+                                   Rank root);
+// Chunk i of target = chunk `rank` of rank i's source. Shape: both [n * count]; they must not
+// overlap.
+absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source, Tensor target);
 // To be matched by the peer's Recv of the same count, dtype and tag, in launch order. Shape:
 // [count].
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,

@@ -119,6 +119,34 @@ TEST_F(CollectivesTest, BroadcastCopiesTheRoots) {
   for (const auto& tensor : tensors) EXPECT_THAT(tensor, ElementsAre(2));
 }
 
+TEST_F(CollectivesTest, GatherConcatenatesOnTheRootOnly) {
+  std::vector<int32_t> in[] = {{1, 2}, {3, 4}, {5, 6}};
+  std::vector<int32_t> out(6);
+  RunOnAll([&](Communicator& c) {
+    return Gather(c, TensorOf(in[Of(c)]), c.rank() == Rank(1) ? TensorOf(out) : Tensor{}, Rank(1));
+  });
+  EXPECT_THAT(out, ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST_F(CollectivesTest, ScatterGivesEachRankItsChunkOfTheRoots) {
+  std::vector<int32_t> in = {1, 2, 3};
+  std::vector<int32_t> out[] = {{0}, {0}, {0}};
+  RunOnAll([&](Communicator& c) {
+    return Scatter(c, c.rank() == Rank(2) ? TensorOf(in) : Tensor{}, TensorOf(out[Of(c)]), Rank(2));
+  });
+  EXPECT_THAT(out[0], ElementsAre(1));
+  EXPECT_THAT(out[1], ElementsAre(2));
+  EXPECT_THAT(out[2], ElementsAre(3));
+}
+
+TEST_F(CollectivesTest, AllToAllTransposesChunks) {
+  std::vector<int32_t> in[] = {{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
+  std::vector<int32_t> out[] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
+  RunOnAll([&](Communicator& c) { return AllToAll(c, TensorOf(in[Of(c)]), TensorOf(out[Of(c)])); });
+  EXPECT_THAT(out[0], ElementsAre(1, 10, 100));
+  EXPECT_THAT(out[2], ElementsAre(3, 30, 300));
+}
+
 TEST_F(CollectivesTest, BarrierEnds) { RunOnAll(Barrier); }
 
 TEST_F(CollectivesTest, ErrorsNameTheRootOrPeer) {
@@ -132,6 +160,10 @@ TEST_F(CollectivesTest, ErrorsNameTheRootOrPeer) {
                   return Reduce(c, tensor, tensor, ReduceOp::kSum, Rank(rank));
                 }),
                 AllOf(HasSubstr("root: "), HasSubstr(text)));
+    for (const auto& rooted : {Gather, Scatter}) {
+      EXPECT_THAT(Refusal([&](Communicator& c) { return rooted(c, tensor, tensor, Rank(rank)); }),
+                  AllOf(HasSubstr("root: "), HasSubstr(text)));
+    }
     EXPECT_THAT(Refusal([&](Communicator& c) { return Send(c, tensor, Rank(rank)); }),
                 AllOf(HasSubstr("destination: "), HasSubstr(text)));
     EXPECT_THAT(Refusal([&](Communicator& c) { return Recv(c, tensor, Rank(rank)); }),
@@ -160,6 +192,23 @@ TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotFit) {
                 return ReduceScatter(c, TensorOf(four), TensorOf(five), ReduceOp::kSum);
               }),
               HasSubstr("3 : 1"));
+}
+
+TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotDivide) {
+  std::vector<int32_t> four(4), five(5);
+  const auto refusal_of = [&](Tensor source, Tensor target, auto operation) {
+    return Refusal([&](Communicator& c) { return operation(c, source, target); });
+  };
+  const auto gather = [](Communicator& c, Tensor source, Tensor target) {
+    return Gather(c, source, target, Rank(1));
+  };
+  const auto scatter = [](Communicator& c, Tensor source, Tensor target) {
+    return Scatter(c, source, target, Rank(1));
+  };
+  EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(five), gather), HasSubstr("1 : 3"));
+  EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(five), scatter), HasSubstr("3 : 1"));
+  EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(four), AllToAll),
+              HasSubstr("4 elements are not 3 equal chunks"));
 }
 
 TEST_F(CollectivesTest, ErrorsNameDTypesAndOps) {

@@ -3,8 +3,10 @@
 #define PELTON_COMM_COMMUNICATOR_H_
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/memory/region.h"
+#include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton {
@@ -27,6 +29,16 @@ class Communicator : public OperationRunner {
   // Blocks: never for long.
   virtual absl::Status Register(const Region& region) = 0;
   virtual void Deregister(RegionId region) = 0;
+
+  // Makes later work on a device's `stream` wait for `completion`, and not the host: for transports
+  // that run operations on the device. Work that was put on the stream before Launch comes before
+  // the operation in any case. Blocks: until the operation is on its way to the device, which it is
+  // after Launch but while the wire is being connected, or `deadline`. Errors: InvalidArgument:
+  // this transport's operations need the host (Await them), or the stream is not the device's;
+  // those of the operation; DeadlineExceeded.
+  virtual absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) {
+    return absl::InvalidArgumentError("stream: operations of this transport run on the host");
+  }
 };
 
 }  // namespace pelton

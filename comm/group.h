@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/ids.h"
 
 namespace pelton {
@@ -32,6 +33,12 @@ struct Group {
     return std::nullopt;
   }
 };
+
+// Whether `group` can be opened in a world of this size. Errors: InvalidArgument: names the member
+// that is outside the world or there twice; the group is empty.
+absl::Status CheckGroup(const Group& group, WorldSize world_size);
+// Also whether `rank` of the world is in it.
+absl::Status CheckGroup(const Group& group, WorldSize world_size, Rank rank);
 
 }  // namespace pelton
 

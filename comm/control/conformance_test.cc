@@ -10,6 +10,7 @@ namespace pelton {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
@@ -174,6 +175,15 @@ TEST_P(ControlConformanceTest, StoreComparesAndSets) {
   EXPECT_EQ(*store.Get("k", Late()), "second");
 }
 
+TEST_P(ControlConformanceTest, StoreAppendsAlsoWhatIsThereAlready) {
+  const Controls controls = JoinedWorld(1);
+  KeyValueStore store(controls[0].get());
+  for (const char* tail : {"ab", "ab", "", "c"}) {
+    ASSERT_TRUE(store.Append("k", tail, Late()).ok());
+  }
+  EXPECT_EQ(*store.Get("k", Late()), "ababc");
+}
+
 TEST_P(ControlConformanceTest, StoreRefusesWhatItCannotDo) {
   const Controls controls = JoinedWorld(1);
   KeyValueStore store(controls[0].get());
@@ -225,6 +235,51 @@ TEST_P(ControlConformanceTest, AllGatherGivesValuesByRankAgainAndAgain) {
                                        std::to_string(10 * round + 2)));
     }
   });
+}
+
+TEST_P(ControlConformanceTest, AllGatherAmongSomeGivesValuesInTheirOrder) {
+  const Controls controls = JoinedWorld(4);
+  OnEveryRank(4, [&](int rank) {
+    if (rank == 1) return;  // is not waited for
+    const std::vector<Rank> members = {Rank(3), Rank(0), Rank(2)};
+    for (int round = 0; round < 20; ++round) {
+      const auto values = controls[rank]->AllGatherAmong(
+          {"name", std::to_string(10 * round + rank), members}, Late());
+      ASSERT_TRUE(values.ok()) << values.status();
+      EXPECT_THAT(*values, ElementsAre(std::to_string(10 * round + 3), std::to_string(10 * round),
+                                       std::to_string(10 * round + 2)));
+    }
+  });
+}
+
+// Ranks 0 and 1 are in both and call in different orders.
+TEST_P(ControlConformanceTest, AllGathersOfDifferentMembersAreIndependent) {
+  const Controls controls = JoinedWorld(3);
+  std::vector<std::string> seen(3);
+  OnEveryRank(3, [&](int rank) {
+    std::thread pair([&] {
+      if (rank == 2) return;
+      const auto values =
+          controls[rank]->AllGatherAmong({"name", "pair", {Rank(0), Rank(1)}}, Late());
+      EXPECT_TRUE(values.ok()) << values.status();
+      if (values.ok()) EXPECT_THAT(*values, ElementsAre("pair", "pair"));
+    });
+    const auto values = controls[rank]->AllGather("name", "all", Late());
+    EXPECT_TRUE(values.ok()) << values.status();
+    if (values.ok()) EXPECT_THAT(*values, ElementsAre("all", "all", "all"));
+    pair.join();
+  });
+}
+
+TEST_P(ControlConformanceTest, AllGatherAmongSomeTimesOutNamingOnlyThem) {
+  const Controls controls = JoinedWorld(4);
+  const absl::Status status =
+      controls[1]
+          ->AllGatherAmong({"name", "", {Rank(3), Rank(1)}}, absl::Now() + absl::Milliseconds(50))
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Text(status), HasSubstr("1 of 2 ranks arrived"));
+  EXPECT_THAT(Text(status), EndsWith("missing: 3"));
 }
 
 TEST_P(ControlConformanceTest, BarrierTimeOutNamesMissingRanksOnAllThatWait) {
@@ -330,9 +385,29 @@ TEST_P(ControlConformanceTest, OrdersThatCameBeforeTheCallbackAreNotLost) {
 TEST_P(ControlConformanceTest, EqualPlansPassTheCheck) {
   const Controls controls = JoinedWorld(3);
   OnEveryRank(3, [&](int rank) {
-    const PlanSummary plan{"model", Generation(1), 42, {"w float32 [2]", "b float32 [1]"}};
+    const PlanSummary plan{.name = "model",
+                           .generation = Generation(1),
+                           .hash = 42,
+                           .entries = {"w float32 [2]", "b float32 [1]"}};
     const absl::Status status = CheckPlan(*controls[rank], Rank(rank), plan, Late());
     EXPECT_TRUE(status.ok()) << status;
+  });
+}
+
+// Ranks 0 and 2 disagree, rank 1 holds no such plan.
+TEST_P(ControlConformanceTest, PlansOfAGroupAreComparedAmongItsMembers) {
+  const Controls controls = JoinedWorld(3);
+  OnEveryRank(3, [&](int rank) {
+    if (rank == 1) return;
+    const PlanSummary plan{.name = "model",
+                           .members = {Rank(2), Rank(0)},
+                           .generation = Generation(1),
+                           .hash = static_cast<uint64_t>(rank),
+                           .entries = {rank == 0 ? "w" : "v"}};
+    const absl::Status status = CheckPlan(*controls[rank], Rank(rank), plan, Late());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Text(status), HasSubstr("rank 2 has hash 0000000000000002; rank 0 has hash"));
+    EXPECT_THAT(Text(status), EndsWith("entry 0: 'v' on rank 2, 'w' on rank 0"));
   });
 }
 
@@ -341,7 +416,10 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
   const Controls controls = JoinedWorld(kWorld);
   std::vector<absl::Status> statuses(kWorld);
   OnEveryRank(kWorld, [&](int rank) {
-    PlanSummary plan{"model", Generation(1), 42, {"w float32 [2]", "b float32 [1]"}};
+    PlanSummary plan{.name = "model",
+                     .generation = Generation(1),
+                     .hash = 42,
+                     .entries = {"w float32 [2]", "b float32 [1]"}};
     if (rank == 1) {
       plan.hash = 43;
       plan.entries[1] = "b float16 [1]";

@@ -40,6 +40,13 @@ struct Membership {
   std::vector<Member> members;  // by rank
 };
 
+// One rank's part in an all-gather. Threads: a value. Owns: its parts.
+struct AllGatherRequest {
+  std::string name;
+  std::string value;
+  std::vector<Rank> members = {};  // each once, the caller one of them; empty: all ranks
+};
+
 // What a rank is told without having asked.
 struct Order {
   enum class Kind {
@@ -77,12 +84,19 @@ class Control : public Bootstrap {
   virtual absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
                                                   absl::Time deadline) = 0;
 
-  // Bootstrap's collective. Unlike there, a name may be used again once all ranks have had its
-  // answer. Errors, the same on all waiting ranks: DeadlineExceeded: names the missing ranks;
-  // Unavailable: a rank died; Aborted: a rank left or reported a failure.
+  // The values of `request.members`, in their order; collective among them, with the same name and
+  // list. Names of different lists are independent, and a name may be used again once all members
+  // have had its answer. Blocks: until all have called, or `deadline`. Errors, the same on all
+  // waiting ranks: DeadlineExceeded: names the missing ranks; Unavailable: a rank died; Aborted: a
+  // rank left or reported a failure.
+  virtual absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
+                                                                  absl::Time deadline) = 0;
+  // Bootstrap's collective: the same among all ranks.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
                                                      const std::string& value,
-                                                     absl::Time deadline) override = 0;
+                                                     absl::Time deadline) final {
+    return AllGatherAmong({name, value}, deadline);
+  }
 
   // The round this rank is in; sent with the next heartbeat, quoted when the rank dies. Blocks:
   // never.

@@ -10,7 +10,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <deque>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -61,6 +64,8 @@ class RawConnection {
     connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
   }
   ~RawConnection() { close(socket_); }
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
   void Send(const std::string& bytes) {
     (void)send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
@@ -350,6 +355,56 @@ TEST_F(StrangerTest, RandomBytesAndSilentConnectionsDoNoHarm) {
     noisy.Send(bytes);
   }
   ExpectServes(*server_);
+}
+
+// Bytes that a stranger sends: noise, a greeting and noise, half a greeting, or nothing.
+std::string StrangersBytes(std::mt19937_64& random) {
+  const std::string greeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const auto kind = random() % 4;
+  if (kind == 0) return "";
+  if (kind == 1) return greeting.substr(0, random() % greeting.size());
+  std::string bytes = kind == 2 ? greeting : "";
+  for (size_t n = random() % 2048; n > 0; --n) bytes.push_back(static_cast<char>(random()));
+  return bytes;
+}
+
+TEST_F(StrangerTest, AJobGoesOnWhileStrangersKnock) {
+  constexpr int kBarriers = 150;
+  constexpr size_t kHalfOpen = 32;
+  constexpr uint64_t kSeed = 23;
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  std::atomic<int> working{2};
+  std::atomic<int> knocks{0};
+  OnEveryRank(3, [&](int thread) {
+    if (thread == 2) {
+      std::mt19937_64 random(kSeed);
+      std::deque<RawConnection> half_open;  // these say something and stay
+      while (working.load() > 0) {
+        half_open.emplace_back(server_->address()).Send(StrangersBytes(random));
+        if (half_open.size() > kHalfOpen) half_open.pop_front();
+        if (knocks.fetch_add(1) % 16 != 0) continue;
+        grpc::ClientContext context;
+        SetDeadline(&context);
+        context.AddMetadata("pelton-token", "fedcba9876543210");
+        proto::LeaveResponse response;
+        EXPECT_EQ(stub_->Leave(&context, proto::LeaveRequest(), &response).error_code(),
+                  grpc::StatusCode::UNAUTHENTICATED);
+      }
+      return;
+    }
+    const auto control = MakeControl(server_->address());
+    const auto joined = control->Join(MakeJoin(thread, 2), Late());
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    for (int i = 0; i < kBarriers; ++i) {
+      // Rank 0 gives the strangers time to come in between.
+      while (thread == 0 && knocks.load() < i) std::this_thread::yield();
+      const absl::Status status = Barrier(*control, absl::StrCat("work", i), Late());
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    EXPECT_TRUE(control->Leave(Late()).ok());
+    working.fetch_sub(1);
+  });
+  EXPECT_GE(knocks.load(), kBarriers - 1);
 }
 
 TEST_F(StrangerTest, RandomMessagesDoNoHarm) {

@@ -152,9 +152,15 @@ class World {
     if (!process.self) return;
     Outbox outbox;
     const Call call = Open(5000);
-    const std::string name = Pick(2) == 0 ? "a" : "b";
-    state_.AllGather(call, *process.self, name, std::to_string(process.self->rank.value()),
-                     &outbox);
+    AllGatherRequest request{Pick(2) == 0 ? "a" : "b", std::to_string(process.self->rank.value())};
+    std::vector<int> members;
+    for (int rank = 0; rank < world_size_; ++rank) members.push_back(rank);
+    if (world_size_ > 1 && Pick(2) == 0) {
+      members = {world_size_ - 1, 0};  // a rank between them is refused
+      request.members = {Rank(members[0]), Rank(members[1])};
+    }
+    gathers_[call.id] = members;
+    state_.AllGather(call, *process.self, request, &outbox);
     Check(outbox);
   }
 
@@ -221,8 +227,11 @@ class World {
   void CheckReply(const Reply& reply) {
     EXPECT_EQ(open_.erase(reply.call), 1) << "call " << reply.call << " was answered twice";
     if (reply.gathered != nullptr) {
-      ASSERT_EQ(reply.gathered->size(), static_cast<size_t>(world_size_));
-      for (int i = 0; i < world_size_; ++i) EXPECT_EQ((*reply.gathered)[i], std::to_string(i));
+      const std::vector<int>& members = gathers_.at(reply.call);
+      ASSERT_EQ(reply.gathered->size(), members.size());
+      for (size_t i = 0; i < members.size(); ++i) {
+        EXPECT_EQ((*reply.gathered)[i], std::to_string(members[i]));
+      }
     }
     for (Process& process : processes_) {
       if (process.joining != reply.call) continue;
@@ -255,7 +264,8 @@ class World {
   CoordinatorState state_{kSilence};
   absl::Time now_ = absl::UnixEpoch();
   uint64_t last_call_ = 0;
-  std::map<uint64_t, absl::Time> open_;  // calls without an answer, and their deadlines
+  std::map<uint64_t, absl::Time> open_;           // calls without an answer, and their deadlines
+  std::map<uint64_t, std::vector<int>> gathers_;  // members by call
   Generation last_generation_;
   int worlds_ = 0;
   int losses_ = 0;

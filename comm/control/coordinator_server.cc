@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/control/bind_address.h"
 #include "comm/control/coordinator_shell.h"
+#include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
@@ -118,8 +119,8 @@ grpc::ServerUnaryReactor* Service::AllGather(grpc::CallbackServerContext* contex
       });
   shell_.Park(parked, request->timeout_us(),
               [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-                state.AllGather(call, wire::FromProto(request->caller()), request->name(),
-                                request->value(), outbox);
+                state.AllGather(call, wire::FromProto(request->caller()), wire::FromProto(*request),
+                                outbox);
               });
   return parked;
 }
@@ -195,11 +196,12 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
 
 absl::Status GrpcCoordinatorServer::Listen(const CoordinatorOptions& options) {
   ASSIGN_OR_RETURN(const std::string host, ResolveBindAddress(options.interface));
+  ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls));
   const std::string wanted = absl::StrCat(host, ":", options.port);
   grpc::ServerBuilder builder;
   Configure(&builder, options.heartbeat_timeout);
   int port = 0;
-  builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(wanted, credentials, &port);
   builder.RegisterService(&service_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/control/tls_options.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -19,6 +20,7 @@ struct CoordinatorOptions {
   int port = 0;            // 0: a free one
   std::string token = {};  // the job's secret; at least 16 bytes
   absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout;
+  TlsOptions tls = {};  // ranks must show a certificate of its authority, where one is named
 };
 
 // Serves Coordinator (proto/control.proto) with coordinator_state.h's state machine. No thread
@@ -26,7 +28,8 @@ struct CoordinatorOptions {
 // the port, its connections, gRPC's threads and one of its own for time-outs.
 class CoordinatorServer {
  public:
-  // Serves from now on. Errors: InvalidArgument: names the option; Unavailable: the port is taken.
+  // Serves from now on. Errors: InvalidArgument: names the option; Unavailable: the port is
+  // taken; those of MakeServerCredentials.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       const CoordinatorOptions& options);
   // Stops: ranks that have not left are told that the coordinator is lost. Blocks: at most

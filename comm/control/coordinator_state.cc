@@ -77,11 +77,11 @@ void CoordinatorState::KeyValue(const Call& call, const Caller& caller, KeyValue
   (*job)->KeyValue(call, std::move(request), outbox);
 }
 
-void CoordinatorState::AllGather(const Call& call, const Caller& caller, const std::string& name,
-                                 std::string value, Outbox* outbox) {
+void CoordinatorState::AllGather(const Call& call, const Caller& caller, AllGatherRequest request,
+                                 Outbox* outbox) {
   const absl::StatusOr<JobState*> job = Find(caller);
   if (!job.ok()) return outbox->Answer(call.id, job.status());
-  (*job)->AllGather(call, caller.rank, name, std::move(value), outbox);
+  (*job)->AllGather(call, caller.rank, std::move(request), outbox);
 }
 
 void CoordinatorState::Cancel(const std::string& job, uint64_t call, Outbox* outbox) {

@@ -28,8 +28,7 @@ class CoordinatorState {
   // cancelled first (ONCE-1).
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
   void KeyValue(const Call& call, const Caller& caller, KeyValueRequest request, Outbox* outbox);
-  void AllGather(const Call& call, const Caller& caller, const std::string& name, std::string value,
-                 Outbox* outbox);
+  void AllGather(const Call& call, const Caller& caller, AllGatherRequest request, Outbox* outbox);
   // The process that made the call is gone, or no longer waits.
   void Cancel(const std::string& job, uint64_t call, Outbox* outbox);
 

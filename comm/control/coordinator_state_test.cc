@@ -175,7 +175,7 @@ TEST_F(CoordinatorStateTest, MessagesOfOtherGenerationsAreRefused) {
     EXPECT_EQ(state_.Leave(stale, &outbox).code(), refused);
     EXPECT_EQ(state_.Report(stale, Rank(0), absl::InternalError("x"), &outbox).code(), refused);
     Outbox calls;
-    state_.AllGather(NextCall(1, 5), stale, "name", "value", &calls);
+    state_.AllGather(NextCall(1, 5), stale, {"name", "value"}, &calls);
     state_.KeyValue(NextCall(1, 5), stale, {.kind = KeyValueRequest::Kind::kNumKeys, .keys = {}},
                     &calls);
     ASSERT_THAT(calls.replies, SizeIs(2));
@@ -191,11 +191,11 @@ TEST_F(CoordinatorStateTest, CancelledGatherTakesItsValueBack) {
   MakeWorld(2);
   Outbox outbox;
   const Call first = NextCall(1, 60);
-  state_.AllGather(first, Self(0), "name", "old", &outbox);
+  state_.AllGather(first, Self(0), {"name", "old"}, &outbox);
   state_.Cancel("job", first.id, &outbox);
-  state_.AllGather(NextCall(2, 60), Self(1), "name", "b", &outbox);
+  state_.AllGather(NextCall(2, 60), Self(1), {"name", "b"}, &outbox);
   EXPECT_THAT(outbox.replies, IsEmpty());
-  state_.AllGather(NextCall(3, 60), Self(0), "name", "new", &outbox);
+  state_.AllGather(NextCall(3, 60), Self(0), {"name", "new"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
   EXPECT_THAT(*outbox.replies[0].gathered, ElementsAre("new", "b"));
 }
@@ -203,13 +203,35 @@ TEST_F(CoordinatorStateTest, CancelledGatherTakesItsValueBack) {
 TEST_F(CoordinatorStateTest, GatherRefusesASecondCallOfOneRankAndValuesTooLarge) {
   MakeWorld(2);
   Outbox outbox;
-  state_.AllGather(NextCall(1, 60), Self(0), "name", std::string(limits::kMaxValueBytes, 'v'),
+  state_.AllGather(NextCall(1, 60), Self(0), {"name", std::string(limits::kMaxValueBytes, 'v')},
                    &outbox);
-  state_.AllGather(NextCall(1, 60), Self(0), "name", "again", &outbox);
-  state_.AllGather(NextCall(1, 60), Self(1), "name", "v", &outbox);
+  state_.AllGather(NextCall(1, 60), Self(0), {"name", "again"}, &outbox);
+  state_.AllGather(NextCall(1, 60), Self(1), {"name", "v"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
   EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(outbox.replies[1].status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(CoordinatorStateTest, GatherRefusesMembersThatCannotBe) {
+  MakeWorld(3);
+  using Members = std::vector<Rank>;
+  for (const Members& members : {Members{Rank(0), Rank(3)}, Members{Rank(0), Rank(-1)},
+                                 Members{Rank(0), Rank(0)}, Members{Rank(1), Rank(2)}}) {
+    Outbox outbox;
+    state_.AllGather(NextCall(1, 60), Self(0), {"name", "v", members}, &outbox);
+    ASSERT_THAT(outbox.replies, SizeIs(1));
+    EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(outbox.replies[0].status.message(), HasSubstr("members: rank"));
+  }
+}
+
+TEST_F(CoordinatorStateTest, WhoListsAllRanksMeetsWhoListsNone) {
+  MakeWorld(2);
+  Outbox outbox;
+  state_.AllGather(NextCall(1, 60), Self(0), {"name", "a", {Rank(0), Rank(1)}}, &outbox);
+  state_.AllGather(NextCall(1, 60), Self(1), {"name", "b"}, &outbox);
+  ASSERT_THAT(outbox.replies, SizeIs(2));
+  EXPECT_THAT(*outbox.replies[0].gathered, ElementsAre("a", "b"));
 }
 
 TEST_F(CoordinatorStateTest, StoreIsBoundedAndDeletingMakesRoom) {

@@ -5,84 +5,108 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/group.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton {
 
-absl::Status GatherState::Validate(Rank rank, const std::string& name,
-                                   const std::string& value) const {
-  if (name.empty() || name.size() > limits::kMaxKeyBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("name: has ", name.size(), " bytes, must have 1 to ", limits::kMaxKeyBytes));
+std::vector<Rank> GatherState::MembersOf(const Key& key) const {
+  return key.members.empty() ? Group::World(world_size_).members : key.members;
+}
+
+absl::Status GatherState::CheckMembers(Rank rank, const std::vector<Rank>& members) const {
+  std::vector<bool> seen(world_size_.value());
+  for (const Rank member : members) {
+    if (member.value() < 0 || member.value() >= world_size_.value() || seen[member.value()]) {
+      return absl::InvalidArgumentError(absl::StrCat("members: rank ", member.value(),
+                                                     " is there twice or not in [0, ",
+                                                     world_size_.value(), ")"));
+    }
+    seen[member.value()] = true;
   }
-  const auto found = gathers_.find(name);
+  if (members.empty() || seen[rank.value()]) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("members: rank ", rank.value(), " is not among ", ListRanks(members)));
+}
+
+absl::Status GatherState::Validate(Rank rank, const Key& key, const std::string& value) const {
+  if (key.name.empty() || key.name.size() > limits::kMaxKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "name: has ", key.name.size(), " bytes, must have 1 to ", limits::kMaxKeyBytes));
+  }
+  RETURN_IF_ERROR(CheckMembers(rank, key.members));
+  const auto found = gathers_.find(key);
   size_t bytes = value.size();
   if (found != gathers_.end()) {
     if (found->second.posted.contains(rank)) {
-      return absl::AlreadyExistsError(absl::StrCat("all-gather ", Quote(name), ": rank ",
+      return absl::AlreadyExistsError(absl::StrCat("all-gather ", Quote(key.name), ": rank ",
                                                    rank.value(), " already waits in it"));
     }
     bytes += found->second.bytes;
   }
   if (bytes > limits::kMaxValueBytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("all-gather ", Quote(name), ": the values of all ranks have ", bytes,
+        absl::StrCat("all-gather ", Quote(key.name), ": the values of all ranks have ", bytes,
                      " bytes, the limit is ", limits::kMaxValueBytes));
   }
   if (bytes_ + value.size() > limits::kMaxStoreBytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("all-gather ", Quote(name), ": all that are under way would hold ",
+        absl::StrCat("all-gather ", Quote(key.name), ": all that are under way would hold ",
                      bytes_ + value.size(), " bytes, the limit is ", limits::kMaxStoreBytes));
   }
   return absl::OkStatus();
 }
 
-void GatherState::Post(const Call& call, Rank rank, const std::string& name, std::string value,
-                       Outbox* outbox) {
-  if (absl::Status valid = Validate(rank, name, value); !valid.ok()) {
+void GatherState::Post(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox) {
+  Key key{std::move(request.members), std::move(request.name)};
+  // Those who list all ranks meet those who list none.
+  if (key.members == Group::World(world_size_).members) key.members.clear();
+  if (absl::Status valid = Validate(rank, key, request.value); !valid.ok()) {
     outbox->Answer(call.id, std::move(valid));
     return;
   }
-  Gather& gather = gathers_[name];
-  gather.bytes += value.size();
-  bytes_ += value.size();
-  gather.posted.emplace(rank, Posted{call, std::move(value)});
-  names_.emplace(call.id, std::pair(name, rank));
+  Gather& gather = gathers_[key];
+  gather.bytes += request.value.size();
+  bytes_ += request.value.size();
+  gather.posted.emplace(rank, Posted{call, std::move(request.value)});
+  keys_.emplace(call.id, std::pair(key, rank));
   deadlines_.Add(call.id, call.deadline);
-  if (gather.posted.size() == static_cast<size_t>(world_size_.value())) Complete(name, outbox);
+  if (gather.posted.size() == MembersOf(key).size()) Complete(key, outbox);
 }
 
-void GatherState::Complete(const std::string& name, Outbox* outbox) {
-  Gather gather = Take(name);
+void GatherState::Complete(const Key& key, Outbox* outbox) {
+  Gather gather = Take(key);
   auto values = std::make_shared<std::vector<std::string>>();
   values->reserve(gather.posted.size());
-  for (auto& [rank, posted] : gather.posted) values->push_back(std::move(posted.value));
+  for (const Rank member : MembersOf(key)) {
+    values->push_back(std::move(gather.posted.at(member).value));
+  }
   for (const auto& [rank, posted] : gather.posted) {
     outbox->replies.push_back({.call = posted.call.id, .status = {}, .gathered = values});
   }
 }
 
-GatherState::Gather GatherState::Take(const std::string& name) {
-  const auto found = gathers_.find(name);
-  PELTON_CHECK(found != gathers_.end()) << "no all-gather '" << name << "'";
+GatherState::Gather GatherState::Take(const Key& key) {
+  const auto found = gathers_.find(key);
+  PELTON_CHECK(found != gathers_.end()) << "no all-gather '" << key.name << "'";
   Gather gather = std::move(found->second);
   gathers_.erase(found);
   bytes_ -= gather.bytes;
   for (const auto& [rank, posted] : gather.posted) {
-    names_.erase(posted.call.id);
+    keys_.erase(posted.call.id);
     deadlines_.Remove(posted.call.id, posted.call.deadline);
   }
   return gather;
 }
 
 void GatherState::Cancel(uint64_t call) {
-  const auto found = names_.find(call);
-  if (found == names_.end()) return;
-  const auto [name, rank] = found->second;
-  names_.erase(found);
-  const auto gather = gathers_.find(name);
+  const auto found = keys_.find(call);
+  if (found == keys_.end()) return;
+  const auto [key, rank] = found->second;
+  keys_.erase(found);
+  const auto gather = gathers_.find(key);
   const auto posted = gather->second.posted.find(rank);
   deadlines_.Remove(call, posted->second.call.deadline);
   gather->second.bytes -= posted->second.value.size();
@@ -93,28 +117,29 @@ void GatherState::Cancel(uint64_t call) {
 
 void GatherState::Expire(absl::Time now, Outbox* outbox) {
   while (const std::optional<uint64_t> call = deadlines_.Due(now)) {
-    const auto [name, rank] = names_.at(*call);
-    const auto& posted = gathers_.at(name).posted;
+    const auto [key, rank] = keys_.at(*call);
+    const auto& posted = gathers_.at(key).posted;
     const Call& expired = posted.at(rank).call;
+    const std::vector<Rank> members = MembersOf(key);
     std::vector<Rank> missing;
-    for (Rank r(0); r.value() < world_size_.value(); r = Rank(r.value() + 1)) {
-      if (!posted.contains(r)) missing.push_back(r);
+    for (const Rank member : members) {
+      if (!posted.contains(member)) missing.push_back(member);
     }
-    FailOne(name,
+    FailOne(key,
             absl::DeadlineExceededError(absl::StrCat(
-                posted.size(), " of ", world_size_.value(), " ranks arrived within ",
+                posted.size(), " of ", members.size(), " ranks arrived within ",
                 FormatTimeout(expired.deadline - expired.now), "; missing: ", ListRanks(missing))),
             outbox);
   }
 }
 
 void GatherState::Fail(const absl::Status& reason, Outbox* outbox) {
-  while (!gathers_.empty()) FailOne(std::string(gathers_.begin()->first), reason, outbox);
+  while (!gathers_.empty()) FailOne(Key(gathers_.begin()->first), reason, outbox);
 }
 
-void GatherState::FailOne(const std::string& name, const absl::Status& reason, Outbox* outbox) {
-  const absl::Status named = Annotate(reason, absl::StrCat("all-gather ", Quote(name)));
-  for (const auto& [rank, posted] : Take(name).posted) outbox->Answer(posted.call.id, named);
+void GatherState::FailOne(const Key& key, const absl::Status& reason, Outbox* outbox) {
+  const absl::Status named = Annotate(reason, absl::StrCat("all-gather ", Quote(key.name)));
+  for (const auto& [rank, posted] : Take(key).posted) outbox->Answer(posted.call.id, named);
 }
 
 }  // namespace pelton

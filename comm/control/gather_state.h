@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
 #include "comm/control/deadline_queue.h"
 #include "core/base/ids.h"
@@ -22,10 +25,9 @@ class GatherState {
  public:
   explicit GatherState(WorldSize world_size) : world_size_(world_size) {}
 
-  // Errors: InvalidArgument: names the field; AlreadyExists: this rank already waits under `name`;
+  // Errors: InvalidArgument: names the field; AlreadyExists: this rank already waits in the same;
   // ResourceExhausted: the values of all ranks together are too large.
-  void Post(const Call& call, Rank rank, const std::string& name, std::string value,
-            Outbox* outbox);
+  void Post(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox);
   // Withdraws the value that came with the call.
   void Cancel(uint64_t call);
   void Expire(absl::Time now, Outbox* outbox);
@@ -34,6 +36,12 @@ class GatherState {
   absl::Time NextDeadline() const { return deadlines_.Next(); }
 
  private:
+  // What tells one gather from another. All ranks in order is the empty list.
+  struct Key {
+    std::vector<Rank> members;
+    std::string name;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
   struct Posted {
     Call call;
     std::string value;
@@ -44,14 +52,17 @@ class GatherState {
     size_t bytes = 0;
   };
 
-  absl::Status Validate(Rank rank, const std::string& name, const std::string& value) const;
-  void Complete(const std::string& name, Outbox* outbox);
-  void FailOne(const std::string& name, const absl::Status& reason, Outbox* outbox);
-  Gather Take(const std::string& name);
+  absl::Status CheckMembers(Rank rank, const std::vector<Rank>& members) const;
+  absl::Status Validate(Rank rank, const Key& key, const std::string& value) const;
+  // By their place in the gather's answer.
+  std::vector<Rank> MembersOf(const Key& key) const;
+  void Complete(const Key& key, Outbox* outbox);
+  void FailOne(const Key& key, const absl::Status& reason, Outbox* outbox);
+  Gather Take(const Key& key);
 
   const WorldSize world_size_;
-  absl::flat_hash_map<std::string, Gather> gathers_;
-  absl::flat_hash_map<uint64_t, std::pair<std::string, Rank>> names_;  // by call
+  std::map<Key, Gather> gathers_;
+  absl::flat_hash_map<uint64_t, std::pair<Key, Rank>> keys_;  // by call
   DeadlineQueue deadlines_;
   size_t bytes_ = 0;  // of all values
 };

@@ -8,10 +8,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/control/coordinator_messages.h"
 #include "comm/control/heartbeat_client.h"
 #include "comm/control/order_inbox.h"
+#include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
@@ -24,7 +26,12 @@ namespace {
 // ranks, is to arrive first.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const GrpcControlOptions& options) {
+// How long a connection is waited for before its last failure is looked at.
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
+
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const GrpcControlOptions& options,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   constexpr int kFirstRetryMs = 50;
   constexpr int kLastRetryMs = 1000;
   const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(limits::kHeartbeatTimeout));
@@ -43,7 +50,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const GrpcControlOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // A connection of our own: one that another job's client made must not serve this one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  if (!options.tls.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls.server_name);
+  }
+  return grpc::CreateCustomChannel(options.address, credentials, arguments);
 }
 
 std::chrono::system_clock::time_point ToGrpcTime(absl::Time time) {
@@ -54,18 +64,17 @@ std::chrono::system_clock::time_point ToGrpcTime(absl::Time time) {
 // Threads: as Control. Owns: channel, stream and inbox.
 class GrpcControl final : public Control {
  public:
-  explicit GrpcControl(GrpcControlOptions options)
+  GrpcControl(GrpcControlOptions options, std::shared_ptr<grpc::Channel> channel)
       : options_(std::move(options)),
-        channel_(MakeChannel(options_)),
+        channel_(std::move(channel)),
         stub_(proto::Coordinator::NewStub(channel_)) {}
   ~GrpcControl() override { Disconnect(); }
 
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
   absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
                                           absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
-                                                     const std::string& value,
-                                                     absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
+                                                          absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -79,6 +88,8 @@ class GrpcControl final : public Control {
                                                                     const Request&, Response*),
                    const Request& request, absl::Time deadline, Response* response);
   absl::Status Connect(const JoinRequest& request, absl::Time deadline);
+  // Why the last attempt to connect failed; "" if that is not known.
+  std::string LastConnectionError();
   absl::Status ToAbsl(const grpc::Status& status, const grpc::ClientContext& context) const;
   absl::StatusOr<Caller> Self();
   // Ends the stream and every call under way.
@@ -154,11 +165,32 @@ absl::StatusOr<Caller> GrpcControl::Self() {
 
 absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadline) {
   const absl::Time start = absl::Now();
-  if (channel_->WaitForConnected(ToGrpcTime(deadline))) return absl::OkStatus();
+  const std::string who = absl::StrCat("rank ", request.rank.value(), ": job ", Quote(request.job));
+  std::string reason;
+  do {
+    const absl::Time look = std::min(deadline, absl::Now() + kLookInterval);
+    if (channel_->WaitForConnected(ToGrpcTime(look))) return absl::OkStatus();
+    reason = LastConnectionError();
+    // Who is not there yet may come; certificates that do not fit will not begin to.
+    if (options_.tls.enabled() && absl::StrContains(reason, "Ssl handshake failed")) {
+      return absl::UnauthenticatedError(absl::StrCat(who, ": the coordinator at ", options_.address,
+                                                     " and this rank's certificates: ", reason));
+    }
+  } while (absl::Now() < deadline);
   return absl::DeadlineExceededError(
-      absl::StrCat("rank ", request.rank.value(), ": job ", Quote(request.job),
-                   ": no coordinator answered at ", options_.address, " within ",
-                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))));
+      absl::StrCat(who, ": no coordinator answered at ", options_.address, " within ",
+                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))),
+                   reason.empty() ? "" : absl::StrCat(": ", reason)));
+}
+
+std::string GrpcControl::LastConnectionError() {
+  // A call that does not wait for the connection fails with what broke the last one. Should there
+  // be a connection after all, it is refused: it carries no token.
+  grpc::ClientContext context;
+  context.set_deadline(ToGrpcTime(absl::Now() + kLookInterval));
+  proto::LeaveResponse response;
+  const grpc::Status status = stub_->Leave(&context, proto::LeaveRequest(), &response);
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? status.error_message() : "";
 }
 
 absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::Time deadline) {
@@ -197,14 +229,12 @@ absl::StatusOr<KeyValueResult> GrpcControl::KeyValue(const KeyValueRequest& requ
   return KeyValueResult{std::move(*response.mutable_value()), response.number()};
 }
 
-absl::StatusOr<std::vector<std::string>> GrpcControl::AllGather(const std::string& name,
-                                                                const std::string& value,
-                                                                absl::Time deadline) {
+absl::StatusOr<std::vector<std::string>> GrpcControl::AllGatherAmong(
+    const AllGatherRequest& request, absl::Time deadline) {
   ASSIGN_OR_RETURN(const Caller self, Self());
   proto::AllGatherRequest message;
   wire::ToProto(self, message.mutable_caller());
-  message.set_name(name);
-  message.set_value(value);
+  wire::ToProto(request, &message);
   message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
   proto::AllGatherResponse response;
   RETURN_IF_ERROR(
@@ -264,7 +294,8 @@ absl::StatusOr<std::unique_ptr<Control>> MakeGrpcControl(const GrpcControlOption
                                                    absl::FormatDuration(options.heartbeat_interval),
                                                    ", must be positive"));
   }
-  return std::make_unique<GrpcControl>(options);
+  ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(options.tls));
+  return std::make_unique<GrpcControl>(options, MakeChannel(options, credentials));
 }
 
 }  // namespace pelton

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
+#include "comm/control/tls_options.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -16,11 +17,12 @@ struct GrpcControlOptions {
   std::string address = {};  // the coordinator's, "<host>:<port>"
   std::string token = {};    // the job's secret, as the coordinator holds it
   absl::Duration heartbeat_interval = limits::kHeartbeatInterval;
+  TlsOptions tls = {};  // this rank's certificate, where the coordinator wants some
 };
 
 // Connects at Join, trying again until its deadline: the coordinator may start later. An order
 // kCoordinatorLost comes when the connection ends before Leave.
-// Errors: InvalidArgument: names the option.
+// Errors: InvalidArgument: names the option; those of MakeChannelCredentials.
 absl::StatusOr<std::unique_ptr<Control>> MakeGrpcControl(const GrpcControlOptions& options);
 
 }  // namespace pelton

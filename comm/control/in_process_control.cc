@@ -71,9 +71,8 @@ class InProcessControl final : public Control {
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
   absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
                                           absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
-                                                     const std::string& value,
-                                                     absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
+                                                          absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -271,13 +270,12 @@ absl::StatusOr<KeyValueResult> InProcessControl::KeyValue(const KeyValueRequest&
   return std::move(reply.result);
 }
 
-absl::StatusOr<std::vector<std::string>> InProcessControl::AllGather(const std::string& name,
-                                                                     const std::string& value,
-                                                                     absl::Time deadline) {
+absl::StatusOr<std::vector<std::string>> InProcessControl::AllGatherAmong(
+    const AllGatherRequest& request, absl::Time deadline) {
   ASSIGN_OR_RETURN(const Caller self, Self());
   const Reply reply =
       coordinator_.Await(deadline, [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-        state.AllGather(call, self, name, value, outbox);
+        state.AllGather(call, self, request, outbox);
       });
   if (!reply.status.ok()) return Named(reply.status);
   return *reply.gathered;

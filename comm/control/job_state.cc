@@ -58,13 +58,12 @@ void JobState::KeyValue(const Call& call, KeyValueRequest request, Outbox* outbo
   key_values_.Handle(call, std::move(request), outbox);
 }
 
-void JobState::AllGather(const Call& call, Rank rank, const std::string& name, std::string value,
-                         Outbox* outbox) {
+void JobState::AllGather(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox) {
   if (broken_because_) {
     outbox->Answer(call.id, *broken_because_);
     return;
   }
-  gathers_->Post(call, rank, name, std::move(value), outbox);
+  gathers_->Post(call, rank, std::move(request), outbox);
 }
 
 void JobState::Cancel(uint64_t call, Outbox* outbox) {

@@ -26,8 +26,7 @@ class JobState {
 
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
   void KeyValue(const Call& call, KeyValueRequest request, Outbox* outbox);
-  void AllGather(const Call& call, Rank rank, const std::string& name, std::string value,
-                 Outbox* outbox);
+  void AllGather(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox);
   // Nobody waits for the reply any more.
   void Cancel(uint64_t call, Outbox* outbox);
 

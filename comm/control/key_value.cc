@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "comm/control/control.h"
 #include "core/base/status.h"
 
@@ -49,6 +50,22 @@ absl::StatusOr<std::string> KeyValueStore::CompareAndSet(const std::string& key,
           {.kind = Kind::kCompareAndSet, .keys = {key}, .value = desired, .expected = expected},
           deadline));
   return std::move(result.value);
+}
+
+absl::Status KeyValueStore::Append(const std::string& key, const std::string& tail,
+                                   absl::Time deadline) {
+  KeyValueRequest request{.kind = Kind::kCompareAndSet, .keys = {key}};
+  while (true) {
+    request.value = absl::StrCat(request.expected, tail);
+    absl::StatusOr<KeyValueResult> result = control_->KeyValue(request, deadline);
+    if (absl::IsNotFound(result.status())) {  // deleted since we looked
+      request.expected.clear();
+      continue;
+    }
+    RETURN_IF_ERROR(result.status());
+    if (result->number != 0) return absl::OkStatus();
+    request.expected = std::move(result->value);
+  }
 }
 
 absl::StatusOr<bool> KeyValueStore::Delete(const std::string& key, absl::Time deadline) {

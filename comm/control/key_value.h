@@ -26,7 +26,9 @@ struct KeyValueRequest {
 
 struct KeyValueResult {
   std::string value = {};  // kGet, kCompareAndSet
-  int64_t number = 0;      // kAdd: the sum; kCheck, kDelete: 0 or 1; kNumKeys: the count
+  // kAdd: the sum; kCheck, kDelete: 0 or 1; kCompareAndSet: 1 if it replaced the value; kNumKeys:
+  // the count
+  int64_t number = 0;
 };
 
 // The typed form of one job's store.
@@ -51,6 +53,9 @@ class KeyValueStore {
   // empty; returns the value that the key then has. Errors: NotFound: absent, `expected` not empty.
   absl::StatusOr<std::string> CompareAndSet(const std::string& key, const std::string& expected,
                                             const std::string& desired, absl::Time deadline);
+  // Puts `tail` behind the key's value; an absent key counts as empty. Atomic, but many appenders
+  // to one key get in each other's way.
+  absl::Status Append(const std::string& key, const std::string& tail, absl::Time deadline);
   // True if there was such a key.
   absl::StatusOr<bool> Delete(const std::string& key, absl::Time deadline);
   absl::StatusOr<int64_t> NumKeys(absl::Time deadline);

@@ -109,7 +109,7 @@ absl::StatusOr<KeyValueResult> KeyValueState::CompareAndSet(KeyValueRequest& req
     return KeyValueResult{.value = found->second};
   }
   RETURN_IF_ERROR(Put(key, request.value, outbox));
-  return KeyValueResult{.value = std::move(request.value)};
+  return KeyValueResult{.value = std::move(request.value), .number = 1};
 }
 
 absl::Status KeyValueState::Put(const std::string& key, std::string value, Outbox* outbox) {

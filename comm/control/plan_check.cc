@@ -13,16 +13,16 @@
 namespace pelton {
 namespace {
 
-// Ranks by the hash they hold, in the order of their lowest rank.
+// Ranks by the hash they hold, in the order of their first member.
 using Camps = std::vector<std::pair<std::string, std::vector<Rank>>>;
 
-Camps GroupByHash(const std::vector<std::string>& hashes) {
+Camps GroupByHash(const std::vector<std::string>& hashes, const std::vector<Rank>& members) {
   Camps camps;
   for (size_t i = 0; i < hashes.size(); ++i) {
     auto camp = std::find_if(camps.begin(), camps.end(),
                              [&](const auto& entry) { return entry.first == hashes[i]; });
     if (camp == camps.end()) camp = camps.insert(camps.end(), {hashes[i], {}});
-    camp->second.emplace_back(static_cast<int32_t>(i));
+    camp->second.push_back(members.empty() ? Rank(static_cast<int32_t>(i)) : members[i]);
   }
   return camps;
 }
@@ -53,8 +53,9 @@ std::string FirstDifference(const Camps& camps, const std::string& left, const s
 absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, absl::Time deadline) {
   const std::string name = absl::StrCat("plan/", plan.name, "/", plan.generation.value());
   const std::string hash = absl::StrCat(absl::Hex(plan.hash, absl::kZeroPad16));
-  ASSIGN_OR_RETURN(const std::vector<std::string> hashes, control.AllGather(name, hash, deadline));
-  const Camps camps = GroupByHash(hashes);
+  ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
+                   control.AllGatherAmong({name, hash, plan.members}, deadline));
+  const Camps camps = GroupByHash(hashes, plan.members);
   if (camps.size() == 1) return absl::OkStatus();
 
   // One rank of each of the first two camps shows its entries; all ranks compare those two.
@@ -62,15 +63,19 @@ absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, abs
   std::string entries;
   if (shows) entries = absl::StrJoin(plan.entries, absl::string_view("\0", 1));
   entries.resize(std::min(entries.size(), limits::kMaxValueBytes / 4));
-  ASSIGN_OR_RETURN(const std::vector<std::string> shown,
-                   control.AllGather(absl::StrCat(name, "/entries"), entries, deadline));
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> shown,
+      control.AllGatherAmong({absl::StrCat(name, "/entries"), entries, plan.members}, deadline));
   std::string text = absl::StrCat("plan ", Quote(plan.name), " of generation ",
                                   plan.generation.value(), " differs between ranks: ");
   for (const auto& [camp_hash, ranks] : camps) {
     absl::StrAppend(&text, "rank ", ListRanks(ranks), " has hash ", camp_hash, "; ");
   }
-  absl::StrAppend(&text, FirstDifference(camps, shown[camps[0].second[0].value()],
-                                         shown[camps[1].second[0].value()]));
+  const auto place_of = [&hashes](const std::string& camp_hash) {
+    return std::find(hashes.begin(), hashes.end(), camp_hash) - hashes.begin();
+  };
+  absl::StrAppend(&text, FirstDifference(camps, shown[place_of(camps[0].first)],
+                                         shown[place_of(camps[1].first)]));
   return absl::FailedPreconditionError(text);
 }
 

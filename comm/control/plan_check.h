@@ -13,16 +13,17 @@
 namespace pelton {
 
 struct PlanSummary {
-  std::string name;  // of the model or group: the same on all ranks
+  std::string name;                // of the model or group: the same on all members
+  std::vector<Rank> members = {};  // in the world, of the ranks that hold it; empty: all ranks
   Generation generation;
   uint64_t hash = 0;
   std::vector<std::string> entries;  // in plan order, for people: "fc1.weight float32 [128, 64]"
 };
 
-// Compares the hashes of all ranks, of which this is `self`; only when they differ are entries
-// exchanged. Collective. Blocks: until all ranks have called, or `deadline`. Errors, the same on
-// every rank: FailedPrecondition: names the hashes, the ranks and the first entry that differs;
-// AllGather's.
+// Compares the hashes of all members, of which this is `self`; only when they differ are entries
+// exchanged. Collective among them. Blocks: until all have called, or `deadline`. Errors, the same
+// on every member: FailedPrecondition: names the hashes, the ranks and the first entry that
+// differs; AllGatherAmong's.
 absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, absl::Time deadline);
 
 }  // namespace pelton

@@ -89,6 +89,18 @@ void ToProto(const KeyValueRequest& request, proto::KeyValueRequest* message) {
   message->set_delta(request.delta);
 }
 
+AllGatherRequest FromProto(const proto::AllGatherRequest& message) {
+  AllGatherRequest request{message.name(), message.value()};
+  for (const int32_t member : message.members()) request.members.emplace_back(member);
+  return request;
+}
+
+void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message) {
+  message->set_name(request.name);
+  message->set_value(request.value);
+  for (const Rank member : request.members) message->add_members(member.value());
+}
+
 Membership FromProto(const proto::JoinResponse& message) {
   Membership membership{Generation(message.generation()), {}};
   membership.members.reserve(message.members_size());

@@ -32,12 +32,14 @@ bool SameToken(absl::string_view expected, absl::string_view given);
 JoinRequest FromProto(const proto::JoinRequest& message);
 Caller FromProto(const proto::Caller& message);
 KeyValueRequest FromProto(const proto::KeyValueRequest& message);
+AllGatherRequest FromProto(const proto::AllGatherRequest& message);
 Membership FromProto(const proto::JoinResponse& message);
 Order FromProto(const proto::Order& message);
 
 void ToProto(const JoinRequest& request, proto::JoinRequest* message);
 void ToProto(const Caller& caller, proto::Caller* message);
 void ToProto(const KeyValueRequest& request, proto::KeyValueRequest* message);
+void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message);
 void ToProto(const Membership& membership, proto::JoinResponse* message);
 void ToProto(const Order& order, Generation generation, proto::Order* message);
 

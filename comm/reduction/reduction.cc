@@ -9,9 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "comm/reduction/half.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
+#include "comm/reduction/formats-inl.h"
 #include "hwy/highway.h"
 
 #ifndef PELTON_COMM_REDUCTION_ARGUMENTS_
@@ -27,6 +27,7 @@ struct ReductionArguments {
   size_t count;
   DType dtype;
   ReduceOp op;
+  size_t divisor;  // of AVG
 };
 
 }  // namespace pelton
@@ -35,94 +36,6 @@ struct ReductionArguments {
 HWY_BEFORE_NAMESPACE();
 namespace pelton::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Nothing needs to be aligned; the scalar target's own LoadU and StoreU want whole elements.
-template <class D, typename T>
-HWY_INLINE hn::Vec<D> LoadAnywhere(D d, const T* from) {
-#if HWY_TARGET == HWY_SCALAR
-  T lane;
-  std::memcpy(&lane, from, sizeof lane);
-  return hn::Set(d, lane);
-#else
-  return hn::LoadU(d, from);
-#endif
-}
-
-template <class D, typename T>
-HWY_INLINE void StoreAnywhere(hn::Vec<D> v, D d, T* to) {
-#if HWY_TARGET == HWY_SCALAR
-  const T lane = hn::GetLane(v);
-  std::memcpy(to, &lane, sizeof lane);
-#else
-  hn::StoreU(v, d, to);
-#endif
-}
-
-// How a kernel reads and writes vectors of one dtype. `Lane` is what it computes in.
-template <typename T>
-struct Plain {
-  using Lane = T;
-  using Element = T;
-  using D = hn::ScalableTag<T>;
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) { return LoadAnywhere(d, from); }
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) { StoreAnywhere(v, d, to); }
-};
-
-struct BFloat16 {
-  using Lane = float;
-  using Element = uint16_t;
-  using D = hn::ScalableTag<float>;
-  using Narrow = hn::Rebind<uint16_t, D>;
-  using Bits = hn::RebindToUnsigned<D>;
-
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits(), LoadAnywhere(Narrow(), from))));
-  }
-  // Highway's own conversion truncates; this one rounds half to even and keeps NaN a NaN.
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
-    const Bits bits_tag;
-    const hn::RebindToSigned<D> signed_tag;
-    const auto bits = hn::BitCast(bits_tag, v);
-    const auto upper = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(upper, hn::Set(bits_tag, 1u));
-    const auto rounded =
-        hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(bits_tag, 0x7FFFu)), odd));
-    const auto quiet = hn::Or(upper, hn::Set(bits_tag, 0x40u));
-    const auto is_nan = hn::RebindMask(bits_tag, hn::IsNaN(v));
-    const auto result = hn::IfThenElse(is_nan, quiet, rounded);
-    StoreAnywhere(hn::DemoteTo(Narrow(), hn::BitCast(signed_tag, result)), Narrow(), to);
-  }
-};
-
-struct Float16 {
-  using Lane = float;
-  using Element = uint16_t;
-  using D = hn::ScalableTag<float>;
-#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
-  using Narrow = hn::Rebind<hwy::float16_t, D>;
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    return hn::PromoteTo(d, hn::LoadU(Narrow(), reinterpret_cast<const hwy::float16_t*>(from)));
-  }
-  static HWY_INLINE void Store(D, hn::Vec<D> v, Element* to) {
-    hn::StoreU(hn::DemoteTo(Narrow(), v), Narrow(), reinterpret_cast<hwy::float16_t*>(to));
-  }
-#else
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    HWY_ALIGN float lanes[hn::MaxLanes(D())];
-    Element halves[hn::MaxLanes(D())];
-    std::memcpy(halves, from, hn::Lanes(d) * sizeof(Element));
-    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = FloatFromFloat16(halves[i]);
-    return hn::Load(d, lanes);
-  }
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
-    HWY_ALIGN float lanes[hn::MaxLanes(D())];
-    hn::Store(v, d, lanes);
-    Element halves[hn::MaxLanes(D())];
-    for (size_t i = 0; i < hn::Lanes(d); ++i) halves[i] = Float16FromFloat(lanes[i]);
-    std::memcpy(to, halves, hn::Lanes(d) * sizeof(Element));
-  }
-#endif
-};
 
 struct VectorSum {
   template <class V>
@@ -189,7 +102,7 @@ HWY_NOINLINE void ReduceFloats(const ReductionArguments& a) {
   using Element = typename Format::Element;
   const typename Format::D d;
   const size_t lanes = hn::Lanes(d);
-  const auto divisor = static_cast<typename Format::Lane>(a.source_count);
+  const auto divisor = static_cast<typename Format::Lane>(a.divisor);
   const bool divides = a.op == ReduceOp::kAvg;
   size_t i = 0;
   for (; i + 4 * lanes <= a.count; i += 4 * lanes) {
@@ -231,7 +144,7 @@ HWY_NOINLINE void ReduceIntegers(const ReductionArguments& a, Op op) {
     if (a.op == ReduceOp::kAvg) {
       // Through 64 bits: the divisor need not fit into T.
       using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
-      const Wide divisor = static_cast<Wide>(a.source_count);
+      const Wide divisor = static_cast<Wide>(a.divisor);
       for (size_t i = 0; i < bytes / sizeof(T); ++i) sum[i] = static_cast<T>(sum[i] / divisor);
     }
     for (size_t t = 0; t < a.target_count; ++t) {
@@ -377,8 +290,16 @@ void Reduce(absl::Span<const std::byte* const> sources, absl::Span<std::byte* co
             uint64_t count, DType dtype, ReduceOp op) {
   if (count == 0) return;
   HWY_DYNAMIC_DISPATCH(ReduceOnTarget)
-  (OnPlainElements(
-      {sources.data(), sources.size(), targets.data(), targets.size(), count, dtype, op}));
+  (OnPlainElements({sources.data(), sources.size(), targets.data(), targets.size(), count, dtype,
+                    op, sources.size()}));
+}
+
+void ReduceToMean(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
+                  uint64_t count, DType dtype, size_t divisor) {
+  if (count == 0) return;
+  HWY_DYNAMIC_DISPATCH(ReduceOnTarget)
+  (OnPlainElements({sources.data(), sources.size(), targets.data(), targets.size(), count, dtype,
+                    ReduceOp::kAvg, divisor}));
 }
 
 }  // namespace pelton

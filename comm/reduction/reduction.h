@@ -17,6 +17,11 @@ namespace pelton {
 void Reduce(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
             uint64_t count, DType dtype, ReduceOp op);
 
+// The last step of an AVG whose sources are sums of several ranks' elements: as AVG, but divided by
+// `divisor`. With one source it only divides. Requires: CheckReducible(dtype, AVG); divisor > 0.
+void ReduceToMean(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
+                  uint64_t count, DType dtype, size_t divisor);
+
 }  // namespace pelton
 
 #endif  // PELTON_COMM_REDUCTION_REDUCTION_H_

@@ -141,6 +141,28 @@ TEST(ReductionTest, ManySourcesAreTakenInOrder) {
   }
 }
 
+// Two sums of two ranks each, then their mean over four.
+TEST(ReductionTest, AMeanOfSumsDividesByTheNumberOfRanks) {
+  std::mt19937_64 random(11);
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const DType dtype = static_cast<DType>(d);
+    if (!CheckReducible(dtype, ReduceOp::kAvg).ok()) continue;
+    const size_t count = 1027;
+    const std::vector<std::byte> left = RandomElements(count, dtype, random);
+    const std::vector<std::byte> right = RandomElements(count, dtype, random);
+    std::vector<std::byte> zeros(left.size());
+    // Zeros change no sum but that of two -0, and one of them stands on both sides.
+    const std::byte* const all[] = {left.data(), right.data(), zeros.data(), zeros.data()};
+    std::vector<std::byte> want(left.size());
+    ASSERT_TRUE(ReferenceReduce(all, want.data(), count, dtype, ReduceOp::kAvg).ok());
+    std::vector<std::byte> mean(left.size());
+    std::byte* const target = mean.data();
+    const std::byte* const sums[] = {left.data(), right.data(), zeros.data()};
+    ReduceToMean(sums, {&target, 1}, count, dtype, 4);
+    EXPECT_TRUE(Same(mean.data(), want.data(), count, dtype)) << dtype;
+  }
+}
+
 TEST(ReductionTest, EveryFloat16PatternSurvivesAReductionOfOne) {
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);

@@ -36,11 +36,6 @@ PeerUse PeerUseOf(OperationKind kind) {
   return PeerUse::kUnsupported;
 }
 
-bool Reduces(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
 absl::Status Refuse(Rank rank, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value(), ": ", what));
 }
@@ -70,6 +65,13 @@ absl::StatusOr<std::byte*> Address(Location location, uint64_t size_bytes, absl:
 }
 
 }  // namespace
+
+bool Reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+
+bool HasRoot(OperationKind kind) { return PeerUseOf(kind) == PeerUse::kRoot; }
 
 absl::Status CheckOperation(const Operation& operation, Rank rank, WorldSize world_size) {
   const PeerUse use = PeerUseOf(operation.kind);
@@ -103,12 +105,18 @@ absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Ran
   return memory;
 }
 
+uint8_t FlagsOf(OperationKind kind) { return static_cast<uint8_t>(1 + static_cast<uint8_t>(kind)); }
+
 std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
                              Rank receiver) {
-  Operation as_send = recv;
-  as_send.kind = send.kind;
-  as_send.bucket = send.bucket;
-  return DifferenceOf(send, sender, as_send, receiver);
+  auto as_collective = [](Operation message) {
+    message.kind =
+        message.flags == 0 ? OperationKind::kSend : static_cast<OperationKind>(message.flags - 1);
+    message.peer = kNoPeer;  // of the message, not of the collective
+    if (message.flags == 0) message.bucket = kNoBucket;
+    return message;
+  };
+  return DifferenceOf(as_collective(send), sender, as_collective(recv), receiver);
 }
 
 }  // namespace pelton

@@ -3,6 +3,8 @@
 #define PELTON_COMM_TRANSPORT_OPERATION_CHECK_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,6 +12,10 @@
 #include "core/pipeline/operation.h"
 
 namespace pelton {
+
+// Whether a collective looks at `reduce_op`, and whether its `peer` is a root.
+bool Reduces(OperationKind kind);
+bool HasRoot(OperationKind kind);
 
 // Checks the fields of `operation` that do not need memory: kind, dtype, op, peer and count.
 // Errors: InvalidArgument: names the rank, the field and its value; also for the kinds that no
@@ -27,7 +33,11 @@ struct OperationMemory {
 absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Rank rank,
                                                  WorldSize world_size);
 
-// DifferenceOf for a send and the receive it meets: "" if count and dtype agree.
+// Operation::flags of the messages of a collective of `kind`.
+uint8_t FlagsOf(OperationKind kind);
+
+// DifferenceOf for a send and the receive it meets: "" if count and dtype agree; of messages of a
+// collective also kind, op and bucket.
 std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
                              Rank receiver);
 

@@ -112,5 +112,25 @@ TEST(DifferenceOfPairTest, ComparesWhatMustAgree) {
   EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)), "count is 4 on rank 0 and 5 on rank 1");
 }
 
+TEST(DifferenceOfPairTest, ComparesTheCollectivesThatMessagesArePartOf) {
+  Operation send = Make(OperationKind::kSend, 1, 4);
+  Operation recv = Make(OperationKind::kRecv, 0, 4);
+  send.flags = recv.flags = FlagsOf(OperationKind::kReduce);
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)), "");
+  recv.reduce_op = ReduceOp::kMax;
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+            "op is SUM on rank 0 and MAX on rank 1");
+  send.bucket = BucketId(3);
+  recv.reduce_op = ReduceOp::kSum;
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+            "bucket is 3 on rank 0 and -1 on rank 1");
+  recv.flags = FlagsOf(OperationKind::kBarrier);
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+            "the operation is reduce on rank 0 and barrier on rank 1");
+  recv.flags = 0;
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+            "the operation is reduce on rank 0 and send on rank 1");
+}
+
 }  // namespace
 }  // namespace pelton

@@ -27,12 +27,18 @@ class Bootstrap {
                                                              absl::Time deadline) = 0;
 };
 
+class Transport;
+
 struct TransportOptions {
   Rank rank;
   WorldSize world_size;
   std::string job_token;           // a connection that does not prove it is refused
   Bootstrap* bootstrap = nullptr;  // borrowed while the transport is being made
   absl::Time deadline;             // for the making
+  // A transport of the same ranks over the hosts' memory and wires, for the ranks of a device's
+  // transport to agree by; it outlives what is made. Transports of hosts do not look at it.
+  Transport* host = nullptr;
+  std::string interface = "";  // network interface to listen and send on; "": loopback
 };
 
 // Threads: Open by one thread at a time; Abort by any. Owns: the connections to its peers.

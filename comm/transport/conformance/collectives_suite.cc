@@ -3,13 +3,15 @@
 #include <vector>
 
 #include "absl/base/config.h"
+#include "comm/collectives.h"
 #include "comm/transport/conformance/test_world.h"
 
 namespace pelton::conformance {
 namespace {
 
 // The specs of `kind` that the parameters of a test leave open.
-std::vector<ExchangeSpec> AllTypes(OperationKind kind, uint64_t count) {
+std::vector<ExchangeSpec> AllTypes(OperationKind kind, uint64_t count,
+                                   const TransportPromises& promises) {
   std::vector<ExchangeSpec> specs;
   for (int number = 0; number < kDTypeCount; ++number) {
     ExchangeSpec spec;
@@ -23,7 +25,7 @@ std::vector<ExchangeSpec> AllTypes(OperationKind kind, uint64_t count) {
     }
     for (ReduceOp op : OpsOf(spec.dtype)) {
       spec.op = op;
-      specs.push_back(spec);
+      if (promises.reduces(spec.dtype, op)) specs.push_back(spec);
     }
   }
   return specs;
@@ -46,7 +48,7 @@ void RunAllKinds(TransportFixtureFactory factory, int32_t world_size,
   for (OperationKind kind : DataKinds()) {
     if (kind == OperationKind::kSend && world_size == 1) continue;  // nobody to send to
     for (uint64_t count : counts) {
-      std::vector<ExchangeSpec> specs = AllTypes(kind, count);
+      std::vector<ExchangeSpec> specs = AllTypes(kind, count, world.promises());
       Vary(specs, world_size);
       for (size_t begin = 0; begin < specs.size(); begin += 16) {
         const size_t length = std::min<size_t>(16, specs.size() - begin);
@@ -70,6 +72,26 @@ TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnFourRanks) {
 }
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnEightRanks) {
   RunAllKinds(GetParam(), 8, {1, 63});
+}
+
+// What cannot be reduced is refused at once, and by name.
+TEST_P(TransportConformanceTest, APairThatIsNotPromisedIsRefused) {
+  TestWorld world(GetParam(), 2);
+  world.Run([&](Communicator& communicator) {
+    std::vector<std::byte> memory(size_t{16} * 4);
+    for (int number = 0; number < kDTypeCount; ++number) {
+      const auto dtype = static_cast<DType>(number);
+      for (ReduceOp op : OpsOf(dtype)) {
+        if (world.promises().reduces(dtype, op)) continue;
+        const Tensor tensor{memory.data(), 4, dtype};
+        const absl::Status status = AllReduce(communicator, tensor, tensor, op).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << dtype << ' ' << op;
+        EXPECT_NE(status.message().find(NameOf(dtype)), absl::string_view::npos) << status;
+        EXPECT_NE(status.message().find(NameOf(op)), absl::string_view::npos) << status;
+      }
+    }
+  });
+  world.ExpectUsable();
 }
 
 // A mebibyte and a bit: more than any block of a kernel, and no multiple of one. The thread
@@ -116,6 +138,7 @@ TEST_P(TransportConformanceTest, LargeTensorsOfEveryReducedType) {
     spec.dtype = static_cast<DType>(number);
     spec.op = spec.dtype == DType::kBool ? ReduceOp::kSum : ReduceOp::kAvg;
     spec.count = kMediumCount;
+    if (!world.promises().reduces(spec.dtype, spec.op)) continue;
     EXPECT_TRUE(world.RunExchanges({spec}));
   }
 }

@@ -38,35 +38,57 @@ void Store(T value, std::byte* at) {
   std::memcpy(at, &value, sizeof(value));
 }
 
-void StoreRandom(DType dtype, std::mt19937_64& random, std::byte* at) {
+// A small whole number: 1 or 2 for a product, a multiple of the ranks' number for a mean. A sum
+// over 64 ranks or a mean over 8 is then not rounded, in whatever order and precision it is made.
+double AnyOrderReal(const ExchangeSpec& spec, size_t rank_count, std::mt19937_64& random) {
+  if (spec.op == ReduceOp::kProduct) return random() % 16 == 0 ? 2 : 1;
+  const double factor = spec.op == ReduceOp::kAvg ? static_cast<double>(rank_count) : 1;
+  return static_cast<double>(random() % 4) * factor;
+}
+
+bool IsFloating(DType dtype) {
+  return IsFloatingPoint(dtype) || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
+
+template <typename Real, typename Imaginary>
+void StoreReal(DType dtype, Real real, Imaginary imaginary, std::byte* at) {
   switch (dtype) {
     case DType::kFloat32:
-      return Store(static_cast<float>(RandomReal(random)), at);
+      return Store(static_cast<float>(real()), at);
     case DType::kFloat64:
-      return Store(RandomReal(random), at);
+      return Store(real(), at);
     case DType::kFloat16:
-      return Store(Float16FromFloat(static_cast<float>(RandomReal(random))), at);
+      return Store(Float16FromFloat(static_cast<float>(real())), at);
     case DType::kBFloat16:
-      return Store(BFloat16FromFloat(static_cast<float>(RandomReal(random))), at);
+      return Store(BFloat16FromFloat(static_cast<float>(real())), at);
     case DType::kComplex64:
-      Store(static_cast<float>(RandomReal(random)), at);
-      return Store(static_cast<float>(RandomReal(random)), at + 4);
-    case DType::kComplex128:
-      Store(RandomReal(random), at);
-      return Store(RandomReal(random), at + 8);
-    case DType::kBool:
-      return Store(static_cast<uint8_t>(random() & 1), at);
-    default: {
-      const uint64_t bits = random();
-      std::memcpy(at, &bits, SizeOf(dtype));
-    }
+      Store(static_cast<float>(real()), at);
+      return Store(static_cast<float>(imaginary()), at + 4);
+    default:
+      Store(real(), at);
+      return Store(imaginary(), at + 8);
   }
 }
 
-Bytes RandomElements(DType dtype, uint64_t count, uint64_t seed) {
+void StoreRandom(DType dtype, std::mt19937_64& random, std::byte* at) {
+  const auto real = [&] { return RandomReal(random); };
+  if (IsFloating(dtype)) return StoreReal(dtype, real, real, at);
+  if (dtype == DType::kBool) return Store(static_cast<uint8_t>(random() & 1), at);
+  const uint64_t bits = random();
+  std::memcpy(at, &bits, SizeOf(dtype));
+}
+
+Bytes RandomElements(const ExchangeSpec& spec, size_t rank_count, uint64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
-  Bytes bytes(count * SizeOf(dtype));
-  for (uint64_t i = 0; i < count; ++i) StoreRandom(dtype, random, bytes.data() + i * SizeOf(dtype));
+  const size_t size = SizeOf(spec.dtype);
+  const bool any_order = spec.any_order && IsReduction(spec.kind) && IsFloating(spec.dtype);
+  const auto real = [&] { return AnyOrderReal(spec, rank_count, random); };
+  // Products of other numbers are zeros whose sign depends on the order.
+  const auto imaginary = [&] { return spec.op == ReduceOp::kProduct ? 0.0 : real(); };
+  Bytes bytes(count * size);
+  for (std::byte* at = bytes.data(); at != bytes.data() + bytes.size(); at += size) {
+    any_order ? StoreReal(spec.dtype, real, imaginary, at) : StoreRandom(spec.dtype, random, at);
+  }
   return bytes;
 }
 
@@ -178,7 +200,7 @@ Exchange MakeExchange(const ExchangeSpec& spec, WorldSize world_size) {
   const auto n = static_cast<size_t>(world_size.value());
   for (size_t rank = 0; rank < n; ++rank) {
     const uint64_t count = spec.count * ChunksOfSource(spec, rank, n);
-    exchange.inputs.push_back(RandomElements(spec.dtype, count, spec.seed * 1000003 + rank));
+    exchange.inputs.push_back(RandomElements(spec, n, count, spec.seed * 1000003 + rank));
   }
   if (IsReduction(spec.kind)) {
     ExpectReduction(exchange);

@@ -28,6 +28,7 @@ struct ExchangeSpec {
   Placement placement = Placement::kRegion;
   uint64_t offset_count = 0;  // elements by which the tensors miss an aligned address
   uint64_t seed = 0;          // of the inputs
+  bool any_order = false;     // reductions of the inputs give the same bits in any order
 };
 
 std::string Describe(const ExchangeSpec& spec);

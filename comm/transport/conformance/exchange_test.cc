@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "comm/transport/conformance/rank_exchange.h"
+#include "comm/transport/conformance/rounding.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -106,6 +107,29 @@ TEST(ArenaTest, SeesWritesBesideATensor) {
     tensor[-1] = std::byte{0};
     EXPECT_NE(arena.CheckGuards(), "");
   }
+}
+
+// Two ranks' sums with `change` added to the first element of what one of them got.
+std::string DifferenceAfter(DType dtype, ReduceOp op, float change) {
+  ExchangeSpec spec;
+  spec.dtype = dtype;
+  spec.op = op;
+  spec.count = 1;
+  spec.seed = 3;
+  const Exchange exchange = MakeExchange(spec, WorldSize(2));
+  std::vector<std::byte> got = exchange.expected[0];
+  float value;
+  std::memcpy(&value, got.data(), sizeof(value));
+  value += change;
+  std::memcpy(got.data(), &value, sizeof(value));
+  return DifferenceBeyondRounding(exchange, exchange.expected[0], got.data());
+}
+
+TEST(DifferenceBeyondRoundingTest, ToleratesTheLastBitsOfASum) {
+  EXPECT_EQ(DifferenceAfter(DType::kFloat32, ReduceOp::kSum, 1e-6f), "");
+  EXPECT_NE(DifferenceAfter(DType::kFloat32, ReduceOp::kSum, 1e-4f), "");
+  EXPECT_NE(DifferenceAfter(DType::kComplex64, ReduceOp::kSum, 1e-4f), "");
+  EXPECT_NE(DifferenceAfter(DType::kFloat32, ReduceOp::kMax, 1e-6f), "");
 }
 
 }  // namespace

@@ -10,16 +10,21 @@ namespace {
 constexpr uint64_t kSequences = 1000;
 constexpr int32_t kRanks = 3;
 
-ExchangeSpec RandomSpec(std::mt19937_64& random) {
+ExchangeSpec RandomSpec(std::mt19937_64& random, const TransportPromises& promises) {
   auto below = [&random](uint64_t bound) { return random() % bound; };
   ExchangeSpec spec;
   spec.kind = DataKinds()[below(DataKinds().size())];
   spec.dtype = static_cast<DType>(below(kDTypeCount));
-  const std::vector<ReduceOp> ops = OpsOf(spec.dtype);
+  std::vector<ReduceOp> ops = OpsOf(spec.dtype);
+  std::erase_if(ops, [&](ReduceOp op) { return !promises.reduces(spec.dtype, op); });
+  if (ops.empty()) {
+    spec.dtype = DType::kFloat32;
+    ops = {ReduceOp::kSum};
+  }
   spec.op = ops[below(ops.size())];
   spec.root = static_cast<int32_t>(below(kRanks));
   spec.step = 1 + static_cast<int32_t>(below(kRanks - 1));
-  spec.tag = static_cast<int32_t>(below(2));
+  spec.tag = promises.has_tags ? static_cast<int32_t>(below(2)) : 0;
   spec.count = below(8) == 0 ? below(3000) : below(40);
   spec.in_place = HasInPlaceForm(spec.kind) && below(2) == 0;
   spec.placement = static_cast<Placement>(below(3));
@@ -34,7 +39,7 @@ TEST_P(TransportConformanceTest, RandomSequencesGiveTheReference) {
     std::mt19937_64 random(seed);
     std::vector<ExchangeSpec> specs;
     for (uint64_t length = 1 + random() % 7; length > 0; --length) {
-      specs.push_back(RandomSpec(random));
+      specs.push_back(RandomSpec(random, world.promises()));
     }
     ASSERT_TRUE(world.RunExchanges(specs)) << "sequence of seed " << seed;
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
+#include "comm/transport/conformance/rounding.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
@@ -135,9 +136,16 @@ absl::Status RankExchange::AwaitAll(Communicator& communicator, absl::Time deadl
   return absl::OkStatus();
 }
 
-std::string RankExchange::Check() const {
+std::vector<std::byte> RankExchange::Result() const {
+  return {target_, target_ + exchange_.expected[rank_].size()};
+}
+
+std::string RankExchange::Check(bool bitwise) const {
   const ExchangeSpec& spec = exchange_.spec;
-  const std::string wrong = DifferenceOfElements(spec.dtype, exchange_.expected[rank_], target_);
+  const std::vector<std::byte>& expected = exchange_.expected[rank_];
+  const std::string wrong = bitwise || !IsReduction(spec.kind)
+                                ? DifferenceOfElements(spec.dtype, expected, target_)
+                                : DifferenceBeyondRounding(exchange_, expected, target_);
   if (!wrong.empty()) return absl::StrCat("target of ", Describe(spec), ": ", wrong);
   if (spec.in_place || spec.kind == OperationKind::kBroadcast) return "";
   const std::vector<std::byte>& input = exchange_.inputs[rank_];

@@ -56,8 +56,11 @@ class RankExchange {
 
   absl::Status Launch(Communicator& communicator);
   absl::Status AwaitAll(Communicator& communicator, absl::Time deadline);
-  // "" if the result is right and a source that is not the target is as it was.
-  std::string Check() const;
+  // "" if the result is right, bitwise or but for the rounding of reductions, and a source that is
+  // not the target is as it was.
+  std::string Check(bool bitwise = true) const;
+  std::vector<std::byte> Result() const;
+  const std::vector<Completion>& completions() const { return completions_; }
 
  private:
   void Place(Arena& arena);

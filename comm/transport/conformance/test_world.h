@@ -24,6 +24,7 @@ class TestWorld {
             size_t arena_bytes = size_t{1} << 20);
   ~TestWorld();
 
+  TransportPromises promises() const { return fixture_->promises(); }
   WorldSize world_size() const { return WorldSize(static_cast<int32_t>(transports_.size())); }
 
   // Calls `body` for every rank at once, each in its own thread; returns when all have returned.
@@ -42,7 +43,8 @@ class TestWorld {
   }
 
  private:
-  bool RunRankExchanges(absl::Span<const Exchange> exchanges, Communicator& communicator);
+  bool RunRankExchanges(absl::Span<const Exchange> exchanges, Communicator& communicator,
+                        std::vector<std::vector<std::byte>>& results);
 
   std::unique_ptr<TransportFixture> fixture_;
   std::vector<std::unique_ptr<Transport>> transports_;

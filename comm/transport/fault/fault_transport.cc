@@ -12,9 +12,9 @@ absl::StatusOr<Completion> FaultCommunicator::Launch(const Operation& operation,
     MutexLock lock(&mutex_);
     fault = dice_.OnLaunch();
   }
-  if (absl::IsUnavailable(fault)) wrapped_->Abort(fault);
+  if (absl::IsUnavailable(fault)) wrapped().Abort(fault);
   RETURN_IF_ERROR(fault);
-  return wrapped_->Launch(operation, stream);
+  return wrapped().Launch(operation, stream);
 }
 
 bool FaultCommunicator::Progress() {
@@ -22,7 +22,7 @@ bool FaultCommunicator::Progress() {
     MutexLock lock(&mutex_);
     if (dice_.SkipsProgress()) return false;
   }
-  return wrapped_->Progress();
+  return wrapped().Progress();
 }
 
 void FaultCommunicator::Wake() {
@@ -30,7 +30,7 @@ void FaultCommunicator::Wake() {
     MutexLock lock(&mutex_);
     if (dice_.DropsWake()) return;
   }
-  wrapped_->Wake();
+  wrapped().Wake();
 }
 
 std::unique_ptr<Communicator> WithFaults(std::unique_ptr<Communicator> wrapped,

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/forwarding_communicator.h"
 #include "comm/transport/fault/fault_plan.h"
 #include "comm/transport/transport.h"
 #include "core/base/sync.h"
@@ -14,29 +15,18 @@
 namespace pelton {
 
 // Threads: as Communicator. Owns: the communicator it wraps.
-class FaultCommunicator final : public Communicator {
+class FaultCommunicator final : public ForwardingCommunicator {
  public:
   FaultCommunicator(std::unique_ptr<Communicator> wrapped, const FaultPlan& plan, uint64_t stream)
-      : wrapped_(std::move(wrapped)), dice_(plan, stream) {}
-
-  Rank rank() const override { return wrapped_->rank(); }
-  WorldSize world_size() const override { return wrapped_->world_size(); }
-  CommunicatorId id() const override { return wrapped_->id(); }
-  absl::Status Register(const Region& region) override { return wrapped_->Register(region); }
-  void Deregister(RegionId region) override { wrapped_->Deregister(region); }
+      : ForwardingCommunicator(std::move(wrapped)), dice_(plan, stream) {}
 
   // Errors: also those of the plan. A broken connection aborts the wrapped communicator, so that
   // the peers notice as they would.
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
-  State Query(Completion completion) override { return wrapped_->Query(completion); }
-  void Park(absl::Time until) override { wrapped_->Park(until); }
   void Wake() override;
-  void Abort(const absl::Status& reason) override { wrapped_->Abort(reason); }
-  std::vector<Rank> Missing() const override { return wrapped_->Missing(); }
 
  private:
-  const std::unique_ptr<Communicator> wrapped_;
   Mutex mutex_;
   FaultDice dice_ ABSL_GUARDED_BY(mutex_);
 };

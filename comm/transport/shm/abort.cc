@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "comm/transport/shm/futex.h"
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 
 namespace pelton::shm {
 namespace {
@@ -35,7 +35,7 @@ void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
   for (int peer = 0; peer < context_.world_size(); ++peer) {
     std::atomic<uint32_t>& doorbell = context_.arena.rank(peer).doorbell;
     doorbell.fetch_add(1);
-    FutexWake(doorbell);
+    FutexWake(&doorbell, kAllSleepers, FutexScope::kShared);
   }
 }
 

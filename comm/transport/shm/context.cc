@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "comm/transport/shm/futex.h"
 #include "comm/transport/shm/remote_memory.h"
+#include "core/base/futex.h"
 
 namespace pelton::shm {
 
@@ -16,7 +16,7 @@ void Context::Ring(int peer) const {
   RankBlock& block = arena.rank(peer);
   if (block.parked.load() == 0) return;
   block.doorbell.fetch_add(1);
-  FutexWake(block.doorbell);
+  FutexWake(&block.doorbell, kAllSleepers, FutexScope::kShared);
 }
 
 void Context::RingAll() const {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -17,14 +18,13 @@
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/remote_memory.h"
 #include "comm/transport/shm/socket.h"
-#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
 namespace {
 
-// A stranger that connects and says nothing must not hold up the others for long.
-constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
+// So many connections that say nothing may wait beside those of the ranks; then the oldest goes.
+constexpr size_t kMaxSilent = 64;
 
 uint64_t RandomNonce() {
   uint64_t nonce = 0;
@@ -60,7 +60,8 @@ class Handshake {
     AllowReaders();
     RETURN_IF_ERROR(MakeProof());
     const std::string address = RandomAddress();
-    ASSIGN_OR_RETURN(Descriptor listener, Listen(address, world_size_));
+    const int backlog = world_size_ + static_cast<int>(kMaxSilent);
+    ASSIGN_OR_RETURN(Descriptor listener, Listen(address, backlog));
     RETURN_IF_ERROR(ExchangeAddresses(address));
     RETURN_IF_ERROR(ConnectToLower());
     RETURN_IF_ERROR(AcceptHigher(listener.get()));
@@ -105,7 +106,7 @@ class Handshake {
 
   absl::Status ConnectToLower() {
     for (int peer = 0; peer < rank_; ++peer) {
-      absl::StatusOr<Descriptor> socket = Connect(addresses_[peer]);
+      absl::StatusOr<Descriptor> socket = Connect(addresses_[peer], options_.deadline);
       if (!socket.ok()) return About(peer, socket.status());
       peers_[peer].socket = *std::move(socket);
       RETURN_IF_ERROR(About(peer, CheckUser(peer)));
@@ -114,27 +115,38 @@ class Handshake {
     return absl::OkStatus();
   }
 
+  // Whoever connects and says nothing, or not what a rank says, holds up nobody.
   absl::Status AcceptHigher(int listener) {
     std::vector<std::string> refused;
+    std::deque<Descriptor> silent;
     for (int left = world_size_ - 1 - rank_; left > 0;) {
-      absl::StatusOr<Descriptor> socket = Accept(listener, options_.deadline);
-      if (!socket.ok()) return Missing(socket.status(), refused);
-      absl::Status welcome = Welcome(*std::move(socket));
-      if (welcome.ok()) --left;
-      if (!welcome.ok()) refused.emplace_back(welcome.message());
+      std::vector<int> sockets = {listener};
+      for (const Descriptor& socket : silent) sockets.push_back(socket.get());
+      const absl::StatusOr<std::vector<bool>> readable = AwaitReadable(sockets, options_.deadline);
+      if (!readable.ok()) return Missing(readable.status(), refused);
+      for (size_t i = silent.size(); i-- > 0;) {
+        if (!(*readable)[1 + i]) continue;
+        const absl::Status welcome = Welcome(std::move(silent[i]));
+        silent.erase(silent.begin() + static_cast<ptrdiff_t>(i));
+        if (welcome.ok()) --left;
+        if (!welcome.ok() && refused.size() < kMaxSilent) refused.emplace_back(welcome.message());
+      }
+      if (!(*readable)[0]) continue;
+      absl::StatusOr<Descriptor> socket = Accept(listener, absl::InfinitePast());
+      if (socket.ok()) silent.push_back(*std::move(socket));
+      if (silent.size() > static_cast<size_t>(world_size_) + kMaxSilent) silent.pop_front();
     }
     return absl::OkStatus();
   }
 
-  // Takes a connection in, or drops it and says why.
+  // Takes in a connection that has said something, or drops it and says why.
   absl::Status Welcome(Descriptor socket) {
     ASSIGN_OR_RETURN(const Credentials credentials, PeerOf(socket.get()));
     const std::string who = absl::StrCat("process ", credentials.pid);
     if (credentials.uid != geteuid()) {
       return absl::PermissionDeniedError(absl::StrCat(who, " of user ", credentials.uid));
     }
-    const absl::Time deadline = std::min(options_.deadline, Clock::Real().Now() + kHelloTimeout);
-    absl::StatusOr<Message> hello = Receive(socket.get(), deadline);
+    absl::StatusOr<Message> hello = Receive(socket.get(), absl::InfinitePast());
     if (!hello.ok()) return Annotate(hello.status(), who);
     RETURN_IF_ERROR(Annotate(CheckHello(*hello), who));
     const int peer = hello->frame.rank;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/transport/shm/descriptor.h"
+#include "comm/transport/descriptor.h"
 #include "comm/transport/transport.h"
 
 namespace pelton::shm {

@@ -48,6 +48,10 @@ Links::~Links() {
 }
 
 absl::Status Links::Register(const Region& region) {
+  if (region.descriptor() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("region '", region.name(), "': adopted memory cannot be shared"));
+  }
   MutexLock lock(&mutex_);
   auto [entry, is_new] = registered_.try_emplace(region.id().value(), 0, region.descriptor());
   ++entry->second.first;

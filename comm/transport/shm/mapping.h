@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "comm/transport/shm/descriptor.h"
+#include "comm/transport/descriptor.h"
 
 namespace pelton::shm {
 

@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/transport/operation_check.h"
-#include "comm/transport/shm/futex.h"
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -182,7 +182,7 @@ void ShmCommunicator::Park(absl::Time until) {
   block.parked.store(1);
   parked.fetch_add(1);
   if (!wake_.exchange(false) && !Progress()) {
-    FutexWait(block.doorbell, rings, until - Clock::Real().Now());
+    FutexWait(&block.doorbell, rings, until - Clock::Real().Now(), FutexScope::kShared);
     wake_.store(false);
   }
   parked.fetch_sub(1);
@@ -194,7 +194,7 @@ void ShmCommunicator::Wake() {
   RankBlock& block = context_.arena.rank(context_.rank);
   if (block.parked.load() == 0) return;
   block.doorbell.fetch_add(1);
-  FutexWake(block.doorbell);
+  FutexWake(&block.doorbell, kAllSleepers, FutexScope::kShared);
 }
 
 void ShmCommunicator::Abort(const absl::Status& reason) {

@@ -9,11 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/transport/shm/futex.h"
+#include "comm/group.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/links.h"
 #include "comm/transport/shm/shm_communicator.h"
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -40,7 +41,7 @@ class ShmTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override {
-    RETURN_IF_ERROR(CheckGroup(group));
+    RETURN_IF_ERROR(CheckGroup(group, WorldSize(links_.world_size()), Rank(rank_)));
     const std::string what =
         absl::StrCat("shm: rank ", rank_, ": opening communicator ", id.value());
     absl::StatusOr<Arena> arena = ShareArena(id, group, deadline);
@@ -63,19 +64,6 @@ class ShmTransport final : public Transport {
   }
 
  private:
-  absl::Status CheckGroup(const Group& group) const {
-    if (!group.RankOf(Rank(rank_))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group: rank ", rank_, " is not one of its members"));
-    }
-    for (const Rank member : group.members) {
-      if (member.value() >= 0 && member.value() < links_.world_size()) continue;
-      return absl::InvalidArgumentError(absl::StrCat("group: rank ", member.value(),
-                                                     " is not in [0, ", links_.world_size(), ")"));
-    }
-    return absl::OkStatus();
-  }
-
   // The group's rank 0 makes the control block and hands it to the others.
   absl::StatusOr<Arena> ShareArena(CommunicatorId id, const Group& group, absl::Time deadline) {
     const int first = group.members[0].value();
@@ -97,7 +85,7 @@ class ShmTransport final : public Transport {
     std::atomic<uint32_t>& joined = arena.header().joined;
     arena.rank(group.RankOf(Rank(rank_))->value()).joined.store(1);
     joined.fetch_add(1);
-    FutexWake(joined);
+    FutexWake(&joined, kAllSleepers, FutexScope::kShared);
     while (true) {
       const uint32_t count = joined.load();
       if (count == group.members.size()) return absl::OkStatus();
@@ -113,7 +101,7 @@ class ShmTransport final : public Transport {
         return absl::DeadlineExceededError(
             absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not opened it"));
       }
-      FutexWait(joined, count, std::min(left, kLookInterval));
+      FutexWait(&joined, count, std::min(left, kLookInterval), FutexScope::kShared);
     }
   }
 

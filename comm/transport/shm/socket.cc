@@ -35,15 +35,7 @@ socklen_t FillAddress(const std::string& address, sockaddr_un* out) {
 }
 
 absl::Status WaitReadable(int descriptor, absl::Time deadline) {
-  while (true) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(
-        std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999));
-    pollfd entry{descriptor, POLLIN, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, INT_MAX)));
-    if (ready > 0) return absl::OkStatus();
-    if (ready == 0) return absl::DeadlineExceededError("no message came");
-    if (errno != EINTR) return SystemError("poll");
-  }
+  return AwaitReadable({descriptor}, deadline).status();
 }
 
 Descriptor AttachedTo(msghdr& header) {
@@ -69,6 +61,24 @@ std::string RandomAddress() {
   return absl::StrCat("pelton-", absl::BytesToHexString(absl::string_view(bytes, sizeof bytes)));
 }
 
+absl::StatusOr<std::vector<bool>> AwaitReadable(const std::vector<int>& sockets,
+                                                absl::Time deadline) {
+  std::vector<pollfd> entries;
+  for (int socket : sockets) entries.push_back({socket, POLLIN, 0});
+  while (true) {
+    const int64_t left_ms = absl::ToInt64Milliseconds(
+        std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999));
+    const int ready =
+        poll(entries.data(), entries.size(), static_cast<int>(std::min<int64_t>(left_ms, INT_MAX)));
+    if (ready == 0) return absl::DeadlineExceededError("no message came");
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return SystemError("poll");
+    std::vector<bool> readable;
+    for (const pollfd& entry : entries) readable.push_back(entry.revents != 0);
+    return readable;
+  }
+}
+
 absl::StatusOr<Descriptor> Listen(const std::string& address, int backlog) {
   Descriptor listener(socket(AF_UNIX, kSocketType, 0));
   if (!listener.is_open()) return SystemError("socket");
@@ -81,13 +91,19 @@ absl::StatusOr<Descriptor> Listen(const std::string& address, int backlog) {
   return listener;
 }
 
-absl::StatusOr<Descriptor> Connect(const std::string& address) {
+absl::StatusOr<Descriptor> Connect(const std::string& address, absl::Time deadline) {
+  constexpr int kRetryMs = 1;
   Descriptor connection(socket(AF_UNIX, kSocketType, 0));
   if (!connection.is_open()) return SystemError("socket");
   sockaddr_un name{};
   const socklen_t length = FillAddress(address, &name);
-  if (connect(connection.get(), reinterpret_cast<sockaddr*>(&name), length) != 0) {
-    return SystemError("connect");
+  while (connect(connection.get(), reinterpret_cast<sockaddr*>(&name), length) != 0) {
+    // The listener's queue is full; the kernel tells nobody when it no longer is.
+    if (errno != EAGAIN && errno != EINTR) return SystemError("connect");
+    if (Clock::Real().Now() >= deadline) {
+      return absl::DeadlineExceededError("connect: too many wait there to be accepted");
+    }
+    poll(nullptr, 0, kRetryMs);
   }
   return connection;
 }

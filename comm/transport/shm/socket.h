@@ -6,11 +6,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "comm/transport/shm/descriptor.h"
+#include "comm/transport/descriptor.h"
 
 namespace pelton::shm {
 
@@ -46,9 +47,14 @@ std::string RandomAddress();
 
 // All of these: Errors: Unavailable: the kernel says no, or the peer closed; DeadlineExceeded.
 absl::StatusOr<Descriptor> Listen(const std::string& address, int backlog);
-absl::StatusOr<Descriptor> Connect(const std::string& address);
-// Blocks: until `deadline`.
+// Blocks: until `deadline`, while too many wait to be accepted there.
+absl::StatusOr<Descriptor> Connect(const std::string& address, absl::Time deadline);
+// Who has connected. Blocks: until `deadline`; never if that is in the past.
 absl::StatusOr<Descriptor> Accept(int listener, absl::Time deadline);
+// For each socket, whether there is something to receive or to accept; at least one. Blocks: until
+// `deadline`.
+absl::StatusOr<std::vector<bool>> AwaitReadable(const std::vector<int>& sockets,
+                                                absl::Time deadline);
 absl::StatusOr<Credentials> PeerOf(int socket);
 
 // Blocks: never. Errors: also ResourceExhausted: the peer's queue is full, try again later.

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "comm/transport/shm/futex.h"
 #include "core/base/check.h"
+#include "core/base/futex.h"
 
 namespace pelton::shm {
 namespace {
@@ -42,7 +42,7 @@ void CopyText(const std::string& text, char* target, size_t room) {
 bool AwaitCount(std::atomic<uint32_t>& word, uint32_t count, absl::Time deadline) {
   for (uint32_t now = word.load(); now < count; now = word.load()) {
     if (absl::Now() >= deadline) return false;
-    FutexWait(word, now, deadline - absl::Now());
+    FutexWait(&word, now, deadline - absl::Now(), FutexScope::kShared);
   }
   return true;
 }
@@ -56,7 +56,7 @@ class BoardBootstrap : public Bootstrap {
     Board::Key& key = board->keys[next_key_++];
     CopyText(value, key.values[rank_], sizeof key.values[rank_]);
     key.count.fetch_add(1);
-    FutexWake(key.count);
+    FutexWake(&key.count, kAllSleepers, FutexScope::kShared);
     if (!AwaitCount(key.count, world_size_, deadline)) {
       return absl::DeadlineExceededError("a rank did not come");
     }
@@ -108,7 +108,7 @@ void Processes::AwaitMark(int rank, uint32_t count) {
 
 void Processes::Mark(int rank) {
   board->marks[rank].fetch_add(1);
-  FutexWake(board->marks[rank]);
+  FutexWake(&board->marks[rank], kAllSleepers, FutexScope::kShared);
 }
 
 std::string Processes::Join(int rank) {

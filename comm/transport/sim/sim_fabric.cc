@@ -1,7 +1,6 @@
 #include "comm/transport/sim/sim_fabric.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,22 +39,6 @@ std::vector<std::unique_ptr<Transport>> SimFabric::MakeTransports() {
   return transports;
 }
 
-absl::Status SimFabric::CheckGroup(const Group& group) const {
-  std::set<Rank> seen;
-  for (Rank member : group.members) {
-    if (member.value() < 0 || member.value() >= world_size_.value()) {
-      return absl::InvalidArgumentError(absl::StrCat("group: member ", member.value(),
-                                                     " is not in [0, ", world_size_.value(), ")"));
-    }
-    if (!seen.insert(member).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group: member ", member.value(), " is there twice"));
-    }
-  }
-  if (seen.empty()) return absl::InvalidArgumentError("group: has no member");
-  return absl::OkStatus();
-}
-
 absl::Status SimFabric::CheckAlive(const Group& group) const {
   for (Rank member : group.members) {
     if (!dead_[IndexOf(member)]) continue;
@@ -71,7 +54,7 @@ SimGroup* SimFabric::AddGroup(CommunicatorId id, const Group& group) {
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SimFabric::OpenAll(CommunicatorId id,
                                                                               const Group& group) {
-  RETURN_IF_ERROR(CheckGroup(group));
+  RETURN_IF_ERROR(CheckGroup(group, world_size_));
   SimGroup* opened = nullptr;
   {
     MutexLock lock(&mutex_);
@@ -88,12 +71,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SimFabric::OpenAll(Co
 absl::StatusOr<std::unique_ptr<Communicator>> SimFabric::Open(Rank rank, CommunicatorId id,
                                                               const Group& group,
                                                               absl::Time deadline) {
-  RETURN_IF_ERROR(CheckGroup(group));
+  RETURN_IF_ERROR(CheckGroup(group, world_size_, rank));
   const std::optional<Rank> mine = group.RankOf(rank);
-  if (!mine.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group: rank ", rank.value(), " is not a member"));
-  }
   MutexLock lock(&mutex_);
   const MeetingKey key{id.value(), group.generation.value(), group.members};
   const size_t n = group.members.size();

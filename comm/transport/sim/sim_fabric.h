@@ -97,7 +97,6 @@ class SimFabric final : public EventSource {
   std::vector<Rank> Missing(SimGroup& group, Rank rank);
   void Close(SimGroup& group, Rank rank);
 
-  absl::Status CheckGroup(const Group& group) const;
   absl::Status CheckAlive(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForOthers(const Group& group, Meeting& meeting, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

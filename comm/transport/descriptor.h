@@ -1,12 +1,12 @@
 // A file descriptor that closes itself.
-#ifndef PELTON_COMM_TRANSPORT_SHM_DESCRIPTOR_H_
-#define PELTON_COMM_TRANSPORT_SHM_DESCRIPTOR_H_
+#ifndef PELTON_COMM_TRANSPORT_DESCRIPTOR_H_
+#define PELTON_COMM_TRANSPORT_DESCRIPTOR_H_
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace pelton::shm {
+namespace pelton {
 
 // Threads: one at a time. Owns: the descriptor.
 class Descriptor {
@@ -29,6 +29,6 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace pelton::shm
+}  // namespace pelton
 
-#endif  // PELTON_COMM_TRANSPORT_SHM_DESCRIPTOR_H_
+#endif  // PELTON_COMM_TRANSPORT_DESCRIPTOR_H_

@@ -1,0 +1,210 @@
+#include "comm/collectives/program_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "comm/reduction/reduction.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+#include "core/memory/region.h"
+#include "core/memory/stream.h"
+
+namespace pelton {
+namespace {
+
+// Of all sources of one reduction between two looks at the transfers.
+constexpr uint64_t kComputeBytes = uint64_t{512} << 10;
+constexpr uint64_t kMinBlockBytes = uint64_t{16} << 10;
+
+}  // namespace
+
+absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& binding) {
+  PELTON_CHECK(program.lanes.size() <= static_cast<size_t>(kMaxProgramLanes));
+  RETURN_IF_ERROR(status_);
+  const uint64_t scratch_bytes = program.scratch_count * SizeOf(binding.dtype);
+  if (scratch_bytes > scratch_bytes_) {
+    scratch_.reset();
+    scratch_bytes_ = 0;
+    // Not zeroed: every byte is received or written before it is read.
+    scratch_.reset(new (std::nothrow) std::byte[scratch_bytes]);
+    if (scratch_ == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no ", scratch_bytes, " bytes of memory for a collective"));
+    }
+    scratch_bytes_ = scratch_bytes;
+  }
+  program_ = &program;
+  binding_ = binding;
+  if (lanes_.size() < program.lanes.size()) lanes_.resize(program.lanes.size());
+  rounds_ = 0;
+  for (size_t i = 0; i < program.lanes.size(); ++i) {
+    PELTON_CHECK(lanes_[i].in_flight.empty());
+    lanes_[i].round = 0;
+    rounds_ = std::max(rounds_, program.lanes[i].size());
+  }
+  next_round_ = next_lane_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ProgramRun::Advance() {
+  moved_ = false;
+  RETURN_IF_ERROR(status_);
+  oldest_ticket_ = std::numeric_limits<uint64_t>::max();
+  for (size_t i = 0; i < program_->lanes.size(); ++i) {
+    status_ = Poll(lanes_[i]);
+    RETURN_IF_ERROR(status_);
+    Compute(i);
+  }
+  status_ = Issue();
+  RETURN_IF_ERROR(status_);
+  return is_done();
+}
+
+bool ProgramRun::is_done() const {
+  for (size_t i = 0; i < program_->lanes.size(); ++i) {
+    if (lanes_[i].round < program_->lanes[i].size()) return false;
+  }
+  return true;
+}
+
+absl::Status ProgramRun::Poll(Lane& lane) {
+  for (size_t i = 0; i < lane.in_flight.size();) {
+    const OperationRunner::State state = runner_.Query(lane.in_flight[i].completion);
+    RETURN_IF_ERROR(state.status);
+    if (!state.done) {
+      oldest_ticket_ = std::min(oldest_ticket_, lane.in_flight[i].completion.ticket);
+      ++i;
+      continue;
+    }
+    lane.in_flight[i] = lane.in_flight.back();
+    lane.in_flight.pop_back();
+    --in_flight_count_;
+    moved_ = true;
+  }
+  return absl::OkStatus();
+}
+
+// Local steps of the lane's round, if its transfers are done; the round after them is next.
+void ProgramRun::Compute(size_t index) {
+  Lane& lane = lanes_[index];
+  if (!lane.is_open || !lane.in_flight.empty()) return;
+  const std::vector<LocalStep>& steps = program_->lanes[index][lane.round].local;
+  if (lane.local < steps.size()) {
+    ComputeStep(steps[lane.local], lane);
+    moved_ = true;
+  }
+  if (lane.local < steps.size()) return;
+  ++lane.round;
+  lane.is_open = false;
+  lane.launched = 0;
+  lane.local = 0;
+}
+
+std::byte* ProgramRun::At(const Piece& piece, uint64_t skip_count) const {
+  std::byte* const bases[] = {binding_.source, binding_.target, scratch_.get()};
+  return bases[static_cast<size_t>(piece.buffer)] +
+         (piece.offset + skip_count) * SizeOf(binding_.dtype);
+}
+
+void ProgramRun::ComputeStep(const LocalStep& step, Lane& lane) {
+  const uint64_t size = SizeOf(binding_.dtype);
+  const uint64_t block_bytes = std::max(kMinBlockBytes, kComputeBytes / step.sources.size());
+  const uint64_t count = std::min(step.target.count - lane.local_count, block_bytes / size);
+  std::byte* const target = At(step.target, lane.local_count);
+  sources_.clear();
+  for (const Piece& source : step.sources) sources_.push_back(At(source, lane.local_count));
+  const bool is_mean = binding_.reduce_op == ReduceOp::kAvg;
+  if (step.kind == LocalStep::Kind::kCopy) {
+    if (target != sources_[0]) std::memcpy(target, sources_[0], count * size);
+  } else if (step.kind == LocalStep::Kind::kReduceLast && is_mean && binding_.divisor > 0) {
+    ReduceToMean(sources_, {&target, 1}, count, binding_.dtype,
+                 static_cast<size_t>(binding_.divisor));
+  } else {
+    Reduce(sources_, {&target, 1}, count, binding_.dtype,
+           is_mean ? ReduceOp::kSum : binding_.reduce_op);
+  }
+  lane.local_count += count;
+  if (lane.local_count < step.target.count) return;
+  lane.local_count = 0;
+  ++lane.local;
+}
+
+// Launches in the order (round, lane), as far as rounds before are done: two ranks whose runner
+// takes few operations never wait for each other's later ones.
+absl::Status ProgramRun::Issue() {
+  while (next_round_ < rounds_) {
+    while (next_lane_ < program_->lanes.size()) {
+      if (next_round_ < program_->lanes[next_lane_].size()) {
+        ASSIGN_OR_RETURN(const bool launched, LaunchRound(next_lane_));
+        if (!launched) return absl::OkStatus();
+      }
+      ++next_lane_;
+    }
+    next_lane_ = 0;
+    ++next_round_;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ProgramRun::LaunchRound(size_t index) {
+  Lane& lane = lanes_[index];
+  if (lane.round != next_round_) return false;  // the one before is not done
+  const std::vector<Transfer>& transfers = program_->lanes[index][lane.round].transfers;
+  const int32_t tag = binding_.tag + static_cast<int32_t>(index);
+  while (lane.launched < transfers.size()) {
+    if (in_flight_count_ > 0 && newest_ticket_ - oldest_ticket_ >= kMaxProgramTransfers) {
+      return false;  // the runner answers for the last ones only
+    }
+    const absl::Status status = LaunchTransfer(transfers[lane.launched], tag, lane);
+    if (absl::IsResourceExhausted(status)) return false;
+    RETURN_IF_ERROR(status);
+    ++lane.launched;
+  }
+  lane.is_open = true;
+  Compute(index);  // a round without transfers
+  return true;
+}
+
+absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane) {
+  const bool sends = transfer.direction == Transfer::Direction::kSend;
+  const Rank peer = binding_.peers[static_cast<size_t>(transfer.peer)];
+  const uint64_t bytes = transfer.piece.count * SizeOf(binding_.dtype);
+  Operation operation;
+  operation.kind = sends ? OperationKind::kSend : OperationKind::kRecv;
+  operation.dtype = binding_.dtype;
+  operation.reduce_op = binding_.reduce_op;
+  operation.flags = FlagsOf(binding_.kind);
+  operation.peer = peer.value();
+  operation.count = transfer.piece.count;
+  operation.bucket = binding_.bucket;
+  operation.tag = tag;
+  if (bytes > 0) {
+    const Location location = Locate(At(transfer.piece, 0), bytes);
+    sends ? operation.set_source(location) : operation.set_target(location);
+  }
+  HostStream stream;
+  ASSIGN_OR_RETURN(const Completion completion, runner_.Launch(operation, stream));
+  lane.in_flight.push_back({completion, peer});
+  ++in_flight_count_;
+  newest_ticket_ = completion.ticket;
+  oldest_ticket_ = std::min(oldest_ticket_, newest_ticket_);
+  moved_ = true;
+  if (sends) sent_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+std::vector<Rank> ProgramRun::Awaited() const {
+  std::vector<Rank> ranks;
+  for (const Lane& lane : lanes_) {
+    for (const Flight& flight : lane.in_flight) ranks.push_back(flight.peer);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace pelton

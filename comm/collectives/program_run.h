@@ -1,0 +1,111 @@
+// A program under way on one rank, over a runner's sends and receives.
+#ifndef PELTON_COMM_COLLECTIVES_PROGRAM_RUN_H_
+#define PELTON_COMM_COLLECTIVES_PROGRAM_RUN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "comm/collectives/program.h"
+#include "core/memory/dtype.h"
+#include "core/pipeline/operation_runner.h"
+
+namespace pelton {
+
+// What the pieces of a program stand for. `peers[i]` is the runner's rank that is number i of the
+// program's group, so that a program can run among some of the runner's ranks. Tags from `tag` to
+// `tag` + kMaxProgramLanes - 1 are the run's: no other sends with them between these ranks.
+// Threads: a value. Owns: nothing.
+struct ProgramBinding {
+  std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  // What AVG divides by: the ranks that the sum is over, which may be more than the program's. With
+  // 0 it does not divide, for programs whose sums go on being summed.
+  int32_t divisor = 1;
+  absl::Span<const Rank> peers;
+  int32_t tag = 0;
+  // Travel with every message, so that ranks that run different collectives notice.
+  OperationKind kind = OperationKind::kAllReduce;
+  BucketId bucket = kNoBucket;
+};
+
+inline constexpr int32_t kMaxProgramLanes = 64;
+// Tags of collectives are negative; users' are not.
+inline constexpr int32_t kFirstProgramTag = INT32_MIN;
+// Messages that a run has in flight at most; leaves as many to others of the same runner.
+inline constexpr size_t kMaxProgramTransfers = 128;
+
+// Runs one program after another; keeps its scratch memory for the next.
+// Threads: those of the runner's Launch. Owns: its scratch; the runner outlives it.
+class ProgramRun {
+ public:
+  explicit ProgramRun(OperationRunner& runner) : runner_(runner) {}
+  ProgramRun(const ProgramRun&) = delete;
+  ProgramRun& operator=(const ProgramRun&) = delete;
+
+  // Begins, the program before being done. `program` and the binding's memory stay until this one
+  // is. Blocks: never. Errors: ResourceExhausted: no scratch memory; that of an earlier Advance.
+  absl::Status Start(const Program& program, const ProgramBinding& binding);
+  // Does a bounded amount of work, without calling the runner's Progress; true once done. Launches
+  // that the runner refuses with ResourceExhausted are tried again. Blocks: never. Errors: those of
+  // the transfers; the run is then over, but the runner may still hold its memory until it is
+  // aborted (OWN-1).
+  absl::StatusOr<bool> Advance();
+  // Whether the last Advance moved anything.
+  bool moved() const { return moved_; }
+  uint64_t sent_bytes() const { return sent_bytes_; }  // of all programs so far
+  // The runner's ranks whose part in a message this rank waits for, each once.
+  std::vector<Rank> Awaited() const;
+
+ private:
+  struct Flight {
+    Completion completion;
+    Rank peer;
+  };
+  // A lane's next round, or the one under way.
+  struct Lane {
+    size_t round = 0;
+    size_t launched = 0;       // of the round's transfers
+    bool is_open = false;      // all of them are launched
+    size_t local = 0;          // steps done
+    uint64_t local_count = 0;  // elements done of the next step
+    std::vector<Flight> in_flight;
+  };
+
+  absl::Status Poll(Lane& lane);
+  void Compute(size_t index);
+  void ComputeStep(const LocalStep& step, Lane& lane);
+  absl::Status Issue();
+  absl::StatusOr<bool> LaunchRound(size_t index);
+  absl::Status LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane);
+  bool is_done() const;
+  std::byte* At(const Piece& piece, uint64_t skip_count) const;
+
+  OperationRunner& runner_;
+  const Program* program_ = nullptr;
+  ProgramBinding binding_;
+  std::unique_ptr<std::byte[]> scratch_;
+  uint64_t scratch_bytes_ = 0;
+  std::vector<Lane> lanes_;  // the program's are the first ones
+  std::vector<const std::byte*> sources_;
+  // The place in the order (round, lane) from which the next transfers are launched.
+  size_t next_round_ = 0;
+  size_t next_lane_ = 0;
+  size_t rounds_ = 0;
+  size_t in_flight_count_ = 0;
+  uint64_t oldest_ticket_ = 0;  // of those in flight
+  uint64_t newest_ticket_ = 0;
+  absl::Status status_;
+  bool moved_ = false;
+  uint64_t sent_bytes_ = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_COLLECTIVES_PROGRAM_RUN_H_

@@ -1,0 +1,293 @@
+#include "comm/collectives/scheduled_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/collectives/agreement.h"
+#include "comm/collectives/program_cache.h"
+#include "comm/collectives/program_run.h"
+#include "comm/forwarding_communicator.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+namespace {
+
+constexpr int32_t kAgreementTag = kFirstProgramTag + kMaxProgramLanes;
+constexpr size_t kRecords = limits::kMaxOperationsInFlight;
+constexpr size_t kMaxMessages = kRecords - kMaxProgramTransfers;
+
+// Threads: as Communicator; a lock lets Abort and Missing in between. Owns: the wire, the programs
+// and the state of the operations in flight.
+class ScheduledCommunicator final : public ForwardingCommunicator {
+ public:
+  ScheduledCommunicator(std::unique_ptr<Communicator> wire, SelectionTable table)
+      : ForwardingCommunicator(std::move(wire)),
+        programs_(std::move(table)),
+        run_(wrapped()),
+        agreement_(wrapped(), kAgreementTag) {
+    for (int32_t r = 0; r < world_size().value(); ++r) peers_.emplace_back(r);
+  }
+
+  // What is in flight needs this object's memory, which goes before the wire.
+  ~ScheduledCommunicator() override {
+    MutexLock lock(&mutex_);
+    if (ended_.ok() && HasInFlight()) {
+      wrapped().Abort(absl::UnavailableError("closed the communicator with operations in flight"));
+    }
+  }
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override;
+
+ private:
+  struct Record {
+    uint64_t ticket = 0;
+    bool done = true;
+    absl::Status status;
+  };
+  struct Message {
+    uint64_t ticket = 0;
+    Completion on_wire;
+    Rank peer;
+  };
+  struct Collective {
+    uint64_t ticket;
+    Operation operation;
+    OperationMemory memory;
+    ProgramCache::Pointer program;
+  };
+
+  Record& RecordOf(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return records_[ticket % kRecords];
+  }
+  bool HasInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !messages_.empty() || !collectives_.empty();
+  }
+  absl::Status Check(const Operation& operation, const Stream& stream) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LaunchMessage(const Operation& operation, Stream& stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LaunchCollective(const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PollMessages() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> StepCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Begin(const Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Complete(uint64_t ticket, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailAll(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  std::vector<Rank> peers_;  // all ranks: programs are among all of them
+  mutable Mutex mutex_;
+  ProgramCache programs_ ABSL_GUARDED_BY(mutex_);
+  ProgramRun run_ ABSL_GUARDED_BY(mutex_);
+  Agreement agreement_ ABSL_GUARDED_BY(mutex_);
+  std::array<Record, kRecords> records_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  uint64_t launched_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t launched_collectives_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);       // in flight, in launch order
+  std::deque<Collective> collectives_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool run_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool step_moved_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status ScheduledCommunicator::Check(const Operation& operation, const Stream& stream) const {
+  RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError("stream: schedules run on the host only");
+  }
+  if (IsPointToPoint(operation.kind) && operation.tag <= kAgreementTag) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank().value(), ": tag: ", operation.tag, " of ",
+                     NameOf(operation.kind), " is one of the collectives'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operation,
+                                                         Stream& stream) {
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(ended_);
+  RETURN_IF_ERROR(Check(operation, stream));
+  const bool is_message = IsPointToPoint(operation.kind);
+  if (is_message) PollMessages();
+  if (!RecordOf(launched_ + 1).done || (is_message && messages_.size() >= kMaxMessages)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank().value(), ": ", is_message ? messages_.size() : kRecords,
+                     " operations of communicator ", id().value(), " are in flight"));
+  }
+  RETURN_IF_ERROR(is_message ? LaunchMessage(operation, stream) : LaunchCollective(operation));
+  ++launched_;
+  RecordOf(launched_) = {launched_, false, absl::OkStatus()};
+  const Completion completion{launched_};
+  if (!is_message) AdvanceCollective();
+  RETURN_IF_ERROR(ended_);  // the wire had been aborted
+  return completion;
+}
+
+absl::Status ScheduledCommunicator::LaunchMessage(const Operation& operation, Stream& stream) {
+  ASSIGN_OR_RETURN(const Completion on_wire, wrapped().Launch(operation, stream));
+  messages_.push_back({launched_ + 1, on_wire, Rank(operation.peer)});
+  return absl::OkStatus();
+}
+
+absl::Status ScheduledCommunicator::LaunchCollective(const Operation& operation) {
+  Collective collective{launched_ + 1, operation, {}, nullptr};
+  ASSIGN_OR_RETURN(collective.memory, ResolveOperation(operation, rank(), world_size()));
+  ASSIGN_OR_RETURN(
+      collective.program,
+      programs_.Get({.kind = operation.kind,
+                     .rank = rank().value(),
+                     .world_size = world_size().value(),
+                     .root = HasRoot(operation.kind) ? operation.peer : 0,
+                     .count = operation.count,
+                     .dtype = operation.dtype,
+                     .reduce_op = Reduces(operation.kind) ? operation.reduce_op : ReduceOp::kSum}));
+  collective.operation.sequence = ++launched_collectives_;
+  collective.operation.communicator = id();
+  collectives_.push_back(std::move(collective));
+  return absl::OkStatus();
+}
+
+bool ScheduledCommunicator::Progress() {
+  MutexLock lock(&mutex_);
+  bool moved = wrapped().Progress();
+  if (!ended_.ok()) return moved;
+  moved |= PollMessages();
+  moved |= AdvanceCollective();
+  return moved;
+}
+
+bool ScheduledCommunicator::PollMessages() {
+  size_t kept = 0;
+  for (const Message& message : messages_) {
+    const State state = wrapped().Query(message.on_wire);
+    if (state.done) {
+      Complete(message.ticket, state.status);
+    } else {
+      messages_[kept++] = message;
+    }
+  }
+  const bool moved = kept < messages_.size();
+  messages_.resize(kept);
+  return moved;
+}
+
+absl::Status ScheduledCommunicator::Begin(const Collective& collective) {
+  const Operation& operation = collective.operation;
+  agreement_.Start(operation);
+  run_done_ = false;
+  return run_.Start(*collective.program, {.source = collective.memory.source,
+                                          .target = collective.memory.target,
+                                          .dtype = operation.dtype,
+                                          .reduce_op = operation.reduce_op,
+                                          .divisor = world_size().value(),
+                                          .peers = peers_,
+                                          .tag = kFirstProgramTag,
+                                          .kind = operation.kind,
+                                          .bucket = operation.bucket});
+}
+
+// The first collective, or the one that comes after it.
+bool ScheduledCommunicator::AdvanceCollective() {
+  bool moved = false;
+  while (!collectives_.empty()) {
+    const absl::StatusOr<bool> done = StepCollective();
+    if (!done.ok()) {
+      wrapped().Abort(done.status());
+      FailAll(done.status());
+      return true;
+    }
+    if (!*done) return moved || step_moved_;
+    Complete(collectives_.front().ticket, absl::OkStatus());
+    collectives_.pop_front();
+    begun_ = false;
+    moved = true;
+  }
+  return moved;
+}
+
+absl::StatusOr<bool> ScheduledCommunicator::StepCollective() {
+  step_moved_ = false;
+  if (!begun_) {
+    RETURN_IF_ERROR(Begin(collectives_.front()));
+    begun_ = true;
+  }
+  ASSIGN_OR_RETURN(const bool agreed, agreement_.Advance());
+  // Messages leave in the same order on all ranks: the record first.
+  if (!agreement_.is_launched()) return false;
+  if (!run_done_) {
+    ASSIGN_OR_RETURN(run_done_, run_.Advance());
+    step_moved_ = run_.moved();
+  }
+  return agreed && run_done_;
+}
+
+void ScheduledCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
+  Record& record = RecordOf(ticket);
+  record.done = true;
+  record.status = status;
+}
+
+OperationRunner::State ScheduledCommunicator::Query(Completion completion) {
+  MutexLock lock(&mutex_);
+  const Record& record = RecordOf(completion.ticket);
+  if (completion.ticket == 0 || record.ticket != completion.ticket) {
+    return {true, absl::InvalidArgumentError(
+                      absl::StrCat("rank ", rank().value(), ": completion ", completion.ticket,
+                                   " is not one of the last ", kRecords, " launches"))};
+  }
+  return {record.done, record.status};
+}
+
+void ScheduledCommunicator::Abort(const absl::Status& reason) {
+  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
+  wrapped().Abort(mine);
+  MutexLock lock(&mutex_);
+  FailAll(mine);
+}
+
+void ScheduledCommunicator::FailAll(const absl::Status& reason) {
+  if (!ended_.ok()) return;
+  ended_ = reason;
+  for (const Message& message : messages_) Complete(message.ticket, reason);
+  for (const Collective& collective : collectives_) Complete(collective.ticket, reason);
+  messages_.clear();
+  collectives_.clear();
+}
+
+std::vector<Rank> ScheduledCommunicator::Missing() const {
+  MutexLock lock(&mutex_);
+  if (!messages_.empty() &&
+      (collectives_.empty() || messages_.front().ticket < collectives_.front().ticket)) {
+    return {messages_.front().peer};
+  }
+  if (collectives_.empty() || !begun_) return {};
+  std::vector<Rank> ranks = run_.Awaited();
+  const std::optional<Rank> previous = agreement_.Awaited();
+  if (previous.has_value() && std::find(ranks.begin(), ranks.end(), *previous) == ranks.end()) {
+    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), *previous), *previous);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeScheduledCommunicator(std::unique_ptr<Communicator> wire,
+                                                        SelectionTable table) {
+  return std::make_unique<ScheduledCommunicator>(std::move(wire), std::move(table));
+}
+
+}  // namespace pelton

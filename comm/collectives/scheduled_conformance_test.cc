@@ -1,0 +1,53 @@
+// Schedules over the sends and receives of two transports: as good as a transport of their own, but
+// for the order of sums and what they say of ranks that disagree or are missing.
+#include <utility>
+
+#include "comm/collectives/test_scheduled_transport.h"
+#include "comm/transport/conformance_test.h"
+#include "comm/transport/shm/test_transports.h"
+#include "comm/transport/sim/sim_fabric.h"
+
+namespace pelton {
+namespace {
+
+class ScheduledFixture : public TransportFixture {
+ public:
+  std::vector<std::unique_ptr<Transport>> Make(WorldSize world_size) override {
+    std::vector<std::unique_ptr<Transport>> transports;
+    for (auto& wire : MakeWires(world_size)) {
+      transports.push_back(
+          std::make_unique<TestScheduledTransport>(std::move(wire), SelectionTable::Default()));
+    }
+    return transports;
+  }
+  TransportPromises promises() const override {
+    return {.sums_in_rank_order = false,
+            .survives_disagreement = false,
+            .names_exactly_who_is_missing = false};
+  }
+
+ protected:
+  virtual std::vector<std::unique_ptr<Transport>> MakeWires(WorldSize world_size) = 0;
+};
+
+class OverSim final : public ScheduledFixture {
+  std::vector<std::unique_ptr<Transport>> MakeWires(WorldSize world_size) override {
+    fabric_ = std::make_unique<SimFabric>(world_size);
+    return fabric_->MakeTransports();
+  }
+  std::unique_ptr<SimFabric> fabric_;
+};
+
+class OverShm final : public ScheduledFixture {
+  std::vector<std::unique_ptr<Transport>> MakeWires(WorldSize world_size) override {
+    return shm::MakeTestTransports(world_size);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(ScheduledSim, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<OverSim>));
+INSTANTIATE_TEST_SUITE_P(ScheduledShm, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<OverShm>));
+
+}  // namespace
+}  // namespace pelton

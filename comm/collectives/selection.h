@@ -1,0 +1,44 @@
+// Which schedule runs a collective: a table by kind, world size and bytes.
+#ifndef PELTON_COMM_COLLECTIVES_SELECTION_H_
+#define PELTON_COMM_COLLECTIVES_SELECTION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "comm/collectives/schedule.h"
+
+namespace pelton {
+
+// The first row that fits is taken. Threads: a value. Owns: its name.
+struct SelectionRow {
+  OperationKind kind = OperationKind::kAllReduce;
+  int32_t max_world_size = 0;  // inclusive; 0: any
+  uint64_t max_bytes = 0;      // of the operation's count, inclusive; 0: any
+  std::string schedule;
+};
+
+// Threads: immutable once made. Owns: its rows.
+class SelectionTable {
+ public:
+  // What serves without having measured.
+  static SelectionTable Default();
+  // One row a line, "allreduce 8 65536 ring"; `#` begins a comment. The default's rows follow, for
+  // what none of them fits. Errors: InvalidArgument: names the line and what is wrong in it.
+  static absl::StatusOr<SelectionTable> Parse(absl::string_view text);
+  // What Parse reads, with all rows.
+  std::string Serialize() const;
+
+  // The schedule for `shape`: the first row that fits and whose schedule supports it and rounds as
+  // the dtype needs. Errors: Unimplemented: none does.
+  absl::StatusOr<ScheduleRegistry::Entry> Select(const ProgramShape& shape) const;
+
+ private:
+  std::vector<SelectionRow> rows_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_COLLECTIVES_SELECTION_H_

@@ -1,0 +1,236 @@
+#include "comm/hierarchy/hierarchical_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/hierarchy/stages.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::hierarchy {
+namespace {
+
+// How long a sleep on one wire leaves the other one unseen, at first and at most.
+constexpr absl::Duration kFirstSlice = absl::Microseconds(50);
+constexpr absl::Duration kLastSlice = absl::Milliseconds(1);
+
+}  // namespace
+
+HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation generation,
+                                                   Layout layout, Ends ends, SelectionTable table,
+                                                   OnClose on_close)
+    : id_(id),
+      generation_(generation),
+      layout_(std::move(layout)),
+      rank_(ends.users_between->rank()),
+      table_(std::move(table)),
+      on_close_(std::move(on_close)),
+      users_(layout_, std::move(ends.users_inside), std::move(ends.users_between)),
+      collectives_(layout_, std::move(ends.collectives_inside),
+                   std::move(ends.collectives_between)),
+      roll_call_(collectives_, rank_, world_size()),
+      run_(collectives_, layout_, rank_.value()) {}
+
+HierarchicalCommunicator::~HierarchicalCommunicator() {
+  on_close_(this);
+  MutexLock lock(&mutex_);
+  if (queue_.empty() && pairs_.empty()) return;
+  AbortLocked(absl::CancelledError("closed with operations in flight"));
+}
+
+absl::Status HierarchicalCommunicator::Register(const Region& region) {
+  RETURN_IF_ERROR(users_.Register(region));
+  return collectives_.Register(region);
+}
+
+void HierarchicalCommunicator::Deregister(RegionId region) {
+  users_.Deregister(region);
+  collectives_.Deregister(region);
+}
+
+absl::StatusOr<Completion> HierarchicalCommunicator::Launch(const Operation& operation,
+                                                            Stream& stream) {
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError("stream: hosts are joined on their own memory only");
+  }
+  RETURN_IF_ERROR(CheckOperation(operation, rank_, world_size()));
+  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank_, world_size()));
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(reason_);
+  if (!records_[next_ticket_ % kRecords].is_done) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank_.value(), ": ", kRecords, " operations are in flight"));
+  }
+  RETURN_IF_ERROR(Enqueue(operation, memory));
+  records_[next_ticket_ % kRecords] = {next_ticket_, false, absl::OkStatus()};
+  const Completion completion{next_ticket_++};
+  ProgressLocked();  // shows it to the peers at once
+  return completion;
+}
+
+absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
+                                               const OperationMemory& memory) {
+  if (IsPointToPoint(operation.kind)) {
+    HostStream stream;
+    const absl::StatusOr<Completion> launched = users_.Launch(operation, stream);
+    if (launched.ok()) {
+      pairs_.push_back({next_ticket_, *launched});
+    } else if (!absl::IsInvalidArgument(launched.status())) {
+      AbortLocked(launched.status());
+    }
+    return launched.status();
+  }
+  Collective& collective = queue_.emplace_back(Collective{next_ticket_, operation, memory});
+  collective.operation.communicator = id_;
+  collective.operation.generation = generation_;
+  collective.operation.sequence = ++collective_count_;
+  return absl::OkStatus();
+}
+
+bool HierarchicalCommunicator::Progress() {
+  MutexLock lock(&mutex_);
+  return ProgressLocked();
+}
+
+bool HierarchicalCommunicator::ProgressLocked() {
+  if (!reason_.ok()) return Drain();
+  bool moved = users_.Progress();
+  moved = collectives_.Progress() || moved;
+  moved = PollPairs() || moved;
+  if (!reason_.ok()) return true;
+  const absl::StatusOr<bool> advanced = AdvanceCollective();
+  if (advanced.ok()) return *advanced || moved;
+  AbortLocked(advanced.status());
+  return true;
+}
+
+bool HierarchicalCommunicator::PollPairs() {
+  bool moved = false;
+  for (size_t i = 0; i < pairs_.size();) {
+    const State state = users_.Query(pairs_[i].completion);
+    if (!state.done) {
+      ++i;
+      continue;
+    }
+    moved = true;
+    if (!state.status.ok() && !absl::IsInvalidArgument(state.status)) {
+      AbortLocked(state.status);
+      return true;
+    }
+    Complete(pairs_[i].ticket, state.status);
+    pairs_.erase(pairs_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  return moved;
+}
+
+absl::StatusOr<bool> HierarchicalCommunicator::AdvanceCollective() {
+  if (queue_.empty()) return false;
+  if (phase_ == Phase::kIdle) {
+    roll_call_.Start(queue_.front().operation);
+    phase_ = Phase::kCallsRoll;
+  }
+  return phase_ == Phase::kCallsRoll ? CallRoll() : Run();
+}
+
+absl::StatusOr<bool> HierarchicalCommunicator::CallRoll() {
+  ASSIGN_OR_RETURN(const bool all_came, roll_call_.Advance());
+  if (!all_came) return roll_call_.moved();
+  const Collective& collective = queue_.front();
+  absl::Status refused = roll_call_.Difference();
+  if (refused.ok()) {
+    absl::StatusOr<StagedCollective> stages =
+        MakeStages(collective.operation, rank_.value(), layout_, table_);
+    refused = stages.status();
+    if (stages.ok()) {
+      RETURN_IF_ERROR(run_.Start(*std::move(stages), collective.operation, collective.memory));
+      phase_ = Phase::kRuns;
+      return Run();
+    }
+  }
+  FinishCollective(refused);  // the same on all ranks, which have not begun
+  return true;
+}
+
+absl::StatusOr<bool> HierarchicalCommunicator::Run() {
+  ASSIGN_OR_RETURN(const bool done, run_.Advance());
+  if (!done) return run_.moved();
+  FinishCollective(absl::OkStatus());
+  return true;
+}
+
+void HierarchicalCommunicator::FinishCollective(const absl::Status& status) {
+  Complete(queue_.front().ticket, status);
+  queue_.pop_front();
+  phase_ = Phase::kIdle;
+}
+
+void HierarchicalCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
+  records_[ticket % kRecords] = {ticket, true, status};
+}
+
+OperationRunner::State HierarchicalCommunicator::Query(Completion completion) {
+  MutexLock lock(&mutex_);
+  const Record& record = records_[completion.ticket % kRecords];
+  if (completion.ticket == 0 || record.ticket != completion.ticket) {
+    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
+                                                          " is not one of the last ", kRecords))};
+  }
+  if (!record.is_done && !reason_.ok()) Drain();
+  return {record.is_done, record.status};
+}
+
+void HierarchicalCommunicator::Park(absl::Time until) {
+  absl::Duration slice = kFirstSlice;
+  for (bool on_users = false; !wake_.exchange(false); on_users = !on_users) {
+    const absl::Time now = Clock::Real().Now();
+    if (now >= until) return;
+    (on_users ? users_ : collectives_).Park(std::min(until, now + slice));
+    if (Progress()) return;
+    slice = std::min(2 * slice, kLastSlice);
+  }
+}
+
+void HierarchicalCommunicator::Wake() {
+  wake_.store(true);
+  users_.Wake();
+  collectives_.Wake();
+}
+
+void HierarchicalCommunicator::Abort(const absl::Status& reason) {
+  {
+    MutexLock lock(&mutex_);
+    AbortLocked(reason);
+  }
+  Wake();
+}
+
+void HierarchicalCommunicator::AbortLocked(const absl::Status& reason) {
+  if (!reason_.ok()) return;
+  reason_ = reason;
+  users_.Abort(reason);
+  collectives_.Abort(reason);
+}
+
+// Memory is its user's again when no wire holds it (OWN-1).
+bool HierarchicalCommunicator::Drain() {
+  if (queue_.empty() && pairs_.empty()) return false;
+  bool moved = users_.Progress();
+  moved = collectives_.Progress() || moved;
+  if (!users_.IsIdle() || !collectives_.IsIdle()) return moved;
+  for (const Pair& pair : pairs_) Complete(pair.ticket, reason_);
+  for (const Collective& collective : queue_) Complete(collective.ticket, reason_);
+  pairs_.clear();
+  queue_.clear();
+  return true;
+}
+
+std::vector<Rank> HierarchicalCommunicator::Missing() const {
+  MutexLock lock(&mutex_);
+  const bool collective_is_oldest =
+      !queue_.empty() && (pairs_.empty() || queue_.front().ticket < pairs_.front().ticket);
+  if (!collective_is_oldest) return users_.Missing();
+  return phase_ == Phase::kCallsRoll ? roll_call_.Missing() : std::vector<Rank>();
+}
+
+}  // namespace pelton::hierarchy

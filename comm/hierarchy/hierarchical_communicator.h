@@ -1,0 +1,117 @@
+// The communicator of a group whose ranks are on several hosts, some of which have several ranks.
+#ifndef PELTON_COMM_HIERARCHY_HIERARCHICAL_COMMUNICATOR_H_
+#define PELTON_COMM_HIERARCHY_HIERARCHICAL_COMMUNICATOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/collectives/selection.h"
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "comm/hierarchy/layout.h"
+#include "comm/hierarchy/roll_call.h"
+#include "comm/hierarchy/staged_run.h"
+#include "comm/hierarchy/wires.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/limits.h"
+#include "core/base/sync.h"
+
+namespace pelton::hierarchy {
+
+// What a rank communicates by. Users' messages and the collectives' have communicators of their
+// own, so that a user's receive that waits long takes no place from a collective that it waits for.
+struct Ends {
+  std::unique_ptr<Communicator> users_inside;  // null, as the other one, for a rank that is alone
+  std::unique_ptr<Communicator> users_between;
+  std::unique_ptr<Communicator> collectives_inside;
+  std::unique_ptr<Communicator> collectives_between;
+};
+
+// Collectives run one at a time: first the roll is called (roll_call.h), then its stages run
+// (stages.h). Threads and contract: as Communicator. Owns: its ends and the operations in flight.
+class HierarchicalCommunicator final : public Communicator {
+ public:
+  using OnClose = std::function<void(HierarchicalCommunicator*)>;
+
+  HierarchicalCommunicator(CommunicatorId id, Generation generation, Layout layout, Ends ends,
+                           SelectionTable table, OnClose on_close);
+  ~HierarchicalCommunicator() override;
+
+  Rank rank() const override { return rank_; }
+  WorldSize world_size() const override { return WorldSize(layout_.world_size()); }
+  CommunicatorId id() const override { return id_; }
+  int spins() const override { return collectives_.spins(); }
+  absl::Status Register(const Region& region) override;
+  void Deregister(RegionId region) override;
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  // No call waits for both wires, so it looks at each in turn, at least once a millisecond.
+  void Park(absl::Time until) override;
+  void Wake() override;
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override;
+
+ private:
+  static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
+  enum class Phase { kIdle, kCallsRoll, kRuns };
+  struct Record {
+    uint64_t ticket = 0;
+    bool is_done = true;
+    absl::Status status;
+  };
+  struct Collective {
+    uint64_t ticket = 0;
+    Operation operation;
+    OperationMemory memory;
+  };
+  struct Pair {
+    uint64_t ticket = 0;
+    Completion completion;
+  };
+
+  absl::Status Enqueue(const Operation& operation, const OperationMemory& memory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PollPairs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Each does what can be done now; true if it moved anything. A status ends the communicator.
+  absl::StatusOr<bool> AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> CallRoll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> Run() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishCollective(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Complete(uint64_t ticket, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbortLocked(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const CommunicatorId id_;
+  const Generation generation_;
+  const Layout layout_;
+  const Rank rank_;
+  const SelectionTable table_;
+  const OnClose on_close_;
+  // Their Park, Wake and Abort need no lock.
+  Wires users_;
+  Wires collectives_;
+  std::atomic<bool> wake_ = false;
+
+  mutable Mutex mutex_;
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the abort
+  uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t collective_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::array<Record, kRecords> records_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  std::deque<Pair> pairs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Collective> queue_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
+  RollCall roll_call_ ABSL_GUARDED_BY(mutex_);
+  StagedRun run_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::hierarchy
+
+#endif  // PELTON_COMM_HIERARCHY_HIERARCHICAL_COMMUNICATOR_H_

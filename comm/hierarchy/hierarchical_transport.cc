@@ -1,0 +1,107 @@
+#include "comm/hierarchy/hierarchical_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/collectives/scheduled_communicator.h"
+#include "comm/hierarchy/hierarchical_communicator.h"
+#include "comm/hierarchy/layout.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+
+namespace pelton {
+namespace hierarchy {
+namespace {
+
+// Sets the communicators of the collectives' messages apart from those of the users'.
+constexpr uint32_t kCollectivesBit = uint32_t{1} << 31;
+
+// Threads: as Transport. Owns: its options' transports.
+class HierarchicalTransport final : public Transport {
+ public:
+  explicit HierarchicalTransport(HierarchyOptions options) : options_(std::move(options)) {}
+
+  // Errors: also InvalidArgument: an id of more than 31 bits.
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
+                                                     absl::Time deadline) override {
+    const WorldSize world_size(static_cast<int32_t>(options_.host_of.size()));
+    RETURN_IF_ERROR(CheckGroup(group, world_size, options_.rank));
+    if (id.value() & kCollectivesBit) {
+      return absl::InvalidArgumentError(absl::StrCat("id: ", id.value(), " has more than 31 bits"));
+    }
+    Layout layout(group, options_.host_of);
+    if (layout.host_count() == 1) return OpenInside(id, group, deadline);
+    if (layout.host_count() == layout.world_size()) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> wire,
+                       options_.between->Open(id, group, deadline));
+      return MakeScheduledCommunicator(std::move(wire), options_.table);
+    }
+    ASSIGN_OR_RETURN(Ends ends, OpenEnds(id, group, deadline));
+    auto communicator = std::make_unique<HierarchicalCommunicator>(
+        id, group.generation, std::move(layout), std::move(ends), options_.table,
+        [this](HierarchicalCommunicator* closing) { Forget(closing); });
+    MutexLock lock(&mutex_);
+    open_.push_back(communicator.get());
+    return communicator;
+  }
+
+  void Abort(const absl::Status& reason) override {
+    {
+      MutexLock lock(&mutex_);
+      for (HierarchicalCommunicator* communicator : open_) communicator->Abort(reason);
+    }
+    if (options_.inside != nullptr) options_.inside->Abort(reason);
+    if (options_.between != nullptr) options_.between->Abort(reason);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Communicator>> OpenInside(CommunicatorId id, const Group& group,
+                                                           absl::Time deadline) {
+    const Group inside = GroupInside(group, options_.rank, options_.host_of);
+    absl::StatusOr<std::unique_ptr<Communicator>> opened =
+        options_.inside->Open(id, inside, deadline);
+    if (opened.ok()) return opened;
+    std::vector<int32_t> host;
+    for (size_t rank = 0; rank < options_.host_of.size(); ++rank) {
+      if (options_.host_of[rank] == options_.host_of[options_.rank.value()]) {
+        host.push_back(static_cast<int32_t>(rank));
+      }
+    }
+    return Annotate(opened.status(),
+                    absl::StrCat("on the host of rank(s) ", absl::StrJoin(host, ", "),
+                                 ", numbered from 0 there"));
+  }
+
+  absl::StatusOr<Ends> OpenEnds(CommunicatorId id, const Group& group, absl::Time deadline) {
+    const CommunicatorId collectives(id.value() | kCollectivesBit);
+    Ends ends;
+    if (GroupInside(group, options_.rank, options_.host_of).size() > WorldSize(1)) {
+      ASSIGN_OR_RETURN(ends.users_inside, OpenInside(id, group, deadline));
+      ASSIGN_OR_RETURN(ends.collectives_inside, OpenInside(collectives, group, deadline));
+    }
+    ASSIGN_OR_RETURN(ends.users_between, options_.between->Open(id, group, deadline));
+    ASSIGN_OR_RETURN(ends.collectives_between,
+                     options_.between->Open(collectives, group, deadline));
+    return ends;
+  }
+
+  void Forget(HierarchicalCommunicator* closing) {
+    MutexLock lock(&mutex_);
+    open_.erase(std::find(open_.begin(), open_.end(), closing));
+  }
+
+  const HierarchyOptions options_;
+  Mutex mutex_;
+  std::vector<HierarchicalCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+}  // namespace hierarchy
+
+std::unique_ptr<Transport> MakeHierarchicalTransport(HierarchyOptions options) {
+  return std::make_unique<hierarchy::HierarchicalTransport>(std::move(options));
+}
+
+}  // namespace pelton

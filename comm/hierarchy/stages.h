@@ -1,0 +1,81 @@
+// A collective of several hosts' ranks as what one rank does in it: steps inside its host, and
+// messages between hosts.
+#ifndef PELTON_COMM_HIERARCHY_STAGES_H_
+#define PELTON_COMM_HIERARCHY_STAGES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/collectives/program.h"
+#include "comm/collectives/selection.h"
+#include "comm/hierarchy/layout.h"
+#include "core/base/ids.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton::hierarchy {
+
+// An operation of this host's ranks, with their numbers there. Its kScratch is the run's.
+// Threads: a value. Owns: nothing.
+struct InsideStep {
+  OperationKind kind = OperationKind::kBroadcast;
+  int32_t peer = kNoPeer;
+  Piece source;
+  Piece target;
+  uint64_t count = 0;  // as the operation's
+  ReduceOp reduce_op = ReduceOp::kSum;
+};
+
+// A part of a collective that moves on its own: `up`, then the messages, then `down`. The steps of
+// all stages are launched in one order on all ranks of a host (Sequence in staged_run.h).
+// Threads: a value. Owns: its lists.
+struct Stage {
+  Piece copied_from;  // this rank's own part, put in its place before all else; count 0: none
+  Piece copied_to;
+  std::vector<InsideStep> up;
+  Program messages;         // none where this rank has no part in them
+  std::vector<Rank> peers;  // the program's ranks, as ranks of the group
+  Piece source;             // what the program's buffers are; their counts mean nothing
+  Piece target;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t divisor = 1;
+  std::vector<InsideStep> down;
+};
+
+struct StagedCollective {
+  uint64_t scratch_count = 0;  // elements
+  std::vector<Stage> stages;
+};
+
+// For group rank `rank`; `table` chooses the schedule of a lane's messages. L lanes, H hosts, S
+// bytes of a tensor, n ranks. Bytes that a host of L ranks sends and receives are of its lanes
+// together, each lane the L-th part.
+//   allreduce       up: each slice l of L is reduced onto local rank l; messages: an allreduce of
+//                   the slice along lane l; down: the slices go from their owners to all.
+//                   A host sends 2 (H - 1) / H S with a schedule that is optimal in bytes.
+//   reduce          the same; the messages are a reduce to the root's host, and down the slices go
+//                   to the root. With a tree each host but the root's sends S.
+//   broadcast       up: on the root's host; messages: a broadcast along each lane of its slice;
+//                   down: on the other hosts the slices go to all. The root's host sends S once or,
+//                   in a tree of many hosts, a few times.
+//   reduce_scatter  up: chunk r of all is reduced onto rank r, or, of another host's r, onto a rank
+//                   that sends it to r; r adds those of all hosts. A host sends a chunk for each
+//                   rank that is not its own.
+//   allgather       each rank sends its part to one rank of every other host; down: parts go to
+//                   all. A host sends H - 1 times its ranks' parts.
+//   gather, scatter, alltoall   a flat schedule, whose messages take the wire that reaches the
+//   peer.
+//
+// Order of sums: in rank order among the ranks of a host, then as the schedule says among the
+// hosts; all hosts get the same bits, for one owner of each slice and host copies the lane's result
+// (SUM-1a). The host's sum is rounded to the tensor's type, and so is the result: two roundings for
+// float16 and bfloat16. AVG divides the sum over all ranks before the second; for the 16-bit types
+// on hosts of one size a host passes on its mean, which cannot overflow, and the result is the mean
+// of them.
+// Errors: those of SelectionTable::Select.
+absl::StatusOr<StagedCollective> MakeStages(const Operation& operation, int32_t rank,
+                                            const Layout& layout, const SelectionTable& table);
+
+}  // namespace pelton::hierarchy
+
+#endif  // PELTON_COMM_HIERARCHY_STAGES_H_

@@ -1,0 +1,319 @@
+#include "comm/transport/nccl/nccl_communicator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/memory/cuda/cuda_stream.h"
+
+namespace pelton::nccl {
+namespace {
+
+// Nobody wakes us when the device has finished, so a wait looks this often.
+constexpr absl::Duration kDevicePollInterval = absl::Microseconds(100);
+// How often a wait for the device asks whether the others have given up.
+constexpr absl::Duration kHostLookInterval = absl::Milliseconds(1);
+// What the others get to close their ends, too.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
+// Registering waits for NCCL to take calls, no longer.
+constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
+constexpr size_t kScratchBytes = 64;
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
+    : library_(parts.library),
+      runtime_(parts.runtime),
+      abort_thread_(parts.abort_thread),
+      host_(std::move(parts.host)),
+      generation_(parts.generation),
+      on_close_(std::move(on_close)),
+      events_(parts.runtime, parts.device),
+      posts_(*host_),
+      resources_{parts.runtime, events_, posts_, parts.device, nullptr, parts.agree_first} {}
+
+NcclCommunicator::~NcclCommunicator() {
+  on_close_(this);
+  const bool in_flight = std::any_of(flights_.begin(), flights_.end(),
+                                     [](const Flight& flight) { return !flight.is_done; });
+  AbortThread::Natives natives;
+  {
+    MutexLock lock(&mutex_);
+    natives = natives_;
+  }
+  const bool in_order = !in_flight && !has_ended_;
+  if (in_order) {
+    const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
+    for (const auto& native : natives) native->Finalize();
+    for (const auto& native : natives) native->Close(deadline);
+  }
+  for (const auto& native : natives) native->Abort();
+  FailLanes(absl::CancelledError("the communicator is closed"));  // gives the events back
+  pairs_.clear();
+  collectives_.reset();
+  if (resources_.scratch != nullptr) runtime_.calls().release(resources_.scratch);
+}
+
+std::shared_ptr<NativeCommunicator> NcclCommunicator::MakeNative(absl::string_view what) {
+  auto native = std::make_shared<NativeCommunicator>(
+      library_, runtime_, resources_.device,
+      absl::StrCat("rank ", rank().value(), ": NCCL communicator ", id().value(), what));
+  MutexLock lock(&mutex_);
+  natives_.push_back(native);
+  return native;
+}
+
+absl::Status NcclCommunicator::Connect(const UniqueId& id, absl::Time deadline) {
+  {
+    const cuda::DeviceScope scope(runtime_, resources_.device);
+    RETURN_IF_ERROR(runtime_.ToStatus(runtime_.calls().allocate(&resources_.scratch, kScratchBytes),
+                                      "cudaMalloc"));
+  }
+  collectives_ = std::make_unique<Lane>(resources_, MakeNative(""), 0);
+  RETURN_IF_ERROR(collectives_->CreateStream());
+  RETURN_IF_ERROR(collectives_->Begin(id, rank().value(), world_size().value()));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool ready, collectives_->IsReady());
+    if (ready) return absl::OkStatus();
+    RETURN_IF_ERROR(EndedWith());
+    const absl::Time now = Clock::Real().Now();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError("ncclCommInitRankConfig is still in progress");
+    }
+    host_->Progress();
+    host_->Park(std::min(deadline, now + kDevicePollInterval));
+  }
+}
+
+absl::Status NcclCommunicator::Refuse(absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank().value(), ": ", what));
+}
+
+absl::Status NcclCommunicator::EndedWith() const {
+  MutexLock lock(&mutex_);
+  return ended_;
+}
+
+absl::Status NcclCommunicator::Register(const Region& region) {
+  const absl::Time deadline = Clock::Real().Now() + kRegisterTimeout;
+  RETURN_IF_ERROR(library_.Require(Feature::kRegister));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool ready, collectives_->native().Poll());
+    if (ready) break;
+    if (Clock::Real().Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("region '", region.name(), "': NCCL is still connecting"));
+    }
+    host_->Park(Clock::Real().Now() + kDevicePollInterval);
+  }
+  absl::StatusOr<void*> registration =
+      collectives_->native().Register(region.data(), region.size_bytes());
+  if (!registration.ok()) {
+    return Annotate(registration.status(), absl::StrCat("region '", region.name(), "'"));
+  }
+  registrations_.emplace(region.id(), *registration);
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::Deregister(RegionId region) {
+  const auto found = registrations_.find(region);
+  if (found == registrations_.end()) return;
+  collectives_->native().Deregister(found->second);
+  registrations_.erase(found);
+}
+
+absl::Status NcclCommunicator::CheckStream(const Stream& stream) const {
+  if (stream.device() != DeviceKind::kCuda) return absl::OkStatus();
+  const int device = static_cast<const CudaStream&>(stream).device_index();
+  if (device == resources_.device) return absl::OkStatus();
+  return Refuse(
+      absl::StrCat("stream: of device ", device, ", the communicator's is ", resources_.device));
+}
+
+absl::StatusOr<Flight> NcclCommunicator::Prepare(const Operation& operation,
+                                                 const Stream& stream) const {
+  RETURN_IF_ERROR(CheckStream(stream));
+  RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
+  Flight flight;
+  ASSIGN_OR_RETURN(flight.memory, ResolveOperation(operation, rank(), world_size()));
+  absl::StatusOr<Mapping> mapping = MappingOf(operation, library_);
+  if (!mapping.ok()) return Annotate(mapping.status(), absl::StrCat("rank ", rank().value()));
+  flight.mapping = *mapping;
+  flight.operation = operation;
+  flight.has_stream = stream.device() == DeviceKind::kCuda;
+  if (flight.has_stream) flight.stream = static_cast<const CudaStream&>(stream).handle();
+  flight.is_done = false;
+  return flight;
+}
+
+void NcclCommunicator::Number(Operation& operation) {
+  operation.communicator = id();
+  operation.generation = generation_;
+  if (IsPointToPoint(operation.kind)) {
+    operation.sequence =
+        ++launched_pairs_[{operation.kind == OperationKind::kSend, operation.peer}];
+  } else {
+    operation.sequence = ++launched_collectives_;
+  }
+}
+
+absl::StatusOr<Lane*> NcclCommunicator::LaneOf(const Operation& operation) {
+  if (!IsPointToPoint(operation.kind)) return collectives_.get();
+  const bool sends = operation.kind == OperationKind::kSend;
+  const auto found = pairs_.find({sends, operation.peer});
+  if (found != pairs_.end()) return &found->second->lane();
+  auto native = MakeNative(absl::StrCat(sends ? ", to " : ", from ", "rank ", operation.peer));
+  auto lane = std::make_unique<PairLane>(resources_, library_, *host_, std::move(native), sends,
+                                         Rank(operation.peer));
+  RETURN_IF_ERROR(lane->lane().CreateStream());
+  return &pairs_.emplace(Direction{sends, operation.peer}, std::move(lane)).first->second->lane();
+}
+
+absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, Stream& stream) {
+  RETURN_IF_ERROR(EndedWith());
+  absl::StatusOr<Flight> prepared = Prepare(operation, stream);
+  if (!prepared.ok()) return prepared.status();
+  Flight& flight = FlightOf(launched_ + 1);
+  if (!flight.is_done) {
+    return absl::ResourceExhaustedError(absl::StrCat("rank ", rank().value(), ": ", kFlights,
+                                                     " operations of communicator ", id().value(),
+                                                     " are in flight"));
+  }
+  ASSIGN_OR_RETURN(Lane* const lane, LaneOf(operation));
+  prepared->post.theirs = std::move(flight.post.theirs);  // keeps its memory
+  flight = *std::move(prepared);
+  flight.ticket = ++launched_;
+  Number(flight.operation);
+  flight.post.mine = flight.operation;
+  const absl::Status added = lane->Add(flight);
+  if (!added.ok()) {
+    Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
+  }
+  AdvanceLanes().IgnoreError();  // the flight knows
+  return Completion{flight.ticket};
+}
+
+absl::StatusOr<bool> NcclCommunicator::AdvanceEach(absl::Time now) {
+  ASSIGN_OR_RETURN(bool moved, collectives_->Advance(now));
+  for (auto& [direction, pair] : pairs_) {
+    ASSIGN_OR_RETURN(const bool more, pair->Advance(now));
+    moved = moved || more;
+  }
+  if (now >= next_host_look_ && Busy()) {
+    next_host_look_ = now + kHostLookInterval;
+    RETURN_IF_ERROR(posts_.HostStatus());
+  }
+  return moved;
+}
+
+absl::StatusOr<bool> NcclCommunicator::AdvanceLanes() {
+  if (EndIfAborted()) return true;
+  const absl::StatusOr<bool> moved = AdvanceEach(Clock::Real().Now());
+  if (moved.ok()) return moved;
+  Abort(moved.status());
+  EndIfAborted();
+  return moved;
+}
+
+bool NcclCommunicator::Progress() {
+  if (has_drained_) return false;
+  const bool host_moved = host_->Progress();
+  const absl::StatusOr<bool> moved = AdvanceLanes();
+  return !moved.ok() || *moved || host_moved;
+}
+
+void NcclCommunicator::FailLanes(const absl::Status& reason) {
+  if (collectives_ != nullptr) collectives_->Fail(reason);
+  for (auto& [direction, pair] : pairs_) pair->lane().Fail(reason);
+}
+
+bool NcclCommunicator::EndIfAborted() {
+  if (!has_ended_) return false;
+  if (has_drained_) return true;
+  has_drained_ = true;
+  AbortThread::Natives natives;
+  {
+    MutexLock lock(&mutex_);
+    natives = natives_;
+  }
+  // Also if the abort thread is at it: this returns when NCCL has let the memory go.
+  for (const auto& native : natives) native->Abort();
+  const absl::Status reason = EndedWith();
+  FailLanes(reason);
+  for (Flight& flight : flights_) {
+    if (flight.is_done) continue;  // what no lane had taken yet
+    flight.is_done = true;
+    flight.status = reason;
+  }
+  return true;
+}
+
+bool NcclCommunicator::Knows(Completion completion) const {
+  return completion.ticket > 0 &&
+         flights_[completion.ticket % kFlights].ticket == completion.ticket;
+}
+
+OperationRunner::State NcclCommunicator::Query(Completion completion) {
+  if (!Knows(completion)) {
+    return {true, Refuse(absl::StrCat("completion: ticket ", completion.ticket,
+                                      " is not one of the last ", kFlights))};
+  }
+  EndIfAborted();
+  const Flight& flight = FlightOf(completion.ticket);
+  return {flight.is_done, flight.status};
+}
+
+bool NcclCommunicator::Busy() const {
+  return collectives_->needs_polling() ||
+         std::any_of(pairs_.begin(), pairs_.end(),
+                     [](const auto& pair) { return pair.second->lane().needs_polling(); });
+}
+
+void NcclCommunicator::Park(absl::Time until) {
+  if (Busy()) until = std::min(until, Clock::Real().Now() + kDevicePollInterval);
+  host_->Park(until);
+}
+
+absl::Status NcclCommunicator::WaitOnStream(Completion completion, Stream& stream,
+                                            absl::Time deadline) {
+  RETURN_IF_ERROR(CheckStream(stream));
+  if (stream.device() != DeviceKind::kCuda) {
+    return Refuse("stream: the host's has nothing to wait with; Await the completion");
+  }
+  while (true) {
+    const State state = Query(completion);
+    if (state.done) return state.status;
+    const cuda::EventHandle finished = FlightOf(completion.ticket).finished;
+    if (finished != nullptr) {
+      const auto handle = static_cast<const CudaStream&>(stream).handle();
+      return runtime_.ToStatus(runtime_.calls().stream_wait_event(handle, finished, 0),
+                               "cudaStreamWaitEvent");
+    }
+    const absl::Time now = Clock::Real().Now();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank ", rank().value(), ": ", Describe(FlightOf(completion.ticket).operation),
+          " is not on the device yet"));
+    }
+    if (!Progress()) Park(deadline);
+  }
+}
+
+void NcclCommunicator::Abort(const absl::Status& reason) {
+  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
+  AbortThread::Natives natives;
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_.ok()) return;
+    ended_ = mine;
+    natives = natives_;
+  }
+  has_ended_ = true;
+  host_->Abort(mine);
+  host_->Wake();
+  abort_thread_.Abort(natives);
+}
+
+}  // namespace pelton::nccl

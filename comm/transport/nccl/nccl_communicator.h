@@ -1,0 +1,115 @@
+// One rank's end of a group of GPUs.
+#ifndef PELTON_COMM_TRANSPORT_NCCL_NCCL_COMMUNICATOR_H_
+#define PELTON_COMM_TRANSPORT_NCCL_NCCL_COMMUNICATOR_H_
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/transport/nccl/abort_thread.h"
+#include "comm/transport/nccl/pair_lane.h"
+#include "core/base/limits.h"
+#include "core/base/sync.h"
+
+namespace pelton::nccl {
+
+// What a communicator works with. Threads: a value. Owns: the host's communicator.
+struct CommunicatorParts {
+  const NcclLibrary& library;
+  const cuda::CudaRuntime& runtime;
+  AbortThread& abort_thread;
+  std::unique_ptr<Communicator> host;  // of the same ranks, for what they say to each other
+  int device = 0;
+  Generation generation;
+  bool agree_first = false;
+};
+
+// Operations run on the device: Launch puts them on a stream and does not wait, and what must wait
+// for them there calls WaitOnStream. A host's stream orders nothing: the memory is ready at Launch.
+//
+// Beside the data, each operation's record goes to the peers over the host's communicator. By it
+// they learn of differences, deaths and aborts, and a wait that runs out who is missing. Unless the
+// ranks agree first, a difference is found when NCCL has the operation already, and ends the
+// communicator. Sends and receives have no tags.
+//
+// After an abort, the next call waits until NCCL has let the operations' memory go (OWN-1).
+// Threads and contract: as Communicator. Owns: its streams and events, NCCL's communicators.
+class NcclCommunicator final : public Communicator {
+ public:
+  using OnClose = std::function<void(NcclCommunicator*)>;
+
+  NcclCommunicator(CommunicatorParts parts, OnClose on_close);
+  ~NcclCommunicator() override;
+
+  // Meets the other ranks; collective. Blocks: until `deadline`.
+  absl::Status Connect(const UniqueId& id, absl::Time deadline);
+
+  Rank rank() const override { return host_->rank(); }
+  WorldSize world_size() const override { return host_->world_size(); }
+  CommunicatorId id() const override { return host_->id(); }
+  int spins() const override { return host_->spins(); }
+
+  // Errors: also Unimplemented: this NCCL cannot; operations on the memory work all the same.
+  absl::Status Register(const Region& region) override;
+  void Deregister(RegionId region) override;
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  void Park(absl::Time until) override;
+  void Wake() override { host_->Wake(); }
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override { return host_->Missing(); }
+  absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) override;
+
+ private:
+  static constexpr uint64_t kFlights = limits::kMaxOperationsInFlight;
+
+  absl::Status Refuse(absl::string_view what) const;
+  absl::Status CheckStream(const Stream& stream) const;
+  absl::StatusOr<Flight> Prepare(const Operation& operation, const Stream& stream) const;
+  void Number(Operation& operation);
+  Flight& FlightOf(uint64_t ticket) { return flights_[ticket % kFlights]; }
+  bool Knows(Completion completion) const;
+  absl::StatusOr<Lane*> LaneOf(const Operation& operation);
+  std::shared_ptr<NativeCommunicator> MakeNative(absl::string_view what);
+  absl::StatusOr<bool> AdvanceLanes();
+  absl::StatusOr<bool> AdvanceEach(absl::Time now);
+  bool EndIfAborted();
+  void FailLanes(const absl::Status& reason);
+  absl::Status EndedWith() const;
+  bool Busy() const;
+
+  const NcclLibrary& library_;
+  const cuda::CudaRuntime& runtime_;
+  AbortThread& abort_thread_;
+  const std::unique_ptr<Communicator> host_;
+  const Generation generation_;
+  const OnClose on_close_;
+  EventPool events_;
+  PostExchange posts_;
+  LaneResources resources_;
+  std::array<Flight, kFlights> flights_;  // by ticket
+  uint64_t launched_ = 0;
+  uint64_t launched_collectives_ = 0;
+  std::unique_ptr<Lane> collectives_;
+  using Direction = std::pair<bool, int32_t>;  // sends, peer
+  std::map<Direction, std::unique_ptr<PairLane>> pairs_;
+  std::map<Direction, uint64_t> launched_pairs_;
+  std::multimap<RegionId, void*> registrations_;
+  absl::Time next_host_look_ = absl::InfinitePast();
+  bool has_drained_ = false;  // the flights have learned of the end
+  std::atomic<bool> has_ended_ = false;
+  mutable Mutex mutex_;
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+  AbortThread::Natives natives_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::nccl
+
+#endif  // PELTON_COMM_TRANSPORT_NCCL_NCCL_COMMUNICATOR_H_

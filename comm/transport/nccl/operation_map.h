@@ -1,0 +1,31 @@
+// What NCCL calls an operation's element type and reduction.
+#ifndef PELTON_COMM_TRANSPORT_NCCL_OPERATION_MAP_H_
+#define PELTON_COMM_TRANSPORT_NCCL_OPERATION_MAP_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "comm/transport/nccl/nccl_library.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton::nccl {
+
+// `count` elements of the operation are `count * per_element` of `type`.
+struct Mapping {
+  Type type = Type::kInt8;
+  uint64_t per_element = 1;
+  Op op = Op::kSum;
+};
+
+// Whether NCCL can combine them: it has no bit operations, no int16, and of complex numbers only
+// what goes part by part. Those of bool are MIN and MAX of bytes, which must be 0 or 1; BXOR is
+// none.
+bool Reduces(DType dtype, ReduceOp op);
+
+// Bytes, for what is only moved. Errors: InvalidArgument: NCCL cannot reduce this, names dtype and
+// op and what to do instead; it has no tags; Unimplemented: this version cannot.
+absl::StatusOr<Mapping> MappingOf(const Operation& operation, const NcclLibrary& library);
+
+}  // namespace pelton::nccl
+
+#endif  // PELTON_COMM_TRANSPORT_NCCL_OPERATION_MAP_H_

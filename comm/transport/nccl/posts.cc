@@ -1,0 +1,110 @@
+#include "comm/transport/nccl/posts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/collectives.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton::nccl {
+namespace {
+
+Tensor Bytes(Operation* records, size_t count) {
+  return {records, count * sizeof(Operation), DType::kUInt8};
+}
+
+}  // namespace
+
+absl::StatusOr<bool> PostExchange::Advance(Post& post) {
+  if (post.phase == Post::Phase::kDone) return true;
+  if (post.phase != Post::Phase::kSent) {
+    ASSIGN_OR_RETURN(const bool launched, Launch(post));
+    if (!launched) return false;
+  }
+  for (Completion* completion : {&post.first, &post.second}) {
+    if (completion->ticket == 0) continue;  // there is none, or it was seen before
+    const Communicator::State state = host_.Query(*completion);
+    if (!state.done) return false;
+    RETURN_IF_ERROR(state.status);
+    Seen(std::exchange(*completion, Completion{}));
+  }
+  post.phase = Post::Phase::kDone;
+  RETURN_IF_ERROR(Compare(post));
+  return true;
+}
+
+// A communicator that has ended refuses everything with its reason, one that has not refuses this
+// for its peer, and does nothing.
+absl::Status PostExchange::HostStatus() {
+  if (!HasRoom()) return absl::OkStatus();  // those in flight will tell
+  Operation refused;
+  refused.kind = OperationKind::kBroadcast;
+  HostStream stream;
+  const absl::Status status = host_.Launch(refused, stream).status();
+  const bool runs = absl::IsInvalidArgument(status) &&
+                    status.message().find("peer: -1 of broadcast") != absl::string_view::npos;
+  return runs ? absl::OkStatus() : status;
+}
+
+bool PostExchange::HasRoom() const {
+  return unseen_.empty() || last_ticket_ - *unseen_.begin() + 1 < limits::kMaxOperationsInFlight;
+}
+
+void PostExchange::Note(Completion launched) {
+  last_ticket_ = launched.ticket;
+  unseen_.insert(launched.ticket);
+}
+
+// True once all of it is launched.
+absl::StatusOr<bool> PostExchange::Launch(Post& post) {
+  if (IsPointToPoint(post.mine.kind)) return LaunchPair(post);
+  if (!HasRoom()) return false;
+  post.theirs.resize(static_cast<size_t>(host_.world_size().value()));
+  ASSIGN_OR_RETURN(post.first, AllGather(host_, Bytes(&post.mine, 1),
+                                         Bytes(post.theirs.data(), post.theirs.size())));
+  Note(post.first);
+  post.phase = Post::Phase::kSent;
+  return true;
+}
+
+absl::StatusOr<bool> PostExchange::LaunchPair(Post& post) {
+  const bool sends = post.mine.kind == OperationKind::kSend;
+  const Rank peer(post.mine.peer);
+  post.theirs.resize(1);
+  if (post.phase == Post::Phase::kNew) {
+    if (!HasRoom()) return false;
+    ASSIGN_OR_RETURN(post.first, Send(host_, Bytes(&post.mine, 1), peer,
+                                      sends ? kSendersPostTag : kReceiversPostTag));
+    Note(post.first);
+    post.phase = Post::Phase::kHalf;
+  }
+  if (!HasRoom()) return false;
+  ASSIGN_OR_RETURN(post.second, Recv(host_, Bytes(post.theirs.data(), 1), peer,
+                                     sends ? kReceiversPostTag : kSendersPostTag));
+  Note(post.second);
+  post.phase = Post::Phase::kSent;
+  return true;
+}
+
+absl::Status PostExchange::Compare(const Post& post) const {
+  const Rank rank = host_.rank();
+  const Operation& mine = post.mine;
+  std::string difference;
+  const Operation* first = &post.theirs[0];
+  if (IsPointToPoint(mine.kind)) {
+    const Rank peer(mine.peer);
+    const bool sends = mine.kind == OperationKind::kSend;
+    if (sends) first = &mine;
+    difference = sends ? DifferenceOfPair(mine, rank, post.theirs[0], peer)
+                       : DifferenceOfPair(post.theirs[0], peer, mine, rank);
+  }
+  for (size_t r = 1; r < post.theirs.size() && difference.empty(); ++r) {
+    difference = DifferenceOf(*first, Rank(0), post.theirs[r], Rank(static_cast<int32_t>(r)));
+  }
+  if (difference.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(Describe(*first), ": ", difference));
+}
+
+}  // namespace pelton::nccl

@@ -1,0 +1,65 @@
+// What the ranks tell each other of their operations, beside the data: NCCL itself hangs when they
+// differ, cannot say who is missing, and tells nobody why a rank gave up.
+#ifndef PELTON_COMM_TRANSPORT_NCCL_POSTS_H_
+#define PELTON_COMM_TRANSPORT_NCCL_POSTS_H_
+
+#include <set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+
+namespace pelton::nccl {
+
+// One operation's record under way to its peers and theirs to us.
+// Threads: one at a time. Owns: the records; they stay where they are until it is done.
+struct Post {
+  enum class Phase { kNew, kHalf, kSent, kDone };
+  Operation mine;
+  std::vector<Operation> theirs;  // by rank, or the peer's
+  Phase phase = Phase::kNew;
+  Completion first;   // of the collective, or of the record we sent
+  Completion second;  // of the record we get
+};
+
+// Tags of the host's messages; sends and receives have one each, so that an exchange's do not meet.
+inline constexpr int32_t kSendersPostTag = 0;
+inline constexpr int32_t kReceiversPostTag = 1;
+inline constexpr int32_t kLaneIdTag = 2;
+
+// Sends and compares posts over the host's communicator of the same ranks.
+// Threads: as Communicator. Owns: a list of what is under way there.
+class PostExchange {
+ public:
+  explicit PostExchange(Communicator& host) : host_(host) {}
+
+  // Takes the next steps of `post`; true once the peers' records are here and agree with ours.
+  // Blocks: never. Errors: InvalidArgument: they differ, and how: the same text on all ranks
+  // concerned; those of the host's communicator, which has then ended.
+  absl::StatusOr<bool> Advance(Post& post);
+  // Whether the host's communicator takes another operation. A communicator that is full and one
+  // that was aborted for want of memory answer with the same code, so we count. Blocks: never.
+  bool HasRoom() const;
+  // What was launched there beside the posts, and that its end was seen: the host's communicator
+  // forgets what lies limits::kMaxOperationsInFlight launches back.
+  void Note(Completion launched);
+  void Seen(Completion done) { unseen_.erase(done.ticket); }
+  // What has ended the host's communicator; OK while it takes operations. For when posts are done
+  // and the device is not: a peer that gives up now has nobody waiting for it here. Blocks: never.
+  absl::Status HostStatus();
+  // Whether that error says that the ranks' operations differ, and not that the host failed.
+  static bool IsDisagreement(const Post& post) { return post.phase == Post::Phase::kDone; }
+
+ private:
+  absl::StatusOr<bool> Launch(Post& post);
+  absl::StatusOr<bool> LaunchPair(Post& post);
+  absl::Status Compare(const Post& post) const;
+
+  Communicator& host_;
+  std::set<uint64_t> unseen_;  // tickets there that have not been seen to be done
+  uint64_t last_ticket_ = 0;
+};
+
+}  // namespace pelton::nccl
+
+#endif  // PELTON_COMM_TRANSPORT_NCCL_POSTS_H_

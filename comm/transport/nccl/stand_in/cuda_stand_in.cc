@@ -1,0 +1,127 @@
+// The CUDA runtime's C interface over streams.h; the device's memory is the host's.
+#include <cstdlib>
+#include <cstring>
+
+#include "comm/transport/nccl/stand_in/controls.h"
+#include "comm/transport/nccl/stand_in/streams.h"
+
+using pelton::stand_in::Controls;
+using pelton::stand_in::StreamOf;
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kMemoryAllocation = 2;
+constexpr int kNoDevice = 100;
+constexpr int kInvalidDevice = 101;
+constexpr int kNotReady = 600;
+
+thread_local int current_device = 0;
+
+template <typename T>
+int Make(const char* call, T** made) {
+  if (const int fault = Controls::Get().FaultOf(call)) return fault;
+  *made = new T;
+  Controls::Get().Count(1);
+  return kSuccess;
+}
+
+template <typename T>
+int Destroy(T* made) {
+  delete made;
+  Controls::Get().Count(-1);
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cudaGetDeviceCount(int* count) {
+  if (const int fault = Controls::Get().FaultOf("cudaGetDeviceCount")) return fault;
+  *count = Controls::Get().device_count();
+  return *count > 0 ? kSuccess : kNoDevice;
+}
+
+int cudaGetDevice(int* device) {
+  if (const int fault = Controls::Get().FaultOf("cudaGetDevice")) return fault;
+  *device = current_device;
+  return kSuccess;
+}
+
+int cudaSetDevice(int device) {
+  if (device < 0 || device >= Controls::Get().device_count()) return kInvalidDevice;
+  current_device = device;
+  return kSuccess;
+}
+
+int cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return kSuccess;
+}
+
+const char* cudaGetErrorString(int error) {
+  switch (error) {
+    case kMemoryAllocation:
+      return "out of memory";
+    case kNoDevice:
+      return "no CUDA-capable device is detected";
+    default:
+      return "an error of the stand-in";
+  }
+}
+
+int cudaStreamCreateWithFlags(CUstream_st** stream, unsigned) {
+  return Make("cudaStreamCreateWithFlags", stream);
+}
+int cudaStreamDestroy(CUstream_st* stream) { return Destroy(stream); }
+
+int cudaStreamSynchronize(CUstream_st* stream) {
+  StreamOf(stream).Synchronize();
+  return kSuccess;
+}
+
+int cudaStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
+  if (const int fault = Controls::Get().FaultOf("cudaStreamWaitEvent")) return fault;
+  StreamOf(stream).Push(
+      [marks = event->marks, mark = event->marks->last()] { marks->WaitFor(mark); });
+  return kSuccess;
+}
+
+int cudaEventCreateWithFlags(CUevent_st** event, unsigned) {
+  return Make("cudaEventCreateWithFlags", event);
+}
+int cudaEventDestroy(CUevent_st* event) { return Destroy(event); }
+
+int cudaEventRecord(CUevent_st* event, CUstream_st* stream) {
+  if (const int fault = Controls::Get().FaultOf("cudaEventRecord")) return fault;
+  StreamOf(stream).Push(
+      [marks = event->marks, mark = event->marks->Mark()] { marks->Reach(mark); });
+  return kSuccess;
+}
+
+int cudaEventQuery(CUevent_st* event) {
+  if (const int fault = Controls::Get().FaultOf("cudaEventQuery")) return fault;
+  return event->marks->all_reached() ? kSuccess : kNotReady;
+}
+
+int cudaMalloc(void** memory, size_t size_bytes) {
+  if (const int fault = Controls::Get().FaultOf("cudaMalloc")) return fault;
+  *memory = std::calloc(1, size_bytes);
+  if (*memory == nullptr) return kMemoryAllocation;
+  Controls::Get().Count(1);
+  return kSuccess;
+}
+
+int cudaFree(void* memory) {
+  std::free(memory);
+  Controls::Get().Count(-1);
+  return kSuccess;
+}
+
+int cudaMemcpyAsync(void* target, const void* source, size_t size_bytes, int, CUstream_st* stream) {
+  if (const int fault = Controls::Get().FaultOf("cudaMemcpyAsync")) return fault;
+  StreamOf(stream).Push([=] { std::memcpy(target, source, size_bytes); });
+  return kSuccess;
+}
+}

@@ -1,0 +1,65 @@
+// Streams and events on the CPU: a stream is a thread that works through a queue.
+#ifndef PELTON_COMM_TRANSPORT_NCCL_STAND_IN_STREAMS_H_
+#define PELTON_COMM_TRANSPORT_NCCL_STAND_IN_STREAMS_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "core/base/sync.h"
+
+namespace pelton::stand_in {
+
+// How often something has been marked, and how far the marks have been reached.
+// Threads: any. Owns: its counts.
+class Marks {
+ public:
+  uint64_t Mark();
+  void Reach(uint64_t mark);
+  void WaitFor(uint64_t mark);
+  uint64_t last();
+  bool all_reached();
+
+ private:
+  Mutex mutex_;
+  CondVar reached_;
+  uint64_t marked_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pelton::stand_in
+
+// What the runtime's handles point to. Threads: any. Owns: its thread.
+struct CUstream_st {
+ public:
+  CUstream_st();
+  // Works through what is queued first, as the real one does in the background.
+  ~CUstream_st();
+  void Push(std::function<void()> work);
+  void Synchronize();
+
+ private:
+  void Run();
+
+  pelton::Mutex mutex_;
+  pelton::CondVar changed_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// Threads: any. Owns: a share of its marks; what waits for them on a stream has another.
+struct CUevent_st {
+  std::shared_ptr<pelton::stand_in::Marks> marks = std::make_shared<pelton::stand_in::Marks>();
+};
+
+namespace pelton::stand_in {
+
+// The stream, or the default one for null.
+CUstream_st& StreamOf(CUstream_st* stream);
+
+}  // namespace pelton::stand_in
+
+#endif  // PELTON_COMM_TRANSPORT_NCCL_STAND_IN_STREAMS_H_

@@ -1,0 +1,77 @@
+// The stand-in's communicators: ranks that are threads of this process, over the sim transport.
+#ifndef PELTON_COMM_TRANSPORT_NCCL_STAND_IN_WORLD_H_
+#define PELTON_COMM_TRANSPORT_NCCL_STAND_IN_WORLD_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "comm/transport/nccl/stand_in/streams.h"
+#include "comm/transport/sim/sim_fabric.h"
+#include "core/base/sync.h"
+
+namespace pelton::stand_in {
+
+// Where the ranks of one id meet. Threads: any. Owns: the fabric.
+class World {
+ public:
+  // That of `id`, shared by the ranks that have it; gone with the last.
+  static std::shared_ptr<World> Of(const std::string& id, int rank_count);
+
+  explicit World(int rank_count);
+  // Says that `rank` is here.
+  void Arrive(int rank);
+  // That rank's communicator, once all have arrived; null before. Once.
+  std::unique_ptr<Communicator> Take(int rank);
+  int rank_count() const { return static_cast<int>(arrived_.size()); }
+
+ private:
+  SimFabric fabric_;
+  Mutex mutex_;
+  std::vector<bool> arrived_;  // written under the lock; the size never changes
+  size_t missing_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Communicator>> communicators_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::stand_in
+
+// What ncclComm_t points to. Threads: those of NCCL's: one call at a time; ncclCommAbort waits for
+// the work on streams. Owns: its rank's place in the world.
+struct ncclComm {
+ public:
+  ncclComm(std::shared_ptr<pelton::stand_in::World> world, int rank);
+  ~ncclComm();
+
+  int rank_count() const { return world_->rank_count(); }
+  // NCCL's result: in progress while ranks are missing or it is made to look busy.
+  int Poll();
+  // Queues operations that run together, as a group does. The first is put on the stream only when
+  // Poll has been called often enough: NCCL connects then.
+  int Enqueue(std::vector<pelton::Operation> operations, CUstream_st* stream);
+  int Finalize();
+  // Ends what runs and waits for it.
+  void Abort();
+
+ private:
+  void Push(std::vector<pelton::Operation> operations, CUstream_st* stream);
+  void Run(const std::vector<pelton::Operation>& operations);
+  bool Await(pelton::Completion completion);
+  void HangUntilAborted();
+
+  const std::shared_ptr<pelton::stand_in::World> world_;
+  const int rank_;
+  std::unique_ptr<pelton::Communicator> communicator_;
+  const std::shared_ptr<pelton::stand_in::Marks> order_;  // of what was put on streams
+  int busy_polls_ = 0;
+  bool has_connected_ = false;
+  std::function<void()> when_connected_;
+  pelton::Mutex mutex_;
+  pelton::CondVar changed_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  int remote_error_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+#endif  // PELTON_COMM_TRANSPORT_NCCL_STAND_IN_WORLD_H_

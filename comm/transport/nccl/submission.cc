@@ -1,0 +1,116 @@
+#include "comm/transport/nccl/submission.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace pelton::nccl {
+namespace {
+
+// Threads: one. Owns: nothing.
+class Group {
+ public:
+  Group(const Flight& flight, const Destination& to, const NcclTable& calls, Handle comm)
+      : flight_(flight), to_(to), calls_(calls), comm_(comm), result_(calls.group_start()) {
+    bytes_ = flight.operation.count * flight.mapping.per_element;
+  }
+
+  // One chunk of the operation's tensors to or from `peer`.
+  void Send(int peer, int chunk) {
+    if (result_ != kOk) return;
+    const std::byte* from = flight_.memory.source + static_cast<size_t>(chunk) * bytes_;
+    Note(calls_.send(from, bytes_, flight_.mapping.type, peer, comm_, to_.stream));
+  }
+  void Recv(int peer, int chunk) {
+    if (result_ != kOk) return;
+    std::byte* into = flight_.memory.target + static_cast<size_t>(chunk) * bytes_;
+    Note(calls_.recv(into, bytes_, flight_.mapping.type, peer, comm_, to_.stream));
+  }
+  // The group must be ended also after an error: NCCL counts.
+  int End() {
+    const int ended = calls_.group_end();
+    return result_ == kOk ? ended : result_;
+  }
+
+ private:
+  void Note(int result) {
+    if (result != kInProgress) result_ = result;
+  }
+
+  const Flight& flight_;
+  const Destination& to_;
+  const NcclTable& calls_;
+  const Handle comm_;
+  int result_;
+  size_t bytes_;
+};
+
+int SubmitGrouped(const Flight& flight, const Destination& to, const NcclTable& calls,
+                  Handle comm) {
+  Group group(flight, to, calls, comm);
+  const int root = flight.operation.peer;
+  const OperationKind kind = flight.operation.kind;
+  for (int peer = 0; peer < to.rank_count; ++peer) {
+    if (kind == OperationKind::kAllToAll || (kind == OperationKind::kScatter && to.rank == root)) {
+      group.Send(peer, peer);
+    }
+    if (kind == OperationKind::kAllToAll || (kind == OperationKind::kGather && to.rank == root)) {
+      group.Recv(peer, peer);
+    }
+  }
+  if (kind == OperationKind::kGather) group.Send(root, 0);
+  if (kind == OperationKind::kScatter) group.Recv(root, 0);
+  return group.End();
+}
+
+}  // namespace
+
+absl::string_view CallOf(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kReduce:
+      return "ncclReduce";
+    case OperationKind::kReduceScatter:
+      return "ncclReduceScatter";
+    case OperationKind::kAllGather:
+      return "ncclAllGather";
+    case OperationKind::kBroadcast:
+      return "ncclBroadcast";
+    case OperationKind::kSend:
+      return "ncclSend";
+    case OperationKind::kRecv:
+      return "ncclRecv";
+    case OperationKind::kBarrier:
+    case OperationKind::kAllReduce:
+      return "ncclAllReduce";
+    default:
+      return "ncclGroupEnd";
+  }
+}
+
+int Submit(const Flight& flight, const Destination& to, const NcclTable& calls, Handle comm) {
+  const auto [type, per_element, op] = flight.mapping;
+  const size_t count = flight.operation.count * per_element;
+  const std::byte* source = flight.memory.source;
+  std::byte* target = flight.memory.target;
+  switch (flight.operation.kind) {
+    case OperationKind::kBarrier:
+      return calls.all_reduce(to.scratch, to.scratch, 1, Type::kInt32, Op::kSum, comm, to.stream);
+    case OperationKind::kAllReduce:
+      return calls.all_reduce(source, target, count, type, op, comm, to.stream);
+    case OperationKind::kReduce:
+      return calls.reduce(source, target, count, type, op, flight.operation.peer, comm, to.stream);
+    case OperationKind::kReduceScatter:
+      return calls.reduce_scatter(source, target, count, type, op, comm, to.stream);
+    case OperationKind::kAllGather:
+      return calls.all_gather(source, target, count, type, comm, to.stream);
+    case OperationKind::kBroadcast:
+      return calls.broadcast(target, target, count, type, flight.operation.peer, comm, to.stream);
+    case OperationKind::kSend:
+      return calls.send(source, count, type, to.peer, comm, to.stream);
+    case OperationKind::kRecv:
+      return calls.recv(target, count, type, to.peer, comm, to.stream);
+    default:
+      return SubmitGrouped(flight, to, calls, comm);
+  }
+}
+
+}  // namespace pelton::nccl

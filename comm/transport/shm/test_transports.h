@@ -1,0 +1,17 @@
+// A world of shm transports whose ranks are threads of one test.
+#ifndef PELTON_COMM_TRANSPORT_SHM_TEST_TRANSPORTS_H_
+#define PELTON_COMM_TRANSPORT_SHM_TEST_TRANSPORTS_H_
+
+#include <memory>
+#include <vector>
+
+#include "comm/transport/transport.h"
+
+namespace pelton::shm {
+
+// By rank. Blocks: until all have met.
+std::vector<std::unique_ptr<Transport>> MakeTestTransports(WorldSize world_size);
+
+}  // namespace pelton::shm
+
+#endif  // PELTON_COMM_TRANSPORT_SHM_TEST_TRANSPORTS_H_

@@ -1,0 +1,82 @@
+// How the ranks of a UCX transport speak while they open communicators, and when one of these ends.
+#ifndef PELTON_COMM_TRANSPORT_UCX_CONTROL_H_
+#define PELTON_COMM_TRANSPORT_UCX_CONTROL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/transport/transport.h"
+#include "comm/transport/ucx/members.h"
+#include "comm/transport/ucx/worker.h"
+#include "core/base/sync.h"
+
+namespace pelton::ucx {
+
+// A worker beside those of the communicators, to every rank of the world. Nobody progresses it but
+// who needs it: ranks that open, and ranks that suspect a peer.
+// Threads: any. Owns: the worker, and the messages that nobody has asked for.
+class Control final : public Receiver {
+ public:
+  // Exchanges the workers' addresses over the bootstrap and connects to every rank, so that nobody
+  // needs to be let in later; collective over the world. Blocks: until
+  // `options.deadline`. Errors: Unauthenticated: names a rank that does not hold the job's token.
+  static absl::StatusOr<std::unique_ptr<Control>> Make(const Context& context,
+                                                       const TransportOptions& options);
+  ~Control() override;
+
+  // The values of all members of `members`, by member; collective over them. Blocks: until
+  // `deadline`. Errors: DeadlineExceeded: names the missing ranks; Unavailable: names a lost one.
+  absl::StatusOr<std::vector<std::string>> Exchange(const Members& members,
+                                                    const std::string& value, absl::Time deadline);
+
+  // The hosts of the world's ranks, in network order: who may knock at a worker's door.
+  const std::set<uint32_t>& hosts() const { return hosts_; }
+
+  // Tells the others that this rank has aborted their communicator. Blocks: never for long.
+  void TellAbort(const Members& members, const absl::Status& reason, uint8_t flags);
+  // What a member has told of this communicator: its abort, or that its connection is gone. OK:
+  // nothing. Blocks: never.
+  absl::Status NewsOf(const Members& members);
+
+  bool Receive(const Header& header, const Payload& payload) override;
+  void Lose(int peer, const absl::Status& why) override;
+
+ private:
+  // Communicator, generation, rank.
+  using Key = std::tuple<uint32_t, uint32_t, int>;
+
+  explicit Control(const TransportOptions& options);
+  absl::Status Start(const Context& context, const TransportOptions& options);
+  absl::Status Admit(int rank, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Connect(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerTo(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SendValue(const Members& members, const std::string& value)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Missing(const Members& members) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<std::string> TakeValues(const Members& members, const std::string& own)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string job_token_;
+  std::set<uint32_t> hosts_;  // immutable after Start
+  const Members world_;       // of all ranks; its keys are the control messages'
+  Mutex mutex_;
+  std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Status> losses_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> unanswered_ ABSL_GUARDED_BY(mutex_);  // values of ours, by rank
+  std::map<Key, std::deque<std::string>> values_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, absl::Status> aborts_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Worker> worker_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pelton::ucx
+
+#endif  // PELTON_COMM_TRANSPORT_UCX_CONTROL_H_

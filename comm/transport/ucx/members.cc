@@ -1,0 +1,31 @@
+#include "comm/transport/ucx/members.h"
+
+#include <utility>
+
+namespace pelton::ucx {
+
+Members::Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank)
+    : id_(id), group_(std::move(group)), rank_(rank) {
+  for (int32_t i = 0; i < group_.size().value(); ++i) {
+    const Rank peer(i);
+    outgoing_.push_back(DeriveKey(job_token, {id_, group_.generation, rank_, peer}));
+    incoming_.push_back(DeriveKey(job_token, {id_, group_.generation, peer, rank_}));
+  }
+}
+
+Header Members::MakeHeader(MessageType type, int peer) const {
+  Header header;
+  header.key = outgoing_[static_cast<size_t>(peer)];
+  header.type = type;
+  header.source = static_cast<uint32_t>(rank_.value());
+  header.operation.communicator = id_;
+  header.operation.generation = group_.generation;
+  return header;
+}
+
+bool Members::IsGenuine(const Header& header) const {
+  return header.source < incoming_.size() && SameKey(header.key, incoming_[header.source]) &&
+         header.source != static_cast<uint32_t>(rank_.value());
+}
+
+}  // namespace pelton::ucx

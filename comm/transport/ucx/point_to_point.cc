@@ -1,0 +1,265 @@
+#include "comm/transport/ucx/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/status.h"
+
+namespace pelton::ucx {
+namespace {
+
+uint64_t BytesOf(const Operation& operation) { return operation.count * SizeOf(operation.dtype); }
+
+}  // namespace
+
+PointToPoint::PointToPoint(const Members& members, Worker& worker)
+    : members_(members), worker_(worker), peers_(static_cast<size_t>(members.size())) {
+  for (Record& record : records_) record.owner = this;
+}
+
+absl::StatusOr<uint64_t> PointToPoint::Start(const Operation& operation, std::byte* memory) {
+  const uint64_t ticket = next_ticket_;
+  Record& record = records_[ticket % kRecords];
+  record.ticket = ticket;
+  record.memory = memory;
+  record.is_answered = false;
+  record.status = absl::OkStatus();
+  record.header = members_.MakeHeader(MessageType::kData, operation.peer);
+  record.header.ticket = ticket;
+  record.header.operation = operation;
+  const bool sends = operation.kind == OperationKind::kSend;
+  record.stage = sends ? Stage::kSending : Stage::kPosted;
+  ++next_ticket_;
+  ++in_flight_;
+  ++events_;
+  RETURN_IF_ERROR(sends ? StartSend(record) : StartReceive(record));
+  return ticket;
+}
+
+absl::Status PointToPoint::StartSend(Record& record) {
+  const int destination = record.header.operation.peer;
+  Peer& peer = peers_[static_cast<size_t>(destination)];
+  const uint64_t size_bytes = BytesOf(record.header.operation);
+  record.header.operation.sequence = ++peer.sent;
+  const bool is_rendezvous = size_bytes > kEagerBytes;
+  if (!is_rendezvous) {
+    const bool has_room =
+        peer.untaken_messages < kWindowMessages && peer.untaken_bytes + size_bytes <= kWindowBytes;
+    if (has_room) {
+      ++peer.untaken_messages;
+      peer.untaken_bytes += size_bytes;
+    } else {
+      record.header.flags = kNeedsAck;
+    }
+  }
+  ASSIGN_OR_RETURN(
+      const bool done,
+      worker_.Send(destination, {&record.header, record.memory, size_bytes, is_rendezvous, &record},
+                   &PointToPoint::OnSent));
+  if (done) Sent(record, UCS_OK);
+  return absl::OkStatus();
+}
+
+absl::Status PointToPoint::StartReceive(Record& record) {
+  Peer& peer = peers_[static_cast<size_t>(record.header.operation.peer)];
+  const auto found = std::find_if(
+      peer.arrivals.begin(), peer.arrivals.end(),
+      [&](const Arrival& a) { return a.header.operation.tag == record.header.operation.tag; });
+  if (found == peer.arrivals.end()) {
+    peer.posted.push_back(&record);
+    return absl::OkStatus();
+  }
+  const Arrival arrival = *found;
+  peer.arrivals.erase(found);
+  const bool is_kept = arrival.payload.is_rendezvous || arrival.payload.size_bytes > 0;
+  if (!Meet(record, arrival) && is_kept) worker_.Release(arrival.payload);
+  return failure_;
+}
+
+bool PointToPoint::IsValid(const Header& header, const Payload& payload) {
+  const Operation& send = header.operation;
+  const Rank source(static_cast<int32_t>(header.source));
+  return send.kind == OperationKind::kSend && send.peer == members_.rank() &&
+         CheckOperation(send, source, members_.world_size()).ok() &&
+         BytesOf(send) == payload.size_bytes && send.sequence == peers_[header.source].received + 1;
+}
+
+bool PointToPoint::Arrive(const Header& header, const Payload& payload) {
+  if (!IsValid(header, payload)) return false;
+  Peer& peer = peers_[header.source];
+  ++peer.received;
+  ++events_;
+  const Arrival arrival{header, payload};
+  const auto found = std::find_if(
+      peer.posted.begin(), peer.posted.end(),
+      [&](const Record* posted) { return posted->header.operation.tag == header.operation.tag; });
+  if (found == peer.posted.end()) {
+    peer.arrivals.push_back(arrival);
+    return true;
+  }
+  Record& record = **found;
+  peer.posted.erase(found);
+  return Meet(record, arrival);
+}
+
+bool PointToPoint::Meet(Record& record, const Arrival& arrival) {
+  const Rank source(static_cast<int32_t>(arrival.header.source));
+  const std::string difference = DifferenceOfPair(arrival.header.operation, source,
+                                                  record.header.operation, Rank(members_.rank()));
+  if (!difference.empty()) {
+    Refuse(arrival.header, record.header.operation);
+    if (!arrival.payload.is_rendezvous) Settle(arrival.header);
+    Finish(record, absl::InvalidArgumentError(
+                       absl::StrCat(Describe(record.header.operation), ": ", difference)));
+    return false;
+  }
+  if (arrival.payload.is_rendezvous) {
+    record.stage = Stage::kPulling;
+    const absl::StatusOr<bool> done =
+        worker_.Pull(arrival.payload, record.memory, &PointToPoint::OnPulled, &record);
+    if (!done.ok()) failure_ = done.status();
+    if (done.ok() && *done) Finish(record, absl::OkStatus());
+    return true;
+  }
+  if (arrival.payload.size_bytes > 0) {
+    std::memcpy(record.memory, arrival.payload.data, arrival.payload.size_bytes);
+  }
+  Settle(arrival.header);
+  Finish(record, absl::OkStatus());
+  return false;
+}
+
+// Says that a short message was taken: at once where the sender waits for it, else in batches.
+void PointToPoint::Settle(const Header& send) {
+  const auto source = static_cast<int>(send.source);
+  if ((send.flags & kNeedsAck) != 0) {
+    Header ack = members_.MakeHeader(MessageType::kAck, source);
+    ack.ticket = send.ticket;
+    worker_.Post(source, ack);
+    return;
+  }
+  Peer& peer = peers_[send.source];
+  ++peer.owed_messages;
+  peer.owed_bytes += BytesOf(send.operation);
+  if (peer.owed_messages < kWindowMessages / 2 && peer.owed_bytes < kWindowBytes / 2) return;
+  Header credit = members_.MakeHeader(MessageType::kCredit, source);
+  credit.operation.count = peer.owed_messages;
+  credit.operation.sequence = peer.owed_bytes;
+  peer.owed_messages = peer.owed_bytes = 0;
+  worker_.Post(source, credit);
+}
+
+void PointToPoint::Refuse(const Header& send, const Operation& receive) {
+  const auto source = static_cast<int>(send.source);
+  Header refusal = members_.MakeHeader(MessageType::kRefusal, source);
+  refusal.ticket = send.ticket;
+  refusal.operation = receive;
+  worker_.Post(source, refusal);
+}
+
+void PointToPoint::Answer(const Header& header) {
+  ++events_;
+  if (header.type == MessageType::kCredit) {
+    Peer& peer = peers_[header.source];
+    peer.untaken_messages -= std::min(peer.untaken_messages, header.operation.count);
+    peer.untaken_bytes -= std::min(peer.untaken_bytes, header.operation.sequence);
+    return;
+  }
+  Record& record = records_[header.ticket % kRecords];
+  const Operation& send = record.header.operation;
+  const bool is_waiting = record.stage == Stage::kSending || record.stage == Stage::kAwaitingAck;
+  if (record.ticket != header.ticket || !is_waiting ||
+      send.peer != static_cast<int32_t>(header.source)) {
+    return;  // of a short send that was done when UCX had it
+  }
+  if (header.type == MessageType::kRefusal) {
+    const Rank peer(send.peer);
+    if (!CheckOperation(header.operation, peer, members_.world_size()).ok()) return;
+    record.status = absl::InvalidArgumentError(
+        absl::StrCat(Describe(send), ": ",
+                     DifferenceOfPair(send, Rank(members_.rank()), header.operation, peer)));
+  }
+  record.is_answered = true;
+  if (record.stage == Stage::kAwaitingAck) Finish(record, record.status);
+}
+
+void PointToPoint::Sent(Record& record, ucs_status_t status) {
+  if (record.stage != Stage::kSending) return;
+  if (status != UCS_OK) {
+    failure_ = ToStatus(status, "sending");
+  } else if (record.is_answered || (record.header.flags & kNeedsAck) == 0) {
+    Finish(record, record.status);
+  } else {
+    record.stage = Stage::kAwaitingAck;
+  }
+}
+
+void PointToPoint::OnSent(void* request, ucs_status_t status, void* record) {
+  Record& sent = *static_cast<Record*>(record);
+  sent.owner->Sent(sent, status);
+  ucp_request_free(request);
+}
+
+void PointToPoint::OnPulled(void* request, ucs_status_t status, size_t, void* record) {
+  Record& pulled = *static_cast<Record*>(record);
+  if (status == UCS_OK) {
+    pulled.owner->Finish(pulled, absl::OkStatus());
+  } else {
+    pulled.owner->failure_ = ToStatus(status, "receiving");
+  }
+  ucp_request_free(request);
+}
+
+void PointToPoint::Finish(Record& record, const absl::Status& status) {
+  record.stage = Stage::kDone;
+  record.status = status;
+  --in_flight_;
+  ++events_;
+}
+
+OperationRunner::State PointToPoint::Query(uint64_t ticket) const {
+  const Record& record = records_[ticket % kRecords];
+  if (ticket == 0 || record.ticket != ticket) {
+    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", ticket,
+                                                          " is not one of the last ", kRecords))};
+  }
+  if (record.stage != Stage::kDone) return {};
+  return {true, record.status};
+}
+
+int PointToPoint::oldest_peer() const {
+  const Record* oldest = nullptr;
+  for (const Record& record : records_) {
+    if (record.stage == Stage::kDone) continue;
+    if (oldest == nullptr || record.ticket < oldest->ticket) oldest = &record;
+  }
+  return oldest != nullptr ? oldest->header.operation.peer : kNoPeer;
+}
+
+bool PointToPoint::Needs(int peer) const {
+  return std::any_of(records_.begin(), records_.end(), [peer](const Record& record) {
+    return record.stage != Stage::kDone && record.header.operation.peer == peer;
+  });
+}
+
+void PointToPoint::DropArrivals() {
+  for (Peer& peer : peers_) {
+    for (const Arrival& arrival : peer.arrivals) {
+      if (arrival.payload.is_rendezvous || arrival.payload.size_bytes > 0) {
+        worker_.Release(arrival.payload);
+      }
+    }
+    peer.arrivals.clear();
+    peer.posted.clear();
+  }
+}
+
+void PointToPoint::Cancel(const absl::Status& reason) {
+  for (Record& record : records_) {
+    if (record.stage != Stage::kDone) Finish(record, reason);
+  }
+}
+
+}  // namespace pelton::ucx

@@ -1,0 +1,292 @@
+// Sends and receives between ranks that are threads, over loopback.
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/transport/ucx/test_ranks.h"
+#include "core/base/limits.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton::ucx {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+std::string TextOf(const absl::Status& status) { return std::string(status.message()); }
+
+// Threads: one. Owns: a world with a communicator (id 1) of all ranks.
+class World {
+ public:
+  explicit World(int32_t size) : transports_(MakeRanks(WorldSize(size))) {
+    communicators_.resize(transports_.size());
+    RunTransports([&](Transport& transport, size_t rank) {
+      auto opened = transport.Open(CommunicatorId(1), Group::World(WorldSize(size)), Soon());
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      communicators_[rank] = *std::move(opened);
+    });
+  }
+  ~World() {
+    RunTransports([&](Transport&, size_t rank) {
+      communicators_[rank].reset();
+      transports_[rank].reset();
+    });
+  }
+
+  void RunTransports(absl::FunctionRef<void(Transport&, size_t)> body) {
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < transports_.size(); ++rank) {
+      threads.emplace_back([&, rank] { body(*transports_[rank], rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void Run(absl::FunctionRef<void(Communicator&)> body) {
+    RunTransports([&](Transport&, size_t rank) { body(*communicators_[rank]); });
+  }
+  std::unique_ptr<Communicator>& communicator(size_t rank) { return communicators_[rank]; }
+
+ private:
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+Tensor TensorOf(std::vector<int32_t>& values) {
+  return {values.data(), values.size(), DType::kInt32};
+}
+
+absl::Status Finish(Communicator& communicator, const absl::StatusOr<Completion>& completion,
+                    absl::Time deadline = Soon()) {
+  return completion.ok() ? Await(communicator, *completion, deadline) : completion.status();
+}
+
+std::vector<int32_t> Pattern(size_t count, int32_t seed) {
+  std::vector<int32_t> values(count);
+  std::iota(values.begin(), values.end(), seed);
+  return values;
+}
+
+// Both ranks launch their send before their receive.
+TEST(UcxPointToPointTest, ExchangesOfAllSizesArrive) {
+  World world(2);
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    for (const size_t count : {0, 1, 2, 31, 1000, 2047, 2048, 2049, 16384, 1 << 18, 5'000'001}) {
+      std::vector<int32_t> out = Pattern(count, rank);
+      std::vector<int32_t> in(count, -1);
+      const auto send = Send(communicator, TensorOf(out), Rank(1 - rank));
+      const auto recv = Recv(communicator, TensorOf(in), Rank(1 - rank));
+      EXPECT_EQ(Finish(communicator, send), absl::OkStatus());
+      EXPECT_EQ(Finish(communicator, recv), absl::OkStatus());
+      EXPECT_EQ(in, Pattern(count, 1 - rank)) << count;
+    }
+    EXPECT_FALSE(communicator.Progress());
+  });
+}
+
+// Rank 1 asks for the tags in another order than rank 0 sends them; sizes below and above the
+// rendezvous threshold and far more messages than the window holds.
+TEST(UcxPointToPointTest, TagsMatchIndependentlyAndInOrderInside) {
+  World world(2);
+  world.Run([](Communicator& communicator) {
+    constexpr int kTags = 5;
+    constexpr int kPerTag = 50;
+    const bool sends = communicator.rank() == Rank(0);
+    std::vector<std::vector<int32_t>> buffers(kTags * kPerTag);
+    std::vector<absl::StatusOr<Completion>> completions;
+    for (int i = 0; i < kTags * kPerTag; ++i) {
+      const int tag = sends ? i % kTags : kTags - 1 - i / kPerTag;
+      const int turn = sends ? i / kTags : i % kPerTag;
+      const size_t count = tag == 3 ? 5000 : 100;
+      const int32_t seed = 1000 * tag + turn;
+      buffers[static_cast<size_t>(i)] = sends ? Pattern(count, seed) : std::vector<int32_t>(count);
+      const Tensor tensor = TensorOf(buffers[static_cast<size_t>(i)]);
+      completions.push_back(sends ? Send(communicator, tensor, Rank(1), tag)
+                                  : Recv(communicator, tensor, Rank(0), tag));
+    }
+    for (size_t i = 0; i < completions.size(); ++i) {
+      ASSERT_EQ(Finish(communicator, completions[i]), absl::OkStatus());
+      if (sends) continue;
+      const int32_t tag = kTags - 1 - static_cast<int32_t>(i) / kPerTag;
+      const int32_t turn = static_cast<int32_t>(i) % kPerTag;
+      EXPECT_EQ(buffers[i], Pattern(buffers[i].size(), 1000 * tag + turn)) << i;
+    }
+  });
+}
+
+// A sender that is far ahead is held back: what waits at the receiver is bounded.
+TEST(UcxPointToPointTest, ASenderThatIsFarAheadIsHeldBack) {
+  World world(2);
+  std::vector<int32_t> value = {7};
+  world.Run([&](Communicator& communicator) {
+    if (communicator.rank() == Rank(1)) return;
+    HostStream stream;
+    size_t launched = 0;
+    while (Send(communicator, TensorOf(value), Rank(1)).ok()) ASSERT_LT(++launched, 100'000u);
+    EXPECT_LE(launched, limits::kMaxOperationsInFlight + 128);
+    EXPECT_GE(launched, limits::kMaxOperationsInFlight);
+    value[0] = static_cast<int32_t>(launched);
+  });
+  const int32_t launched = value[0];
+  world.Run([&](Communicator& communicator) {
+    if (communicator.rank() == Rank(0)) {
+      const Completion last{static_cast<uint64_t>(launched)};
+      EXPECT_EQ(Await(communicator, last, Soon()), absl::OkStatus());
+      std::vector<int32_t> in(1);
+      EXPECT_EQ(Finish(communicator, Recv(communicator, TensorOf(in), Rank(1))), absl::OkStatus());
+      return;
+    }
+    std::vector<int32_t> in(1);
+    for (int32_t i = 0; i < launched; ++i) {
+      ASSERT_EQ(Finish(communicator, Recv(communicator, TensorOf(in), Rank(0))), absl::OkStatus());
+    }
+    EXPECT_EQ(Finish(communicator, Send(communicator, TensorOf(in), Rank(0))), absl::OkStatus());
+  });
+}
+
+TEST(UcxPointToPointTest, ALongSendAndAReceiveThatDifferFailOnBothRanks) {
+  World world(2);
+  world.Run([](Communicator& communicator) {
+    const bool sends = communicator.rank() == Rank(0);
+    std::vector<int32_t> values(sends ? 10'000 : 10'001, -1);
+    const absl::Status status =
+        Finish(communicator, sends ? Send(communicator, TensorOf(values), Rank(1))
+                                   : Recv(communicator, TensorOf(values), Rank(0)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(TextOf(status), HasSubstr("count is 10000 on rank 0 and 10001 on rank 1"));
+    EXPECT_EQ(values, std::vector<int32_t>(values.size(), -1));
+    values.assign(5, communicator.rank().value());
+    const auto next = sends ? Send(communicator, TensorOf(values), Rank(1))
+                            : Recv(communicator, TensorOf(values), Rank(0));
+    EXPECT_EQ(Finish(communicator, next), absl::OkStatus());
+    EXPECT_EQ(values, std::vector<int32_t>(5, 0));
+  });
+}
+
+// A short send is done when it has left; the receiver finds the difference.
+TEST(UcxPointToPointTest, AShortSendAndAReceiveThatDifferFailOnTheReceiver) {
+  World world(2);
+  world.Run([](Communicator& communicator) {
+    const bool sends = communicator.rank() == Rank(0);
+    std::vector<int32_t> values(sends ? 4 : 5);
+    const absl::Status status =
+        Finish(communicator, sends ? Send(communicator, TensorOf(values), Rank(1))
+                                   : Recv(communicator, TensorOf(values), Rank(0)));
+    if (sends) return;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(TextOf(status), HasSubstr("count is 4 on rank 0 and 5 on rank 1"));
+  });
+}
+
+TEST(UcxPointToPointTest, CollectivesAreRefusedByName) {
+  World world(2);
+  world.Run([](Communicator& communicator) {
+    const absl::Status status = Barrier(communicator).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(TextOf(status), HasSubstr("barrier"));
+  });
+}
+
+TEST(UcxPointToPointTest, AnAbortReachesParkedPeersWithItsReason) {
+  World world(3);
+  world.Run([](Communicator& communicator) {
+    std::vector<int32_t> values(100'000);
+    if (communicator.rank() == Rank(0)) {
+      communicator.Park(absl::Now() + absl::Milliseconds(50));
+      communicator.Abort(absl::InternalError("the disk is full"));
+      EXPECT_EQ(Send(communicator, TensorOf(values), Rank(1)).status(),
+                absl::InternalError("the disk is full"));
+      return;
+    }
+    const auto recv = Recv(communicator, TensorOf(values), Rank(0));
+    ASSERT_TRUE(recv.ok());
+    const absl::Time begin = absl::Now();
+    while (!communicator.Query(*recv).done && absl::Now() - begin < absl::Seconds(20)) {
+      if (!communicator.Progress()) communicator.Park(begin + absl::Seconds(20));
+    }
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+    EXPECT_EQ(communicator.Query(*recv).status,
+              absl::InternalError("rank 0 aborted: the disk is full"));
+  });
+}
+
+TEST(UcxPointToPointTest, ADeadlineNamesThePeerThatIsMissing) {
+  World world(3);
+  world.Run([](Communicator& communicator) {
+    if (communicator.rank() != Rank(0)) return;
+    std::vector<int32_t> values(3);
+    const auto recv = Recv(communicator, TensorOf(values), Rank(2));
+    EXPECT_THAT(communicator.Missing(), testing::ElementsAre(Rank(2)));
+    const absl::Status status = Finish(communicator, recv, absl::Now() + absl::Milliseconds(100));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(TextOf(status), HasSubstr("waiting for rank(s) 2"));
+  });
+}
+
+// What was sent before the end arrives, and then the peer is known to have left.
+TEST(UcxPointToPointTest, AClosedRanksSendsArriveAndItIsNamedAfterwards) {
+  World world(2);
+  world.Run([&](Communicator& communicator) {
+    if (communicator.rank() == Rank(1)) return;
+    std::vector<int32_t> values = {1, 2, 3};
+    EXPECT_EQ(Finish(communicator, Send(communicator, TensorOf(values), Rank(1))),
+              absl::OkStatus());
+    world.communicator(0).reset();
+  });
+  world.RunTransports([&](Transport&, size_t rank) {
+    if (rank == 0) return;
+    Communicator& communicator = *world.communicator(1);
+    std::vector<int32_t> values(3);
+    EXPECT_EQ(Finish(communicator, Recv(communicator, TensorOf(values), Rank(0))),
+              absl::OkStatus());
+    EXPECT_EQ(values, Pattern(3, 1));
+    const absl::Status status = Finish(communicator, Recv(communicator, TensorOf(values), Rank(0)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(TextOf(status), HasSubstr("rank 0 has left"));
+  });
+}
+
+// A random walk of sends and receives of all sizes among four ranks; every rank plays the same
+// script and takes its own part of it.
+TEST(UcxPointToPointTest, ARandomScriptGivesEveryMessageToItsReceive) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  World world(4);
+  world.Run([seed](Communicator& communicator) {
+    std::mt19937 random(seed);
+    const int32_t rank = communicator.rank().value();
+    for (int batch = 0; batch < 10; ++batch) {
+      std::vector<std::vector<int32_t>> buffers(100);
+      std::vector<std::pair<size_t, Completion>> mine;
+      std::vector<int32_t> seeds(100);
+      for (size_t i = 0; i < 100; ++i) {
+        const auto from = static_cast<int32_t>(random() % 4);
+        const auto to = static_cast<int32_t>((static_cast<uint32_t>(from) + 1 + random() % 3) % 4);
+        const auto tag = static_cast<int32_t>(random() % 3);
+        const size_t count = random() % 10 == 0 ? random() % 200'000 : random() % 3000;
+        seeds[i] = static_cast<int32_t>(random() % 100'000);
+        if (rank != from && rank != to) continue;
+        buffers[i] = rank == from ? Pattern(count, seeds[i]) : std::vector<int32_t>(count, -1);
+        const auto completion = rank == from
+                                    ? Send(communicator, TensorOf(buffers[i]), Rank(to), tag)
+                                    : Recv(communicator, TensorOf(buffers[i]), Rank(from), tag);
+        ASSERT_TRUE(completion.ok()) << completion.status();
+        mine.emplace_back(i, *completion);
+      }
+      for (const auto& [i, completion] : mine) {
+        ASSERT_EQ(Await(communicator, completion, Soon()), absl::OkStatus());
+        EXPECT_EQ(buffers[i], Pattern(buffers[i].size(), seeds[i])) << "batch " << batch;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace pelton::ucx

@@ -1,0 +1,141 @@
+#include "comm/transport/ucx/session.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::ucx {
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Context& context, Members members) {
+  std::unique_ptr<Session> session(new Session(std::move(members)));
+  ASSIGN_OR_RETURN(session->worker_, Worker::Create(context, *session, session->members_.size()));
+  session->point_to_point_ = std::make_unique<PointToPoint>(session->members_, *session->worker_);
+  return session;
+}
+
+Session::Session(Members members)
+    : members_(std::move(members)), peers_(static_cast<size_t>(members_.size())) {
+  Peer& self = peers_[static_cast<size_t>(members_.rank())];
+  self.has_greeted = self.has_answered = self.has_left = true;
+}
+
+// The worker tells the operations of their end.
+Session::~Session() {
+  if (worker_ != nullptr) worker_->Close();
+}
+
+absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Time deadline) {
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    if (peer == members_.rank()) continue;
+    RETURN_IF_ERROR(worker_->Connect(peer, addresses[static_cast<size_t>(peer)]));
+    worker_->Post(peer, members_.MakeHeader(MessageType::kHello, peer));
+  }
+  while (true) {
+    const bool moved = worker_->Progress();
+    const absl::Status missing = Missing();
+    // Not Flush: that may wait for a peer which has left here and does not progress any more.
+    const bool is_done = missing.ok() && worker_->IsPosted();
+    const bool is_over = Clock::Real().Now() >= deadline;
+    if (is_done) return worker_->door().Bar();
+    if ((!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing)))) return missing;
+    if (is_over) return absl::DeadlineExceededError("sending the greetings");
+    if (!moved) sched_yield();
+  }
+}
+
+absl::Status Session::Missing() const {
+  std::vector<int32_t> missing;
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    const Peer& state = peers_[static_cast<size_t>(peer)];
+    if (state.has_greeted && state.has_answered) continue;
+    const int32_t rank = members_.WorldRankOf(peer).value();
+    if (!state.loss.ok()) return Annotate(state.loss, absl::StrCat("rank ", rank, " is lost"));
+    missing.push_back(rank);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not connected"));
+}
+
+void Session::PostAll(const Header& like, const std::string& note) {
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    if (peer == members_.rank() || !LossOf(peer).ok()) continue;
+    Header header = members_.MakeHeader(like.type, peer);
+    header.flags = like.flags;
+    header.operation.count = like.operation.count;
+    worker_->Post(peer, header, note);
+  }
+}
+
+bool Session::SayBye() {
+  if (!std::exchange(has_said_bye_, true)) {
+    PostAll(members_.MakeHeader(MessageType::kBye, members_.rank()));
+  }
+  worker_->Progress();
+  return worker_->Flush();
+}
+
+bool Session::IsOver() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.has_left || !peer.loss.ok(); });
+}
+
+bool Session::Receive(const Header& header, const Payload& payload) {
+  const bool is_note = header.type != MessageType::kData;
+  const bool is_fit = !is_note || (!payload.is_rendezvous && payload.size_bytes <= kMaxNoteBytes);
+  if (!is_fit || !members_.IsGenuine(header)) {
+    ++dropped_;
+    return false;
+  }
+  Peer& peer = peers_[header.source];
+  switch (header.type) {
+    case MessageType::kData: {
+      const uint64_t before = point_to_point_->events();
+      const bool is_kept = point_to_point_->Arrive(header, payload);
+      if (point_to_point_->events() == before) ++dropped_;
+      return is_kept;
+    }
+    case MessageType::kCredit:
+    case MessageType::kAck:
+    case MessageType::kRefusal:
+      point_to_point_->Answer(header);
+      return false;
+    case MessageType::kAbort: {
+      const absl::string_view text(static_cast<const char*>(payload.data), payload.size_bytes);
+      const Rank rank = members_.WorldRankOf(static_cast<int>(header.source));
+      if (aborted_.ok()) aborted_ = DecodeReason(header, text, rank);
+      return false;
+    }
+    case MessageType::kBye:
+      peer.has_left = has_gaps_ = true;
+      return false;
+    case MessageType::kHello:
+      (header.flags == kIsAnswer ? peer.has_answered : peer.has_greeted) = true;
+      if (header.flags != kIsAnswer) Answer(static_cast<int>(header.source));
+      return false;
+    case MessageType::kValue:
+      break;
+  }
+  ++dropped_;
+  return false;
+}
+
+void Session::Answer(int peer) {
+  Header answer = members_.MakeHeader(MessageType::kHello, peer);
+  answer.flags = kIsAnswer;
+  worker_->Post(peer, answer);
+}
+
+void Session::Lose(int peer, const absl::Status& why) {
+  absl::Status& loss = peers_[static_cast<size_t>(peer)].loss;
+  if (loss.ok()) loss = why;
+  has_gaps_ = true;
+}
+
+}  // namespace pelton::ucx

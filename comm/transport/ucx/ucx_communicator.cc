@@ -1,0 +1,250 @@
+#include "comm/transport/ucx/ucx_communicator.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::ucx {
+namespace {
+
+// Looking at a socket costs a system call, which gives the peer time as well.
+constexpr int kSpins = 10;
+// A peer whose connection broke may have aborted and said so on another one.
+constexpr absl::Duration kSuspicion = absl::Milliseconds(300);
+constexpr absl::Duration kSuspicionLook = absl::Milliseconds(5);
+// For the peers to be told, and for what is under way at the end; a dead peer takes neither.
+constexpr absl::Duration kTellTime = absl::Milliseconds(200);
+constexpr absl::Duration kByeTime = absl::Milliseconds(500);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxCommunicator>> UcxCommunicator::Create(
+    std::unique_ptr<Session> session, Control& control, OnClose on_close) {
+  auto communicator = std::make_unique<UcxCommunicator>(std::move(session), control, on_close);
+  communicator->wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (communicator->wake_.is_open()) return communicator;
+  return absl::ResourceExhaustedError(absl::StrCat("ucx: eventfd: ", std::strerror(errno)));
+}
+
+UcxCommunicator::UcxCommunicator(std::unique_ptr<Session> session, Control& control,
+                                 OnClose on_close)
+    : control_(control),
+      on_close_(std::move(on_close)),
+      session_(std::move(session)),
+      members_(session_->members()) {}
+
+UcxCommunicator::~UcxCommunicator() {
+  std::unique_ptr<Session> session;
+  {
+    MutexLock lock(&mutex_);
+    if (!session_->point_to_point().is_idle()) {
+      Throw(absl::CancelledError("closed with operations in flight"), Origin::kHere);
+    }
+    const absl::Time until = Clock::Real().Now() + kByeTime;
+    FinishAbort();
+    while (stage_ == Stage::kOpen && !session_->SayBye() && Clock::Real().Now() < until) {
+    }
+    if (stage_ == Stage::kOpen) session = std::move(session_);
+  }
+  on_close_(this, std::move(session));
+}
+
+int UcxCommunicator::spins() const { return kSpins; }
+
+absl::StatusOr<Completion> UcxCommunicator::Launch(const Operation& operation, Stream& stream) {
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError("stream: this transport works on host memory only");
+  }
+  MutexLock lock(&mutex_);
+  if (is_thrown_.load()) return Reason();
+  RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
+  if (!IsPointToPoint(operation.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", members_.rank(), ": kind: ", NameOf(operation.kind),
+                     " is not one of the UCX transport, which only sends and receives"));
+  }
+  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank(), world_size()));
+  PointToPoint& point_to_point = session_->point_to_point();
+  if (!point_to_point.HasRoom()) {
+    return absl::ResourceExhaustedError(absl::StrCat("rank ", members_.rank(), ": ",
+                                                     limits::kMaxOperationsInFlight,
+                                                     " operations are in flight"));
+  }
+  Operation checked = operation;
+  checked.communicator = members_.id();
+  checked.generation = members_.generation();
+  const absl::StatusOr<uint64_t> ticket = point_to_point.Start(
+      checked, operation.kind == OperationKind::kSend ? memory.source : memory.target);
+  if (!ticket.ok()) {
+    const absl::Status broken =
+        Annotate(ticket.status(),
+                 absl::StrCat("rank ", members_.WorldRankOf(operation.peer).value(), " is lost"));
+    Throw(broken, Origin::kDeath);
+    return Reason();
+  }
+  ProgressLocked();  // shows it to the peer at once
+  return Completion{*ticket};
+}
+
+bool UcxCommunicator::Progress() {
+  MutexLock lock(&mutex_);
+  return ProgressLocked();
+}
+
+bool UcxCommunicator::ProgressLocked() {
+  if (is_thrown_.load()) return AdvanceAbort();
+  PointToPoint& point_to_point = session_->point_to_point();
+  const uint64_t before = point_to_point.events();
+  const bool moved = session_->worker().Progress();
+  Examine();
+  if (is_thrown_.load()) return AdvanceAbort();
+  // UCX also moves for its own sake, which is no news to who waits for nothing.
+  return point_to_point.events() != before || (moved && !point_to_point.is_idle());
+}
+
+void UcxCommunicator::Examine() {
+  if (!session_->aborted().ok()) {
+    Throw(session_->aborted(), Origin::kPeer);
+    return;
+  }
+  for (int peer = 0; session_->HasGaps() && peer < members_.size(); ++peer) {
+    if (!session_->LossOf(peer).ok() || session_->HasLeft(peer)) ExamineLoss(peer);
+  }
+  const absl::Status& failure = session_->point_to_point().failure();
+  if (failure.ok() || is_thrown_.load()) return;
+  if (!suspect_) suspect_ = Clock::Real().Now();
+  // UCX reports the broken connection itself; this is for a transfer that fails alone.
+  if (Clock::Real().Now() - *suspect_ > kSuspicion) Throw(failure, Origin::kHere);
+}
+
+void UcxCommunicator::ExamineLoss(int peer) {
+  const int32_t rank = members_.WorldRankOf(peer).value();
+  if (session_->HasLeft(peer)) {
+    if (peer == members_.rank() || !session_->point_to_point().Needs(peer)) return;
+    Throw(absl::UnavailableError(absl::StrCat("rank ", rank, " has left")), Origin::kDeath);
+    return;
+  }
+  const absl::Time now = Clock::Real().Now();
+  if (!suspect_) suspect_ = now;
+  const absl::Status news = control_.NewsOf(members_);
+  if (!news.ok()) {
+    Throw(news, absl::StartsWith(news.message(), absl::StrCat("rank ", rank, " is lost"))
+                    ? Origin::kDeath
+                    : Origin::kPeer);
+  } else if (now - *suspect_ > kSuspicion) {
+    Throw(Annotate(session_->LossOf(peer), absl::StrCat("rank ", rank, " is lost")),
+          Origin::kDeath);
+  }
+}
+
+void UcxCommunicator::Throw(const absl::Status& reason, Origin origin) {
+  MutexLock lock(&reason_mutex_);
+  if (!reason_.ok()) return;
+  reason_ = reason;
+  origin_ = origin;
+  is_thrown_.store(true);
+}
+
+absl::Status UcxCommunicator::Reason() const {
+  MutexLock lock(&reason_mutex_);
+  return reason_;
+}
+
+void UcxCommunicator::Tell() {
+  stage_ = Stage::kTelling;
+  since_ = Clock::Real().Now();
+  Origin origin;
+  {
+    MutexLock lock(&reason_mutex_);
+    origin = origin_;
+  }
+  if (origin == Origin::kPeer) return;  // the peer tells the others itself
+  const uint8_t flags = origin == Origin::kDeath ? kIsDeath : 0;
+  Header like;
+  like.flags = flags;
+  const std::string text = EncodeReason(Reason(), &like);
+  session_->PostAll(like, text);
+  control_.TellAbort(members_, Reason(), flags);
+}
+
+bool UcxCommunicator::AdvanceAbort() {
+  if (stage_ == Stage::kClosed) return false;
+  if (stage_ == Stage::kOpen) Tell();
+  session_->worker().Progress();
+  const bool is_told = session_->worker().Flush();
+  if (!is_told && Clock::Real().Now() - *since_ < kTellTime) return true;
+  // UCX may still be writing into the receives' memory; without a worker it cannot (OWN-1).
+  session_->point_to_point().DropArrivals();
+  session_->worker().Close();
+  session_->point_to_point().Cancel(Reason());
+  stage_ = Stage::kClosed;
+  return true;
+}
+
+OperationRunner::State UcxCommunicator::Query(Completion completion) {
+  MutexLock lock(&mutex_);
+  State state = session_->point_to_point().Query(completion.ticket);
+  if (!state.done && is_thrown_.load()) {
+    AdvanceAbort();
+    state = session_->point_to_point().Query(completion.ticket);
+  }
+  return state;
+}
+
+void UcxCommunicator::Park(absl::Time until) {
+  pollfd files[2] = {{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  {
+    MutexLock lock(&mutex_);
+    if (ProgressLocked()) return;
+    if (stage_ != Stage::kClosed) {
+      if (!session_->worker().Arm()) return;
+      files[1].fd = session_->worker().descriptor();
+    }
+    if (suspect_) until = std::min(until, Clock::Real().Now() + kSuspicionLook);
+  }
+  const absl::Duration left = std::max(until - Clock::Real().Now(), absl::ZeroDuration());
+  const timespec timeout = absl::ToTimespec(std::min(left, absl::Hours(1)));
+  if (ppoll(files, 2, &timeout, nullptr) > 0 && files[0].revents != 0) {
+    uint64_t count = 0;
+    while (read(wake_.get(), &count, sizeof count) > 0) {
+    }
+  }
+}
+
+void UcxCommunicator::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then the Park ends anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void UcxCommunicator::Abort(const absl::Status& reason) {
+  Throw(reason, Origin::kHere);
+  Wake();
+  // The thread that runs the operations may be elsewhere for long, and whoever awaits them takes
+  // their memory back when this returns. That thread holds the mutex for bounded work only.
+  MutexLock lock(&mutex_);
+  FinishAbort();
+}
+
+void UcxCommunicator::FinishAbort() {
+  while (is_thrown_.load() && stage_ != Stage::kClosed) AdvanceAbort();
+}
+
+std::vector<Rank> UcxCommunicator::Missing() const {
+  MutexLock lock(&mutex_);
+  const int peer = session_->point_to_point().oldest_peer();
+  if (peer == kNoPeer) return {};
+  return {Rank(peer)};
+}
+
+}  // namespace pelton::ucx

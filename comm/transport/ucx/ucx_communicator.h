@@ -1,0 +1,84 @@
+// One rank's end of a group of ranks on different hosts: sends and receives. Collectives are made
+// of these by comm/collectives.
+#ifndef PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_
+#define PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/transport/descriptor.h"
+#include "comm/transport/ucx/control.h"
+#include "comm/transport/ucx/session.h"
+#include "core/base/sync.h"
+
+namespace pelton::ucx {
+
+// Threads and contract: as Communicator. The mutex is there for Abort and Missing: the thread that
+// runs the operations has it to itself, and pays some 20 ns for it. Owns: the session, until it
+// hands that to `on_close`.
+class UcxCommunicator final : public Communicator {
+ public:
+  // Called by the destructor, with the session if peers may still want something of it.
+  using OnClose = std::function<void(UcxCommunicator*, std::unique_ptr<Session>)>;
+
+  static absl::StatusOr<std::unique_ptr<UcxCommunicator>> Create(std::unique_ptr<Session> session,
+                                                                 Control& control,
+                                                                 OnClose on_close);
+  UcxCommunicator(std::unique_ptr<Session> session, Control& control, OnClose on_close);
+  ~UcxCommunicator() override;
+
+  Rank rank() const override { return Rank(members_.rank()); }
+  WorldSize world_size() const override { return members_.world_size(); }
+  CommunicatorId id() const override { return members_.id(); }
+  int spins() const override;
+  // Any memory of this process can be sent.
+  absl::Status Register(const Region&) override { return absl::OkStatus(); }
+  void Deregister(RegionId) override {}
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  void Park(absl::Time until) override;
+  void Wake() override;
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override;
+
+ private:
+  enum class Stage { kOpen, kTelling, kClosed };
+
+  bool ProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AdvanceAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Blocks: for at most a fifth of a second, where a peer does not take the news.
+  void FinishAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Looks whether what happened on the wire ends this communicator.
+  void Examine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExamineLoss(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who the peers hear the reason from, and how they report it.
+  enum class Origin { kHere, kPeer, kDeath };
+  void Throw(const absl::Status& reason, Origin origin);
+  absl::Status Reason() const;
+
+  Control& control_;
+  const OnClose on_close_;
+  Descriptor wake_;
+  mutable Mutex mutex_;
+  std::unique_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
+  const Members& members_;  // the session's
+  Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kOpen;
+  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);    // of telling
+  std::optional<absl::Time> suspect_ ABSL_GUARDED_BY(mutex_);  // since a connection broke
+
+  std::atomic<bool> is_thrown_ = false;
+  mutable Mutex reason_mutex_;  // taken last
+  absl::Status reason_ ABSL_GUARDED_BY(reason_mutex_);
+  Origin origin_ ABSL_GUARDED_BY(reason_mutex_) = Origin::kHere;
+};
+
+}  // namespace pelton::ucx
+
+#endif  // PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_

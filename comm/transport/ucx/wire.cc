@@ -1,0 +1,54 @@
+#include "comm/transport/ucx/wire.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+
+namespace pelton::ucx {
+
+std::string Sign(absl::string_view job_token, absl::string_view text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  const unsigned char* made =
+      HMAC(EVP_sha256(), job_token.data(), static_cast<int>(job_token.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, &size);
+  PELTON_CHECK(made != nullptr) << "HMAC-SHA256 is not to be had";
+  return std::string(reinterpret_cast<const char*>(digest), size);
+}
+
+MessageKey DeriveKey(absl::string_view job_token, const Path& path) {
+  const std::string digest =
+      Sign(job_token,
+           absl::StrCat("pelton ucx path ", path.communicator.value(), " ", path.generation.value(),
+                        " ", path.from.value(), " ", path.to.value()));
+  MessageKey key;
+  std::memcpy(key.data(), digest.data(), key.size());
+  return key;
+}
+
+bool SameKey(const MessageKey& a, const MessageKey& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string EncodeReason(const absl::Status& reason, Header* header) {
+  header->type = MessageType::kAbort;
+  header->operation.count = static_cast<uint64_t>(reason.code());
+  return std::string(reason.message().substr(0, kMaxNoteBytes / 2));
+}
+
+absl::Status DecodeReason(const Header& header, absl::string_view text, Rank source) {
+  constexpr auto kLastCode = static_cast<uint64_t>(absl::StatusCode::kUnauthenticated);
+  const uint64_t code = header.operation.count;
+  const auto known = code >= 1 && code <= kLastCode ? static_cast<absl::StatusCode>(code)
+                                                    : absl::StatusCode::kUnknown;
+  if ((header.flags & kIsDeath) != 0) return absl::Status(known, text);
+  return absl::Status(known, absl::StrCat("rank ", source.value(), " aborted: ", text));
+}
+
+}  // namespace pelton::ucx
