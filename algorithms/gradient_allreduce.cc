@@ -18,8 +18,8 @@ constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat1
 
 // Options:
 //   average       true (default): divide by the world size; false: sum. Integers are always summed.
-//   hierarchical  accepted, so that a script may name it; the exchange is flat until the
-//                 hierarchical composition of communicators exists, with the same results.
+//   hierarchical  accepted, so that a script may name it: a communicator of several hosts composes
+//                 shared memory and the wire in either case (docs/hierarchy.md).
 // Threads: as Algorithm. Owns: its options.
 class GradientAllReduce final : public Algorithm {
  public:

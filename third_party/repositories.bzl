@@ -31,6 +31,31 @@ def _pkg_config_impl(ctx):
         path = (package + "/" if package else "") + "BUILD.bazel"
         ctx.file(path, 'package(default_visibility = ["//visibility:public"])\n' + "".join(rules))
 
+# The linker looks into -L folders first: one that holds archives only makes a program carry them.
+def _static_archives_impl(ctx):
+    pc = _which(ctx, "pkg-config")
+    folders = [_run(ctx, [pc, "--variable=libdir", module]) for module in ctx.attr.modules]
+    for folder in folders:
+        for entry in ctx.path(folder).readdir():
+            for prefix in ctx.attr.prefixes:
+                if entry.basename.startswith(prefix) and entry.basename.endswith(".a"):
+                    ctx.symlink(entry, "archives/" + entry.basename)
+    cxx = _run(ctx, [_which(ctx, "gcc"), "-print-file-name=libstdc++.a"])
+    if cxx.startswith("/"):
+        ctx.symlink(cxx, "archives/libstdc++.a")
+    ctx.file("BUILD.bazel", """cc_library(
+    name = "prefer_archives",
+    linkopts = ["-L{}"],
+    visibility = ["//visibility:public"],
+)
+""".format(ctx.path("archives")))
+
+static_archives_repository = repository_rule(
+    implementation = _static_archives_impl,
+    attrs = {"modules": attr.string_list(), "prefixes": attr.string_list()},
+    local = True,
+)
+
 pkg_config_repository = repository_rule(
     implementation = _pkg_config_impl,
     attrs = {"targets": attr.string_dict(), "tools": attr.string_list()},

@@ -6,7 +6,7 @@ need no change on a machine that fetches them from the network.
 
 load("//third_party:absl.bzl", "ABSL_TARGETS")
 load("//third_party:optional_library.bzl", "optional_library_repository")
-load("//third_party:repositories.bzl", "cuda_repository", "pkg_config_repository", "python_torch_repository")
+load("//third_party:repositories.bzl", "cuda_repository", "pkg_config_repository", "python_torch_repository", "static_archives_repository")
 
 def pelton_dependencies(root = ""):
     """Declares the external repositories.
@@ -39,8 +39,11 @@ def pelton_dependencies(root = ""):
         targets = {"//:benchmark": "benchmark", "//:benchmark_main": "benchmark_main benchmark"},
     )
     pkg_config_repository(name = "com_google_highway", targets = {"//:hwy": "libhwy"})
+    pkg_config_repository(name = "openssl", targets = {"//:crypto": "libcrypto"})
+    pkg_config_repository(name = "org_openucx_ucx", targets = {"//:ucx": "ucx"})
     python_torch_repository(name = "local_python")
     cuda_repository(name = "local_cuda")
+    static_archives_repository(name = "static_archives", modules = ["absl_base"], prefixes = ["libabsl_"])
     optional_library_repository(
         name = "local_caf",
         define = "PELTON_HAS_CAF=1",

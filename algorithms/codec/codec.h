@@ -1,0 +1,80 @@
+// A codec makes a flat tensor smaller for the wire, and turns the bytes back into a tensor.
+#ifndef PELTON_ALGORITHMS_CODEC_CODEC_H_
+#define PELTON_ALGORITHMS_CODEC_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/memory/dtype.h"
+#include "core/registry/registry.h"
+
+namespace pelton {
+
+// Options by name, as text: "block" -> "256".
+using CodecOptions = std::map<std::string, std::string>;
+
+// How far a decoded element is from what was encoded, at most; x is the largest magnitude of the
+// tensor, all of it finite. What rounding to a narrower dtype adds comes on top.
+struct ErrorBound {
+  double of_largest;  // times x
+  double absolute;
+};
+
+// One file algorithms/codec/<name>.cc implements it and registers it by name, with its format, the
+// bytes it makes and the error bound in its header comment; codec/reference.h holds the scalar
+// oracle that it equals bit by bit.
+// Threads: any, once configured: the methods are const and keep nothing. Owns: its options.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  // Errors: InvalidArgument: an unknown option or a value that does not fit, named with those that
+  // do.
+  virtual absl::Status Configure(const CodecOptions& options) = 0;
+  // Whether it encodes tensors of `dtype`.
+  virtual bool Takes(DType dtype) const = 0;
+  // Size of one encoded chunk; a multiple of 32, and the same for all contents. Units: bytes.
+  virtual uint64_t EncodedBytes(uint64_t count, DType dtype) const = 0;
+  // Whether what it drops is so much that the sender must add it to its next message (error
+  // feedback) for training to converge.
+  virtual bool NeedsErrorFeedback() const { return false; }
+  virtual ErrorBound Bound() const = 0;
+
+  // Elements are taken as float32. An overflow stays visible: where the source has NaN or an
+  // infinity, or float32 overflows, so does what is decoded; each codec says how much of it.
+  // Shape: source [count], encoded [EncodedBytes(count, dtype)] at a multiple of 32; every byte of
+  // it is written, so that equal tensors give equal messages. Nothing overlaps. The tensors need
+  // not be aligned.
+  virtual void Encode(const std::byte* source, uint64_t count, DType dtype,
+                      std::byte* encoded) const = 0;
+  // Shape: as Encode. Any bytes of the right size decode to some tensor: what a peer sends can
+  // neither be read past nor written past.
+  virtual void Decode(const std::byte* encoded, uint64_t count, DType dtype,
+                      std::byte* target) const = 0;
+};
+
+using CodecFactory = std::unique_ptr<Codec> (*)();
+using CodecRegistry = Registry<CodecFactory>;
+
+// The error that answers an option that a codec does not know; `known` lists those it does.
+absl::Status UnknownCodecOption(const std::string& option, const std::string& known);
+
+// The codec `name`, configured. Errors: NotFound: lists the names there are; Configure's.
+absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(const std::string& name,
+                                                 const CodecOptions& options);
+
+}  // namespace pelton
+
+// One line beside a codec's code: REGISTER_CODEC(name, "summary", Class);
+#define REGISTER_CODEC(name, summary, type)                           \
+  static const bool pelton_registered_codec_##name [[maybe_unused]] = \
+      ::pelton::CodecRegistry::Get().Register(                        \
+          #name, summary,                                             \
+          []() -> std::unique_ptr<::pelton::Codec> { return std::make_unique<type>(); })
+
+#endif  // PELTON_ALGORITHMS_CODEC_CODEC_H_

@@ -1,0 +1,96 @@
+#include "algorithms/codec/error_feedback.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "algorithms/codec/reference.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// A sender with its residual.
+class Sender {
+ public:
+  Sender(const std::string& name, uint64_t count, DType dtype)
+      : codec_(*MakeCodec(name, {})),
+        count_(count),
+        dtype_(dtype),
+        residual_(count * SizeOf(dtype)),
+        decoded_(residual_.size()),
+        memory_(codec_->EncodedBytes(count, dtype) + 32) {}
+
+  // What peers get of it.
+  std::vector<float> Send(const std::vector<float>& elements) {
+    const Bytes source = codec::ElementsOfFloats(elements, dtype_);
+    void* encoded = memory_.data();
+    size_t space = memory_.size();
+    std::align(32, memory_.size() - 32, encoded, space);
+    EncodeWithFeedback(*codec_, source.data(), count_, dtype_, residual_.data(),
+                       static_cast<std::byte*>(encoded), decoded_.data());
+    return codec::FloatsOfElements(decoded_.data(), count_, dtype_);
+  }
+  std::vector<float> Residual() const {
+    return codec::FloatsOfElements(residual_.data(), count_, dtype_);
+  }
+
+ private:
+  std::unique_ptr<Codec> codec_;
+  uint64_t count_;
+  DType dtype_;
+  Bytes residual_;
+  Bytes decoded_;
+  Bytes memory_;
+};
+
+class ErrorFeedbackTest : public ::testing::TestWithParam<const char*> {};
+
+// What was sent and what is left add up to what was to be sent.
+TEST_P(ErrorFeedbackTest, LosesNothingInTheLongRun) {
+  const uint64_t seed = 20261121;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> gauss(0, 1);
+  for (const uint64_t count : {1, 100, 777}) {
+    Sender sender(GetParam(), count, DType::kFloat32);
+    std::vector<double> wanted(count);
+    std::vector<double> sent(count);
+    for (int step = 0; step < 50; ++step) {
+      std::vector<float> elements(count);
+      for (float& x : elements) x = gauss(random);
+      const std::vector<float> decoded = sender.Send(elements);
+      for (uint64_t i = 0; i < count; ++i) {
+        wanted[i] += elements[i];
+        sent[i] += decoded[i];
+      }
+    }
+    const std::vector<float> residual = sender.Residual();
+    for (uint64_t i = 0; i < count; ++i) EXPECT_NEAR(sent[i] + residual[i], wanted[i], 2e-4) << i;
+  }
+}
+
+TEST_P(ErrorFeedbackTest, ForgetsWhatIsNotFinite) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    Sender sender(GetParam(), 40, dtype);
+    std::vector<float> elements(40, 0.5f);
+    elements[7] = INFINITY;
+    elements[9] = NAN;
+    const std::vector<float> bad = sender.Send(elements);
+    bool is_finite = true;
+    for (const float x : bad) is_finite = is_finite && std::isfinite(x);
+    EXPECT_FALSE(is_finite) << "the message hides an overflow of " << dtype;
+    for (const float x : sender.Residual()) EXPECT_TRUE(std::isfinite(x)) << x;
+    for (const float x : sender.Send(std::vector<float>(40, 0.5f))) EXPECT_TRUE(std::isfinite(x));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, ErrorFeedbackTest,
+                         ::testing::Values("block_uint8", "block_int4", "one_bit", "top_k",
+                                           "min_max_uint8", "float16"));
+
+}  // namespace
+}  // namespace pelton
