@@ -4,14 +4,21 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "backend/route.h"
+#include "backend/watched_communicator.h"
 #include "comm/control/grpc_control.h"
 #include "comm/control/host_identity.h"
+#include "comm/control/key_value.h"
+#include "comm/hierarchy/hierarchical_transport.h"
 #include "core/actor/spawn.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton {
 namespace {
+
+// In the job's key-value store: the number of the communicator that was opened last.
+constexpr char kLastCommunicatorKey[] = "pelton/last_communicator";
 
 std::string Here(const BackendOptions& options) {
   return absl::StrCat("rank ", options.rank.value(), " of job '", options.job, "'");
@@ -33,7 +40,8 @@ absl::Status CheckOptions(const BackendOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std::string& address,
-                                                                      const std::string& token) {
+                                                                      const std::string& token,
+                                                                      const TlsOptions& tls) {
   const size_t colon = address.rfind(':');
   CoordinatorOptions options;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &options.port)) {
@@ -42,6 +50,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std:
   }
   options.interface = address.substr(0, colon);
   options.token = token;
+  options.tls = tls;
   return CoordinatorServer::Start(options);
 }
 
@@ -58,15 +67,19 @@ absl::Status Backend::Join() {
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
   std::string address = options_.coordinator_address;
   if (options_.serves_coordinator) {
-    ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token));
+    ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls));
     address = coordinator_->address();
   }
-  ASSIGN_OR_RETURN(control_, MakeGrpcControl({.address = address, .token = options_.token}));
+  ASSIGN_OR_RETURN(
+      control_,
+      MakeGrpcControl({.address = address, .token = options_.token, .tls = options_.tls}));
   JoinRequest request;
   request.job = options_.job;
   request.rank = options_.rank;
   request.world_size = options_.world_size;
   request.host = HostIdentity::OfThisProcess();
+  absl::StrAppend(&request.host.boot_id, options_.host_label.empty() ? "" : "/",
+                  options_.host_label);
   ASSIGN_OR_RETURN(membership_, control_->Join(request, deadline));
   RETURN_IF_ERROR(Connect(deadline));
   StartRoot();
@@ -85,38 +98,76 @@ void Backend::StartRoot() {
 }
 
 absl::Status Backend::Connect(absl::Time deadline) {
-  for (const Member& member : membership_.members) {
-    if (member.host.SameHost(HostIdentity::OfThisProcess())) {
-      host_ranks_.push_back(member.rank);
-      continue;
-    }
-    return absl::UnimplementedError(
-        absl::StrCat("rank ", member.rank.value(), " is on another host (boot id ",
-                     member.host.boot_id, "): only ranks of one host can be joined yet"));
+  ASSIGN_OR_RETURN(FoundHosts found,
+                   FindHosts({control_.get(), &membership_, rank(), options_.token, deadline}));
+  hosts_ = std::move(found.map);
+  host_warning_ = std::move(found.warning);
+  if (hosts_.is_one_host()) {
+    transport_ = std::move(found.inside);
+    return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const TransportRegistry::Entry entry, TransportRegistry::Get().Find("shm"));
-  TransportOptions transport;
-  transport.rank = options_.rank;
-  transport.world_size = options_.world_size;
-  transport.job_token = options_.token;
-  transport.bootstrap = control_.get();
-  transport.deadline = deadline;
-  ASSIGN_OR_RETURN(transport_, entry.factory(transport));
+  HierarchyOptions hierarchy;
+  hierarchy.rank = rank();
+  hierarchy.host_of = hosts_.host_of;
+  hierarchy.inside = std::move(found.inside);
+  ASSIGN_OR_RETURN(hierarchy.between, ConnectHosts(deadline));
+  transport_ = MakeHierarchicalTransport(std::move(hierarchy));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Backend::Open(const Group& group) {
-  for (Rank member : group.members) {
-    if (member.value() < 0 || member >= Rank(world_size().value())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ranks: ", member.value(), " is not in [0, ", world_size().value(), ")"));
-    }
+absl::StatusOr<std::unique_ptr<Transport>> Backend::ConnectHosts(absl::Time deadline) {
+  const absl::StatusOr<TransportRegistry::Entry> wire =
+      TransportRegistry::Get().Find(options_.wire);
+  if (!wire.ok()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the ranks are on several hosts, this one on that of rank ", hosts_.host_of[rank().value()],
+        ", and this build has no wire between hosts: ", wire.status().message(),
+        host_warning_.empty() ? "" : "; ", host_warning_));
   }
+  TransportOptions options;
+  options.rank = rank();
+  options.world_size = world_size();
+  options.job_token = options_.token;
+  options.bootstrap = control_.get();
+  options.deadline = deadline;
+  options.interface = options_.interface;
+  if (options.interface.empty()) {
+    ASSIGN_OR_RETURN(options.interface, InterfaceTowards(options_.coordinator_address));
+  }
+  return wire->factory(options);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Backend::Open(const Group& group) {
+  RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
   RETURN_IF_ERROR(failure());
-  // Every rank of the world opens the same sequence, so the number names the same communicator
-  // everywhere.
-  const CommunicatorId id(next_communicator_++);
-  return transport_->Open(id, group, Clock::Real().Now() + options_.join_timeout);
+  MutexLock lock(&opening_);
+  const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
+  ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, deadline));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport_->Open(id, group, deadline));
+  auto watched = std::make_unique<WatchedCommunicator>(
+      std::move(opened), [this](Communicator* closing) { Forget(closing); });
+  Watch(watched.get());
+  return watched;
+}
+
+// The first member draws the number. It travels by a gather among the members, not by a key of the
+// store, so that nothing of it remains and the missing are named.
+absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, absl::Time deadline) {
+  AllGatherRequest request{"communicator", "", group.members};
+  if (group.members[0] == rank()) {
+    KeyValueStore store(control_.get());
+    ASSIGN_OR_RETURN(const int64_t number, store.Add(kLastCommunicatorKey, 1, deadline));
+    request.value = absl::StrCat(number);
+  }
+  absl::StatusOr<std::vector<std::string>> drawn = control_->AllGatherAmong(request, deadline);
+  if (!drawn.ok()) return Annotate(drawn.status(), "opening a communicator");
+  uint32_t number = 0;
+  if (!absl::SimpleAtoi(drawn->front(), &number)) {
+    return absl::InternalError(absl::StrCat("rank ", group.members[0].value(),
+                                            " drew no communicator's number: '", drawn->front(),
+                                            "'"));
+  }
+  return CommunicatorId(number);
 }
 
 void Backend::Watch(Communicator* communicator) {
@@ -131,7 +182,7 @@ void Backend::Watch(Communicator* communicator) {
   if (!failed.ok()) communicator->Abort(failed);
 }
 
-void Backend::Unwatch(Communicator* communicator) {
+void Backend::Forget(Communicator* communicator) {
   MutexLock lock(&mutex_);
   watched_.erase(communicator);
 }

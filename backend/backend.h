@@ -11,10 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "backend/hosts.h"
 #include "backend/root.h"
 #include "comm/communicator.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_server.h"
+#include "comm/control/tls_options.h"
 #include "comm/group.h"
 #include "comm/transport/transport.h"
 #include "core/actor/actor_ref.h"
@@ -33,6 +35,10 @@ struct BackendOptions {
   std::string token;                // the job's secret; at least 16 bytes
   std::string coordinator_address;  // "<host>:<port>"
   bool serves_coordinator = false;  // on the address above; for one rank of the job
+  TlsOptions tls;                   // this rank's certificate for the control plane, if it has any
+  std::string wire = "ucx";         // the transport between hosts
+  std::string interface;            // network interface of that wire; "": towards the coordinator
+  std::string host_label;           // ranks with different ones share no memory, wherever they are
   absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
   absl::Duration join_timeout = limits::kDefaultJoinTimeout;
 };
@@ -40,15 +46,17 @@ struct BackendOptions {
 // Serves a job's coordinator at "<host>:<port>"; port 0 takes a free one. Errors: InvalidArgument:
 // `address` is not of that form; those of CoordinatorServer::Start.
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std::string& address,
-                                                                      const std::string& token);
+                                                                      const std::string& token,
+                                                                      const TlsOptions& tls = {});
 
 // Threads: any, unless a method says otherwise. Owns: the control connection, the coordinator if it
 // serves one, and the transports; everything it hands out must go before it does.
 class Backend : private FailureSink {
  public:
-  // Joins the job and connects to every rank. Blocks: until the world is complete, or the join
-  // timeout. Errors: DeadlineExceeded: names the missing ranks; those of Control::Join and of the
-  // transports.
+  // Joins the job and connects to every rank: by shared memory inside a host, by the wire between
+  // hosts. Blocks: until the world is complete, or the join timeout. Errors: DeadlineExceeded:
+  // names the missing ranks; Unimplemented: several hosts, and this build has no such wire; those
+  // of Control::Join and of the transports.
   static absl::StatusOr<std::unique_ptr<Backend>> Start(const BackendOptions& options);
   ~Backend() override;
   Backend(const Backend&) = delete;
@@ -59,19 +67,18 @@ class Backend : private FailureSink {
   WorldSize world_size() const { return options_.world_size; }
   Control& control() { return *control_; }
 
-  // World ranks on this rank's host, ascending, this one included.
-  const std::vector<Rank>& host_ranks() const { return host_ranks_; }
+  const HostMap& hosts() const { return hosts_; }
+  // World ranks on this rank's host, ascending, this one included: those that have proved it.
+  std::vector<Rank> host_ranks() const { return hosts_.RanksWith(rank()); }
+  // Why ranks that seemed to be on this host are not counted to it; "": there are none.
+  const std::string& host_warning() const { return host_warning_; }
 
   // Opens a communicator of its own traffic class; collective over the group, in the same order on
-  // all its ranks. It is aborted when a rank is lost. Blocks: until all have called, or the join
-  // timeout. Errors: InvalidArgument: this rank is not in the group, or a member is not a rank of
-  // the world.
+  // all its ranks, whatever the other ranks do. It is aborted when any rank of the job is lost, and
+  // reaches shared regions. Must be destroyed before the backend. Blocks: until all have called, or
+  // the join timeout, and while another thread opens. Errors: InvalidArgument: what CheckGroup
+  // says; DeadlineExceeded: names the members that have not called; failure().
   absl::StatusOr<std::unique_ptr<Communicator>> Open(const Group& group);
-
-  // Aborts `communicator` when a rank is lost, at once if one is lost already, and makes shared
-  // regions known to its peers. It must be unwatched before it dies.
-  void Watch(Communicator* communicator);
-  void Unwatch(Communicator* communicator);
 
   // Memory that the ranks of this host may reach directly in every operation from now on; it must
   // outlive the backend. Blocks: never for long.
@@ -93,6 +100,13 @@ class Backend : private FailureSink {
   absl::Status Join();
   void StartRoot();
   absl::Status Connect(absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
+  // A number that no other communicator of the job has, the same on all members.
+  absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
+  // Aborts `communicator` when a rank is lost, at once if one is lost already, and makes shared
+  // regions known to its peers, until it is forgotten.
+  void Watch(Communicator* communicator);
+  void Forget(Communicator* communicator);
   // Ends everything that waits; the first reason stays.
   void Fail(const absl::Status& reason) override;
 
@@ -103,8 +117,9 @@ class Backend : private FailureSink {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
   Membership membership_;
-  std::vector<Rank> host_ranks_;
-  uint32_t next_communicator_ = 1;
+  HostMap hosts_;
+  std::string host_warning_;
+  Mutex opening_;  // a transport opens for one thread at a time
 
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

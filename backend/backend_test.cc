@@ -49,16 +49,24 @@ std::vector<absl::Status> RunRanks(int world_size,
   return results;
 }
 
-absl::Status SumOnce(Backend& backend, float mine, float* sum) {
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-      backend.Open(Group::World(backend.world_size()));
-  RETURN_IF_ERROR(communicator.status());
+absl::StatusOr<float> SumOver(Communicator& communicator, float mine) {
   const Tensor tensor{&mine, 1, DType::kFloat32};
-  ASSIGN_OR_RETURN(const Completion done,
-                   AllReduce(**communicator, tensor, tensor, ReduceOp::kSum));
-  RETURN_IF_ERROR(Await(**communicator, done, Soon()));
-  *sum = mine;
+  ASSIGN_OR_RETURN(const Completion done, AllReduce(communicator, tensor, tensor, ReduceOp::kSum));
+  RETURN_IF_ERROR(Await(communicator, done, Soon()));
+  return mine;
+}
+
+absl::Status SumOnce(Backend& backend, float mine, float* sum) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                   backend.Open(Group::World(backend.world_size())));
+  ASSIGN_OR_RETURN(*sum, SumOver(*communicator, mine));
   return absl::OkStatus();
+}
+
+Group GroupOf(const std::vector<int32_t>& ranks) {
+  Group group{{}, Generation(1)};
+  for (int32_t rank : ranks) group.members.emplace_back(rank);
+  return group;
 }
 
 TEST(BackendTest, RanksMeetReduceAndPart) {
@@ -82,7 +90,6 @@ TEST(BackendTest, SharedMemoryIsReachedBeforeAndAfterACommunicatorOpens) {
     backend->Share(*early);
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                      backend->Open(Group::World(backend->world_size())));
-    backend->Watch(communicator.get());
     backend->Share(*late);
     for (Region* region : {early.get(), late.get()}) {
       auto* values = reinterpret_cast<int32_t*>(region->data());
@@ -93,10 +100,159 @@ TEST(BackendTest, SharedMemoryIsReachedBeforeAndAfterACommunicatorOpens) {
       RETURN_IF_ERROR(Await(*communicator, done, Soon()));
       if (values[100000] != 3) return absl::InternalError(absl::StrCat("sum is ", values[100000]));
     }
-    backend->Unwatch(communicator.get());
     return absl::OkStatus();
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+// No rank opens the same sequence as another; each adds 10 to the power of its number.
+TEST(BackendTest, SubGroupsOpenWhateverTheOtherRanksDo) {
+  const std::vector<std::vector<std::vector<int32_t>>> opened = {
+      {{0}, {1, 0}, {0, 2}, {0, 2}, {0, 1, 2}}, {{1, 0}, {0, 1, 2}}, {{0, 2}, {0, 2}, {0, 1, 2}}};
+  const std::vector<absl::Status> results = RunRanks(3, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const float powers[] = {1, 10, 100};
+    std::vector<std::unique_ptr<Communicator>> communicators;
+    for (const auto& ranks : opened[options.rank.value()]) {
+      ASSIGN_OR_RETURN(communicators.emplace_back(), backend->Open(GroupOf(ranks)));
+      float expected = 0;
+      for (int32_t rank : ranks) expected += powers[rank];
+      ASSIGN_OR_RETURN(const float sum,
+                       SumOver(*communicators.back(), powers[options.rank.value()]));
+      if (sum != expected) return absl::InternalError(absl::StrCat("sum is ", sum));
+    }
+    // Who is done need not wait for the others.
+    communicators.clear();
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+// Labels stand for hosts: ranks 0, 1 and 2, 3, 4 share memory, and UCX is between them.
+BackendOptions OnTwoHosts(BackendOptions options) {
+  options.host_label = options.rank < Rank(2) ? "left" : "right";
+  return options;
+}
+
+TEST(BackendTest, RanksOfTwoHostsReduceOverTheWire) {
+  const std::vector<absl::Status> results = RunRanks(5, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(OnTwoHosts(options)));
+    const size_t host_size = options.rank < Rank(2) ? 2 : 3;
+    if (backend->host_ranks().size() != host_size || !backend->host_warning().empty()) {
+      return absl::InternalError("the hosts are not found");
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                     backend->Open(Group::World(backend->world_size())));
+    std::vector<int32_t> values(1 << 20, 1 << options.rank.value());
+    const Tensor tensor{values.data(), values.size(), DType::kInt32};
+    ASSIGN_OR_RETURN(const Completion done,
+                     AllReduce(*communicator, tensor, tensor, ReduceOp::kSum));
+    RETURN_IF_ERROR(Await(*communicator, done, Soon()));
+    for (const int32_t value : values) {
+      if (value != 31) return absl::InternalError(absl::StrCat("sum is ", value));
+    }
+    // One rank on each host, and a host alone.
+    const bool is_first = options.rank == Rank(1) || options.rank == Rank(4);
+    if (is_first || options.rank == Rank(2) || options.rank == Rank(3)) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> pair,
+                       backend->Open(is_first ? GroupOf({4, 1}) : GroupOf({2, 3})));
+      ASSIGN_OR_RETURN(const float sum, SumOver(*pair, 2));
+      if (sum != 4) return absl::InternalError(absl::StrCat("sum is ", sum));
+    }
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, ALostRankEndsTheWaitsOnAllHosts) {
+  const std::vector<absl::Status> results = RunRanks(4, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(OnTwoHosts(options)));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                     backend->Open(Group::World(backend->world_size())));
+    if (options.rank == Rank(3)) {
+      backend->Report(absl::DataLossError("the disk is full"));
+      while (backend->failure().ok() && SumOver(*communicator, 1).ok()) {
+      }
+      return absl::OkStatus();
+    }
+    return SumOver(*communicator, 1).status();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(std::string(results[rank].message()), HasSubstr("the disk is full"));
+  }
+}
+
+TEST(BackendTest, SeveralHostsWithoutAWireAreAnErrorThatSaysSo) {
+  const std::vector<absl::Status> results = RunRanks(2, [](BackendOptions options) {
+    options.host_label = absl::StrCat(options.rank.value());
+    options.wire = "pigeons";
+    return Backend::Start(options).status();
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no wire between hosts: 'pigeons'"));
+  }
+}
+
+TEST(BackendTest, AGroupCanBeOpenedAndDestroyedAgainAndAgain) {
+  const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    for (int round = 0; round < 300; ++round) {
+      float sum = 0;
+      RETURN_IF_ERROR(SumOnce(*backend, 1, &sum));
+      if (sum != 2) return absl::InternalError(absl::StrCat("sum is ", sum));
+    }
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, AMemberThatDoesNotOpenIsNamed) {
+  const std::vector<absl::Status> results = RunRanks(3, [](BackendOptions options) {
+    options.join_timeout = absl::Seconds(2);
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    absl::Status opened;
+    if (options.rank == Rank(0)) opened = backend->Open(GroupOf({2, 0})).status();
+    RETURN_IF_ERROR(Barrier(backend->control(), "end", Soon()));
+    return opened;
+  });
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("opening a communicator"));
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("missing: 2"));
+  EXPECT_TRUE(results[1].ok()) << results[1];
+  EXPECT_TRUE(results[2].ok()) << results[2];
+}
+
+TEST(BackendTest, RefusesAGroupWithoutThisRank) {
+  const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const absl::Status other = backend->Open(GroupOf({1 - options.rank.value()})).status();
+    RETURN_IF_ERROR(Barrier(backend->control(), "end", Soon()));
+    return other;
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not one of its members"));
+  }
+}
+
+// Rank 2 is in no group with those who wait, but its loss is the job's.
+TEST(BackendTest, ALostRankEndsTheWaitsOfGroupsWithoutIt) {
+  const std::vector<absl::Status> results = RunRanks(3, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    if (options.rank == Rank(2)) {
+      backend->Report(absl::DataLossError("the disk is full"));
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, backend->Open(GroupOf({0, 1})));
+    if (options.rank == Rank(0)) return SumOver(*communicator, 1).status();
+    while (backend->failure().ok()) {
+      communicator->Park(Clock::Real().Now() + absl::Milliseconds(20));
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(results[0].ok());
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("the disk is full"));
 }
 
 TEST(BackendTest, ABackendCanBeStartedAgainInOneProcess) {
@@ -147,27 +303,78 @@ std::vector<TensorSpec> Specs(int32_t odd_count) {
   return {{.name = "a", .count = 1000}, {.name = "b", .count = static_cast<uint64_t>(odd_count)}};
 }
 
-absl::Status TrainOneRound(Backend& backend, std::vector<TensorSpec> specs) {
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(Backend& backend, const Group& group,
+                                                 std::vector<TensorSpec> specs) {
   ModelOptions options;
   options.name = "net";
-  options.group = Group::World(backend.world_size());
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Create(backend, options, std::move(specs)));
-  ModelRounds& rounds = model->rounds();
+  options.group = group;
+  return Model::Create(backend, options, std::move(specs));
+}
+
+// Gives the mean of the members' numbers as the second tensor's first element.
+absl::StatusOr<float> MeanOfRanks(Backend& backend, Model& model) {
+  ModelRounds& rounds = model.rounds();
   for (int32_t slot = 0; slot < 2; ++slot) {
     auto* data = reinterpret_cast<float*>(rounds.DataOf(SlotId(slot)));
-    data[0] = 1.0f + backend.rank().value() + 10 * slot;
+    data[0] = static_cast<float>(backend.rank().value());
     RETURN_IF_ERROR(rounds.MarkReady(SlotId(slot)));
   }
   RETURN_IF_ERROR(rounds.EndRound());
   RETURN_IF_ERROR(rounds.WaitRound(Soon()));
-  const float mean = *reinterpret_cast<float*>(rounds.ResultOf(SlotId(1)).data);
-  return mean == 11.5f ? absl::OkStatus() : absl::InternalError(absl::StrCat("mean is ", mean));
+  return *reinterpret_cast<float*>(rounds.ResultOf(SlotId(1)).data);
+}
+
+absl::Status TrainOneRound(Backend& backend, std::vector<TensorSpec> specs) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                   MakeModel(backend, Group::World(backend.world_size()), std::move(specs)));
+  ASSIGN_OR_RETURN(const float mean, MeanOfRanks(backend, *model));
+  return mean == 0.5f ? absl::OkStatus() : absl::InternalError(absl::StrCat("mean is ", mean));
 }
 
 TEST(ModelTest, ARoundAveragesOverTheRanks) {
   const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     return TrainOneRound(*backend, Specs(77));
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+// All are named alike; rank 1 trains two at a time.
+TEST(ModelTest, ModelsOfOverlappingGroupsTrainSideBySide) {
+  const std::vector<absl::Status> results = RunRanks(4, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    std::vector<std::unique_ptr<Model>> models;
+    std::vector<float> expected;
+    for (const std::vector<int32_t>& ranks :
+         {std::vector{0, 1}, std::vector{2, 1}, std::vector{3}}) {
+      const Group group = GroupOf(ranks);
+      if (!group.RankOf(options.rank)) continue;
+      ASSIGN_OR_RETURN(models.emplace_back(), MakeModel(*backend, group, Specs(77)));
+      expected.push_back(static_cast<float>(ranks.front() + ranks.back()) / 2);
+    }
+    for (int round = 0; round < 5; ++round) {
+      for (size_t i = 0; i < models.size(); ++i) {
+        ASSIGN_OR_RETURN(const float mean, MeanOfRanks(*backend, *models[i]));
+        if (mean != expected[i]) return absl::InternalError(absl::StrCat("mean is ", mean));
+      }
+    }
+    models.clear();
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ModelTest, ARoundOnUnequalHostsAveragesOverTheRanks) {
+  const std::vector<absl::Status> results = RunRanks(3, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(OnTwoHosts(options)));
+    ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                     MakeModel(*backend, Group::World(backend->world_size()), Specs(77)));
+    for (int round = 0; round < 3; ++round) {
+      ASSIGN_OR_RETURN(const float mean, MeanOfRanks(*backend, *model));
+      if (mean != 1) return absl::InternalError(absl::StrCat("mean is ", mean));
+    }
+    model.reset();
+    return Barrier(backend->control(), "end", Soon());
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }

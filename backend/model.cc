@@ -12,24 +12,14 @@ namespace pelton {
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
                                                      std::vector<TensorSpec> tensors) {
-  if (options.group.size() != backend.world_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group: has ", options.group.size().value(), " of ", backend.world_size().value(),
-        " ranks; a model can only be wrapped for the whole world yet"));
-  }
+  RETURN_IF_ERROR(CheckGroup(options.group, backend.world_size(), backend.rank()));
   std::unique_ptr<Model> model(new Model(backend));
   ASSIGN_OR_RETURN(model->algorithm_, MakeAlgorithm(options.algorithm, options.algorithm_options));
   ASSIGN_OR_RETURN(Plan plan, model->MakePlan(options, std::move(tensors)));
   RETURN_IF_ERROR(model->AgreeOn(plan, options));
   ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group));
-  backend.Watch(model->communicator_.get());
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
   return model;
-}
-
-Model::~Model() {
-  rounds_.reset();
-  if (communicator_ != nullptr) backend_.Unwatch(communicator_.get());
 }
 
 absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors) {
@@ -45,6 +35,7 @@ absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<Te
 absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
   PlanSummary summary;
   summary.name = options.name;
+  summary.members = options.group.members;
   summary.generation = plan.generation();
   summary.hash = plan.Hash();
   summary.entries = absl::StrSplit(plan.Serialize(), '\n', absl::SkipEmpty());

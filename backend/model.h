@@ -34,13 +34,12 @@ struct ModelOptions {
 class Model {
  public:
   // Plans the buckets of `tensors`, given in registration order, and compares the plan with those
-  // of all ranks. Collective over the group. Blocks: until the ranks agree, or the backend's join
-  // timeout. Errors: NotFound: no such algorithm; InvalidArgument: its options; those of
-  // Plan::Build; FailedPrecondition: names the first tensor that differs between ranks.
+  // of the group's ranks. Collective over the group. Blocks: until they agree, or the backend's
+  // join timeout. Errors: NotFound: no such algorithm; InvalidArgument: its options, or the group;
+  // those of Plan::Build; FailedPrecondition: names the first tensor that differs between ranks.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
                                                        const ModelOptions& options,
                                                        std::vector<TensorSpec> tensors);
-  ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -57,7 +56,7 @@ class Model {
   Backend& backend_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<ModelRounds> rounds_;
+  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicator
 };
 
 }  // namespace pelton

@@ -1,0 +1,58 @@
+// Which ranks of a job share a host: found out and proved, never believed from the environment.
+#ifndef PELTON_BACKEND_HOSTS_H_
+#define PELTON_BACKEND_HOSTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/control/control.h"
+#include "comm/group.h"
+#include "comm/transport/transport.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// Where the ranks of a job are. Threads: a value. Owns: its list.
+struct HostMap {
+  std::vector<int32_t> host_of;  // by rank: the lowest rank of its host; the same on all ranks
+
+  bool is_one_host() const;
+  // Ranks on the host of `rank`, ascending.
+  std::vector<Rank> RanksWith(Rank rank) const;
+  // Number of `rank` among those of its host.
+  int32_t LocalRankOf(Rank rank) const;
+  // The members of `group` on the host of `rank`, and those that have the same local rank as its
+  // first member; in the group's order.
+  std::vector<Rank> IntraRanks(const Group& group, Rank rank) const;
+  std::vector<Rank> InterRanks(const Group& group) const;
+};
+
+// Threads: a value. Owns: the transport.
+struct FoundHosts {
+  HostMap map;
+  std::unique_ptr<Transport> inside;  // of this host's ranks, by their numbers there
+  std::string warning;                // why ranks that seemed to share this host do not; "": none
+};
+
+struct HostSearch {
+  Control* control = nullptr;  // borrowed for the search
+  const Membership* membership = nullptr;
+  Rank rank;
+  std::string job_token;
+  absl::Time deadline;
+};
+
+// Groups the ranks by what they say of themselves (boot id and network namespace), then has each
+// such host prove it: its ranks connect, pass each other memory with a nonce and read it back (the
+// shared memory transport's handshake). Where that fails on any of its ranks none of them is
+// believed, and each becomes a host of its own. Collective over the job. Blocks: until all ranks
+// have called, or the deadline. Errors: those of Control::AllGather.
+absl::StatusOr<FoundHosts> FindHosts(const HostSearch& search);
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_HOSTS_H_
