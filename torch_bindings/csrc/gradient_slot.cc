@@ -49,7 +49,6 @@ std::string GradientSlot::Change() const {
   }
   if (!parameter_.device().is_cpu()) return absl::StrCat("moved to ", parameter_.device().str());
   if (parameter_.sizes() != at::IntArrayRef(sizes_)) return "its shape changed";
-  if (!parameter_.requires_grad()) return "no longer requires a gradient";
   // A cast replaces the accumulator, and the hook goes with it.
   if (torch::autograd::impl::try_get_grad_accumulator(parameter_) != accumulator_) {
     return "its gradient accumulator was replaced";

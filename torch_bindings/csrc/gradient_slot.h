@@ -29,7 +29,8 @@ class GradientSlot {
   void Hook(std::function<void()> on_gradient);
   void Unhook();
 
-  // "" while the parameter is what it was when it was registered, else what changed.
+  // "" while the parameter is what it was when it was registered, else what changed. A frozen one
+  // is not changed: it counts as unused until it is thawed.
   std::string Change() const;
 
   // Says where the slot's memory in the bucket is; `owner` keeps it alive, also for a user who

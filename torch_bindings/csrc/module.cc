@@ -11,7 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "comm/control/tls_options.h"
 #include "core/base/clock.h"
+#include "torch_bindings/csrc/c10d/bind.h"
+#include "torch_bindings/csrc/define_communicator.h"
 #include "torch_bindings/csrc/python_communicator.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -37,10 +40,24 @@ std::vector<int32_t> NumbersOf(const std::vector<Rank>& ranks) {
   return numbers;
 }
 
+// Paths of certificate files by what they are; see TlsOptions.
+using TlsPaths = std::map<std::string, std::string>;
+
+TlsOptions TlsOf(const TlsPaths& paths) {
+  TlsOptions tls;
+  const std::map<std::string, std::string*> fields = {{"ca", &tls.ca_path},
+                                                      {"certificate", &tls.certificate_path},
+                                                      {"key", &tls.key_path},
+                                                      {"server_name", &tls.server_name}};
+  for (const auto& [name, path] : paths) *fields.at(name) = path;
+  return tls;
+}
+
 std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
                                       std::string coordinator_address, std::string job_id,
                                       std::string job_token, bool serve, double timeout_s,
-                                      double join_timeout_s) {
+                                      double join_timeout_s, const TlsPaths& tls,
+                                      std::string interface, std::string host_label) {
   BackendOptions options;
   options.rank = Rank(rank);
   options.world_size = WorldSize(world_size);
@@ -48,8 +65,11 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.token = std::move(job_token);
   options.coordinator_address = std::move(coordinator_address);
   options.serves_coordinator = serve;
+  options.tls = TlsOf(tls);
   options.operation_timeout = absl::Seconds(timeout_s);
   options.join_timeout = absl::Seconds(join_timeout_s);
+  options.interface = std::move(interface);
+  options.host_label = std::move(host_label);
   std::shared_ptr<Backend> backend = ValueOrThrow(Backend::Start(options));
   SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
     if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
@@ -64,8 +84,9 @@ struct PythonCoordinator {
 };
 
 PythonCoordinator ServeCoordinator(const std::string& bind, const std::string& job_token,
-                                   int32_t world_size) {
-  std::unique_ptr<CoordinatorServer> server = ValueOrThrow(ServeCoordinatorAt(bind, job_token));
+                                   const TlsPaths& tls) {
+  std::unique_ptr<CoordinatorServer> server =
+      ValueOrThrow(ServeCoordinatorAt(bind, job_token, TlsOf(tls)));
   std::string address = server->address();
   return {std::move(address), std::move(server)};
 }
@@ -80,14 +101,29 @@ void DefineBackend(py::module_& module) {
   py::class_<Backend, std::shared_ptr<Backend>>(module, "Backend")
       .def(py::init(&StartBackend), py::arg("rank"), py::arg("world_size"),
            py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
-           py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"), NoGil())
+           py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"),
+           py::arg("tls") = TlsPaths(), py::arg("interface") = "", py::arg("host_label") = "",
+           NoGil())
       .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
       .def_property_readonly("world_size",
                              [](const Backend& self) { return self.world_size().value(); })
       .def_static("serve_coordinator", &ServeCoordinator, py::arg("bind"), py::arg("job_token"),
-                  py::arg("world_size"), NoGil())
+                  py::arg("tls") = TlsPaths(), NoGil())
       .def("communicator", &OpenCommunicator, py::arg("ranks"), NoGil())
       .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
+      .def(
+          "intra_ranks",
+          [](const Backend& self, const std::vector<int32_t>& ranks) {
+            return NumbersOf(self.hosts().IntraRanks(GroupOf(ranks), self.rank()));
+          },
+          py::arg("ranks"))
+      .def(
+          "inter_ranks",
+          [](const Backend& self, const std::vector<int32_t>& ranks) {
+            return NumbersOf(self.hosts().InterRanks(GroupOf(ranks)));
+          },
+          py::arg("ranks"))
+      .def_property_readonly("host_warning", &Backend::host_warning)
       .def(
           "stop",
           [](Backend& self, double timeout_s) {
@@ -106,26 +142,6 @@ void DefineBackend(py::module_& module) {
             self.server.reset();
           },
           py::arg("timeout_s"), NoGil());
-}
-
-void DefineCommunicator(py::module_& module) {
-  using C = PythonCommunicator;
-  py::class_<C>(module, "Communicator")
-      .def("rank", &C::rank)
-      .def("nranks", &C::world_size)
-      .def("device_id", [](const C&) { return -1; })  // CPU
-      .def("abort", &C::Abort, NoGil())
-      .def("check_abort", &C::aborted)
-      .def("allreduce", &C::AllReduce, py::arg("send"), py::arg("recv"), py::arg("op"), NoGil())
-      .def("reduce", &C::Reduce, py::arg("send"), py::arg("recv"), py::arg("dst"), py::arg("op"),
-           NoGil())
-      .def("reduce_scatter", &C::ReduceScatter, py::arg("send"), py::arg("recv"), py::arg("op"),
-           NoGil())
-      .def("allgather", &C::AllGather, py::arg("send"), py::arg("recv"), NoGil())
-      .def("broadcast", &C::Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
-      .def("send", &C::Send, py::arg("tensor"), py::arg("dst"), py::arg("tag"), NoGil())
-      .def("recv", &C::Recv, py::arg("tensor"), py::arg("src"), py::arg("tag"), NoGil())
-      .def("barrier", &C::Barrier, NoGil());
 }
 
 std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
@@ -168,6 +184,7 @@ void DefineModel(py::module_& module) {
       .def("check_parameters", &M::Changes)
       .def(
           "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
+      .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), NoGil())
       .def(
           "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
       .def("buckets", &M::Buckets)
@@ -195,6 +212,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineBackend(module);
   bindings::DefineCommunicator(module);
   bindings::DefineModel(module);
+  bindings::DefineC10d(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
   module.def("set_gradient_allocator", &bindings::SharedAllocation::SetEnabled,

@@ -4,8 +4,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/all_to_all_v.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/reduction/reducible.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -30,95 +32,183 @@ absl::StatusOr<ReduceOp> ToReduceOp(int code) {
   }
 }
 
+absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& counts,
+                                                const std::vector<int64_t>& offsets,
+                                                absl::string_view side) {
+  if (counts.size() != offsets.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(side, "_counts has ", counts.size(),
+                                                   " entries, ", side, "_displs ", offsets.size()));
+  }
+  std::vector<TensorPart> parts;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || offsets[i] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(side, "_counts[", i, "] is ", counts[i], ", ",
+                                                     side, "_displs[", i, "] ", offsets[i],
+                                                     ": must not be negative"));
+    }
+    parts.push_back({static_cast<uint64_t>(offsets[i]), static_cast<uint64_t>(counts[i])});
+  }
+  return parts;
+}
+
 }  // namespace
 
 PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend,
                                        std::unique_ptr<Communicator> communicator)
-    : backend_(std::move(backend)), communicator_(std::move(communicator)) {
-  backend_->Watch(communicator_.get());
+    : backend_(std::move(backend)),
+      rank_(communicator->rank().value()),
+      world_size_(communicator->world_size().value()),
+      communicator_(std::move(communicator)),
+      open_(communicator_.get()) {}
+
+void PythonCommunicator::Close() {
+  MutexLock lock(&mutex_);
+  if (communicator_ == nullptr) return;
+  {
+    MutexLock open_lock(&open_mutex_);
+    open_ = nullptr;
+  }
+  communicator_.reset();
 }
 
-PythonCommunicator::~PythonCommunicator() { backend_->Unwatch(communicator_.get()); }
+void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
+  const DType dtype = ValueOrThrow(ToDType(type));
+  ThrowIfError(pelton::CheckReducible(dtype, ValueOrThrow(ToReduceOp(op))));
+}
 
-template <typename LaunchFunction>
-void PythonCommunicator::Run(const char* what, LaunchFunction launch) {
-  absl::Status status;
+template <typename Function>
+void PythonCommunicator::Run(const char* what, Function call) {
+  absl::Status status = absl::FailedPreconditionError(
+      absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
   {
     MutexLock lock(&mutex_);
-    absl::StatusOr<Completion> completion = launch();
-    status = completion.ok() ? Await(*communicator_, *completion,
-                                     Clock::Real().Now() + backend_->options().operation_timeout)
-                             : completion.status();
+    if (communicator_ != nullptr) {
+      status = call(*communicator_, Clock::Real().Now() + backend_->options().operation_timeout);
+    }
   }
   ThrowIfError(Annotate(status, what));
 }
 
+template <typename LaunchFunction>
+void PythonCommunicator::LaunchAndAwait(const char* what, LaunchFunction launch) {
+  Run(what, [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
+    ASSIGN_OR_RETURN(const Completion completion, launch(communicator));
+    return Await(communicator, completion, deadline);
+  });
+}
+
 void PythonCommunicator::AllReduce(const at::Tensor& send, const at::Tensor& recv, int op) {
-  Run("allreduce", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("allreduce", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
     ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
     ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::AllReduce(*communicator_, source, target, reduce_op);
+    return pelton::AllReduce(communicator, source, target, reduce_op);
   });
 }
 
 void PythonCommunicator::Reduce(const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
-  Run("reduce", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("reduce", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
     ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
     Tensor target = source;
     if (dst == rank()) {
       ASSIGN_OR_RETURN(target, Flat(recv, "recv_tensor"));
     }
-    return pelton::Reduce(*communicator_, source, target, reduce_op, Rank(dst));
+    return pelton::Reduce(communicator, source, target, reduce_op, Rank(dst));
   });
 }
 
 void PythonCommunicator::ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op) {
-  Run("reduce_scatter", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("reduce_scatter", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
     ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
     ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::ReduceScatter(*communicator_, source, target, reduce_op);
+    return pelton::ReduceScatter(communicator, source, target, reduce_op);
   });
 }
 
 void PythonCommunicator::AllGather(const at::Tensor& send, const at::Tensor& recv) {
-  Run("allgather", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("allgather", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
     ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::AllGather(*communicator_, source, target);
+    return pelton::AllGather(communicator, source, target);
   });
 }
 
 void PythonCommunicator::Broadcast(const at::Tensor& tensor, int src) {
-  Run("broadcast", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("broadcast", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const Tensor flat, Flat(tensor, "tensor"));
-    return pelton::Broadcast(*communicator_, flat, Rank(src));
+    return pelton::Broadcast(communicator, flat, Rank(src));
+  });
+}
+
+void PythonCommunicator::Gather(const at::Tensor& send, const at::Tensor& recv, int dst) {
+  LaunchAndAwait("gather", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
+    Tensor target = source;
+    if (dst == rank_) {
+      ASSIGN_OR_RETURN(target, Flat(recv, "recv_tensor"));
+    }
+    return pelton::Gather(communicator, source, target, Rank(dst));
+  });
+}
+
+void PythonCommunicator::Scatter(const at::Tensor& send, const at::Tensor& recv, int src) {
+  LaunchAndAwait("scatter", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
+    Tensor source = target;
+    if (src == rank_) {
+      ASSIGN_OR_RETURN(source, Flat(send, "send_tensor"));
+    }
+    return pelton::Scatter(communicator, source, target, Rank(src));
+  });
+}
+
+void PythonCommunicator::AllToAll(const at::Tensor& send, const at::Tensor& recv) {
+  LaunchAndAwait("alltoall", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
+    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
+    return pelton::AllToAll(communicator, source, target);
+  });
+}
+
+void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
+                                   const std::vector<int64_t>& send_displs, const at::Tensor& recv,
+                                   const std::vector<int64_t>& recv_counts,
+                                   const std::vector<int64_t>& recv_displs) {
+  Run("alltoall_v", [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
+    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
+    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
+    ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
+    ASSIGN_OR_RETURN(const auto target_parts, ToParts(recv_counts, recv_displs, "recv"));
+    return pelton::AllToAllV(communicator, source, source_parts, target, target_parts, deadline);
   });
 }
 
 void PythonCommunicator::Send(const at::Tensor& tensor, int dst, int tag) {
-  Run("send", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("send", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const Tensor source, Flat(tensor, "tensor"));
-    return pelton::Send(*communicator_, source, Rank(dst), tag);
+    return pelton::Send(communicator, source, Rank(dst), tag);
   });
 }
 
 void PythonCommunicator::Recv(const at::Tensor& tensor, int src, int tag) {
-  Run("recv", [&]() -> absl::StatusOr<Completion> {
+  LaunchAndAwait("recv", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
     ASSIGN_OR_RETURN(const Tensor target, Flat(tensor, "tensor"));
-    return pelton::Recv(*communicator_, target, Rank(src), tag);
+    return pelton::Recv(communicator, target, Rank(src), tag);
   });
 }
 
 void PythonCommunicator::Barrier() {
-  Run("barrier", [&] { return pelton::Barrier(*communicator_); });
+  LaunchAndAwait("barrier",
+                 [](Communicator& communicator) { return pelton::Barrier(communicator); });
 }
 
 void PythonCommunicator::Abort() {
   aborted_.store(true, std::memory_order_relaxed);
-  communicator_->Abort(absl::AbortedError(absl::StrCat("rank ", rank(), " called abort()")));
+  MutexLock lock(&open_mutex_);
+  if (open_ == nullptr) return;
+  open_->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()")));
 }
 
 }  // namespace pelton::torch_bindings

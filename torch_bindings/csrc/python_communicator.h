@@ -4,8 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "backend/backend.h"
@@ -21,10 +23,12 @@ namespace pelton::torch_bindings {
 class PythonCommunicator {
  public:
   PythonCommunicator(std::shared_ptr<Backend> backend, std::unique_ptr<Communicator> communicator);
-  ~PythonCommunicator();
 
-  int rank() const { return communicator_->rank().value(); }
-  int world_size() const { return communicator_->world_size().value(); }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+  // Errors (thrown): ValueError: `op` has no meaning for the type.
+  static void CheckReducible(at::ScalarType type, int op);
 
   // All: Shape and meaning as in comm/collectives.h; contiguous CPU tensors.
   // Blocks: until done, or the backend's operation timeout.
@@ -34,6 +38,13 @@ class PythonCommunicator {
   void ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op);
   void AllGather(const at::Tensor& send, const at::Tensor& recv);
   void Broadcast(const at::Tensor& tensor, int src);
+  void Gather(const at::Tensor& send, const at::Tensor& recv, int dst);
+  void Scatter(const at::Tensor& send, const at::Tensor& recv, int src);
+  void AllToAll(const at::Tensor& send, const at::Tensor& recv);
+  // Units: elements, of the tensors as flat ones. Negative numbers are an error.
+  void AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
+                 const std::vector<int64_t>& send_displs, const at::Tensor& recv,
+                 const std::vector<int64_t>& recv_counts, const std::vector<int64_t>& recv_displs);
   void Send(const at::Tensor& tensor, int dst, int tag);
   void Recv(const at::Tensor& tensor, int src, int tag);
   void Barrier();
@@ -41,15 +52,27 @@ class PythonCommunicator {
   // Fails what is in flight and all that comes, on every rank.
   void Abort();
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // Gives the communicator back; every later operation is an error. Idempotent. Blocks: until a
+  // call on another thread has ended.
+  void Close();
 
  private:
+  // Runs `call`, which returns a status and is given a deadline, as the only one.
+  template <typename Function>
+  void Run(const char* what, Function call);
   template <typename LaunchFunction>
-  void Run(const char* what, LaunchFunction launch);
+  void LaunchAndAwait(const char* what, LaunchFunction launch);
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
-  std::unique_ptr<Communicator> communicator_;
-  std::atomic<bool> aborted_{false};
+  const int rank_;
+  const int world_size_;
   Mutex mutex_;  // one operation at a time drives the communicator
+  // Null once closed.
+  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
+  // The same while it is open; Abort does not wait for the operation that it is to end.
+  Mutex open_mutex_;
+  Communicator* open_ ABSL_GUARDED_BY(open_mutex_);
+  std::atomic<bool> aborted_{false};
 };
 
 }  // namespace pelton::torch_bindings

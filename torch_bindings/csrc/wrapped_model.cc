@@ -1,6 +1,7 @@
 #include "torch_bindings/csrc/wrapped_model.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -58,7 +59,6 @@ absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(
 absl::Status WrappedModel::Install(const NamedParameters& parameters) {
   ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
   ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options_, std::move(specs)));
-  is_ready_.assign(parameters.size(), false);
   for (const auto& [name, parameter] : parameters) {
     slots_.push_back(std::make_unique<GradientSlot>(name, parameter));
   }
@@ -113,7 +113,7 @@ void WrappedModel::OnGradient(size_t index) {
   if (!slots_[index]->has_gradient())
     return;  // an undefined gradient: the end of the round finds it unused
   if (!round_is_open_) OpenRound();
-  if (!callback_is_queued_) QueueEndOfBackward();
+  QueueEndOfBackward();
   ThrowIfError(MarkReady(index));
 }
 
@@ -127,7 +127,6 @@ absl::Status WrappedModel::MarkReady(size_t index) {
                      "zero_grad(set_to_none=True) before it, or no_sync() around the earlier one"));
   }
   ASSIGN_OR_RETURN(void* data, slots_[index]->Place());
-  is_ready_[index] = true;
   const SlotId slot(static_cast<int32_t>(index));
   return slots_[index]->is_segment() ? rounds().MarkReady(slot, data) : rounds().MarkReady(slot);
 }
@@ -138,22 +137,41 @@ absl::Status WrappedModel::MarkUnused(size_t index) {
   return slots_[index]->is_segment() ? rounds().MarkUnused(slot, data) : rounds().MarkUnused(slot);
 }
 
+void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs) {
+  // A forward within a backward (checkpointing recomputes the model): that backward is the one.
+  const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (is_in_backward) return OnOutputReached();
+  for (const at::Tensor& output : outputs) {
+    output.register_hook([weak = weak_from_this()](const at::Tensor&) {
+      if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnOutputReached();
+    });
+  }
+}
+
+void WrappedModel::OnOutputReached() {
+  if (synchronized_) QueueEndOfBackward();
+}
+
+// The backward that is running owns the callback: should it fail, the token goes with it.
 void WrappedModel::QueueEndOfBackward() {
-  callback_is_queued_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+  if (!queued_.expired()) return;
+  const auto token = std::make_shared<bool>(true);
+  queued_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
     if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnEndOfBackward();
   });
 }
 
-// The engine calls it at the end of the backward in which it was queued. Under re-entrant
-// checkpointing that is an inner one, seen by the outer node that is still being evaluated: then
-// the round goes on, unless no tensor is left that it could wait for.
+// The engine calls it at the end of the backward in which it was queued: the one that reached the
+// model's outputs. Where none did (the loss is made of something else than outputs), it is the one
+// of the first gradient, which under re-entrant checkpointing may be an inner one, seen by the
+// outer node that is still being evaluated: then the round goes on, unless no tensor is left that
+// it could wait for.
 void WrappedModel::OnEndOfBackward() {
-  callback_is_queued_ = false;
+  queued_.reset();
   if (!round_is_open_) return;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
-  const bool all_ready = std::find(is_ready_.begin(), is_ready_.end(), false) == is_ready_.end();
-  if (is_nested && !all_ready) return;
+  if (is_nested && !rounds().UnmarkedSlots().empty()) return;
   ThrowIfError(FinishRound());
 }
 
@@ -172,8 +190,8 @@ absl::Status WrappedModel::FinishRound() {
 // What no hook marked in this backward: a gradient from earlier local backwards still has to be
 // communicated, anything else counts as zeros on this rank.
 absl::Status WrappedModel::MarkRest() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (is_ready_[i]) continue;
+  for (SlotId slot : rounds().UnmarkedSlots()) {
+    const auto i = static_cast<size_t>(slot.value());
     const bool is_pending = slots_[i]->is_dirty && slots_[i]->has_gradient();
     RETURN_IF_ERROR(is_pending ? MarkReady(i) : MarkUnused(i));
   }
@@ -189,7 +207,6 @@ absl::Status WrappedModel::CloseRound() {
   RETURN_IF_ERROR(status);
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i]->Collect(rounds().ResultOf(SlotId(static_cast<int32_t>(i))).used_by_any);
-    is_ready_[i] = false;
   }
   return ++round_count_ == 1 ? AdoptReadyOrder() : absl::OkStatus();
 }

@@ -44,7 +44,12 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // the middle of a round.
   absl::Status CheckRound() const;
 
-  // Ends a round that an inner backward (re-entrant checkpointing) left open. Blocks: as the end of
+  // Called after each forward with its outputs that have a gradient function: the backward that
+  // comes by one of them is the outermost of the round, and its end is the round's, even if the
+  // gradients come from inner ones (re-entrant checkpointing).
+  void WatchOutputs(const std::vector<at::Tensor>& outputs);
+
+  // Ends a round that an inner backward left open: no output was watched. Blocks: as the end of
   // backward.
   absl::Status FinishRound();
 
@@ -72,6 +77,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   void OpenRound();
   void OnGradient(size_t index);
   absl::Status MarkReady(size_t index);
+  void OnOutputReached();
   void OnEndOfBackward();
   void QueueEndOfBackward();
   absl::Status MarkUnused(size_t index);
@@ -90,11 +96,10 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // Shared: gradients that a user holds on to lie in the model's memory. Null once detached.
   std::shared_ptr<Owned> owned_;
   std::vector<std::unique_ptr<GradientSlot>> slots_;
-  std::vector<bool> is_ready_;  // marked in this round
-  absl::Status failure_;        // the first round that failed
+  absl::Status failure_;  // the first round that failed
   bool synchronized_ = true;
   bool round_is_open_ = false;
-  bool callback_is_queued_ = false;
+  std::weak_ptr<void> queued_;  // alive while a backward holds the callback for its end
   bool shares_allocations_ = false;
   uint64_t round_count_ = 0;
   absl::Duration waited_;

@@ -3,9 +3,10 @@
 Every error of the runtime arrives as the exception that `pelton.errors.from_status` makes of it.
 """
 
-from typing import Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 
 class Backend:
     """The process's backend: control plane, transports and their communicators.
@@ -25,6 +26,9 @@ class Backend:
         serve: bool,
         timeout_s: float,  # of each later operation
         join_timeout_s: float,
+        tls: Mapping[str, str] = ...,  # paths of PEM files: "ca", "certificate", "key"; and "server_name"
+        interface: str = "",  # network interface of the wire between hosts; empty: towards the coordinator
+        host_label: str = "",  # ranks with different ones share no memory, wherever they are
     ) -> None:
         """Joins the job. Blocks: until the world is complete, or `join_timeout_s`.
 
@@ -32,12 +36,18 @@ class Backend:
         """
 
     @staticmethod
-    def serve_coordinator(bind: str, job_token: str, world_size: int) -> "Coordinator":
+    def serve_coordinator(bind: str, job_token: str, tls: Mapping[str, str] = ...) -> "Coordinator":
         """Starts the coordinator of a job on "host:port" (port 0: a free one) in this process."""
     def communicator(self, ranks: Sequence[int]) -> "Communicator":
         """Opens a communicator for user calls; collective over `ranks`, in the same order on all of them."""
     def host_ranks(self) -> list[int]:
         """World ranks proved to share this rank's host, ascending, this one included."""
+    def intra_ranks(self, ranks: Sequence[int]) -> list[int]:
+        """Those of a group's ranks that are on this rank's host, in the group's order."""
+    def inter_ranks(self, ranks: Sequence[int]) -> list[int]:
+        """Those that have, on their hosts, the same local rank as the group's first one, in its order."""
+    host_warning: str
+    """Why ranks that seemed to be on this rank's host are not counted to it; empty: there are none."""
     def stop(self, timeout_s: float) -> None:
         """Leaves the job and frees everything. Idempotent. Blocks: until `timeout_s`."""
 
@@ -54,12 +64,31 @@ class Communicator:
     def device_id(self) -> int: ...
     def abort(self) -> None: ...
     def check_abort(self) -> bool: ...
+    @staticmethod
+    def check_reducible(dtype: torch.dtype, op: int) -> None:
+        """Raises InvalidArgument if the reduction has no meaning for the type."""
+    @property
+    def cuda_stream(self) -> int: ...
+    def close(self) -> None:
+        """Gives it back; later operations raise FailedPrecondition. Idempotent."""
     # Tensors must be contiguous CPU tensors (ValueError names the argument). All block until done.
     def allreduce(self, send: torch.Tensor, recv: torch.Tensor, op: int) -> None: ...
     def reduce(self, send: torch.Tensor, recv: torch.Tensor, dst: int, op: int) -> None: ...
     def reduce_scatter(self, send: torch.Tensor, recv: torch.Tensor, op: int) -> None: ...
     def allgather(self, send: torch.Tensor, recv: torch.Tensor) -> None: ...
     def broadcast(self, tensor: torch.Tensor, src: int) -> None: ...
+    def gather(self, send: torch.Tensor, recv: torch.Tensor, dst: int) -> None: ...
+    def scatter(self, send: torch.Tensor, recv: torch.Tensor, src: int) -> None: ...
+    def alltoall(self, send: torch.Tensor, recv: torch.Tensor) -> None: ...
+    def alltoall_v(
+        self,
+        send: torch.Tensor,
+        send_counts: Sequence[int],  # in elements, by rank
+        send_displs: Sequence[int],
+        recv: torch.Tensor,
+        recv_counts: Sequence[int],
+        recv_displs: Sequence[int],
+    ) -> None: ...
     def send(self, tensor: torch.Tensor, dst: int, tag: int) -> None: ...
     def recv(self, tensor: torch.Tensor, src: int, tag: int) -> None: ...
     def barrier(self) -> None: ...
@@ -93,6 +122,8 @@ class Model:
         """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:
         """Raises what an earlier round failed with, if anything."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Has the backward that reaches one of these non-leaf tensors complete the round when it ends."""
     def finish_round(self) -> None:
         """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
     def buckets(self) -> list[list[str]]:
@@ -101,6 +132,20 @@ class Model:
         """rounds, wait_seconds (trainer blocked on communication), bytes, copied_bytes, plan_generation."""
     def detach(self) -> None:
         """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. Idempotent."""
+
+def process_group(
+    backend: Backend,
+    ranks: Sequence[int],  # of the backend's world
+    name: str,
+    timeout_s: float,  # of each operation that brings none of its own
+    on_closed: Callable[[], None],  # called once, by the first shutdown()
+) -> Any:
+    """A `torch._C._distributed_c10d.Backend` over a communicator of its own; collective over `ranks`."""
+
+class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported on a condition
+    """The job's key-value service as a store of torch.distributed."""
+
+    def __init__(self, backend: Backend, timeout_s: float) -> None: ...
 
 def algorithms() -> list[tuple[str, str]]:
     """(name, summary) of every registered algorithm."""

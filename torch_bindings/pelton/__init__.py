@@ -1,7 +1,8 @@
 """Pelton: communication for data-parallel training.
 
-`pelton.torch_api` carries the API that training scripts use. Importing `pelton` imports torch first, because the
-extension module needs torch's libraries to be loaded.
+`pelton.torch_api` carries the API that training scripts use; `pelton.distributed` is the way in through
+`torch.distributed`, whose backend "pelton" is registered by importing this package. Importing `pelton` imports torch
+first, because the extension module needs torch's libraries to be loaded.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+import pelton_autoload
 import torch
 
 try:
@@ -22,6 +24,8 @@ except ImportError as error:
 
 from pelton import _C as _C
 from pelton import errors
+
+pelton_autoload.register()
 
 __version__ = "0.1.0"
 __all__ = ["empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]

@@ -39,6 +39,10 @@ class FailedPrecondition(PeltonError):
     """The state does not allow the call, for instance world sizes or protocol versions that differ."""
 
 
+class RepeatedInitializationError(FailedPrecondition):
+    """The process group is initialised already."""
+
+
 class PermissionDenied(PeltonError, PermissionError):
     """The job's token is missing or wrong."""
 

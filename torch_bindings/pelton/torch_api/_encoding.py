@@ -1,16 +1,18 @@
-"""A safe text form for what an optimizer keeps: JSON with tags, in which tensors are numbers of a list.
+"""A safe text form for values: JSON with tags, in which tensors are numbers of a list.
 
-Nothing that is decoded can do more than build None, bool, int, float, str, tuple, list, dict and empty tensors.
+Nothing that is decoded can do more than build plain values, containers of them, and empty tensors.
 """
 
 from __future__ import annotations
 
+import base64
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from pelton.errors import InvalidArgument
+from pelton.errors import InvalidArgument, PeltonError
 
 _DTYPES = {
     str(dtype): dtype
@@ -21,7 +23,7 @@ _MOST_ELEMENTS = 1 << 40
 
 
 def encode(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
-    """The JSON form of a value. Floats keep every bit.
+    """The JSON form of a value. Floats keep every bit; subclasses become what they derive from.
 
     Args:
       value: what to encode.
@@ -40,7 +42,7 @@ def encode(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, tensors, where)
     if isinstance(value, (list, tuple)):
-        parts = [encode(part, tensors, f"{where}[{i}]") for i, part in enumerate(value)]
+        parts = _encode_each(value, tensors, where)
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, dict):
         pairs = [
@@ -48,12 +50,30 @@ def encode(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
             for key, part in value.items()
         ]
         return {"dict": pairs}
+    return _encode_rarer(value, tensors, where)
+
+
+def _encode_each(values: Iterable[Any], tensors: list[torch.Tensor], where: str) -> list[Any]:
+    return [encode(part, tensors, f"{where}[{i}]") for i, part in enumerate(values)]
+
+
+def _encode_rarer(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, (set, frozenset)):
+        return {"set" if isinstance(value, set) else "frozenset": _encode_each(value, tensors, where)}
+    if isinstance(value, torch.dtype) and str(value) in _DTYPES:
+        return {"dtype": str(value)}
     raise InvalidArgument(f"{where} is a {type(value).__name__}, which cannot be broadcast safely")
 
 
 def _encode_tensor(tensor: torch.Tensor, tensors: list[torch.Tensor], where: str) -> Any:
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise InvalidArgument(f"{where} is a {tensor.layout} tensor on {tensor.device}; it cannot be broadcast")
+    if str(tensor.dtype) not in _DTYPES:
+        raise InvalidArgument(f"{where} is a tensor of {tensor.dtype}; it cannot be broadcast")
     tensors.append(tensor)
     return {"tensor": [str(tensor.dtype), list(tensor.shape)]}
 
@@ -74,8 +94,17 @@ def decode(form: Any, existing: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(form, list):
         return [decode(part, _at(existing, i), tensors) for i, part in enumerate(form)]
     if not isinstance(form, dict) or len(form) != 1:
-        raise InvalidArgument("a value from rank 0 is malformed")
+        raise InvalidArgument("a received value is malformed")
     ((tag, content),) = form.items()
+    try:
+        return _decode_tagged(tag, content, existing, tensors)
+    except PeltonError:
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError) as error:
+        raise InvalidArgument(f"a received value is malformed: {tag!r} of {error!r}") from None
+
+
+def _decode_tagged(tag: str, content: Any, existing: Any, tensors: list[torch.Tensor]) -> Any:
     if tag == "float":
         return float.fromhex(content)
     if tag == "tuple":
@@ -85,13 +114,22 @@ def decode(form: Any, existing: Any, tensors: list[torch.Tensor]) -> Any:
         return {key: decode(part, _at(existing, key), tensors) for key, part in pairs}
     if tag == "tensor":
         return _decode_tensor(content, existing, tensors)
-    raise InvalidArgument(f"a value from rank 0 has the unknown tag {tag!r}")
+    if tag == "complex":
+        return complex(float.fromhex(content[0]), float.fromhex(content[1]))
+    if tag == "bytes":
+        return base64.b64decode(content, validate=True)
+    if tag in ("set", "frozenset"):
+        parts = [decode(part, None, tensors) for part in content]
+        return set(parts) if tag == "set" else frozenset(parts)
+    if tag == "dtype":
+        return _DTYPES[content]
+    raise InvalidArgument(f"a received value has the unknown tag {tag!r}")
 
 
 def _decode_tensor(content: Any, existing: Any, tensors: list[torch.Tensor]) -> torch.Tensor:
     dtype, shape = _DTYPES.get(content[0]), [int(size) for size in content[1]]
     if dtype is None or min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
-        raise InvalidArgument(f"a tensor from rank 0 is malformed: {content[0]} {shape}")
+        raise InvalidArgument(f"a received tensor is malformed: {content[0]} {shape}")
     fits = isinstance(existing, torch.Tensor) and existing.dtype == dtype and list(existing.shape) == shape
     tensor: torch.Tensor = existing if fits else torch.empty(shape, dtype=dtype)
     tensors.append(tensor)

@@ -43,6 +43,15 @@ class MeetingPlace:
     store: Store | None = None
 
 
+def tls_from_environment() -> dict[str, str]:
+    """This rank's certificate files for the control plane, as `_C` takes them: PELTON_TLS_CA, PELTON_TLS_CERT and
+    PELTON_TLS_KEY, all or none; PELTON_TLS_NAME where the coordinator's certificate is not made out to its address.
+    """
+    names = {"ca": "CA", "certificate": "CERT", "key": "KEY", "server_name": "NAME"}
+    found = {name: os.environ.get(f"PELTON_TLS_{variable}", "") for name, variable in names.items()}
+    return {name: value for name, value in found.items() if value}
+
+
 def from_launcher(rank: int, world_size: int, sequence: int) -> MeetingPlace | None:
     """The meeting place that `pelton run` names in PELTON_COORDINATOR and PELTON_JOB_TOKEN; None if it does not.
 
@@ -57,19 +66,19 @@ def from_launcher(rank: int, world_size: int, sequence: int) -> MeetingPlace | N
         raise InvalidArgument(f"PELTON_COORDINATOR={address!r} in the environment: must be host:port")
     if token is None or not _TOKEN.fullmatch(token):
         raise InvalidArgument("PELTON_JOB_TOKEN in the environment: must be 16 to 256 letters and digits")
-    coordinator = _kept_coordinator(address, token, world_size) if rank == 0 else None
+    coordinator = _kept_coordinator(address, token) if rank == 0 else None
     return MeetingPlace(address, token, f"job-{sequence}", coordinator)
 
 
 _kept: dict[str, _C.Coordinator] = {}
 
 
-def _kept_coordinator(address: str, token: str, world_size: int) -> _C.Coordinator:
+def _kept_coordinator(address: str, token: str) -> _C.Coordinator:
     """The coordinator on the launcher's port. It lives until the process ends, because after a destroy and a new
     initialisation a quick rank may come back before the others have left.
     """
     if address not in _kept:
-        _kept[address] = _C.Backend.serve_coordinator(address, token, world_size)
+        _kept[address] = _C.Backend.serve_coordinator(address, token, tls_from_environment())
     return _kept[address]
 
 
@@ -86,7 +95,7 @@ def stop_kept_coordinators(timeout_s: float) -> None:
 
 def alone() -> MeetingPlace:
     """A meeting place for a world of one rank."""
-    return _serve(_LOOPBACK, 1, "alone", None)
+    return _serve(_LOOPBACK, "alone", None)
 
 
 def through_store(store: Store, rank: int, world_size: int, sequence: int, timeout_s: float) -> MeetingPlace:
@@ -100,7 +109,7 @@ def through_store(store: Store, rank: int, world_size: int, sequence: int, timeo
     key = f"pelton/{restart}/{sequence}/coordinator"
     job = f"job-{restart}-{sequence}"
     if rank == 0:
-        place = _serve(_interface(world_size), world_size, job, store)
+        place = _serve(_interface(world_size), job, store)
         store.set(key, json.dumps({"address": place.address, "token": place.token}))
         return place
     address, token = _parse(_read(store, key, timeout_s))
@@ -125,10 +134,10 @@ def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float
     return through_store(store, rank, world_size, sequence, timeout_s)
 
 
-def _serve(interface: str, world_size: int, job: str, store: Store | None) -> MeetingPlace:
+def _serve(interface: str, job: str, store: Store | None) -> MeetingPlace:
     token = secrets.token_hex(16)
     host = f"[{interface}]" if ":" in interface else interface
-    coordinator = _C.Backend.serve_coordinator(f"{host}:0", token, world_size)
+    coordinator = _C.Backend.serve_coordinator(f"{host}:0", token, tls_from_environment())
     return MeetingPlace(coordinator.address, token, job, coordinator, store)
 
 

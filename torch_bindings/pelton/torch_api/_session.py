@@ -6,14 +6,16 @@ import atexit
 import contextlib
 import datetime
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
 
 from pelton import _C
-from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
+from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
 from pelton.torch_api import _rendezvous, env
 
 _STOP_TIMEOUT_S = 10.0
@@ -22,7 +24,13 @@ _MOST_RANKS = 1 << 16
 
 
 class _Detachable(Protocol):
-    def detach(self) -> None: ...
+    process_group: Any
+    bagua_module_name: str
+
+    def detach(self, reason: str = ...) -> None: ...
+
+
+_Key = tuple[str, str, tuple[int, ...]]  # group, kind, ranks
 
 
 class Session:
@@ -31,16 +39,29 @@ class Session:
     def __init__(self, backend: _C.Backend, place: _rendezvous.MeetingPlace, timeout_s: float) -> None:
         self.backend = backend
         self.timeout_s = timeout_s
+        self.groups: dict[str, Any] = {}  # by name
+        self.group_count = 0  # of new_group's calls
+        self.world_communicator = backend.communicator(range(backend.world_size))
+        self.hosts = _hosts(backend)
         self._place = place
-        self._communicators: dict[tuple[int, ...], _C.Communicator] = {}
+        self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
 
-    def communicator(self, ranks: Sequence[int]) -> _C.Communicator:
-        """The communicator for user calls of a group, opened at its first use; collective then."""
-        key = tuple(ranks)
+    def communicator(self, group_name: str, kind: str, ranks: Sequence[int]) -> _C.Communicator:
+        """A group's communicator for user calls, opened at its first use; collective over `ranks` then."""
+        key = (group_name, kind, tuple(ranks))
         if key not in self._communicators:
-            self._communicators[key] = self.backend.communicator(key)
+            self._communicators[key] = self.backend.communicator(key[2])
         return self._communicators[key]
+
+    def destroy_group(self, group_name: str) -> None:
+        """Detaches the models of a group and closes its communicators. Idempotent."""
+        for model in self.models():
+            if model.process_group.group_name == group_name:
+                model.detach(f"its group '{group_name}' was destroyed")
+        for key in [key for key in self._communicators if key[0] == group_name]:
+            self._communicators.pop(key).close()
+        self.groups.pop(group_name, None)
 
     def add_model(self, model: _Detachable) -> None:
         """Remembers a wrapped model, which must let go of the backend before that ends."""
@@ -58,6 +79,8 @@ class Session:
         """
         for model in self.models():
             model.detach()
+        for communicator in [self.world_communicator, *self._communicators.values()]:
+            communicator.close()
         self._communicators.clear()
         try:
             self.backend.stop(timeout_s)
@@ -65,6 +88,16 @@ class Session:
             coordinator = self._place.coordinator
             if coordinator is not None and not _rendezvous.is_kept(coordinator):
                 coordinator.stop(timeout_s)
+
+
+def _hosts(backend: _C.Backend) -> list[int]:
+    """For each rank the lowest rank on its host. Collective over the job."""
+    everyones = torch.zeros(backend.world_size, dtype=torch.int64)
+    # Its own, so that a user's abort() right after cannot end it on a rank that is late.
+    communicator = backend.communicator(range(backend.world_size))
+    communicator.allgather(torch.tensor([min(backend.host_ranks())]), everyones)
+    communicator.close()
+    return [int(first) for first in everyones]
 
 
 _session: Session | None = None
@@ -113,13 +146,15 @@ def init_process_group(
       join_timeout: until all ranks have joined; PELTON_JOIN_TIMEOUT if None. Units: seconds.
 
     Raises:
-      RuntimeError: called twice.
+      RepeatedInitializationError: called twice.
       InvalidArgument: an argument or variable is wrong, or differs from what another rank says.
       DeadlineExceeded: ranks are missing; the text names them.
     """
     global _session, _sequence
     if _session is not None:
-        raise FailedPrecondition("init_process_group was called already, and not ended by destroy_process_group")
+        raise RepeatedInitializationError(
+            "init_process_group was called already, and not ended by destroy_process_group"
+        )
     timeout_s = _seconds("timeout", timeout, env.operation_timeout_s)
     join_timeout_s = _seconds("join_timeout", join_timeout, env.join_timeout_s)
     if store is not None:
@@ -127,16 +162,26 @@ def init_process_group(
     rank, world_size = _checked_rank(env.get_rank(), env.get_world_size())
     sequence, _sequence = _sequence, _sequence + 1
     place = _meeting_place(store, rank, world_size, sequence, join_timeout_s)
-    backend = _C.Backend(rank, world_size, place.address, place.job, place.token, False, timeout_s, join_timeout_s)
-    session = Session(backend, place, timeout_s)
-    session.communicator(range(world_size))
-    _session = session
+    backend = _C.Backend(
+        rank,
+        world_size,
+        place.address,
+        place.job,
+        place.token,
+        False,
+        timeout_s,
+        join_timeout_s,
+        _rendezvous.tls_from_environment(),
+        env.interface(),
+        env.host_label(),
+    )
+    if backend.host_warning:
+        warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)
+    _session = Session(backend, place, timeout_s)
 
 
-def destroy_process_group() -> None:
+def destroy() -> None:
     """Leaves the job: wrapped models become plain ones again, every resource is freed. Idempotent.
-
-    Every rank should call it when its work is done; a rank that ends without it counts as lost to ranks that wait.
 
     Raises:
       PeltonError: the other ranks were not told in good order.

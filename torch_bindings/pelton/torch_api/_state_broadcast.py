@@ -7,7 +7,7 @@ that a difference is an error that names it on all of them and never a tensor re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,11 @@ import torch
 from pelton import _C
 from pelton.errors import InvalidArgument, PeltonError
 from pelton.torch_api._encoding import decode, encode
+from pelton.torch_api._objects import broadcast_text
+from pelton.torch_api._packed import broadcast_packed
 from pelton.torch_api._parameters import NamedTensors
 
 _COMPLAINT_BYTES = 512
-_CHUNK_BYTES = 32 << 20
-_ALIGNMENT_BYTES = 64
-_LONGEST_DESCRIPTION_BYTES = 256 << 20
 
 
 def agree(communicator: _C.Communicator, complaint: PeltonError | None) -> None:
@@ -82,7 +81,7 @@ def broadcast_state(
         state_tensors = []
         for optimizer, form in zip(optimizers, theirs["optimizers"]):
             _decode_optimizer(optimizer, form, left_out, state_tensors)
-    _broadcast_packed(communicator, [tensor for _, tensor in named] + state_tensors)
+    broadcast_packed(communicator, [tensor for _, tensor in named] + state_tensors, 0)
     return str(theirs["name"])
 
 
@@ -133,14 +132,8 @@ def _decode_optimizer(
 
 def _broadcast_description(communicator: _C.Communicator, mine: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(mine).encode() if communicator.rank() == 0 else b""
-    length = torch.tensor([len(text)])
-    communicator.broadcast(length, 0)
-    size = int(length.item())
-    if not 0 < size <= _LONGEST_DESCRIPTION_BYTES:
-        raise InvalidArgument(f"rank 0's description of the model has {size} bytes")
-    buffer = bytearray(text or size)
-    communicator.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), 0)
-    description: dict[str, Any] = json.loads(buffer)
+    _, text = broadcast_text(communicator, text, 0)
+    description: dict[str, Any] = json.loads(text)
     return description
 
 
@@ -168,33 +161,3 @@ def _difference(mine: dict[str, Any], theirs: dict[str, Any]) -> InvalidArgument
 def _show(described: list[Any]) -> str:
     name, dtype, shape = described
     return f"'{name}' ({dtype} {shape})"
-
-
-def _broadcast_packed(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> None:
-    is_root = communicator.rank() == 0
-    for chunk, size in _chunks(tensors):
-        flat = _C.empty([size], torch.uint8)
-        views = [flat[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape) for at, tensor in chunk]
-        if is_root:
-            for view, (_, tensor) in zip(views, chunk):
-                view.copy_(tensor.detach())
-        communicator.broadcast(flat, 0)
-        if not is_root:
-            for view, (_, tensor) in zip(views, chunk):
-                tensor.detach().copy_(view)
-
-
-def _chunks(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[list[tuple[int, torch.Tensor]], int]]:
-    """The tensors with their places in flat buffers of about _CHUNK_BYTES, and each buffer's size."""
-    chunk: list[tuple[int, torch.Tensor]] = []
-    size = 0
-    for tensor in tensors:
-        if tensor.numel() == 0:
-            continue
-        if chunk and size + tensor.nbytes > _CHUNK_BYTES:
-            yield chunk, size
-            chunk, size = [], 0
-        chunk.append((size, tensor))
-        size = -(-(size + tensor.nbytes) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    if chunk:
-        yield chunk, size

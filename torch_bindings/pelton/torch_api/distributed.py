@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api import communication
+from pelton.torch_api import _session, communication
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel, Bucket
 
@@ -68,7 +69,7 @@ class BaguaModule:
         self: _Module,
         optimizers: Iterable[torch.optim.Optimizer],
         algorithm: Algorithm,
-        process_group: BaguaProcessGroup | None = None,
+        process_group: BaguaProcessGroup | dist.ProcessGroup | None = None,
         do_flatten: bool = True,
     ) -> _Module:
         """Trains this model together with the other ranks' from now on. Collective over the group.
@@ -80,8 +81,8 @@ class BaguaModule:
         Args:
           optimizers: what steps the model.
           algorithm: how it is kept together with the others.
-          process_group: the ranks that take part; None for all.
-          do_flatten: gradients may lie one after the other in the buckets.
+          process_group: the ranks that take part, this one among them; None for all. A group of torch's will do.
+          do_flatten: gradients may lie one after the other in the buckets; if not, each is communicated by itself.
 
         Returns:
           The module itself.
@@ -91,9 +92,7 @@ class BaguaModule:
           FailedPrecondition: the process group is not initialised.
           DeadlineExceeded, PeerLost: not all ranks took part.
         """
-        if process_group is not None and not isinstance(process_group, communication.BaguaProcessGroup):
-            raise InvalidArgument(f"process_group: must be a BaguaProcessGroup or None, is {process_group!r}")
-        group = process_group or communication._get_default_group()
+        group = _checked_group(process_group)
         old = self.__dict__.get("bagua_ddp")
         if old is not None:
             old.detach("it was wrapped again, which failed")
@@ -108,6 +107,39 @@ class BaguaModule:
         self.__dict__["bagua_ddp"] = inner
         cast(BaguaModule, self).bagua_module_name = inner.bagua_module_name
         return self
+
+
+def bagua_init(
+    model: _Module, optimizer: torch.optim.Optimizer, algorithm: Algorithm | None = None
+) -> tuple[_Module, torch.optim.Optimizer]:
+    """The form of 2021 of `with_bagua`.
+
+    Args:
+      model: the model.
+      optimizer: what steps it.
+      algorithm: how it is kept together with the other ranks'; None for gradient allreduce.
+
+    Returns:
+      The same two objects.
+
+    Raises:
+      As `with_bagua`.
+    """
+    cast(Any, model).with_bagua([optimizer], algorithm or Algorithm.init("gradient_allreduce"))
+    return model, optimizer
+
+
+def _checked_group(group: BaguaProcessGroup | dist.ProcessGroup | None) -> BaguaProcessGroup:
+    if group is None:
+        return communication._get_default_group()
+    if isinstance(group, dist.ProcessGroup):
+        group = communication.from_torch_group(group)
+    if not isinstance(group, communication.BaguaProcessGroup):
+        raise InvalidArgument(f"process_group: must be a BaguaProcessGroup or None, is {group!r}")
+    rank = _session.current().backend.rank
+    if rank not in group.ranks:
+        raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
+    return group
 
 
 def _inner(module: BaguaModule) -> BaguaDistributedDataParallel:

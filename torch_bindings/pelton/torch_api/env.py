@@ -136,6 +136,16 @@ def join_timeout_s() -> float:
     return _positive("PELTON_JOIN_TIMEOUT", 300.0)
 
 
+def interface() -> str:
+    """The network interface of the wire between hosts (PELTON_INTERFACE; the one towards the coordinator if unset)."""
+    return os.environ.get("PELTON_INTERFACE", "")
+
+
+def host_label() -> str:
+    """Ranks with different labels share no memory, wherever they are (PELTON_HOST_LABEL; none if unset)."""
+    return os.environ.get("PELTON_HOST_LABEL", "")
+
+
 def _positive(name: str, default: float) -> float:
     value = _number(name, default)
     if not 0 < value < float("inf"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pelton.errors import Unsupported
 from pelton.torch_api.algorithms.base import (
     Algorithm,
     AlgorithmImpl,
@@ -21,16 +20,11 @@ class GradientAllReduceAlgorithmImpl(AlgorithmImpl):
 
     def __init__(self, process_group: BaguaProcessGroup, hierarchical: bool = False, average: bool = True) -> None:
         """Args:
-          process_group: the ranks that take part.
-          hierarchical: reduce inside each host first; not offered yet.
-          average: divide the sum by the number of ranks.
-
-        Raises:
-          Unsupported: hierarchical is set.
+        process_group: the ranks that take part.
+        hierarchical: changes nothing; see `GradientAllReduceAlgorithm`.
+        average: divide the sum by the number of ranks.
         """
         super().__init__(process_group)
-        if hierarchical:
-            raise Unsupported("gradient_allreduce: hierarchical=True is not offered yet")
         self.hierarchical = hierarchical
         self.average = average
 
@@ -42,24 +36,21 @@ class GradientAllReduceAlgorithmImpl(AlgorithmImpl):
 class GradientAllReduceAlgorithm(Algorithm):
     """Gradient allreduce. Threads: a value. Owns: its options.
 
-    Shape: gradients keep theirs. With `average` each becomes (g_0 + g_1 + ... + g_{n-1}) / n, added in rank order,
-    so that the result is bitwise the same on all ranks and equal to that of one process adding in this order.
+    Shape: gradients keep theirs. With `average` each becomes (g_0 + g_1 + ... + g_{n-1}) / n, bitwise the same on all
+    ranks. On one host it is added in rank order, and equal to that of one process adding in this order.
     """
 
     def __init__(self, hierarchical: bool = False, average: bool = True) -> None:
         """Args:
-        hierarchical: reduce inside each host first; not offered yet.
+        hierarchical: changes nothing. Where a group has several ranks on some of several hosts, its communicator
+          reduces inside each host first, whatever this says: the mean is that over the ranks, and less is sent.
         average: divide the sum by the number of ranks.
         """
         self.hierarchical = hierarchical
         self.average = average
 
     def reify(self, process_group: BaguaProcessGroup) -> GradientAllReduceAlgorithmImpl:
-        """Puts it to work on a group.
-
-        Raises:
-          Unsupported: hierarchical is set.
-        """
+        """Puts it to work on a group."""
         return GradientAllReduceAlgorithmImpl(process_group, hierarchical=self.hierarchical, average=self.average)
 
 

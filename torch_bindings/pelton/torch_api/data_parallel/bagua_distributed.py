@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
@@ -17,9 +18,6 @@ from pelton.torch_api._parameters import NamedTensors, SelectedTensors, Snapshot
 from pelton.torch_api._state_broadcast import agree, broadcast_state
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.communication import BaguaProcessGroup
-
-# A frozen parameter counts as unused until it is thawed; nothing is lost.
-_FROZEN = "no longer requires a gradient"
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class BaguaDistributedDataParallel:
             optimizer.register_step_pre_hook(lambda *_: self.finish_round()).remove
             for optimizer in self.bagua_optimizers
         ]
-        _register_forward_hook(module)
+        _register_forward_hooks(module)
         self._session.add_model(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
@@ -139,13 +137,25 @@ class BaguaDistributedDataParallel:
                 )
             return
         self._model.check_round()
-        if not self._snapshot.is_current() or self._changes():
+        if not self._snapshot.is_current() or self._model.check_parameters():
             self._register_again()
         if self.module.training:
             self.bagua_train_step_counter += 1
 
+    def after_forward(self, output: Any) -> None:
+        """Has the backward pass that starts at `output` complete the round when it ends.
+
+        Args:
+          output: what the model returned: tensors in tuples, lists, dicts or what else is registered as a pytree.
+        """
+        if self._model is None:
+            return
+        leaves = _pytree.tree_leaves(output)
+        self._model.watch_outputs([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn])
+
     def finish_round(self) -> None:
-        """Completes a round that a nested backward pass left open. Called before each optimizer step.
+        """Completes a round that a nested backward pass left open, where the loss was not made of the model's outputs.
+        Called before each optimizer step.
 
         Raises:
           PeltonError: what the round failed with.
@@ -166,10 +176,6 @@ class BaguaDistributedDataParallel:
         for remove in self._removers:
             remove()
         self._removers = []
-
-    def _changes(self) -> list[str]:
-        assert self._model is not None
-        return [change for change in self._model.check_parameters() if not change.endswith(_FROZEN)]
 
     def _register_again(self) -> None:
         model, self._model = self._model, None
@@ -250,9 +256,16 @@ def _before_forward(module: nn.Module, _inputs: object) -> None:
         inner.before_forward()
 
 
-def _register_forward_hook(module: nn.Module) -> None:
+def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
+    inner = module.__dict__.get("bagua_ddp")
+    if inner is not None and torch.is_grad_enabled():
+        inner.after_forward(output)
+
+
+def _register_forward_hooks(module: nn.Module) -> None:
     if _before_forward not in module._forward_pre_hooks.values():
         module.register_forward_pre_hook(_before_forward)
+        module.register_forward_hook(_after_forward)
 
 
 def _checked_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:

@@ -1,0 +1,62 @@
+// Puts one call on a process group together: the tensors it works on, and what it launches.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_CALL_H_
+#define PELTON_TORCH_BINDINGS_CSRC_C10D_CALL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "comm/collectives.h"
+#include "torch_bindings/csrc/c10d/job.h"
+
+namespace pelton::torch_bindings {
+
+// Tensors that are not contiguous are packed here, and unpacked when the job is done. Types that no
+// reduction knows (float8, quantised bits) may still be moved: as bytes.
+// Threads: one. Owns: references to the tensors, until the job is done.
+//
+// Errors (thrown): InvalidArgument: names the operation, the argument and what is wrong with it.
+class Call {
+ public:
+  enum class Use { kMoved, kReduced };
+
+  Call(std::string name, Use use) : use_(use) { job_.name = std::move(name); }
+
+  const std::string& name() const { return job_.name; }
+
+  // The memory that holds what is in `tensor` now.
+  Tensor Reads(const at::Tensor& tensor, const std::string& argument);
+  // The memory whose content `tensor` has in the end.
+  Tensor Writes(const at::Tensor& tensor, const std::string& argument);
+  // Both.
+  Tensor Updates(const at::Tensor& tensor, const std::string& argument);
+
+  // `count` uninitialised elements of the type of `like`, kept until the end. Shape: [count].
+  at::Tensor Scratch(int64_t count, const at::Tensor& like);
+  // In the end `target` becomes a copy of `source`. Shape: the same number of elements.
+  void CopyAtEnd(const at::Tensor& target, const at::Tensor& source);
+
+  void Launch(Job::Launch launch) { job_.launches.push_back(std::move(launch)); }
+
+  // Throws InvalidArgument "<operation>: <what>".
+  [[noreturn]] void Refuse(const std::string& what) const;
+
+  Job Take(absl::Time deadline);
+
+ private:
+  Tensor FlatOf(const at::Tensor& tensor, const std::string& argument) const;
+  // Refuses what has no dense memory in this process, whether contiguous or not.
+  void Check(const at::Tensor& tensor, const std::string& argument) const;
+
+  Use use_;
+  Job job_;
+  std::vector<at::Tensor> kept_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, source
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_CALL_H_

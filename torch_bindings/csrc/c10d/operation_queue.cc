@@ -1,0 +1,275 @@
+#include "torch_bindings/csrc/c10d/operation_queue.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "comm/await.h"
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton::torch_bindings {
+
+std::shared_ptr<OperationQueue> OperationQueue::Create(std::shared_ptr<Communicator> communicator) {
+  return std::shared_ptr<OperationQueue>(new OperationQueue(std::move(communicator)));
+}
+
+JobHandle OperationQueue::Add(Job job) {
+  auto state = std::make_shared<JobState>(std::move(job), sequence_.fetch_add(1) + 1);
+  if (stopped_) {
+    state->status_ = absl::FailedPreconditionError(
+        absl::StrCat(state->job_.name, ": the process group is shut down"));
+    state->done_.store(true, std::memory_order_release);
+    return state;
+  }
+  ++unfinished_;
+  incoming_.push_back(state);
+  has_incoming_.store(true);
+  return state;
+}
+
+JobHandle OperationQueue::Enqueue(Job job) {
+  MutexLock lock(&mutex_);
+  JobHandle state = Add(std::move(job));
+  if (driven_) {
+    communicator_->Wake();
+  } else {
+    Call(Drive([] { return true; }, absl::InfiniteFuture()));  // shows it to the peers at once
+  }
+  Attend();
+  return state;
+}
+
+JobHandle OperationQueue::Run(Job job) {
+  MutexLock lock(&mutex_);
+  JobHandle state = Add(std::move(job));
+  Await(state, absl::InfiniteFuture());
+  return state;
+}
+
+bool OperationQueue::Wait(const JobHandle& job, absl::Time deadline) {
+  if (job->done()) return true;
+  MutexLock lock(&mutex_);
+  Await(job, deadline);
+  return job->done();
+}
+
+void OperationQueue::Await(const JobHandle& job, absl::Time deadline) {
+  ++waiters_;
+  is_wanted_.store(true);
+  if (driven_) communicator_->Wake();
+  bool is_late = false;
+  while (!job->done() && !is_late) {
+    if (driven_) {
+      is_late = waiter_wakes_.WaitWithDeadline(&mutex_, deadline);
+      continue;
+    }
+    DueCallbacks due = Drive([&] { return job->done(); }, deadline);
+    is_late = Clock::Real().Now() >= deadline;
+    if (due.empty()) continue;
+    // A callback may wait, for Python's lock or for another job: somebody else has to drive.
+    is_wanted_.store(--waiters_ > 0);
+    Call(std::move(due));
+    ++waiters_;
+    is_wanted_.store(true);
+  }
+  is_wanted_.store(--waiters_ > 0);
+  Attend();
+}
+
+void OperationQueue::OnDone(const JobHandle& job, JobState::Callback callback) {
+  {
+    MutexLock lock(&mutex_);
+    if (!job->done()) {
+      job->on_done_ = std::move(callback);
+      return;
+    }
+  }
+  callback(job->status());
+}
+
+void OperationQueue::Stop() {
+  const absl::Time deadline = Clock::Real().Now() + limits::kStopTimeout;
+  std::thread ended;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    if (unfinished_ > 0) {
+      Abort(absl::AbortedError(absl::StrCat("rank ", communicator_->rank().value(),
+                                            " shut its process group down while ", unfinished_,
+                                            " operation(s) were in flight")));
+    }
+    ++waiters_;
+    is_wanted_.store(true);
+    while (unfinished_ > 0 && Clock::Real().Now() < deadline) {
+      if (driven_) {
+        waiter_wakes_.WaitWithDeadline(&mutex_, deadline);
+      } else {
+        Call(Drive([this] { return IsIdle(); }, deadline));
+      }
+    }
+    --waiters_;
+    ended = std::move(thread_);
+    thread_wakes_.SignalAll();
+  }
+  if (!ended.joinable()) return;
+  // A callback on the queue's thread may be what lets go of the process group.
+  if (ended.get_id() == std::this_thread::get_id()) {
+    ended.detach();
+  } else {
+    ended.join();
+  }
+}
+
+void OperationQueue::Attend() {
+  if (waiters_ > 0 && !driven_) waiter_wakes_.SignalAll();
+  if (!IsUnattended()) return;
+  if (thread_.joinable() || stopped_) {
+    thread_wakes_.Signal();
+    return;
+  }
+  thread_ = std::thread([self = shared_from_this()] { self->RunThread(); });
+  pthread_setname_np(thread_.native_handle(), "pelton-c10d");
+}
+
+void OperationQueue::RunThread() {
+  MutexLock lock(&mutex_);
+  while (!stopped_) {
+    if (IsUnattended()) {
+      Call(Drive([this] { return is_wanted_.load() || IsIdle(); }, absl::InfiniteFuture()));
+    } else {
+      thread_wakes_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
+    }
+  }
+}
+
+OperationQueue::DueCallbacks OperationQueue::Drive(absl::FunctionRef<bool()> stop,
+                                                   absl::Time deadline) {
+  driven_ = true;
+  mutex_.Unlock();
+  Progress(stop, deadline);
+  DueCallbacks due = std::move(callbacks_);
+  callbacks_.clear();
+  mutex_.Lock();
+  driven_ = false;
+  if (waiters_ > 0) waiter_wakes_.SignalAll();
+  return due;
+}
+
+void OperationQueue::Call(DueCallbacks callbacks) {
+  if (callbacks.empty()) return;
+  Attend();
+  mutex_.Unlock();
+  for (auto& [callback, job] : callbacks) callback(job->status());
+  callbacks.clear();  // closures die without the lock
+  mutex_.Lock();
+}
+
+void OperationQueue::Progress(absl::FunctionRef<bool()> stop, absl::Time deadline) {
+  while (true) {
+    const absl::Time until = std::min(deadline, earliest_deadline_);
+    auto ready = [&] {
+      Advance();
+      return stop() || !callbacks_.empty() || earliest_deadline_ < until;
+    };
+    if (DriveUntil(*communicator_, ready, until)) {
+      if (earliest_deadline_ >= until) return;
+      continue;
+    }
+    const absl::Time now = Clock::Real().Now();
+    if (now >= earliest_deadline_) AbortOverdue(now);
+    if (now >= deadline) return;
+  }
+}
+
+void OperationQueue::Advance() {
+  if (has_incoming_.load()) TakeIncoming();
+  LaunchBacklog();
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    if (Poll(**job)) {
+      Finish(*job);
+      job = jobs_.erase(job);
+    } else {
+      ++job;
+    }
+  }
+}
+
+void OperationQueue::TakeIncoming() {
+  MutexLock lock(&mutex_);
+  has_incoming_.store(false);
+  for (JobHandle& job : incoming_) {
+    earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
+    backlog_.push_back(std::move(job));
+  }
+  incoming_.clear();
+}
+
+void OperationQueue::LaunchBacklog() {
+  while (!backlog_.empty()) {
+    const JobHandle& job = backlog_.front();
+    if (jobs_.empty() || jobs_.back() != job) jobs_.push_back(job);
+    while (job->launched_ < job->job_.launches.size() && job->status_.ok()) {
+      if (!HasRoom()) return;
+      absl::StatusOr<Completion> completion = job->job_.launches[job->launched_](*communicator_);
+      if (absl::IsResourceExhausted(completion.status())) return;
+      ++job->launched_;
+      if (completion.ok()) {
+        newest_ticket_ = completion->ticket;
+        job->running_.push_back(*completion);
+      } else {
+        job->status_ = completion.status();
+      }
+    }
+    backlog_.pop_front();
+  }
+}
+
+// The communicator answers for its last launches only: an older one must be asked for first.
+bool OperationQueue::HasRoom() const {
+  const std::vector<Completion>& oldest = jobs_.front()->running_;
+  return oldest.empty() ||
+         newest_ticket_ - oldest.front().ticket + 1 < limits::kMaxOperationsInFlight;
+}
+
+// Whether nothing of `job` is left to launch or to wait for.
+bool OperationQueue::Poll(JobState& job) {
+  std::erase_if(job.running_, [&](Completion completion) {
+    OperationRunner::State state = communicator_->Query(completion);
+    if (state.done && job.status_.ok()) job.status_ = std::move(state.status);
+    return state.done;
+  });
+  return job.running_.empty() && (job.launched_ == job.job_.launches.size() || !job.status_.ok());
+}
+
+void OperationQueue::Finish(const JobHandle& job) {
+  if (!backlog_.empty() && backlog_.front() == job) backlog_.pop_front();  // failed half way
+  job->status_ = Annotate(job->status_, job->job_.name);
+  if (job->status_.ok() && job->job_.finish) job->job_.finish();
+  job->job_ = Job();  // lets go of the tensors, which may need Python's lock
+  MutexLock lock(&mutex_);
+  --unfinished_;
+  if (job->on_done_) callbacks_.emplace_back(std::move(job->on_done_), job);
+  job->done_.store(true, std::memory_order_release);
+  if (waiters_ > 0) waiter_wakes_.SignalAll();
+}
+
+void OperationQueue::AbortOverdue(absl::Time now) {
+  earliest_deadline_ = absl::InfiniteFuture();
+  for (const std::deque<JobHandle>* jobs : {&jobs_, &backlog_}) {
+    for (const JobHandle& job : *jobs) {
+      if (job->job_.deadline > now) {
+        earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
+        continue;
+      }
+      job->job_.deadline = absl::InfiniteFuture();
+      const Completion oldest = job->running_.empty() ? Completion() : job->running_.front();
+      Abort(MissedDeadline(*communicator_, oldest));
+    }
+  }
+}
+
+}  // namespace pelton::torch_bindings

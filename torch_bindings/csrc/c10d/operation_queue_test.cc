@@ -1,0 +1,232 @@
+#include "torch_bindings/csrc/c10d/operation_queue.h"
+
+#include <numeric>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "comm/collectives.h"
+#include "comm/transport/sim/sim_fabric.h"
+#include "core/base/limits.h"
+#include "core/base/sync.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 2;
+
+std::string TextOf(const JobHandle& job) { return std::string(job->status().message()); }
+
+// What a callback tells the test's thread.
+class Notice {
+ public:
+  void Set() {
+    MutexLock lock(&mutex_);
+    is_set_ = true;
+    changed_.SignalAll();
+  }
+  bool Await() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    MutexLock lock(&mutex_);
+    while (!is_set_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    }
+    return is_set_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class OperationQueueTest : public ::testing::Test {
+ protected:
+  OperationQueueTest() : fabric_(WorldSize(kRanks)) {
+    auto opened = fabric_.OpenAll(CommunicatorId(3), Group::World(fabric_.world_size()));
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    for (auto& communicator : *opened) {
+      queues_.push_back(OperationQueue::Create(std::move(communicator)));
+    }
+  }
+  ~OperationQueueTest() override {
+    for (auto& queue : queues_) queue->Stop();
+  }
+
+  OperationQueue& queue(int rank) { return *queues_[static_cast<size_t>(rank)]; }
+
+  static Job BarrierJob(absl::AnyInvocable<void()> finish = nullptr) {
+    Job job;
+    job.name = "barrier";
+    job.launches.emplace_back([](Communicator& communicator) { return Barrier(communicator); });
+    job.finish = std::move(finish);
+    return job;
+  }
+
+  static Job ReceiveJob(int* target, int source, int tag = 0) {
+    Job job;
+    job.name = "recv";
+    job.launches.emplace_back([=](Communicator& communicator) {
+      return Recv(communicator, {target, 1, DType::kInt32}, Rank(source), tag);
+    });
+    return job;
+  }
+
+  static Job SendJob(int* source, int destination, int tag = 0) {
+    Job job;
+    job.name = "send";
+    job.launches.emplace_back([=](Communicator& communicator) {
+      return Send(communicator, {source, 1, DType::kInt32}, Rank(destination), tag);
+    });
+    return job;
+  }
+
+  SimFabric fabric_;
+  std::vector<std::shared_ptr<OperationQueue>> queues_;
+};
+
+TEST_F(OperationQueueTest, RunsAJobOnTheThreadThatWaits) {
+  const JobHandle peer = queue(1).Enqueue(BarrierJob());
+  std::thread::id finished_on;
+  const JobHandle job = queue(0).Run(BarrierJob([&] { finished_on = std::this_thread::get_id(); }));
+  ASSERT_TRUE(job->done());
+  EXPECT_EQ(job->status(), absl::OkStatus());
+  EXPECT_EQ(finished_on, std::this_thread::get_id());
+  EXPECT_TRUE(queue(1).Wait(peer, absl::Now() + absl::Seconds(60)));
+}
+
+TEST_F(OperationQueueTest, DrivesWithoutAnybodyWaiting) {
+  Notice done;
+  const JobHandle job = queue(0).Enqueue(BarrierJob());
+  queue(0).OnDone(job, [&](const absl::Status& status) {
+    EXPECT_EQ(status, absl::OkStatus());
+    done.Set();
+  });
+  queue(1).Enqueue(BarrierJob());
+  EXPECT_TRUE(done.Await());
+}
+
+TEST_F(OperationQueueTest, CallsBackAtOnceWhenTheJobIsDone) {
+  const JobHandle job = queue(0).Run(Job{"nothing", absl::InfiniteFuture(), {}, nullptr});
+  bool called = false;
+  queue(0).OnDone(job, [&](const absl::Status&) { called = true; });
+  EXPECT_TRUE(called);
+}
+
+TEST_F(OperationQueueTest, FinishesCollectivesInTheOrderOfTheirCalls) {
+  constexpr int kJobs = 50;
+  std::vector<int> order;
+  JobHandle last;
+  for (int i = 0; i < kJobs; ++i) {
+    queue(1).Enqueue(BarrierJob());
+    last = queue(0).Enqueue(BarrierJob([&order, i] { order.push_back(i); }));
+  }
+  ASSERT_TRUE(queue(0).Wait(last, absl::Now() + absl::Seconds(60)));
+  std::vector<int> expected(kJobs);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+  EXPECT_EQ(queue(0).sequence(), kJobs);
+}
+
+TEST_F(OperationQueueTest, LaunchesMoreThanTheCommunicatorHolds) {
+  constexpr size_t kLaunches = 3 * limits::kMaxOperationsInFlight;
+  std::vector<int> sent(kLaunches), received(kLaunches, -1);
+  std::iota(sent.begin(), sent.end(), 0);
+  Job sends, receives;
+  for (size_t i = 0; i < kLaunches; ++i) {
+    sends.launches.push_back(std::move(SendJob(&sent[i], 1).launches[0]));
+    receives.launches.push_back(std::move(ReceiveJob(&received[i], 0).launches[0]));
+  }
+  queue(0).Enqueue(std::move(sends));
+  const JobHandle job = queue(1).Run(std::move(receives));
+  EXPECT_EQ(job->status(), absl::OkStatus());
+  EXPECT_EQ(received, sent);
+}
+
+TEST_F(OperationQueueTest, AWaiterReturnsWhileAnotherOneStillDrives) {
+  int slow = 0, quick = 0, value = 7;
+  std::thread waits_long([&] {
+    EXPECT_EQ(queue(0).Run(ReceiveJob(&slow, 1, /*tag=*/1))->status(), absl::OkStatus());
+  });
+  queue(1).Enqueue(SendJob(&value, 0, /*tag=*/2));
+  EXPECT_EQ(queue(0).Run(ReceiveJob(&quick, 1, /*tag=*/2))->status(), absl::OkStatus());
+  EXPECT_EQ(quick, 7);
+  queue(1).Enqueue(SendJob(&value, 0, /*tag=*/1));
+  waits_long.join();
+  EXPECT_EQ(slow, 7);
+}
+
+TEST_F(OperationQueueTest, ACallbackMayWaitForAnotherJob) {
+  Notice done;
+  const JobHandle second_peer = queue(1).Enqueue(BarrierJob());
+  queue(1).Enqueue(BarrierJob());
+  const JobHandle first = queue(0).Enqueue(BarrierJob());
+  queue(0).OnDone(first, [&](const absl::Status&) {
+    EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+    done.Set();
+  });
+  EXPECT_TRUE(done.Await());
+}
+
+TEST_F(OperationQueueTest, AWaitThatEndsEarlyLeavesTheJobAlone) {
+  const JobHandle job = queue(0).Enqueue(BarrierJob());
+  EXPECT_FALSE(queue(0).Wait(job, absl::Now()));
+  queue(1).Enqueue(BarrierJob());
+  EXPECT_TRUE(queue(0).Wait(job, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(job->status(), absl::OkStatus());
+}
+
+TEST_F(OperationQueueTest, AJobPastItsDeadlineNamesTheMissingRanksEverywhere) {
+  Job late = BarrierJob();
+  late.deadline = absl::Now();
+  const JobHandle job = queue(0).Run(std::move(late));
+  EXPECT_EQ(job->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(TextOf(job), HasSubstr("barrier: rank 0: operation 1"));
+  EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1"));
+  EXPECT_THAT(TextOf(queue(1).Run(BarrierJob())), HasSubstr("rank 0 aborted"));
+}
+
+TEST_F(OperationQueueTest, AJobThatNobodyWaitsForMeetsItsDeadlineToo) {
+  Notice done;
+  Job late = BarrierJob();
+  late.deadline = absl::Now() + absl::Milliseconds(1);
+  queue(0).OnDone(queue(0).Enqueue(std::move(late)), [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    done.Set();
+  });
+  EXPECT_TRUE(done.Await());
+}
+
+TEST_F(OperationQueueTest, ALaunchThatIsRefusedFailsItsJobOnly) {
+  Job refused = BarrierJob([] { FAIL() << "must not finish"; });
+  refused.launches.emplace_back(
+      [](Communicator&) { return absl::InvalidArgumentError("planted"); });
+  const JobHandle job = queue(0).Enqueue(std::move(refused));
+  EXPECT_EQ(queue(1).Run(BarrierJob())->status(), absl::OkStatus());
+  ASSERT_TRUE(queue(0).Wait(job, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(TextOf(job), "barrier: planted");
+  queue(1).Enqueue(BarrierJob());
+  EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+}
+
+TEST_F(OperationQueueTest, StopAbortsWhatIsInFlightAndRefusesTheRest) {
+  const JobHandle job = queue(0).Enqueue(BarrierJob());
+  queue(0).Stop();
+  ASSERT_TRUE(job->done());
+  EXPECT_THAT(TextOf(job), HasSubstr("1 operation(s) were in flight"));
+  EXPECT_EQ(queue(0).Run(BarrierJob())->status(),
+            absl::FailedPreconditionError("barrier: the process group is shut down"));
+}
+
+TEST_F(OperationQueueTest, StopWithNothingInFlightLeavesThePeersAlone) {
+  const JobHandle peer = queue(1).Enqueue(BarrierJob());
+  EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+  queue(0).Stop();
+  ASSERT_TRUE(queue(1).Wait(peer, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(peer->status(), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace pelton::torch_bindings

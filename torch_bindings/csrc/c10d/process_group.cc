@@ -1,0 +1,104 @@
+#include "torch_bindings/csrc/c10d/process_group.h"
+
+#include <pybind11/gil.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "backend/backend.h"
+#include "core/base/clock.h"
+#include "torch_bindings/csrc/c10d/rules.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
+
+namespace pelton::torch_bindings {
+
+c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton::Backend> backend,
+                                                         const Group& group,
+                                                         const std::string& name,
+                                                         Milliseconds timeout, OnClosed on_closed) {
+  struct Opened {
+    std::shared_ptr<pelton::Backend> backend;
+    std::unique_ptr<Communicator> communicator;  // must go before the backend
+  };
+  auto opened = std::make_shared<Opened>();
+  opened->communicator = ValueOrThrow(backend->Open(group));
+  opened->backend = std::move(backend);
+  std::shared_ptr<Communicator> communicator(opened, opened->communicator.get());
+  return c10::make_intrusive<ProcessGroup>(std::move(communicator), name, timeout,
+                                           std::move(on_closed));
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const std::string& name,
+                           Milliseconds timeout, OnClosed on_closed)
+    : ::c10d::Backend(communicator->rank().value(), communicator->world_size().value()),
+      name_(name),
+      options_(c10::make_intrusive<Options>("pelton", timeout)),
+      queue_(OperationQueue::Create(std::move(communicator))),
+      on_closed_(std::move(on_closed)) {
+  init();
+}
+
+ProcessGroup::~ProcessGroup() { queue_->Stop(); }
+
+void ProcessGroup::abort() {
+  queue_->Abort(absl::AbortedError(
+      absl::StrCat("rank ", getRank(), " called abort() on process group '", name_, "'")));
+}
+
+void ProcessGroup::shutdown() {
+  {
+    // PyTorch may hold Python's lock here, and a callback on the queue's thread may wait for it.
+    std::optional<pybind11::gil_scoped_release> unlocked;
+    if (PyGILState_Check() != 0) unlocked.emplace();
+    queue_->Stop();
+  }
+  if (OnClosed on_closed = std::exchange(on_closed_, nullptr)) on_closed();
+}
+
+at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
+  return EmptyShared({size}, c10::typeMetaToScalarType(options.dtype()));
+}
+
+Call ProcessGroup::Begin(const char* operation, Call::Use use) const {
+  return Call(absl::StrCat(operation, " of process group '", name_, "'"), use);
+}
+
+ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
+                                        QueuedWork::Results results) {
+  const bool is_unset = submission.timeout <= Milliseconds::zero();
+  const Milliseconds timeout = is_unset ? options_->timeout : submission.timeout;
+  Job job = call.Take(Clock::Real().Now() + absl::FromChrono(timeout));
+  const JobHandle handle =
+      submission.is_async ? queue_->Enqueue(std::move(job)) : queue_->Run(std::move(job));
+  if (!submission.is_async) ThrowIfError(handle->status());
+  return c10::make_intrusive<QueuedWork>(getRank(), submission.type, queue_, handle,
+                                         std::move(results));
+}
+
+void ProcessGroup::CheckList(const Call& call, const std::string& argument, const Tensors& tensors,
+                             const at::Tensor& own) const {
+  CheckSize(call, argument, tensors.size(), static_cast<size_t>(getSize()));
+  const at::Tensor& place = tensors[static_cast<size_t>(getRank())];
+  CheckWhole(call, {"this rank's entry of the list", place}, {"the tensor", own}, 1);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.scalar_type() == own.scalar_type()) continue;
+    call.Refuse(absl::StrCat(argument, ": holds ", c10::toString(tensor.scalar_type()),
+                             " beside a tensor of ", c10::toString(own.scalar_type())));
+  }
+}
+
+ProcessGroup::Work ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
+  Call call = Begin("barrier", Call::Use::kMoved);
+  call.Launch([](Communicator& communicator) { return Barrier(communicator); });
+  return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {});
+}
+
+void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool) {
+  ::c10d::BarrierOptions waiting = options;
+  waiting.asyncOp = false;
+  barrier(waiting);
+}
+
+}  // namespace pelton::torch_bindings

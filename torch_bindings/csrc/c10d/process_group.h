@@ -1,0 +1,121 @@
+// Pelton as a backend of torch.distributed.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
+#define PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "comm/group.h"
+#include "torch_bindings/csrc/c10d/call.h"
+#include "torch_bindings/csrc/c10d/operation_queue.h"
+#include "torch_bindings/csrc/c10d/work.h"
+
+namespace pelton {
+class Backend;
+}
+
+namespace pelton::torch_bindings {
+
+// One group of torch.distributed on CPU tensors, over a communicator of its own. What a method does
+// with its tensors is PyTorch's contract (torch/csrc/distributed/c10d/Backend.hpp). Asynchronous
+// calls return at once; one that its caller says it waits for runs on the caller's thread.
+// Threads: any; calls from several threads are ordered by who comes first. Owns: its end of the
+// communicator; keeps the backend alive.
+//
+// Errors (thrown): InvalidArgument: names the operation, the argument, its value; Unsupported: what
+// Pelton does not offer; those of the operation from the call or its Work.
+class ProcessGroup final : public ::c10d::Backend {
+ public:
+  using Work = c10::intrusive_ptr<::c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using Milliseconds = std::chrono::milliseconds;
+  using OnClosed = std::function<void()>;
+
+  // Collective over `group`, whose ranks are those of `backend`. `on_closed` is called once, by the
+  // first shutdown(). Blocks: until all have called, or the backend's join timeout.
+  static c10::intrusive_ptr<::c10d::Backend> Create(std::shared_ptr<pelton::Backend> backend,
+                                                    const Group& group, const std::string& name,
+                                                    Milliseconds timeout, OnClosed on_closed);
+  ProcessGroup(std::shared_ptr<Communicator> communicator, const std::string& name,
+               Milliseconds timeout, OnClosed on_closed);
+  ~ProcessGroup() override;
+
+  const std::string getBackendName() const override { return "pelton"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}  // all ranks count from zero
+  uint64_t getSequenceNumberForGroup() override { return queue_->sequence(); }
+  void abort() override;
+  void shutdown() override;
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // In memory that the ranks of this host reach directly. Shape: [size].
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  Work broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
+  Work allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+  Work allreduce_coalesced(Tensors& tensors,
+                           const ::c10d::AllreduceCoalescedOptions& options) override;
+  Work reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) override;
+  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const ::c10d::AllgatherOptions& options) override;
+  Work _allgather_base(at::Tensor& output, at::Tensor& input,
+                       const ::c10d::AllgatherOptions& options) override;
+  Work allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                           const ::c10d::AllgatherOptions& options) override;
+  Work allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                       const ::c10d::AllgatherOptions& options) override;
+  Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
+              const ::c10d::GatherOptions& options) override;
+  Work scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+               const ::c10d::ScatterOptions& options) override;
+  Work reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                      const ::c10d::ReduceScatterOptions& options) override;
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                            const ::c10d::ReduceScatterOptions& options) override;
+  Work reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                       const ::c10d::ReduceScatterOptions& options) override;
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                     std::vector<int64_t>& input_splits,
+                     const ::c10d::AllToAllOptions& options) override;
+  Work alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) override;
+  Work send(Tensors& tensors, int destination, int tag) override;
+  Work recv(Tensors& tensors, int source, int tag) override;
+  Work recvAnysource(Tensors& tensors, int tag) override;
+  Work barrier(const ::c10d::BarrierOptions& options) override;
+  // The timeout's error names every rank that is missing, whatever `wait_all_ranks`.
+  void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ private:
+  struct Submission {
+    ::c10d::OpType type;
+    Milliseconds timeout = ::c10d::kUnsetTimeout;  // the group's
+    bool is_async = true;
+  };
+  Work Submit(Call call, const Submission& submission, QueuedWork::Results results);
+
+  Call Begin(const char* operation, Call::Use use) const;
+  // One tensor per rank, all of the type of `own`; this rank's has as many elements as `own`.
+  void CheckList(const Call& call, const std::string& argument, const Tensors& tensors,
+                 const at::Tensor& own) const;
+  void AddAllGatherBase(Call& call, const at::Tensor& output, const at::Tensor& input) const;
+  void AddReduceScatterBase(Call& call, const at::Tensor& output, const at::Tensor& input,
+                            ReduceOp op) const;
+  void AddAllGather(Call& call, const Tensors& outputs, const at::Tensor& input) const;
+  void AddReduceScatter(Call& call, const at::Tensor& output, const Tensors& inputs,
+                        ReduceOp op) const;
+  // Sends `inputs[r]` to rank r and receives `outputs[r]` from it. Shape: [world_size] each.
+  void AddExchange(Call& call, const std::vector<Tensor>& outputs,
+                   const std::vector<Tensor>& inputs) const;
+
+  const std::string name_;
+  const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
+  OnClosed on_closed_;
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_

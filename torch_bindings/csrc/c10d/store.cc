@@ -1,0 +1,100 @@
+#include "torch_bindings/csrc/c10d/store.h"
+
+#include <c10/util/Exception.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "backend/backend.h"
+#include "core/base/clock.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+using Bytes = CoordinatorStore::Bytes;
+
+std::string TextOf(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+Bytes BytesOf(const std::string& text) { return {text.begin(), text.end()}; }
+
+// PyTorch's own code catches these types.
+void Check(const absl::Status& status) {
+  const std::string text(status.message());
+  if (absl::IsDeadlineExceeded(status)) C10_THROW_ERROR(DistStoreError, text);
+  if (absl::IsUnavailable(status) || absl::IsAborted(status)) {
+    C10_THROW_ERROR(DistNetworkError, text);
+  }
+  ThrowIfError(status);
+}
+
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  Check(value.status());
+  return *std::move(value);
+}
+
+absl::Time After(CoordinatorStore::Milliseconds timeout) {
+  return Clock::Real().Now() + absl::FromChrono(timeout);
+}
+
+}  // namespace
+
+CoordinatorStore::CoordinatorStore(std::shared_ptr<Backend> backend, Milliseconds timeout)
+    : Store(timeout), backend_(std::move(backend)), keys_(&backend_->control()) {}
+
+absl::Time CoordinatorStore::Deadline() const { return After(timeout_); }
+
+void CoordinatorStore::set(const std::string& key, const Bytes& value) {
+  Check(keys_.Set(key, TextOf(value), Deadline()));
+}
+
+Bytes CoordinatorStore::compareSet(const std::string& key, const Bytes& expected,
+                                   const Bytes& desired) {
+  absl::StatusOr<std::string> now =
+      keys_.CompareAndSet(key, TextOf(expected), TextOf(desired), Deadline());
+  if (absl::IsNotFound(now.status())) return expected;
+  return BytesOf(Value(std::move(now)));
+}
+
+Bytes CoordinatorStore::get(const std::string& key) {
+  return BytesOf(Value(keys_.Get(key, Deadline())));
+}
+
+int64_t CoordinatorStore::add(const std::string& key, int64_t value) {
+  return Value(keys_.Add(key, value, Deadline()));
+}
+
+bool CoordinatorStore::deleteKey(const std::string& key) {
+  return Value(keys_.Delete(key, Deadline()));
+}
+
+bool CoordinatorStore::check(const Strings& keys) { return Value(keys_.Check(keys, Deadline())); }
+
+int64_t CoordinatorStore::getNumKeys() { return Value(keys_.NumKeys(Deadline())); }
+
+void CoordinatorStore::wait(const Strings& keys, const Milliseconds& timeout) {
+  Check(keys_.Wait(keys, After(timeout)));
+}
+
+void CoordinatorStore::append(const std::string& key, const Bytes& value) {
+  Check(keys_.Append(key, TextOf(value), Deadline()));
+}
+
+std::vector<Bytes> CoordinatorStore::multiGet(const Strings& keys) {
+  const absl::Time deadline = Deadline();
+  std::vector<Bytes> values;
+  for (const std::string& key : keys) values.push_back(BytesOf(Value(keys_.Get(key, deadline))));
+  return values;
+}
+
+void CoordinatorStore::multiSet(const Strings& keys, const std::vector<Bytes>& values) {
+  if (keys.size() != values.size()) {
+    ThrowStatus(absl::InvalidArgumentError(
+        absl::StrCat("multi_set: ", keys.size(), " keys, but ", values.size(), " values")));
+  }
+  const absl::Time deadline = Deadline();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Check(keys_.Set(keys[i], TextOf(values[i]), deadline));
+  }
+}
+
+}  // namespace pelton::torch_bindings

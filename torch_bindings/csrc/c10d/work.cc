@@ -1,0 +1,65 @@
+#include "torch_bindings/csrc/c10d/work.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+std::exception_ptr ExceptionOf(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  try {
+    ThrowStatus(status);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+std::exception_ptr QueuedWork::exception() const {
+  return job_->done() ? ExceptionOf(job_->status()) : nullptr;
+}
+
+bool QueuedWork::wait(std::chrono::milliseconds timeout) {
+  const bool is_limited = timeout > kNoTimeout;
+  const absl::Time deadline =
+      is_limited ? Clock::Real().Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
+  if (!queue_->Wait(job_, deadline)) {
+    ThrowStatus(absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank_, ": ", ::c10d::opTypeToString(opType_), " #", job_->sequence(),
+                     " was not done within the ", timeout.count(), " ms that wait() was given")));
+  }
+  ThrowIfError(job_->status());
+  return true;
+}
+
+void QueuedWork::abort() {
+  queue_->Abort(
+      absl::AbortedError(absl::StrCat("rank ", rank_, " called abort() on ",
+                                      ::c10d::opTypeToString(opType_), " #", job_->sequence())));
+}
+
+c10::IValue QueuedWork::ResultValue() const {
+  if (!results_.is_nested) return c10::IValue(results_.tensors);
+  return c10::IValue(std::vector<std::vector<at::Tensor>>{results_.tensors});
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
+  const std::scoped_lock lock(mutex_);
+  if (future_ != nullptr) return future_;
+  c10::IValue value = ResultValue();
+  future_ = c10::make_intrusive<c10::ivalue::Future>(value.type());
+  queue_->OnDone(job_, [future = future_, value = std::move(value)](const absl::Status& status) {
+    if (status.ok()) {
+      future->markCompleted(value);
+    } else {
+      future->setError(ExceptionOf(status));
+    }
+  });
+  return future_;
+}
+
+}  // namespace pelton::torch_bindings

@@ -1,0 +1,56 @@
+// What PyTorch's callers get for an operation of a Pelton process group.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
+#define PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "torch_bindings/csrc/c10d/operation_queue.h"
+
+namespace pelton::torch_bindings {
+
+// Its waits release nothing and need nothing: PyTorch's bindings give Python's lock away before.
+// Threads: any. Owns: the results, until it dies.
+class QueuedWork final : public ::c10d::Work {
+ public:
+  struct Results {
+    std::vector<at::Tensor> tensors;
+    bool is_nested = false;  // a list of one list, as all_gather and gather have it
+    int source = -1;         // of a receive
+  };
+
+  QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<OperationQueue> queue, JobHandle job,
+             Results results)
+      : Work(rank, type),
+        queue_(std::move(queue)),
+        job_(std::move(job)),
+        results_(std::move(results)) {}
+
+  bool isCompleted() override { return job_->done(); }
+  bool isSuccess() const override { return job_->done() && job_->status().ok(); }
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override { return results_.tensors; }
+  int sourceRank() const override { return results_.source; }
+  void synchronize() override { wait(); }
+  // Drives the group on this thread. Blocks: until done, or `timeout`; none: until the operation's
+  // own deadline. Errors (thrown): the operation's; DeadlineExceeded: `timeout` passed, the
+  // operation goes on.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return job_->sequence(); }
+
+ private:
+  c10::IValue ResultValue() const;
+
+  // Shared: work may be the last to hold either.
+  const std::shared_ptr<OperationQueue> queue_;
+  const JobHandle job_;
+  const Results results_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by the base's mutex_
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_

@@ -1,0 +1,87 @@
+"""What the alias packages are made of: their modules are other modules under a second name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = Path(__file__).resolve().parent / "packages"
+COUNTERPARTS = {"bagua": "pelton", "bluefog": "pelton.bluefog"}
+
+
+def real_package(name: str) -> str | None:
+    """Where a package of that name is installed that is not ours; None if there is none."""
+    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != PACKAGES]
+    spec = PathFinder.find_spec(name, elsewhere)
+    if spec is None:
+        return None
+    return spec.origin or ", ".join(spec.submodule_search_locations or ["?"])
+
+
+def refusal(name: str) -> str | None:
+    """Why there can be no alias package of that name; None if there can."""
+    where = real_package(name)
+    if where is None:
+        return None
+    return (
+        f"the real {name} is installed ({where}); Pelton's alias of it would hide it. "
+        "Uninstall it, or use an environment without it"
+    )
+
+
+class _SecondName(Loader):
+    """Gives an alias the module that it stands for. Threads: as importlib. Owns: nothing."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._target)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran when it was imported under its own name; importlib has put the alias's spec on it meanwhile."""
+        module.__spec__ = self._spec
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds `bagua.x` as `pelton.x`. Threads: as importlib. Owns: nothing."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of an alias, or None for names of others.
+
+        Raises:
+          ModuleNotFoundError: Pelton has no counterpart of the module.
+        """
+        package, _, rest = fullname.partition(".")
+        if package not in COUNTERPARTS or not rest:
+            return None
+        counterpart = f"{COUNTERPARTS[package]}.{rest}"
+        if importlib.util.find_spec(counterpart) is None:
+            raise ModuleNotFoundError(f"Pelton has no counterpart of {fullname} (no {counterpart})", name=fullname)
+        return ModuleSpec(fullname, _SecondName(counterpart), is_package=True)
+
+
+def install(name: str) -> None:
+    """Lets the sub-modules of an alias package be found. Called by the package itself. Idempotent.
+
+    Raises:
+      ImportError: the real package is installed too, or Pelton does not offer it yet.
+    """
+    reason = refusal(name)
+    if reason is not None:
+        raise ImportError(reason, name=name)
+    if importlib.util.find_spec(COUNTERPARTS[name]) is None:
+        raise ImportError(f"Pelton does not offer {name} yet (there is no {COUNTERPARTS[name]})", name=name)
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, AliasFinder())

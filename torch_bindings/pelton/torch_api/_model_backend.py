@@ -1,0 +1,50 @@
+"""What `get_backend` gives: one wrapped model's part of the runtime, under Bagua's name for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pelton.errors import NotFound
+from pelton.torch_api import _session
+
+
+class ModelBackend:
+    """One wrapped model's communication. Threads: the trainer's. Owns: nothing."""
+
+    def __init__(self, model: Any) -> None:
+        """Args:
+        model: what keeps a wrapped module's ranks together, its `bagua_ddp`.
+        """
+        self._model = model
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, that of rank 0."""
+        return str(self._model.bagua_module_name)
+
+    def wait_pending_comm_ops(self) -> None:
+        """Completes the round that is open, if one is: gradients may be read then.
+
+        Raises:
+          PeltonError: what the round failed with.
+        """
+        self._model.finish_round()
+
+    def statistics(self) -> dict[str, float]:
+        """Counts since registration: rounds, wait_seconds, bytes, copied_bytes, plan_generation."""
+        counts: dict[str, float] = self._model.statistics()
+        return counts
+
+
+def get_backend(model_name: str) -> ModelBackend:
+    """The communication of the wrapped model with that name (`bagua_module_name`).
+
+    Raises:
+      NotFound: no such model is wrapped; the text lists the names.
+      FailedPrecondition: the process group is not initialised.
+    """
+    models: dict[str, Any] = {model.bagua_module_name: model for model in _session.current().models()}
+    if model_name not in models:
+        known = ", ".join(sorted(models)) or "none"
+        raise NotFound(f"model_name={model_name!r}: no such model is wrapped; there are: {known}")
+    return ModelBackend(models[model_name])
