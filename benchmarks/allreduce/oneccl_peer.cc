@@ -1,11 +1,10 @@
-// Times oneCCL's allreduce as pelton_peer.cc times Pelton's: mpirun -n RANKS oneccl_peer BYTES...
+// Times oneCCL's allreduce: mpirun -n RANKS oneccl_peer CASE... See timing.h.
 #include <mpi.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <oneapi/ccl.hpp>
 #include <vector>
+
+#include "benchmarks/allreduce/timing.h"
 
 int main(int argc, char** argv) {
   ccl::init();
@@ -24,24 +23,12 @@ int main(int argc, char** argv) {
   if (rank != 0) kvs = ccl::create_kvs(address);
   {
     auto communicator = ccl::create_communicator(ranks, rank, kvs);
-    for (int s = 1; s < argc; ++s) {
-      const size_t bytes = std::strtoull(argv[s], nullptr, 10);
-      const int iterations =
-          static_cast<int>(std::clamp<size_t>((size_t{1} << 29) / bytes, 7, 2000));
-      std::vector<float> data(bytes / sizeof(float));
-      std::vector<double> seconds;
-      const int batch = bytes <= 65536 ? 20 : 1;
-      for (int i = -(iterations / 10 + 2); i < iterations; i += batch) {
-        const double begin = MPI_Wtime();
-        for (int j = 0; j < batch; ++j) {
-          ccl::allreduce(data.data(), data.data(), data.size(), ccl::reduction::sum, communicator)
-              .wait();
-        }
-        if (i >= 0) seconds.push_back((MPI_Wtime() - begin) / batch);
-      }
-      std::sort(seconds.begin(), seconds.end());
-      if (rank == 0) std::printf("%zu %.9f %.9f\n", bytes, seconds[seconds.size() / 2], seconds[0]);
-      std::fflush(stdout);
+    for (const pelton::timing::Case& timed : pelton::timing::ParseCases(argv + 1, argv + argc)) {
+      std::vector<float> data(timed.bytes / sizeof(float));
+      pelton::timing::Time(timed, rank == 0, [&] {
+        ccl::allreduce(data.data(), data.data(), data.size(), ccl::reduction::sum, communicator)
+            .wait();
+      });
     }
   }
   MPI_Finalize();

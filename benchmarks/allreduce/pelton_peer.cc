@@ -1,8 +1,8 @@
 // Times Pelton's allreduce between processes of this host, in C++. See run.py.
 //
-//   pelton_peer region|private|copy RANKS BYTES...
+//   pelton_peer region|private|copy RANKS CASE...
 //
-// Prints a line "BYTES MEDIAN_SECONDS MIN_SECONDS" per size. `region` reduces memory that the ranks
+// See timing.h for the cases and what is printed. `region` reduces memory that the ranks
 // share, `private` memory of malloc, both in place; `copy` is one memcpy of as many bytes, to tell
 // what the machine can do.
 #include <sched.h>
@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "benchmarks/allreduce/timing.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/shm/shm_transport.h"
@@ -30,10 +30,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// As many iterations of each size as every peer does.
-int IterationsOf(size_t bytes) {
-  return static_cast<int>(std::clamp<size_t>((size_t{1} << 29) / bytes, 7, 2000));
-}
+using timing::Case;
 
 // The forked ranks exchange their addresses here. Threads: one per rank. Owns: the shared page.
 class Page : public Bootstrap {
@@ -68,23 +65,10 @@ class Page : public Bootstrap {
   Board* board_;
 };
 
-// Small ones are timed in batches: a rank that shares a core does some at once, then waits.
-int BatchOf(size_t bytes) { return bytes <= 65536 ? 20 : 1; }
-
-template <typename Body>
-void Report(size_t bytes, Body body) {
-  std::vector<double> seconds;
-  const int iterations = IterationsOf(bytes);
-  const int batch = BatchOf(bytes);
-  for (int i = -(iterations / 10 + 2); i < iterations; i += batch) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int j = 0; j < batch; ++j) body();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    if (i >= 0) seconds.push_back(took.count() / batch);  // the others warm up
-  }
-  std::sort(seconds.begin(), seconds.end());
-  std::printf("%zu %.9f %.9f\n", bytes, seconds[seconds.size() / 2], seconds[0]);
-  std::fflush(stdout);
+size_t MostBytes(const std::vector<Case>& cases) {
+  size_t most = 0;
+  for (const Case& timed : cases) most = std::max(most, timed.bytes);
+  return most;
 }
 
 // A core per rank where there are enough, as mpirun does by default.
@@ -101,7 +85,7 @@ void Pin(int rank, int ranks) {
   }
 }
 
-void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& sizes, Page& page) {
+void RunRank(int rank, int ranks, bool in_region, const std::vector<Case>& cases, Page& page) {
   page.set_rank(rank);
   const absl::Time deadline = absl::Now() + kTimeout;
   auto transport = MakeShmTransport({Rank(rank), WorldSize(ranks), "benchmark", &page, deadline});
@@ -110,15 +94,14 @@ void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& siz
   PELTON_CHECK(opened.ok()) << opened.status();
   Communicator& communicator = **opened;
   Pin(rank, ranks);  // after the transport has counted the cores
-  const size_t most = *std::max_element(sizes.begin(), sizes.end());
+  const size_t most = MostBytes(cases);
   auto region = Region::Create(in_region ? most : 1, "benchmark").value();
   PELTON_CHECK_OK(communicator.Register(*region));
   void* const data = in_region ? region->data() : std::malloc(most);
   std::memset(data, 0, most);
-  if (rank != 0) PELTON_CHECK(std::freopen("/dev/null", "w", stdout) != nullptr);
-  for (const size_t bytes : sizes) {
-    const Tensor tensor{data, bytes / sizeof(float), DType::kFloat32};
-    Report(bytes, [&] {
+  for (const Case& timed : cases) {
+    const Tensor tensor{data, timed.bytes / sizeof(float), DType::kFloat32};
+    timing::Time(timed, rank == 0, [&] {
       auto completion = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
       PELTON_CHECK(completion.ok()) << completion.status();
       PELTON_CHECK_OK(Await(communicator, *completion, absl::Now() + kTimeout));
@@ -126,20 +109,20 @@ void RunRank(int rank, int ranks, bool in_region, const std::vector<size_t>& siz
   }
 }
 
-int Run(const std::string& what, int ranks, const std::vector<size_t>& sizes) {
+int Run(const std::string& what, int ranks, const std::vector<Case>& cases) {
   if (what == "copy") {
-    const size_t most = *std::max_element(sizes.begin(), sizes.end());
+    const size_t most = MostBytes(cases);
     std::vector<char> from(most, 1);
     std::vector<char> to(most, 2);
-    for (const size_t bytes : sizes) {
-      Report(bytes, [&] { std::memcpy(to.data(), from.data(), bytes); });
+    for (const Case& timed : cases) {
+      timing::Time(timed, true, [&] { std::memcpy(to.data(), from.data(), timed.bytes); });
     }
     return 0;
   }
   Page page(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     if (fork() != 0) continue;
-    RunRank(rank, ranks, what == "region", sizes, page);
+    RunRank(rank, ranks, what == "region", cases, page);
     std::exit(0);
   }
   int failures = 0;
@@ -152,10 +135,9 @@ int Run(const std::string& what, int ranks, const std::vector<size_t>& sizes) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: pelton_peer region|private|copy RANKS BYTES...\n");
+    std::fprintf(stderr, "usage: pelton_peer region|private|copy RANKS CASE...\n");
     return 2;
   }
-  std::vector<size_t> sizes;
-  for (int i = 3; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
-  return pelton::Run(argv[1], std::atoi(argv[2]), sizes);
+  return pelton::Run(argv[1], std::atoi(argv[2]),
+                     pelton::timing::ParseCases(argv + 3, argv + argc));
 }

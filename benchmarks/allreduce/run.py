@@ -1,7 +1,8 @@
 """Times allreduce of Pelton and its peers in turns, in one run, and prints ratios.
 
 A peer is a class below: what it needs to run here, and the command that prints a line
-"BYTES MEDIAN_SECONDS MIN_SECONDS" per size. On a busy machine only figures of one run compare.
+"BYTES MEDIAN_SECONDS MIN_SECONDS" per case, "BYTES:ITERATIONS:BATCH". On a busy machine only figures of one
+run compare.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PELTON = ROOT / "bazel-bin/benchmarks/allreduce/pelton_peer"
+COMPILE = ["-O2", "-std=c++17", f"-I{ROOT}"]
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
 
 
@@ -26,7 +28,7 @@ class Skipped(Exception):
 
 @dataclasses.dataclass
 class Peer:
-    """One implementation. `command` gives the words that time `sizes` at `ranks`."""
+    """One implementation. `command` gives the words that time `cases` at `ranks`."""
 
     name: str
     folder: pathlib.Path  # for what it builds
@@ -34,7 +36,7 @@ class Peer:
     def prepare(self) -> None:
         """Builds what is needed, or raises Skipped."""
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -46,8 +48,8 @@ class Pelton(Peer):
         if not PELTON.exists():
             raise Skipped(f"{PELTON.name} is not built: bazel build //benchmarks/allreduce:pelton_peer")
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
-        return [str(PELTON), self.name.split()[1], str(ranks), *map(str, sizes)]
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
+        return [str(PELTON), self.name.split()[1], str(ranks), *cases]
 
 
 class PeltonPython(Peer):
@@ -57,21 +59,21 @@ class PeltonPython(Peer):
         if subprocess.run([sys.executable, "-c", "import pelton"], check=False, capture_output=True).returncode != 0:
             raise Skipped(f"{sys.executable} has no pelton: tools/setup installs it")
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
         start = [sys.executable, "-m", "pelton_run", "-np", str(ranks), str(HERE / "pelton_python_peer.py")]
-        return [*start, self.name.split()[1], *map(str, sizes)]
+        return [*start, self.name.split()[1], *cases]
 
 
 class OpenMpi(Peer):
     def prepare(self) -> None:
-        if not shutil.which("mpicc") or not shutil.which("mpirun"):
-            raise Skipped("mpicc or mpirun is missing (Debian: libopenmpi-dev openmpi-bin)")
-        build = ["mpicc", "-O2", str(HERE / "open_mpi_peer.c"), "-o", str(self.folder / "open_mpi")]
-        subprocess.run(build, check=True)
+        if not shutil.which("mpicxx") or not shutil.which("mpirun"):
+            raise Skipped("mpicxx or mpirun is missing (Debian: libopenmpi-dev openmpi-bin)")
+        source = [str(HERE / "open_mpi_peer.cc"), "-o", str(self.folder / "open_mpi")]
+        subprocess.run(["mpicxx", *COMPILE, *source], check=True)
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
         start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
-        return [*start, str(self.folder / "open_mpi"), *map(str, sizes)]
+        return [*start, str(self.folder / "open_mpi"), *cases]
 
 
 class Gloo(Peer):
@@ -79,8 +81,8 @@ class Gloo(Peer):
         if subprocess.run([sys.executable, "-c", "import torch"], check=False).returncode != 0:
             raise Skipped(f"{sys.executable} has no torch")
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
-        return [sys.executable, str(HERE / "gloo_peer.py"), str(ranks), *map(str, sizes)]
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
+        return [sys.executable, str(HERE / "gloo_peer.py"), str(ranks), *cases]
 
 
 class OneCcl(Peer):
@@ -94,14 +96,14 @@ class OneCcl(Peer):
             raise Skipped("name a venv with `pip install oneccl-devel impi-devel` by --oneccl")
         paths = [f"-I{self.prefix}/include", f"-L{lib}", f"-Wl,-rpath,{lib},-rpath-link,{lib}"]
         source = [str(HERE / "oneccl_peer.cc"), "-o", str(self.folder / "oneccl")]
-        build = ["g++", "-O2", "-std=c++17", *source, *paths, "-lccl", "-lmpi"]
+        build = ["g++", *COMPILE, *source, *paths, "-lccl", "-lmpi"]
         built = subprocess.run(build, check=False, capture_output=True, text=True)
         if built.returncode != 0:
             raise Skipped("it does not build: " + built.stderr.strip().splitlines()[-1])
 
-    def command(self, ranks: int, sizes: list[int]) -> list[str]:
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
         start = [f"{self.prefix}/bin/mpirun", "-n", str(ranks)]
-        return [*start, str(self.folder / "oneccl"), *map(str, sizes)]
+        return [*start, str(self.folder / "oneccl"), *cases]
 
     def environment(self) -> dict[str, str]:
         path = f"{self.prefix}/bin:" + os.environ["PATH"]
@@ -117,10 +119,15 @@ class OneCcl(Peer):
         }
 
 
+def case_of(size: int) -> str:
+    """How often a size is timed; small ones in batches: a rank that shares a core does some at once, then waits."""
+    return f"{size}:{min(max((1 << 29) // size, 7), 2000)}:{20 if size <= 65536 else 1}"
+
+
 def measure(peer: Peer, ranks: int, sizes: list[int]) -> dict[int, tuple[float, float]]:
     """One turn: median and minimum seconds by size; raises Skipped if it fails."""
     done = subprocess.run(
-        peer.command(ranks, sizes),
+        peer.command(ranks, [case_of(size) for size in sizes]),
         env=peer.environment(),
         capture_output=True,
         text=True,

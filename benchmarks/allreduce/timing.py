@@ -1,4 +1,6 @@
-"""How every Python peer times its allreduce, so that figures compare."""
+"""How every Python peer times its allreduce; timing.h does the same in C++. What is timed, and how often, comes from
+run.py.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,20 +8,23 @@ from collections.abc import Callable, Sequence
 import torch
 
 
-def time_sizes(
-    sizes: Sequence[int],
+def time_cases(
+    cases: Sequence[str],
     make: Callable[[int], torch.Tensor],
     allreduce: Callable[[torch.Tensor], object],
     *,
     prints: bool,
 ) -> None:
-    """Prints "BYTES MEDIAN_SECONDS MIN_SECONDS" for each size in bytes; `make` gets a number of floats."""
+    """Prints "BYTES MEDIAN_SECONDS MIN_SECONDS" for each case; `make` gets a number of floats.
+
+    Args:
+      cases: "BYTES:ITERATIONS:BATCH": an allreduce of so many bytes, so often, of which so many are timed together.
+    """
     torch.set_num_threads(1)
-    for size in sizes:
+    for case in cases:
+        size, iterations, batch = map(int, case.split(":"))
         tensor = make(size // 4).zero_()
-        iterations = min(max((1 << 29) // size, 7), 2000)
         seconds = []
-        batch = 20 if size <= 65536 else 1
         for i in range(-(iterations // 10 + 2), iterations, batch):
             begin = time.perf_counter()
             for _ in range(batch):

@@ -1,16 +1,19 @@
 // What the bucketed runtime costs beside the copies and the communication:
 //   MarkReady         one tensor, from one thread and from two at once; to reach: 200 ns
-//   ready to start    from the mark of a bucket's last tensor to the start of its pipeline: CPU
-//   time
-//                     on one thread (the waiter drives); to reach: 5 us. And wall time across
-//                     threads.
+//   ready to start    from the mark of a bucket's last tensor to the start of its pipeline on the
+//                     channel's parked thread: CPU time of both threads, the kernel's included; to
+//                     reach: 5 us. And wall time; beside it what the wake-up alone costs. Then the
+//                     same for a marker that waits at once.
 //   round             everything, of 1000 tensors in 20 buckets on one rank, without communication
 // Prints medians of several repetitions, and the least; the reading of the clock is taken off.
+#include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/actor/waker.h"
 #include "core/base/check.h"
 #include "core/bucket/model_rounds.h"
 #include "core/bucket/ready_tracker.h"
@@ -105,30 +109,47 @@ class InstantRunner final : public OperationRunner {
   uint64_t launches_ = 0;
 };
 
+// When and where something started.
+struct StartStamp {
+  std::atomic<bool> happened{false};
+  int64_t wall_nanos;
+  int64_t process_nanos;
+  int64_t thread_nanos;
+  pthread_t thread;
+  pid_t thread_id;
+
+  void Take() {
+    wall_nanos = NanosOf(CLOCK_MONOTONIC);
+    thread_nanos = NanosOf(CLOCK_THREAD_CPUTIME_ID);
+    process_nanos = NanosOf(CLOCK_PROCESS_CPUTIME_ID);
+    thread = pthread_self();
+    thread_id = gettid();
+    happened.store(true, std::memory_order_release);
+  }
+};
+
 // Notes when it starts.
 // Threads: as Stage. Owns: nothing.
 class StampStage final : public Stage {
  public:
-  StampStage(clockid_t clock, std::atomic<int64_t>* started) : clock_(clock), started_(*started) {}
+  explicit StampStage(StartStamp* start) : start_(*start) {}
   absl::string_view name() const override { return "stamp"; }
   StageKind kind() const override { return StageKind::kPrepare; }
   absl::Status Start(BucketRun&, StageState*) override {
-    started_.store(NanosOf(clock_), std::memory_order_release);
+    start_.Take();
     return absl::OkStatus();
   }
 
  private:
-  const clockid_t clock_;
-  std::atomic<int64_t>& started_;
+  StartStamp& start_;
 };
 
-std::unique_ptr<ModelRounds> MakeRounds(Plan plan, OperationRunner& runner, clockid_t clock,
-                                        std::atomic<int64_t>* started) {
+std::unique_ptr<ModelRounds> MakeRounds(Plan plan, OperationRunner& runner, StartStamp* start) {
   ModelRoundsOptions options;
   options.runner = &runner;
-  options.pipeline_factory = [clock, started](const BucketLayout& layout) {
+  options.pipeline_factory = [start](const BucketLayout& layout) {
     PipelineSpec spec;
-    spec.stages.push_back(std::make_unique<StampStage>(clock, started));
+    spec.stages.push_back(std::make_unique<StampStage>(start));
     return Pipeline::Build(std::move(spec), layout);
   };
   auto rounds = ModelRounds::Create(std::move(plan), std::move(options));
@@ -147,34 +168,113 @@ double ReadingNanos(clockid_t clock) {
   return static_cast<double>(nanos[nanos.size() / 2]);
 }
 
-// Process CPU time counts the marking thread, the scheduler's and every wake-up between them.
-void MeasureReadyToStart(clockid_t clock, const std::string& what) {
-  InstantRunner runner;
-  std::atomic<int64_t> started{0};
-  const auto rounds = MakeRounds(MakePlan(1, 1), runner, clock, &started);
-  const double reading = ReadingNanos(clock);
-  std::vector<double> nanos;
-  for (int repetition = 0; repetition < 20 * kRepetitions; ++repetition) {
-    started.store(0);
-    const int64_t begin = NanosOf(clock);
-    PELTON_CHECK_OK(rounds->MarkReady(SlotId(0)));
-    PELTON_CHECK_OK(rounds->WaitRound(absl::Now() + absl::Seconds(10)));
-    nanos.push_back(static_cast<double>(started.load() - begin) - reading);
+void FinishRound(ModelRounds& rounds) {
+  PELTON_CHECK_OK(rounds.WaitRound(absl::Now() + absl::Seconds(10)));
+}
+
+// Whether the thread sleeps: state S in /proc, behind the name in brackets.
+bool Sleeps(pid_t thread) {
+  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const size_t state = line.rfind(')') + 2;
+  return state < line.size() && line[state] == 'S';
+}
+
+// The CPU time of the channel's thread once it has parked.
+int64_t NanosWhenParked(const StartStamp& start) {
+  clockid_t clock;
+  PELTON_CHECK(pthread_getcpuclockid(start.thread, &clock) == 0);
+  do {
+    absl::SleepFor(absl::Microseconds(100));  // ALLOW: the thread shall find nothing to do
+  } while (!Sleeps(start.thread_id));
+  return NanosOf(clock);
+}
+
+// CPU and wall time from `begin` on this thread to the start that it brings about on a parked one.
+template <typename Begin, typename Finish>
+void MeasureHandOver(const std::string& what, StartStamp& start, Begin begin, Finish finish) {
+  const double reading = ReadingNanos(CLOCK_THREAD_CPUTIME_ID);
+  std::vector<double> here, there, both, wall;
+  while (both.size() < 10 * kRepetitions) {
+    const bool is_known = start.happened.exchange(false);
+    const int64_t parked = is_known ? NanosWhenParked(start) : 0;
+    const int64_t wall_begin = NanosOf(CLOCK_MONOTONIC);
+    const int64_t cpu_begin = NanosOf(CLOCK_THREAD_CPUTIME_ID);
+    begin();
+    const int64_t cpu_end = NanosOf(CLOCK_THREAD_CPUTIME_ID);
+    while (!start.happened.load(std::memory_order_acquire)) {
+    }
+    finish();
+    if (!is_known) continue;
+    here.push_back(static_cast<double>(cpu_end - cpu_begin) - reading);
+    there.push_back(static_cast<double>(start.thread_nanos - parked) - reading);
+    both.push_back(here.back() + there.back());
+    wall.push_back(static_cast<double>(start.wall_nanos - wall_begin));
   }
-  Report(what, nanos);
+  Report(what + ", CPU time", both);
+  Report("  of it the waking thread's", here);
+  Report("  of it the woken thread's", there);
+  Report(what + ", wall time", wall);
+}
+
+// What waking a parked thread costs by itself: no hand-over to one can cost less.
+void MeasureBareWake() {
+  Waker waker;
+  StartStamp start;
+  std::atomic<bool> ends{false};
+  std::thread woken([&] {
+    while (!ends.load()) {
+      if (waker.Park(absl::Seconds(10))) start.Take();
+    }
+  });
+  MeasureHandOver(
+      "a parked thread's wake-up alone", start, [&] { waker.Kick(); }, [] {});
+  ends.store(true);
+  waker.Kick();
+  woken.join();
+}
+
+// The marker goes on with its backward pass, and the channel's thread has to be woken.
+void MeasureReadyToStart() {
+  InstantRunner runner;
+  StartStamp start;
+  const auto rounds = MakeRounds(MakePlan(1, 1), runner, &start);
+  MeasureHandOver(
+      "last ready to pipeline start", start, [&] { PELTON_CHECK_OK(rounds->MarkReady(SlotId(0))); },
+      [&] { FinishRound(*rounds); });
+}
+
+// The marker waits for the round at once; process CPU time counts its way into that wait, too.
+void MeasureWaiterReadyToStart() {
+  InstantRunner runner;
+  StartStamp start;
+  const auto rounds = MakeRounds(MakePlan(1, 1), runner, &start);
+  const double reading = ReadingNanos(CLOCK_PROCESS_CPUTIME_ID);
+  std::vector<double> cpu, wall;
+  for (int repetition = 0; repetition < 20 * kRepetitions; ++repetition) {
+    const int64_t wall_begin = NanosOf(CLOCK_MONOTONIC);
+    const int64_t begin = NanosOf(CLOCK_PROCESS_CPUTIME_ID);
+    PELTON_CHECK_OK(rounds->MarkReady(SlotId(0)));
+    FinishRound(*rounds);
+    cpu.push_back(static_cast<double>(start.process_nanos - begin) - reading);
+    wall.push_back(static_cast<double>(start.wall_nanos - wall_begin));
+  }
+  Report("the same, marker waits at once, CPU time", cpu);
+  Report("the same, marker waits at once, wall time", wall);
 }
 
 void MeasureRound() {
   constexpr int kTensors = 1000;
   InstantRunner runner;
-  std::atomic<int64_t> started{0};
-  const auto rounds = MakeRounds(MakePlan(kTensors, 20), runner, CLOCK_MONOTONIC, &started);
+  StartStamp start;
+  const auto rounds = MakeRounds(MakePlan(kTensors, 20), runner, &start);
   std::vector<double> nanos;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     const int64_t begin = NanosOf(CLOCK_PROCESS_CPUTIME_ID);
     for (int32_t slot = kTensors; slot-- > 0;) PELTON_CHECK_OK(rounds->MarkReady(SlotId(slot)));
     PELTON_CHECK_OK(rounds->EndRound());
-    PELTON_CHECK_OK(rounds->WaitRound(absl::Now() + absl::Seconds(10)));
+    FinishRound(*rounds);
     nanos.push_back(static_cast<double>(NanosOf(CLOCK_PROCESS_CPUTIME_ID) - begin) / kTensors);
   }
   Report("round of 1000 tensors in 20 buckets, CPU time per tensor", nanos);
@@ -186,8 +286,9 @@ void MeasureRound() {
 int main() {
   pelton::MeasureMarkReady(1);
   pelton::MeasureMarkReady(2);
-  pelton::MeasureReadyToStart(CLOCK_PROCESS_CPUTIME_ID, "last ready to pipeline start, CPU time");
-  pelton::MeasureReadyToStart(CLOCK_MONOTONIC, "last ready to pipeline start, wall time");
+  pelton::MeasureBareWake();
+  pelton::MeasureReadyToStart();
+  pelton::MeasureWaiterReadyToStart();
   pelton::MeasureRound();
   return 0;
 }

@@ -9,22 +9,24 @@ import traceback
 from pathlib import Path
 
 import pelton.torch_api as bagua
-from cases.registry import Case, cases_of
+from cases.registry import Case, NotRun, cases_of
 
 
 def _run(case: Case) -> dict[str, str | float]:
     """Each case has a process group of its own, so that one that fails does not spoil the next."""
-    start, error = time.monotonic(), ""
+    start, error, not_run = time.monotonic(), "", ""
     try:
         bagua.init_process_group()
         case.function()
+    except NotRun as reason:
+        not_run = str(reason)
     except BaseException:
         error = traceback.format_exc()
     try:
         bagua.destroy_process_group()
     except Exception:
         error += traceback.format_exc()
-    return {"name": case.id, "error": error, "seconds": round(time.monotonic() - start, 3)}
+    return {"name": case.id, "error": error, "not_run": not_run, "seconds": round(time.monotonic() - start, 3)}
 
 
 def main() -> None:

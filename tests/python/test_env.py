@@ -119,7 +119,7 @@ def test_tensors_become_places_in_a_list() -> None:
     assert math.isnan(back["c"])
 
 
-@pytest.mark.parametrize("value", [object(), len, {1, 2}, b"x", torch.eye(2).to_sparse(), 1j])
+@pytest.mark.parametrize("value", [object(), len, torch.eye(2).to_sparse()])
 def test_what_has_no_safe_form_is_named(value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"group\['x'\]\[1\]"):
         encode({"x": [0, value]}, [], "group")

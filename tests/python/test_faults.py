@@ -20,6 +20,8 @@ SCENARIOS = {
     # what rank 1 does (rank 0, where it says so) -> the job's exit code, the exceptions, what their text must hold
     "killed_in_an_allreduce": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
     "killed_in_a_backward": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
+    "killed_in_a_torch_allreduce": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
+    "killed_under_ddp": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
     "never_does_backward": (0, {"DeadlineExceeded"}, ["1", "bucket"]),
     "exits_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),
     "leaves_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),

@@ -9,9 +9,11 @@ from typing import Any
 import pelton.torch_api as bagua
 import torch
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from torch import nn
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Gradients = dict[str, Any]  # None where there is none
+SHAPE = (4, 6)  # of the batches of the small models
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -71,6 +73,21 @@ def mean(contributions: Sequence[torch.Tensor | None], average: bool = True) -> 
 
 def mean_of(per_rank: Sequence[Gradients], average: bool = True) -> Gradients:
     return {name: mean([found[name] for found in per_rank], average) for name in per_rank[0]}
+
+
+def make_mlp() -> Any:
+    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+
+
+def expected(make: Callable[[], Any], step: int = 0) -> Gradients:
+    """What one process computes for all ranks' batches of a step, with rank 0's parameters."""
+    _, size = rank_and_size()
+    model = seeded(0, make)
+    return mean_of([local_gradients(model, batch(r, step, *SHAPE)) for r in range(size)])
+
+
+def run_backward(model: Any, step: int = 0) -> None:
+    square_loss(model, batch(bagua.get_rank(), step, *SHAPE)).backward()
 
 
 def assert_same(actual: Gradients, expected: Gradients) -> None:

@@ -5,6 +5,7 @@ A rank that survives writes down what it was told, and how long that took.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -12,11 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
+import pelton
 import pelton.torch_api as bagua
 import torch
+import torch.distributed as dist
+from pelton.distributed import Store
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from cases.checks import batch, square_loss, wrap
 
@@ -112,6 +117,48 @@ def coordinator_is_killed() -> Report:
         time.sleep(0.2)
         _die()
     return _until_error(bagua.barrier)
+
+
+def trains_until_killed() -> Report:
+    """Everybody trains, with gradients born in shared memory and in buckets, and says so after some steps."""
+    pelton.set_gradient_allocator(True)
+    model = wrap(nn.Sequential(nn.Linear(6, 1 << 14), nn.Tanh(), nn.Linear(1 << 14, 3)))
+    rank, end = bagua.get_rank(), time.monotonic() + LATE_S
+    for step in itertools.count():
+        square_loss(model, batch(rank, step, 4, 6)).backward()
+        if step == 3:
+            print("training", flush=True)
+        if time.monotonic() > end:
+            return {}
+    raise AssertionError("unreachable")
+
+
+def _join_torch() -> None:
+    dist.init_process_group("pelton", store=Store(), rank=bagua.get_rank(), world_size=bagua.get_world_size())
+
+
+def killed_in_a_torch_allreduce() -> Report:
+    """As killed_in_an_allreduce, asynchronously through torch.distributed."""
+    _join_torch()
+    tensor = torch.ones(1 << 20)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    if dist.get_rank() == 1:
+        time.sleep(0.3)
+        _die()
+    return _until_error(lambda: cast(Any, dist.all_reduce(tensor, async_op=True)).wait())
+
+
+def killed_under_ddp() -> Report:
+    """PyTorch's own DDP waits for the futures of its buckets: they carry the news."""
+    _join_torch()
+    rank = dist.get_rank()
+    model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3))
+    wrapped = DistributedDataParallel(model)
+    square_loss(wrapped, batch(rank, 0, 4, 6)).backward()
+    if rank == 1:
+        model[1].register_full_backward_hook(lambda *_: _die())
+    return _until_error(lambda: square_loss(wrapped, batch(rank, 1, 4, 6)).backward())
 
 
 def main() -> None:

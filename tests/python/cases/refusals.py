@@ -9,7 +9,6 @@ import torch
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
 from pelton.torch_api.algorithms import Algorithm, GlobalAlgorithmRegistry
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
-from pelton.torch_api.communication import BaguaProcessGroup
 from torch import nn
 
 from cases.checks import batch, raises, rank_and_size, seeded, square_loss, wrap
@@ -162,8 +161,6 @@ def optimizers_that_cannot_be_served() -> None:
 
 @case(2)
 def algorithms_that_cannot_be_served() -> None:
-    with raises(Unsupported, "hierarchical"):
-        wrap(_mlp(), hierarchical=True)
     with raises(InvalidArgument, "algorithm", "'gradient_allreduce'"):
         _mlp().with_bagua([], "gradient_allreduce")
     with raises(Unsupported, "Algorithm"):
@@ -176,15 +173,6 @@ def algorithms_that_cannot_be_served() -> None:
     assert isinstance(algorithm, GradientAllReduceAlgorithm)
     with raises(InvalidArgument, "process_group"):
         _mlp().with_bagua([], algorithm, "world")
-
-
-@case(3)
-def groups_of_some_ranks() -> None:
-    rank, _ = rank_and_size()
-    if rank:
-        with raises(InvalidArgument, "group", "2 of 3 ranks"):
-            group = BaguaProcessGroup([1, 2], None, "last")
-            _mlp().with_bagua([], GradientAllReduceAlgorithm(), group)
 
 
 @case(2)

@@ -24,6 +24,10 @@ class Case:
         return f"{self.function.__module__}.{self.name}"
 
 
+class NotRun(Exception):
+    """Raised by a case, on all ranks, that this machine cannot run; the text says why."""
+
+
 _cases: dict[str, list[Case]] = {}
 
 

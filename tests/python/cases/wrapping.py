@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pelton.torch_api as bagua
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from cases.checks import (
+    SHAPE,
     assert_same,
     assert_same_on_all_ranks,
     batch,
+    expected,
     gradients,
     local_gradients,
+    make_mlp,
     mean,
     mean_of,
+    raises,
     rank_and_size,
+    run_backward,
     seeded,
     square_loss,
     wrap,
 )
 from cases.registry import case
-
-SHAPE = (4, 6)
-
-
-def _mlp() -> Any:
-    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
-
-
-def _expected(make: Callable[[], Any], step: int = 0) -> dict[str, Any]:
-    _, size = rank_and_size()
-    model = seeded(0, make)
-    return mean_of([local_gradients(model, batch(r, step, *SHAPE)) for r in range(size)])
-
-
-def _backward(model: Any, step: int = 0) -> None:
-    square_loss(model, batch(bagua.get_rank(), step, *SHAPE)).backward()
 
 
 @case(2)
@@ -47,8 +34,8 @@ def parameters_on_the_root_module() -> None:
     model = wrap(nn.Linear(6, 3))
     assert [name for name, _ in model.bagua_ddp.bagua_build_params()] == ["weight", "bias"]
     model = wrap(seeded(bagua.get_rank(), lambda: nn.Linear(6, 3)))
-    _backward(model)
-    assert_same(gradients(model), _expected(lambda: nn.Linear(6, 3)))
+    run_backward(model)
+    assert_same(gradients(model), expected(lambda: nn.Linear(6, 3)))
 
 
 @case(2)
@@ -60,21 +47,21 @@ def shared_parameters_count_once() -> None:
 
     model = wrap(seeded(bagua.get_rank(), make))
     assert [name for name, _ in model.bagua_ddp.bagua_build_params()] == ["0.weight", "0.bias", "2.bias"]
-    _backward(model)
-    assert_same(gradients(model), _expected(make))
+    run_backward(model)
+    assert_same(gradients(model), expected(make))
 
 
 @case(2)
 def frozen_parameters_are_broadcast_and_left_alone() -> None:
     def make() -> Any:
-        model = _mlp()
+        model = make_mlp()
         model[0].weight.requires_grad_(False)
         return model
 
     model = wrap(seeded(bagua.get_rank(), make))
     assert_same_on_all_ranks(list(model.parameters()))
-    _backward(model)
-    assert_same(gradients(model), _expected(make))
+    run_backward(model)
+    assert_same(gradients(model), expected(make))
     assert model[0].weight.grad is None
 
 
@@ -101,7 +88,7 @@ def a_parameter_unused_on_some_ranks_counts_as_zeros() -> None:
             per_rank.append(local_gradients(reference, batch(r, step, *SHAPE)))
         model.used = (0, 2) if rank == step % size else (0, 1, 2)
         model.zero_grad()
-        _backward(model, step)
+        run_backward(model, step)
         assert_same(gradients(model), mean_of(per_rank))
 
 
@@ -110,11 +97,11 @@ def a_parameter_unused_on_all_ranks_keeps_its_gradient() -> None:
     rank, _ = rank_and_size()
     model = wrap(seeded(0, _Branches))
     model.used = (0, 2)
-    _backward(model)
+    run_backward(model)
     weight: Any = model.branches[1].weight
     assert gradients(model)["branches.1.weight"] is None
     model.used = (0, 1, 2)
-    _backward(model, 1)
+    run_backward(model, 1)
     before = weight.grad.clone()
     model.used = (2,)
     for step in (2, 3):
@@ -142,11 +129,11 @@ def weight_decay_does_what_it_does_in_one_process() -> None:
 
 @case(2)
 def gradients_accumulate_over_synchronised_backwards() -> None:
-    model = wrap(seeded(0, _mlp))
-    reference = seeded(0, _mlp)
+    model = wrap(seeded(0, make_mlp))
+    reference = seeded(0, make_mlp)
     _rank, size = rank_and_size()
-    _backward(model, 0)
-    _backward(model, 1)
+    run_backward(model, 0)
+    run_backward(model, 1)
     first = mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)])
     second = [local_gradients(reference, batch(r, 1, *SHAPE)) for r in range(size)]
     expected = mean_of([{n: first[n] + g[n] for n in g} for g in second])
@@ -156,16 +143,16 @@ def gradients_accumulate_over_synchronised_backwards() -> None:
 @case(2, 3)
 def no_sync_communicates_the_sum_at_the_end() -> None:
     rank, size = rank_and_size()
-    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    model, reference = wrap(seeded(0, make_mlp)), seeded(0, make_mlp)
     for start in (0, 3):
         model.zero_grad()
         with model.no_sync():
             assert not model.bagua_ddp.require_backward_grad_sync
-            _backward(model, start)
-            _backward(model, start + 1)
+            run_backward(model, start)
+            run_backward(model, start + 1)
             local = gradients(model)
         assert model.bagua_ddp.require_backward_grad_sync
-        _backward(model, start + 2)
+        run_backward(model, start + 2)
         per_rank = []
         for r in range(size):
             parts = [local_gradients(reference, batch(r, start + i, *SHAPE)) for i in range(3)]
@@ -184,9 +171,9 @@ def no_sync_remembers_what_the_last_backward_does_not_use() -> None:
     _rank, size = rank_and_size()
     model, reference = wrap(seeded(0, _Branches)), seeded(0, _Branches)
     with model.no_sync():
-        _backward(model, 0)
+        run_backward(model, 0)
     model.used = (0,)
-    _backward(model, 1)
+    run_backward(model, 1)
     per_rank = []
     for r in range(size):
         reference.used = (0, 1, 2)
@@ -199,7 +186,7 @@ def no_sync_remembers_what_the_last_backward_does_not_use() -> None:
 
 @case(2)
 def nested_no_sync_and_an_error_within() -> None:
-    model = wrap(seeded(0, _mlp))
+    model = wrap(seeded(0, make_mlp))
     try:
         with model.no_sync(), model.no_sync():
             raise KeyError
@@ -211,7 +198,7 @@ def nested_no_sync_and_an_error_within() -> None:
 @case(2)
 def two_backward_passes_of_one_graph() -> None:
     rank, size = rank_and_size()
-    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    model, reference = wrap(seeded(0, make_mlp)), seeded(0, make_mlp)
     loss = square_loss(model, batch(rank, 0, *SHAPE))
     loss.backward(retain_graph=True)
     loss.backward()
@@ -257,87 +244,46 @@ def two_losses_in_one_step() -> None:
         assert torch.equal(found, wanted), name
 
 
-class _Checkpointed(nn.Module):
-    """Every layer recomputed in backward."""
+class _Fails(torch.autograd.Function):
+    """Passes its input on, and raises in backward."""
 
-    reentrant = True
+    @staticmethod
+    def forward(_context: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inward = nn.Linear(6, 8)
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.outward = nn.Linear(8, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.inward(inputs).tanh()
-        for layer in self.layers:
-            hidden = checkpoint(lambda h, layer=layer: layer(h).tanh(), hidden, use_reentrant=self.reentrant)
-        return self.outward(hidden)
-
-
-class _CheckpointedWithoutReentry(_Checkpointed):
-    reentrant = False
-
-
-class _CheckpointedFirst(_Checkpointed):
-    """The whole trunk is checkpointed and one parameter unused, so that the last gradient comes from within."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        inputs = inputs.clone().requires_grad_()
-
-        def trunk(x: torch.Tensor) -> torch.Tensor:
-            return self.layers[1](self.layers[0](self.inward(x)).tanh())
-
-        return self.outward(checkpoint(trunk, inputs, use_reentrant=True))
-
-
-@case(2, 3)
-def reentrant_checkpointing() -> None:
-    model = wrap(seeded(bagua.get_rank(), _Checkpointed))
-    _backward(model)
-    assert_same(gradients(model), _expected(_Checkpointed))
-    model.zero_grad()
-    _backward(model, 1)
-    assert_same(gradients(model), _expected(_Checkpointed, 1))
-
-
-@case(2, 3)
-def checkpointing_without_reentry() -> None:
-    model = wrap(seeded(bagua.get_rank(), _CheckpointedWithoutReentry))
-    _backward(model)
-    assert_same(gradients(model), _expected(_CheckpointedWithoutReentry))
+    @staticmethod
+    def backward(_context: Any, *_gradients: torch.Tensor) -> torch.Tensor:
+        raise ValueError("as the test wants it")
 
 
 @case(2)
-def reentrant_checkpointing_with_an_unused_parameter() -> None:
-    """What backward() leaves is the result, before any optimizer step (gradients may be clipped there)."""
-    model = wrap(seeded(bagua.get_rank(), _CheckpointedFirst))
-    for step in range(2):
-        model.zero_grad()
-        _backward(model, step)
-        assert_same(gradients(model), _expected(_CheckpointedFirst, step))
+def a_backward_that_fails_before_its_first_gradient() -> None:
+    """It has reached the model's output, but no round has begun: the next backward is an ordinary one."""
+    model = wrap(seeded(bagua.get_rank(), lambda: nn.Sequential(make_mlp(), _Failing())))
+    with raises(ValueError, "as the test wants it"):
+        run_backward(model)
+    model[1].fails = False
+    run_backward(model)
+    found = {name.removeprefix("0."): gradient for name, gradient in gradients(model).items()}
+    assert_same(found, expected(make_mlp))
 
 
-@case(2)
-def the_whole_model_within_a_checkpoint() -> None:
-    rank, size = rank_and_size()
-    model, reference = wrap(seeded(rank, _mlp)), seeded(0, _mlp)
-    inputs = batch(rank, 0, *SHAPE).requires_grad_()
-    for use_reentrant in (True, False):
-        model.zero_grad()
-        checkpoint(model, inputs, use_reentrant=use_reentrant).square().mean().backward()
-        assert_same(gradients(model), mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]))
+class _Failing(nn.Module):
+    fails = True
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return _Fails.apply(inputs) if self.fails else inputs
 
 
 @case(2, 3)
 def two_models_in_turns() -> None:
     rank, size = rank_and_size()
-    models = [wrap(seeded(rank + i, _mlp)) for i in (0, 1)]
-    references = [seeded(i, _mlp) for i in (0, 1)]
+    models = [wrap(seeded(rank + i, make_mlp)) for i in (0, 1)]
+    references = [seeded(i, make_mlp) for i in (0, 1)]
     for step in range(4):
         for i in (0, 1) if step % 2 == 0 else (1, 0):
             models[i].zero_grad()
-            _backward(models[i], 10 * i + step)
+            run_backward(models[i], 10 * i + step)
             per_rank = [local_gradients(references[i], batch(r, 10 * i + step, *SHAPE)) for r in range(size)]
             assert_same(gradients(models[i]), mean_of(per_rank))
 
@@ -364,10 +310,10 @@ def two_models_in_one_backward() -> None:
 @case(2)
 def zero_grad_in_both_ways() -> None:
     _rank, size = rank_and_size()
-    model, reference = wrap(seeded(0, _mlp)), seeded(0, _mlp)
+    model, reference = wrap(seeded(0, make_mlp)), seeded(0, make_mlp)
     for step, to_none in enumerate((True, False, False, True, False)):
         model.zero_grad(set_to_none=to_none)
-        _backward(model, step)
+        run_backward(model, step)
         per_rank = [local_gradients(reference, batch(r, step, *SHAPE)) for r in range(size)]
         assert_same(gradients(model), mean_of(per_rank))
 
@@ -375,8 +321,8 @@ def zero_grad_in_both_ways() -> None:
 @case(2)
 def wrapping_again_begins_anew() -> None:
     rank, size = rank_and_size()
-    model = wrap(seeded(rank, _mlp))
-    _backward(model)
+    model = wrap(seeded(rank, make_mlp))
+    run_backward(model)
     kept = gradients(model)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -384,9 +330,9 @@ def wrapping_again_begins_anew() -> None:
     wrap(model, average=False)
     assert_same(gradients(model), kept)
     assert_same_on_all_ranks(list(model.parameters()))
-    reference = seeded(0, _mlp)
+    reference = seeded(0, make_mlp)
     model.zero_grad()
-    _backward(model)
+    run_backward(model)
     per_rank = [local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)]
     assert_same(gradients(model), mean_of(per_rank, average=False))
     assert model.bagua_ddp.bagua_train_step_counter == 1
@@ -396,20 +342,20 @@ def wrapping_again_begins_anew() -> None:
 def gradients_not_flattened() -> None:
     from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 
-    model = seeded(bagua.get_rank(), _mlp).with_bagua([], GradientAllReduceAlgorithm(), do_flatten=False)
-    _backward(model)
-    assert_same(gradients(model), _expected(_mlp))
+    model = seeded(bagua.get_rank(), make_mlp).with_bagua([], GradientAllReduceAlgorithm(), do_flatten=False)
+    run_backward(model)
+    assert_same(gradients(model), expected(make_mlp))
 
 
 @case(2)
 def evaluation_and_steps_are_told_apart() -> None:
-    model = wrap(seeded(0, _mlp))
+    model = wrap(seeded(0, make_mlp))
     model.eval()
     with torch.no_grad():
         model(batch(0, 0, *SHAPE))
     assert model.bagua_ddp.bagua_train_step_counter == 0
     model.train()
-    _backward(model)
+    run_backward(model)
     with torch.no_grad():
         model(batch(0, 0, *SHAPE))
     assert model.bagua_ddp.bagua_train_step_counter == 1
@@ -418,21 +364,21 @@ def evaluation_and_steps_are_told_apart() -> None:
 
 @case(2)
 def a_forward_without_backward_is_harmless() -> None:
-    model = wrap(seeded(bagua.get_rank(), _mlp))
+    model = wrap(seeded(bagua.get_rank(), make_mlp))
     for _ in range(3):
         model(batch(bagua.get_rank(), 0, *SHAPE))
-    _backward(model)
-    assert_same(gradients(model), _expected(_mlp))
+    run_backward(model)
+    assert_same(gradients(model), expected(make_mlp))
 
 
 @case(2)
 def gradients_survive_the_end_of_the_group() -> None:
-    model = wrap(seeded(bagua.get_rank(), _mlp))
-    _backward(model)
+    model = wrap(seeded(bagua.get_rank(), make_mlp))
+    run_backward(model)
     bagua.destroy_process_group()
     assert_same(gradients(model), _expected_alone())
 
 
 def _expected_alone() -> dict[str, Any]:
-    reference, size = seeded(0, _mlp), bagua.get_world_size()
+    reference, size = seeded(0, make_mlp), bagua.get_world_size()
     return mean_of([local_gradients(reference, batch(r, 0, *SHAPE)) for r in range(size)])

@@ -1,0 +1,1 @@
+"""Hosts on one machine: network namespaces with links of a given rate."""

@@ -1,0 +1,139 @@
+"""Scripts written for Bagua, run unchanged by `python -m pelton.compat`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pelton.compat.__main__ import main
+from pelton.compat.aliases import PACKAGES, install
+from spawn import PACKAGES as TREE
+from spawn import environment, launcher, run
+
+COMMAND = [sys.executable, "-m", "pelton.compat"]
+
+SCRIPT = """
+import sys
+import bagua.torch_api as bagua
+import bagua.torch_api.algorithms.gradient_allreduce as by_path
+from bagua.torch_api.algorithms import gradient_allreduce
+from bagua.torch_api.communication import ReduceOp
+import torch
+import torch.multiprocessing
+import pelton.torch_api, pelton.torch_api.env
+
+assert bagua is pelton.torch_api and sys.modules["bagua.torch_api"] is pelton.torch_api
+assert by_path is gradient_allreduce is pelton.torch_api.algorithms.gradient_allreduce
+import bagua as top
+import bagua.torch_api.env as env
+assert top.torch_api is pelton.torch_api
+assert env is pelton.torch_api.env is sys.modules["bagua.torch_api.env"]
+assert pelton.torch_api.__spec__.name == pelton.torch_api.__name__ == "pelton.torch_api"
+assert pelton.torch_api.env.__spec__.name == "pelton.torch_api.env"
+try:
+    import bagua.service as service
+except ModuleNotFoundError as error:
+    assert "no counterpart of bagua.service" in str(error), error
+try:
+    import bluefog.torch as bluefog
+except ImportError as error:
+    assert "Pelton does not offer bluefog yet" in str(error), error
+
+
+def child(index):
+    import bagua.torch_api.env as env
+    assert env.__name__ == "pelton.torch_api.env"
+    print("child", index, env.get_rank())
+
+
+def main():
+    bagua.init_process_group()
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = model.with_bagua([optimizer], gradient_allreduce.GradientAllReduceAlgorithm())
+    model(torch.ones(3, 4) * bagua.get_rank()).sum().backward()
+    total = torch.ones(1)
+    bagua.allreduce(total, total, op=ReduceOp.SUM)
+    print("total", int(total), sys.argv[1:], __name__)
+    if "spawn" in sys.argv:
+        torch.multiprocessing.spawn(child, nprocs=1)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_and_its_children(script: Path) -> None:
+    outcome = run([*COMMAND, str(script), "spawn", "--epochs", "3"], 120)
+    assert outcome.code == 0, outcome.errors
+    assert "total 1 ['spawn', '--epochs', '3'] __main__" in outcome.output
+    assert "child 0 0" in outcome.output
+
+
+def test_a_job_with_the_alias_packages_on_its_path(script: Path) -> None:
+    paths = os.pathsep.join([str(PACKAGES), environment()["PYTHONPATH"]])
+    outcome = run(launcher(2, script), 120, {"PYTHONPATH": paths})
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("total 2 [] __main__") == 2
+
+
+def test_the_path_is_printed_and_shipped() -> None:
+    outcome = run([*COMMAND, "--path"], 60)
+    folder = Path(outcome.output.strip())
+    assert sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__") == ["bagua", "bluefog"]
+    location = TREE.parent / "tools" / "bazel_backend.py"
+    if not location.exists():
+        pytest.skip("the package is installed, not a checkout: there is no build backend beside it")
+    spec = importlib.util.spec_from_file_location("bazel_backend", location)
+    assert spec is not None
+    assert spec.loader is not None
+    backend = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(backend)
+    assert {f"pelton/compat/packages/{name}/__init__.py" for name in ("bagua", "bluefog")} <= set(
+        backend.python_files()
+    )
+
+
+def test_a_checkout_of_bagua_in_the_current_folder_does_no_harm(script: Path) -> None:
+    checkout = script.parent / "checkout"
+    (checkout / "bagua").mkdir(parents=True)
+    (checkout / "bagua" / "__init__.py").write_text("raise AssertionError")
+    command = f"cd {checkout} && exec {' '.join(COMMAND)} {script}"
+    outcome = run(["sh", "-c", command], 120)
+    assert outcome.code == 0, outcome.errors
+
+
+@pytest.mark.parametrize("words", [["--path"], ["script.py"]])
+def test_a_real_bagua_is_not_hidden(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bagua").mkdir()
+    (tmp_path / "bagua" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", ["", *sys.path, str(tmp_path)])
+    assert main(words) == 1
+    assert f"the real bagua is installed ({tmp_path}/bagua/__init__.py)" in capsys.readouterr().err
+    with pytest.raises(ImportError, match="the real bagua is installed"):
+        install("bagua")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [([], "usage"), (["--fast"], "unknown option --fast"), (["none.py"], "there is no none.py")]
+)
+def test_command_lines_that_are_wrong(
+    words: list[str], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")  # what it sets is undone
+    assert main(words) == 2
+    assert text in capsys.readouterr().err

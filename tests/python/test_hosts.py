@@ -1,0 +1,90 @@
+"""Ranks on several hosts: network namespaces, or labels where those are not permitted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pelton.torch_api.env import find_free_network_port
+from spawn import HERE, environment
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.network.hosts import Hosts, NotPermitted
+
+_LIMIT_S = 120
+_PORT = "29713"  # of a namespace that nobody else is in
+_SCRIPT = [sys.executable, str(HERE / "host_main.py")]
+
+Start = Callable[[int, dict[str, str]], "subprocess.Popen[str]"]  # takes the rank and its environment
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """Two hosts, or a skip that says why there are none."""
+    try:
+        made = Hosts(2).__enter__()
+    except (NotPermitted, FileNotFoundError) as reason:
+        pytest.skip(f"network namespaces are not permitted here: {reason}")
+    yield made
+    made.__exit__()
+
+
+def _run(host_of: list[int], address: str, port: str, start: Start) -> list[dict[str, Any]]:
+    """Starts every rank and returns what each printed."""
+    processes = []
+    for rank in range(len(host_of)):
+        here = [r for r in range(len(host_of)) if host_of[r] == host_of[rank]]
+        place = {
+            "RANK": rank,
+            "WORLD_SIZE": len(host_of),
+            "LOCAL_RANK": here.index(rank),
+            "LOCAL_WORLD_SIZE": len(here),
+        }
+        changes = {name: str(value) for name, value in place.items()}
+        processes.append(start(rank, environment({**changes, "MASTER_ADDR": address, "MASTER_PORT": port})))
+    try:
+        outputs = [process.communicate(timeout=_LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        assert process.returncode == 0, f"rank {rank}:\n{outputs[rank][1]}"
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+def _check(results: list[dict[str, Any]], host_of: list[int]) -> None:
+    size = len(host_of)
+    for rank, result in enumerate(results):
+        assert result["host_ranks"] == [r for r in range(size) if host_of[r] == host_of[rank]]
+        assert result["sum"] == [size * (size + 1) / 2]
+        assert result["mean"] == [(size - 1) / 2]
+        assert result["weights"] == results[0]["weights"]  # SUM-1a
+        assert result["error"] < 1e-6
+
+
+@pytest.mark.parametrize("host_of", [[0, 0, 1, 1], [0, 1, 1]], ids=["two_and_two", "one_and_two"])
+def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int]) -> None:
+    """Memory is shared inside each namespace only, and the mean is that over the ranks."""
+
+    def start(rank: int, variables: dict[str, str]) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return hosts.popen(host_of[rank], _SCRIPT, env=variables, stdout=pipe, stderr=pipe)
+
+    _check(_run(host_of, hosts.address(0), _PORT, start), host_of)
+
+
+def test_labels_keep_ranks_of_one_machine_apart() -> None:
+    """Also where namespaces are not permitted."""
+    host_of = [0, 0, 1]
+
+    def start(rank: int, variables: dict[str, str]) -> subprocess.Popen[str]:
+        variables["PELTON_HOST_LABEL"] = f"host{host_of[rank]}"
+        pipe = subprocess.PIPE
+        return subprocess.Popen(_SCRIPT, env=variables, stdout=pipe, stderr=pipe, text=True)
+
+    _check(_run(host_of, "127.0.0.1", str(find_free_network_port()), start), host_of)
