@@ -20,7 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "torch_bindings"
-PACKAGES = ("pelton", "pelton_run")
+PACKAGES = ("pelton", "pelton_autoload", "pelton_run")
+# `import torch` itself makes the backend "pelton" known where the package is installed.
+TORCH_BACKENDS = ["[torch.backends]", "pelton = pelton_autoload:register"]
 EXTENSION = "//torch_bindings:_C"
 Settings = Mapping[str, object] | None
 
@@ -28,11 +30,7 @@ Settings = Mapping[str, object] | None
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """Builds the extension and packs everything; returns the file's name."""
     library = _build_extension()
-    files: dict[str, bytes] = {}
-    for package in PACKAGES:
-        for path in sorted((SOURCES / package).rglob("*")):
-            if path.suffix in (".py", ".pyi") or path.name == "py.typed":
-                files[str(path.relative_to(SOURCES))] = path.read_bytes()
+    files = python_files()
     files[f"pelton/{_extension_name()}"] = library.read_bytes()
     return _write_wheel(Path(wheel_directory), files)
 
@@ -56,6 +54,16 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: S
     for name, content in _metadata().items():
         (folder / name).write_bytes(content)
     return folder.name
+
+
+def python_files() -> dict[str, bytes]:
+    """What a wheel carries beside the extension, by path inside of it; the alias packages of pelton.compat too."""
+    files: dict[str, bytes] = {}
+    for package in PACKAGES:
+        for path in sorted((SOURCES / package).rglob("*")):
+            if path.suffix in (".py", ".pyi") or path.name == "py.typed":
+                files[str(path.relative_to(SOURCES))] = path.read_bytes()
+    return files
 
 
 prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
@@ -117,6 +125,7 @@ def _metadata() -> dict[str, bytes]:
     scripts = project["scripts"]
     assert isinstance(scripts, dict)
     entry_points = ["[console_scripts]", *(f"{name} = {target}" for name, target in scripts.items())]
+    entry_points += TORCH_BACKENDS
     contents = {"METADATA": lines, "WHEEL": wheel, "entry_points.txt": entry_points}
     return {name: ("\n".join(content) + "\n").encode() for name, content in contents.items()}
 

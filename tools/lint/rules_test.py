@@ -105,6 +105,13 @@ class RulesTest(unittest.TestCase):
         self.expect(text.check_guard(Source("comm/x.h", guarded("comm/y.h"))), [1, 4])
         self.expect(text.check_guard(Source("comm/x.h", "#pragma once\n")), [1, 1])
 
+    def test_guards_of_headers_per_instruction_set(self) -> None:
+        guard = "PELTON_COMM_X_INL_H_"
+        toggled = f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)\n#ifdef {guard}\n#endif\n#endif  // {guard}\n"
+        self.expect(text.check_guard(Source("comm/x-inl.h", toggled)), [])
+        self.expect(text.check_guard(Source("comm/y-inl.h", toggled)), [1, 4])
+        self.expect(text.check_guard(Source("comm/x-inl.h", guarded("comm/x_inl.h"))), [1])
+
     def test_own_header_comes_first(self) -> None:
         paths = frozenset({"comm/x.h", "comm/x.cc"})
         good = Source("comm/x.cc", '// Comment.\n#include "comm/x.h"\n\n#include <map>\n')

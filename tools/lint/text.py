@@ -99,7 +99,10 @@ def check_guard(source: Source) -> Iterator[Finding]:
     if not source.is_header:
         return
     guard = "PELTON_" + re.sub(r"\W", "_", source.path).upper() + "_"
-    found = re.search(r"^#ifndef (\S+)\n#define (\S+)$", source.text, re.MULTILINE)
+    begin = r"^#ifndef (\S+)\n#define (\S+)$"
+    if source.path.endswith("-inl.h"):  # included once per instruction set: Highway's toggle
+        begin = r"^#if defined\((\S+)\) == defined\(HWY_TARGET_TOGGLE\)\n#ifdef (\S+)$"
+    found = re.search(begin, source.text, re.MULTILINE)
     if not found or found.group(1) != guard or found.group(2) != guard:
         yield source.at(1, f"the header guard must be {guard}")
     if not source.text.rstrip().endswith(f"#endif  // {guard}"):

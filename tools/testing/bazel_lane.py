@@ -15,13 +15,12 @@ from tools.testing.result import Result
 
 @dataclass(frozen=True)
 class BazelLane:
-    """`bazel test` (or `build`) of some targets under one configuration.
+    """`bazel test` of some targets under one configuration.
 
     Attributes:
       name: of the lane, its log and its output base.
       targets: patterns.
       flags: of the configuration.
-      verb: "test"; or "build", which is one case, or as many failures as targets that do not build.
       own_output_base: False shares the output base that plain `bazel` uses in this checkout.
       timeout_s: for the whole lane, from clean.
     """
@@ -29,7 +28,6 @@ class BazelLane:
     name: str
     targets: tuple[str, ...]
     flags: tuple[str, ...] = ()
-    verb: str = "test"
     own_output_base: bool = True
     timeout_s: float = 2700
 
@@ -39,18 +37,14 @@ class BazelLane:
         log = LOGS / f"{self.name}.log"
         options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
         options.append("--experimental_convenience_symlinks=ignore")
-        if self.verb == "test":
-            options += [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
-            options += ["--test_timeout=7200"] if settings.long else []
-        command = [*self._bazel(), self.verb, *options, *self.flags, "--", *self.targets]
+        options += [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+        options += ["--test_timeout=7200"] if settings.long else []
+        command = [*self._bazel(), "test", *options, *self.flags, "--", *self.targets]
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()
-        if self.verb == "test":
-            count_tests(read_events(events), result)
-        else:
-            count_build(read_events(events), result)
+        count_tests(read_events(events), result)
         if status != 0 and not result.failures:
-            result.add(f"bazel {self.verb} ended with status {status}", succeeded=False)
+            result.add(f"bazel test ended with status {status}", succeeded=False)
         run([*self._bazel(), "shutdown"], log, timeout_s=60, settings=settings)
         return result
 
@@ -88,22 +82,6 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result) -> None:
             result.add(f"{label}: {status}", succeeded=False)
         elif ended_well and not counted:
             result.add(label, succeeded=True)
-
-
-def count_build(events: Iterator[dict[str, Any]], result: Result) -> None:
-    """Counts a build as one case, or each target that was to be built and was not as a failure."""
-    expected: set[str] = set()
-    built: set[str] = set()
-    for event in events:
-        identity = event.get("id", {})
-        if "targetConfigured" in identity:
-            expected.add(identity["targetConfigured"]["label"])
-        if "targetCompleted" in identity and event.get("completed", {}).get("success"):
-            built.add(identity["targetCompleted"]["label"])
-    for label in sorted(expected - built):
-        result.add(f"{label}: not built", succeeded=False)
-    if expected and expected == built:
-        result.add("everything builds", succeeded=True)
 
 
 def _junit_file(test_result: dict[str, Any]) -> Path | None:
