@@ -1,5 +1,7 @@
 #include "algorithms/algorithm.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
@@ -12,6 +14,12 @@ absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name
   std::unique_ptr<Algorithm> algorithm = entry.factory();
   RETURN_IF_ERROR(Annotate(algorithm->Configure(options), absl::StrCat("algorithm ", name)));
   return algorithm;
+}
+
+absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
+                                      const Tiers& tiers) {
+  ASSIGN_OR_RETURN(PipelineSpec spec, algorithm.StagesFor(layout, tiers));
+  return Pipeline::Build(std::move(spec), layout);
 }
 
 std::string DescribeAlgorithm(const std::string& name, const AlgorithmOptions& options) {

@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "comm/communicator.h"
+#include "absl/time/time.h"
+#include "comm/tiers.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
 #include "core/registry/registry.h"
@@ -19,6 +20,29 @@ namespace pelton {
 
 // Options by name, as text: "average" -> "true".
 using AlgorithmOptions = std::map<std::string, std::string>;
+
+// Which tensors an algorithm communicates, and when.
+enum class Subject : uint8_t {
+  kGradients,         // as each becomes final in the backward pass; complete at its end
+  kWeightsInForward,  // from before the forward pass; merged after the backward pass
+  kWeightsAfterStep,  // from after the optimizer's step; merged `delay` steps later
+  kWeightsAnytime,    // on a timer beside training; merged between backward and next forward
+};
+
+// When the rounds of an algorithm are, and what becomes of their results.
+// Threads: a value. Owns: nothing.
+struct Schedule {
+  Subject subject = Subject::kGradients;
+  // Of the weights' subjects: rounds are at the optimizer steps first_step, first_step + interval
+  // and so on; steps count from 1. Pipelines count rounds, not steps.
+  uint64_t first_step = 1;
+  uint64_t interval = 1;
+  uint64_t delay = 0;     // of kWeightsAfterStep; below the interval
+  absl::Duration pause;  // of kWeightsAnytime: from the end of a round to the start of the next
+  // Each weight becomes kept * weight + taken * result: {0, 1} replaces it.
+  double kept = 0;
+  double taken = 1;
+};
 
 // One file algorithms/<name>.cc implements it and registers it by name; see
 // docs/adding_an_algorithm.md.
@@ -30,6 +54,10 @@ class Algorithm {
   // Errors: InvalidArgument: an unknown option or a value that does not fit, named with those that
   // do.
   virtual absl::Status Configure(const AlgorithmOptions& options) = 0;
+  // After Configure. The same on all ranks.
+  virtual Schedule schedule() const { return {}; }
+  // Whether its stages use the tiers of the group beside the communicator of all its ranks.
+  virtual bool IsHierarchical() const { return false; }
   // What it asks of the plan. After Configure.
   virtual PlanConstraints Constraints() const { return {}; }
   // Whether it communicates this tensor at all; the same on all ranks.
@@ -40,11 +68,16 @@ class Algorithm {
   // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
   // transport that adds in rank order (SUM-1b); nothing if it is not one.
   virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
-  // The pipeline of one bucket; called on every rank with the same layout. `communicator` says
-  // rank, world size and id, and lives as long as the pipeline. Errors: those of Pipeline::Build.
-  virtual absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout,
-                                               const Communicator& communicator) = 0;
+  // The parts of one bucket's pipeline; called on every rank with the same layout. The communicators
+  // of `tiers` live as long as the pipeline; stages launch by BucketRun only. Errors:
+  // InvalidArgument: the options do not fit the bucket or the group.
+  virtual absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout,
+                                                 const Tiers& tiers) = 0;
 };
+
+// The pipeline of `layout` under `algorithm`. Errors: those of StagesFor and of Pipeline::Build.
+absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
+                                      const Tiers& tiers);
 
 using AlgorithmFactory = std::unique_ptr<Algorithm> (*)();
 using AlgorithmRegistry = Registry<AlgorithmFactory>;

@@ -126,7 +126,7 @@ class TestRank {
     options.rank = communicator.rank();
     options.runner = &communicator;
     options.pipeline_factory = [this](const BucketLayout& layout) {
-      return algorithm_->PipelineFor(layout, communicator_);
+      return MakePipeline(*algorithm_, layout, Tiers::Of(communicator_));
     };
     options.register_region = [this](const Region& region) {
       return communicator_.Register(region);

@@ -49,13 +49,13 @@ class GradientAllReduce final : public Algorithm {
     return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();
   }
 
-  absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout, const Communicator&) override {
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
     PipelineSpec spec;
     spec.stages.push_back(MakeUsedTailStage());
     spec.stages.push_back(MakeAllReduceStage(ReductionOf(layout.dtype)));
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     spec.yields_used_tail = true;
-    return Pipeline::Build(std::move(spec), layout);
+    return spec;
   }
 
  private:

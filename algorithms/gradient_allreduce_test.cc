@@ -42,7 +42,7 @@ TEST(GradientAllReduceTest, RefusesABucketItCannotReduce) {
   const auto communicators = *fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(1)));
   BucketLayout layout;
   layout.dtype = DType::kBool;
-  EXPECT_THAT((*Make({}))->PipelineFor(layout, *communicators[0]).status().ToString(),
+  EXPECT_THAT(MakePipeline(**Make({}), layout, Tiers::Of(*communicators[0])).status().ToString(),
               HasSubstr("cannot work on bool"));
 }
 

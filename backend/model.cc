@@ -9,15 +9,35 @@
 #include "core/base/status.h"
 
 namespace pelton {
+namespace {
+
+template <typename Runner>
+void RunOn(Runner& runner, ModelRoundsOptions& rounds) {
+  rounds.runner = &runner;
+  rounds.register_region = [&runner](const Region& region) { return runner.Register(region); };
+  rounds.deregister_region = [&runner](RegionId region) { runner.Deregister(region); };
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
                                                      std::vector<TensorSpec> tensors) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options.algorithm, options.algorithm_options));
+  return Create(backend, options, std::move(algorithm), std::move(tensors));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
+                                                     std::unique_ptr<Algorithm> algorithm,
+                                                     std::vector<TensorSpec> tensors) {
   RETURN_IF_ERROR(CheckGroup(options.group, backend.world_size(), backend.rank()));
   std::unique_ptr<Model> model(new Model(backend));
-  ASSIGN_OR_RETURN(model->algorithm_, MakeAlgorithm(options.algorithm, options.algorithm_options));
+  model->algorithm_ = std::move(algorithm);
   ASSIGN_OR_RETURN(Plan plan, model->MakePlan(options, std::move(tensors)));
   RETURN_IF_ERROR(model->AgreeOn(plan, options));
   ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group));
+  model->tiers_ = Tiers::Of(*model->communicator_);
+  if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
   return model;
 }
@@ -28,6 +48,7 @@ absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<Te
   plan.bucket_size_bytes = options.bucket_size_bytes;
   plan.constraints = algorithm_->Constraints();
   if (plan.constraints.allows_standalone) plan.standalone_bytes = options.standalone_bytes;
+  plan.buckets = options.buckets;
   plan.algorithm = DescribeAlgorithm(options.algorithm, options.algorithm_options);
   return Plan::Build(std::move(tensors), std::move(plan));
 }
@@ -43,16 +64,38 @@ absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
                    Clock::Real().Now() + backend_.options().join_timeout);
 }
 
+// Every rank of the group sees the same hosts, so all of a tier open it in the same order.
+absl::Status Model::OpenTiers(const Group& group) {
+  Group leaders{{}, group.generation};
+  for (Rank member : group.members) {
+    const std::vector<Rank> with = backend_.hosts().IntraRanks(group, member);
+    if (with.front() != member) continue;
+    leaders.members.push_back(member);
+    tiers_.host_sizes.push_back(static_cast<int32_t>(with.size()));
+  }
+  const Group host{backend_.hosts().IntraRanks(group, backend_.rank()), group.generation};
+  ASSIGN_OR_RETURN(host_, backend_.Open(host));
+  tiers_.host = host_.get();
+  if (host.members.front() == backend_.rank()) {
+    ASSIGN_OR_RETURN(leaders_, backend_.Open(leaders));
+    tiers_.leaders = leaders_.get();
+  }
+  runner_ = std::make_unique<TieredRunner>(tiers_);
+  return absl::OkStatus();
+}
+
 absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   ModelRoundsOptions rounds;
   rounds.model_name = options.name;
   rounds.rank = communicator_->rank();
-  rounds.runner = communicator_.get();
   rounds.pipeline_factory = [this](const BucketLayout& layout) {
-    return algorithm_->PipelineFor(layout, *communicator_);
+    return MakePipeline(*algorithm_, layout, tiers_);
   };
-  rounds.register_region = [this](const Region& region) { return communicator_->Register(region); };
-  rounds.deregister_region = [this](RegionId region) { communicator_->Deregister(region); };
+  if (runner_ == nullptr) {
+    RunOn(*communicator_, rounds);
+  } else {
+    RunOn(*runner_, rounds);
+  }
   rounds.operation_timeout = options.timeout;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
   ASSIGN_OR_RETURN(rounds_, ModelRounds::Create(std::move(plan), std::move(rounds)));

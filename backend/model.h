@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
+#include "comm/tiers.h"
 #include "core/base/limits.h"
 #include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
@@ -27,36 +28,49 @@ struct ModelOptions {
   uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
   // A tensor of at least this size may lie anywhere in shared memory.
   uint64_t standalone_bytes = PlanOptions::kNoStandalone;
+  std::vector<int32_t> buckets;  // as PlanOptions::buckets
   absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
 };
 
 // Threads: as ModelRounds. Owns: everything that serves the model; must go before its backend.
 class Model {
  public:
-  // Plans the buckets of `tensors`, given in registration order, and compares the plan with those
-  // of the group's ranks. Collective over the group. Blocks: until they agree, or the backend's
+  // Plans the buckets of `tensors`, given in registration order, for the algorithm that `options`
+  // name, and compares the plan with those of the group's ranks. Collective over the group. Blocks: until they agree, or the backend's
   // join timeout. Errors: NotFound: no such algorithm; InvalidArgument: its options, or the group;
   // those of Plan::Build; FailedPrecondition: names the first tensor that differs between ranks.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
                                                        const ModelOptions& options,
+                                                       std::vector<TensorSpec> tensors);
+  // The same for an algorithm that is made already and in no registry.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
+                                                       const ModelOptions& options,
+                                                       std::unique_ptr<Algorithm> algorithm,
                                                        std::vector<TensorSpec> tensors);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   ModelRounds& rounds() { return *rounds_; }
   Communicator& communicator() { return *communicator_; }
+  const Algorithm& algorithm() const { return *algorithm_; }
 
  private:
   explicit Model(Backend& backend) : backend_(backend) {}
 
   absl::StatusOr<Plan> MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors);
   absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
+  absl::Status OpenTiers(const Group& group);
   absl::Status MakeRounds(Plan plan, const ModelOptions& options);
 
   Backend& backend_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicator
+  // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
+  std::unique_ptr<Communicator> host_;
+  std::unique_ptr<Communicator> leaders_;
+  Tiers tiers_;
+  std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
+  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators
 };
 
 }  // namespace pelton

@@ -25,12 +25,12 @@ class ElementwiseMax final : public Algorithm {
 
   std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kMax; }
 
-  absl::StatusOr<Pipeline> PipelineFor(const BucketLayout& layout, const Communicator&) override {
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
     PipelineSpec spec;
     spec.stages.push_back(MakeUsedTailStage());
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kMax));
     spec.yields_used_tail = true;
-    return Pipeline::Build(std::move(spec), layout);
+    return spec;
   }
 };
 

@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/actor/backoff.h"
 #include "core/actor/borrow.h"
@@ -16,6 +15,7 @@
 #include "core/base/status.h"
 #include "core/bucket/plan_instance.h"
 #include "core/bucket/scheduler.h"
+#include "core/bucket/slot_state.h"
 #include "core/trace/trace.h"
 
 namespace pelton {
@@ -68,25 +68,6 @@ bool AnyNonZero(const std::byte* bytes, size_t count) {
   return std::any_of(bytes, bytes + count, [](std::byte byte) { return byte != std::byte{0}; });
 }
 
-bool SameLayout(const BucketLayout& a, const BucketLayout& b) {
-  return a.dtype == b.dtype && a.slots == b.slots && a.standalone == b.standalone &&
-         a.flat_count == b.flat_count && a.tail_count == b.tail_count;
-}
-
-// Moves the stages' state of every bucket of `from` that `to` lays out alike.
-void KeepState(PlanInstance& from, PlanInstance& to) {
-  absl::flat_hash_map<SlotId, BucketId> old_bucket;  // by its first slot
-  for (const BucketLayout& bucket : from.plan.buckets()) {
-    old_bucket[bucket.slots.front()] = bucket.id;
-  }
-  for (const BucketLayout& bucket : to.plan.buckets()) {
-    const auto old = old_bucket.find(bucket.slots.front());
-    if (old == old_bucket.end() || !SameLayout(from.plan.bucket(old->second), bucket)) continue;
-    to.pipelines[static_cast<size_t>(bucket.id.value())].TakeStateFrom(
-        from.pipelines[static_cast<size_t>(old->second.value())]);
-  }
-}
-
 absl::Status CheckOptions(const ModelRoundsOptions& options) {
   if (options.runner == nullptr) return absl::InvalidArgumentError("model rounds: no runner");
   if (options.pipeline_factory == nullptr) {
@@ -110,6 +91,7 @@ class ModelRounds::Impl {
 
   absl::Status Start(Plan plan);
   const PlanInstance& instance() const { return *instance_; }
+  PlanInstance& instance() { return *instance_; }
   ReadyTracker& tracker() { return *instance_->tracker; }
   absl::Status EndRound();
   absl::Status WaitRound(absl::Time deadline);
@@ -364,7 +346,7 @@ absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Tim
     return status;
   }
   instance_.swap(next);  // the scheduler has given the old one back
-  KeepState(*next, *instance_);
+  CopySlotStates(SlotStatesOf(*next), SlotStatesOf(*instance_));
   Forget(*next);
   result_ok_ = false;
   sink_.Arm(instance_->plan);
@@ -420,5 +402,21 @@ absl::Status ModelRounds::Replan(absl::Span<const SlotId> order, absl::Time dead
   return impl_->Replan(order, deadline);
 }
 void ModelRounds::Abort(const absl::Status& reason) { impl_->Abort(reason); }
+
+bool ModelRounds::Communicates(SlotId slot) const {
+  const PlanInstance& instance = impl_->instance();
+  const auto bucket = static_cast<size_t>(instance.plan.slot(slot).bucket.value());
+  return instance.pipelines[bucket].RunsIn(instance.tracker->round());
+}
+
+void ModelRounds::Prime() {
+  PlanInstance& instance = impl_->instance();
+  for (const BucketLayout& bucket : instance.plan.buckets()) {
+    instance.pipelines[static_cast<size_t>(bucket.id.value())].Prime(
+        bucket, instance.storage->FlatOf(bucket.id));
+  }
+}
+
+std::vector<SlotState> ModelRounds::States() { return SlotStatesOf(impl_->instance()); }
 
 }  // namespace pelton

@@ -17,6 +17,7 @@
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/bucket/plan.h"
+#include "core/bucket/slot_state.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation_runner.h"
 #include "core/pipeline/pipeline.h"
@@ -113,6 +114,17 @@ class ModelRounds {
   // The apply stages of pipelines with that apply point; does nothing after a failed round.
   absl::Status ApplyAt(ApplyPoint point);
 
+  // Whether the slot's bucket runs its pipeline in the open round. Where it does not, what the slot
+  // holds after the round is what was there when it was marked.
+  bool Communicates(SlotId slot) const;
+
+  // Has every stage fill its state from what the buckets hold now, which must be the same on all
+  // ranks. Before the first round.
+  void Prime();
+  // What the stages keep of each tensor, to be read and written between rounds: writing it makes a
+  // checkpoint's state this model's. Valid until Replan, which takes it along.
+  std::vector<SlotState> States();
+
   // Of the last round that WaitRound returned OK for, until the slot is marked anew. Blocks: never.
   SlotResult ResultOf(SlotId slot) const;
 
@@ -122,8 +134,8 @@ class ModelRounds {
   // Errors: as WaitRound.
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
   // Moves to a plan in `order`, the same on all ranks; collective in that sense, between rounds.
-  // Results of the last round are gone; addresses change. Stages keep their state where a bucket
-  // keeps its layout. Blocks: until `deadline`. Errors: FailedPrecondition: a round is under way;
+  // Results of the last round are gone; addresses change; the stages' state is taken along, tensor
+  // by tensor. Blocks: until `deadline`. Errors: FailedPrecondition: a round is under way;
   // those of Plan::Reordered and Create, after which the old plan stays.
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
 

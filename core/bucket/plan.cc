@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -119,6 +120,16 @@ absl::StatusOr<Plan> Plan::Build(std::vector<TensorSpec> tensors, PlanOptions op
   std::vector<SlotId> order;
   order.reserve(tensors.size());
   for (size_t i = tensors.size(); i-- > 0;) order.emplace_back(static_cast<int32_t>(i));
+  if (!options.buckets.empty()) {
+    if (options.buckets.size() != tensors.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: buckets of ", options.buckets.size(),
+                                                     " tensors, there are ", tensors.size()));
+    }
+    std::reverse(order.begin(), order.end());
+    std::stable_sort(order.begin(), order.end(), [&options](SlotId a, SlotId b) {
+      return options.buckets[a.value()] < options.buckets[b.value()];
+    });
+  }
   return BuildInOrder(std::move(tensors), std::move(options), order, Generation(1));
 }
 
@@ -133,9 +144,25 @@ absl::StatusOr<Plan> Plan::BuildInOrder(std::vector<TensorSpec> tensors, PlanOpt
   plan.generation_ = generation;
   plan.options_ = std::move(options);
   plan.tensors_ = std::move(tensors);
+  RETURN_IF_ERROR(plan.CheckChosenBuckets());
   plan.AssignBuckets(order);
   RETURN_IF_ERROR(plan.LayOut());
   return plan;
+}
+
+absl::Status Plan::CheckChosenBuckets() const {
+  std::map<int32_t, const TensorSpec*> first;
+  for (size_t i = 0; i < options_.buckets.size(); ++i) {
+    const TensorSpec& tensor = tensors_[i];
+    const TensorSpec& other = *first.emplace(options_.buckets[i], &tensor).first->second;
+    if (tensor.dtype != other.dtype || tensor.device != other.device) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "plan: bucket ", options_.buckets[i], " has tensor '", other.name, "' of ",
+          NameOf(other.dtype), " on ", NameOf(other.device.kind), " and tensor '", tensor.name,
+          "' of ", NameOf(tensor.dtype), " on ", NameOf(tensor.device.kind)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Plan::AssignBuckets(absl::Span<const SlotId> order) {
@@ -144,13 +171,16 @@ void Plan::AssignBuckets(absl::Span<const SlotId> order) {
     uint64_t size_bytes = 0;
     size_t last = 0;  // place in `order` of the bucket's last tensor
   };
-  std::map<std::pair<Device, DType>, Open> open;
+  const bool are_chosen = !options_.buckets.empty();
+  std::map<std::tuple<Device, DType, int32_t>, Open> open;
   std::vector<Open> closed;
   for (size_t place = 0; place < order.size(); ++place) {
     const TensorSpec& tensor = tensors_[order[place].value()];
-    Open& group = open[{tensor.device, tensor.dtype}];
+    const int32_t chosen = are_chosen ? options_.buckets[order[place].value()] : 0;
+    Open& group = open[{tensor.device, tensor.dtype, chosen}];
     const uint64_t size_bytes = tensor.size_bytes();
-    if (!group.bucket.slots.empty() && group.size_bytes + size_bytes > options_.bucket_size_bytes) {
+    if (!are_chosen && !group.bucket.slots.empty() &&
+        group.size_bytes + size_bytes > options_.bucket_size_bytes) {
       closed.push_back(std::exchange(group, Open{}));
     }
     group.bucket.dtype = tensor.dtype;
@@ -224,7 +254,8 @@ std::string Plan::Serialize() const {
       const SlotLayout& slot = slots_[id.value()];
       const TensorSpec& spec = tensors_[id.value()];
       absl::StrAppend(&text, "tensor '", absl::CEscape(spec.name), "' ", NameOf(spec.dtype), " x ",
-                      spec.count, " on ", NameOf(spec.device.kind), ", slot ", id.value(),
+                      spec.count, spec.columns > 0 ? absl::StrCat(" in rows of ", spec.columns) : "",
+                      " on ", NameOf(spec.device.kind), ", slot ", id.value(),
                       " of bucket ", bucket.id.value(), ", ");
       if (slot.standalone) {
         absl::StrAppend(&text, "standalone\n");

@@ -39,6 +39,9 @@ struct PlanOptions {
   uint64_t standalone_bytes = kNoStandalone;
   PlanConstraints constraints;
   std::string algorithm;  // name and options, part of the hash
+  // The bucket of each tensor, in registration order, where the user has chosen them: bucket 0 is
+  // released first, tensors keep their order, and bucket_size_bytes is of no meaning. Else empty.
+  std::vector<int32_t> buckets;
 };
 
 // Where a tensor lies.
@@ -80,12 +83,13 @@ class Plan {
  public:
   // Plans `tensors`, given in registration order, in reverse: gradients come roughly that way.
   // Errors: InvalidArgument: no tensor, an empty name or one given twice, sizes out of range, a
-  // world size below 1, each named; ResourceExhausted: above limits::kMaxTensorsPerPlan or
+  // world size below 1, a chosen bucket of several dtypes or devices, each named; ResourceExhausted: above limits::kMaxTensorsPerPlan or
   // kMaxPlanBytes.
   static absl::StatusOr<Plan> Build(std::vector<TensorSpec> tensors, PlanOptions options);
 
-  // The same tensors planned in `order`, as the next generation. Errors: InvalidArgument: `order`
-  // is not a permutation of the slots; names the first that is wrong.
+  // The same tensors planned in `order`, as the next generation; where the user has chosen the
+  // buckets, `order` tells when each is released. Errors: InvalidArgument: `order` is not a
+  // permutation of the slots; names the first that is wrong.
   absl::StatusOr<Plan> Reordered(absl::Span<const SlotId> order) const;
 
   Generation generation() const { return generation_; }
@@ -116,6 +120,7 @@ class Plan {
   static absl::StatusOr<Plan> BuildInOrder(std::vector<TensorSpec> tensors, PlanOptions options,
                                            absl::Span<const SlotId> order, Generation generation);
   void AssignBuckets(absl::Span<const SlotId> order);
+  absl::Status CheckChosenBuckets() const;
   absl::Status LayOut();
   absl::Status LayOutBucket(BucketLayout& bucket);
 

@@ -25,6 +25,8 @@ struct TensorSpec {
   DType dtype = DType::kFloat32;
   uint64_t count = 0;  // elements
   Device device = {};
+  // Of a matrix [count / columns, columns], for algorithms that work on those; 0: it is none.
+  uint64_t columns = 0;
 
   uint64_t size_bytes() const { return count * SizeOf(dtype); }
 };

@@ -8,20 +8,6 @@
 
 namespace pelton {
 
-absl::string_view NameOf(Trigger trigger) {
-  switch (trigger) {
-    case Trigger::kBucketReady:
-      return "bucket ready";
-    case Trigger::kForward:
-      return "forward";
-    case Trigger::kTimer:
-      return "timer";
-    case Trigger::kUserCall:
-      return "user's call";
-  }
-  return "unknown trigger";
-}
-
 absl::string_view NameOf(ApplyPoint point) {
   switch (point) {
     case ApplyPoint::kNow:
@@ -42,16 +28,14 @@ absl::Status CheckStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   if (stages.empty() || stages[0]->kind() == StageKind::kApply) {
     return absl::InvalidArgumentError("no stage before the apply stages");
   }
-  int exchanges = 0;
-  for (size_t i = 0; i < stages.size(); ++i) {
-    exchanges += stages[i]->kind() == StageKind::kExchange;
-    if (i > 0 && stages[i]->kind() < stages[i - 1]->kind()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "stage '", stages[i]->name(), "' (", NameOf(stages[i]->kind()), ") comes after '",
-          stages[i - 1]->name(), "' (", NameOf(stages[i - 1]->kind()), ")"));
+  for (size_t i = 1; i < stages.size(); ++i) {
+    const bool is_applied = stages[i - 1]->kind() == StageKind::kApply;
+    if (is_applied && stages[i]->kind() != StageKind::kApply) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage '", stages[i]->name(), "' (", NameOf(stages[i]->kind()),
+                       ") comes after '", stages[i - 1]->name(), "' (apply)"));
     }
   }
-  if (exchanges > 1) return absl::InvalidArgumentError("more than one exchange stage");
   return absl::OkStatus();
 }
 
@@ -73,10 +57,9 @@ absl::Status CheckBucket(const PipelineSpec& spec, const BucketLayout& layout) {
 }
 
 absl::Status Check(const PipelineSpec& spec, const BucketLayout& layout) {
-  if (spec.period == 0) return absl::InvalidArgumentError("its period is 0");
-  if (spec.trigger != Trigger::kBucketReady) {
-    return absl::UnimplementedError(
-        absl::StrCat("no scheduler serves the trigger '", NameOf(spec.trigger), "' yet"));
+  if (spec.phase >= spec.period) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its phase is ", spec.phase, ", not below its period, ", spec.period));
   }
   RETURN_IF_ERROR(CheckStages(spec.stages));
   return CheckBucket(spec, layout);
@@ -98,14 +81,10 @@ Pipeline::Pipeline(PipelineSpec spec, const BucketLayout& layout) : spec_(std::m
   if (spec_.apply_point == ApplyPoint::kNow) apply_begin_ = stage_count();
 }
 
-bool Pipeline::TakeStateFrom(Pipeline& old) {
-  if (old.stage_count() != stage_count()) return false;
+void Pipeline::Prime(const BucketLayout& layout, const std::byte* flat) {
   for (size_t i = 0; i < stage_count(); ++i) {
-    if (old.stage(i).name() != stage(i).name()) return false;
+    if (state(i) != nullptr) stage(i).Prime(layout, flat, *state(i));
   }
-  states_ = std::move(old.states_);
-  old.states_.resize(old.stage_count());
-  return true;
 }
 
 std::string Pipeline::Describe() const {

@@ -1,4 +1,5 @@
-// What happens to a bucket in a round: its trigger, its stages and where the result is applied.
+// What happens to a bucket in a round: its stages, in which rounds they run, and where the result
+// is applied.
 #ifndef PELTON_CORE_PIPELINE_PIPELINE_H_
 #define PELTON_CORE_PIPELINE_PIPELINE_H_
 
@@ -15,20 +16,19 @@
 
 namespace pelton {
 
-enum class Trigger : uint8_t { kBucketReady, kForward, kTimer, kUserCall };
 enum class ApplyPoint : uint8_t { kNow, kPostBackward, kPostStep, kPreForward };
-absl::string_view NameOf(Trigger trigger);
 absl::string_view NameOf(ApplyPoint point);
 
-// The parts of a pipeline, to be checked by Pipeline::Build. Stages come in the order of StageKind;
-// prepare to merge run in the channel, the apply stages at the apply point, once every bucket of
-// the round is complete there (COMMIT-1).
+// The parts of a pipeline, to be checked by Pipeline::Build. The apply stages come last: they run at
+// the apply point, once every bucket of the round is complete there (COMMIT-1), the others in the
+// channel, from when the bucket's last tensor is marked ready.
 struct PipelineSpec {
-  Trigger trigger = Trigger::kBucketReady;
   std::vector<std::unique_ptr<Stage>> stages;
   ApplyPoint apply_point = ApplyPoint::kPostBackward;
-  uint64_t period = 1;            // runs in every period-th round; in the others the bucket is
-                                  // complete at once and holds what this rank put there
+  // Runs in the rounds 1 + phase, 1 + phase + period and so on; in the others the bucket is complete
+  // at once and holds what this rank put there.
+  uint64_t period = 1;
+  uint64_t phase = 0;
   std::vector<DType> dtypes;      // that the stages can work on; empty: all
   uint64_t alignment_count = 1;   // the flat part's count must be a multiple of it
   bool allows_standalone = true;  // whether the stages can work on several segments
@@ -41,17 +41,18 @@ struct PipelineSpec {
 class Pipeline {
  public:
   // Errors: InvalidArgument naming the reason, for a combination that cannot work: no stage before
-  // the apply stages, kinds out of order, more than one exchange, a period of 0; a bucket whose
-  // dtype, alignment or segments the stages cannot work on.
+  // the apply stages, one after them, a phase that is not below the period; a bucket whose dtype,
+  // alignment or segments the stages cannot work on.
   static absl::StatusOr<Pipeline> Build(PipelineSpec spec, const BucketLayout& layout);
   Pipeline(Pipeline&&) = default;
   Pipeline& operator=(Pipeline&&) = default;
 
-  Trigger trigger() const { return spec_.trigger; }
   ApplyPoint apply_point() const { return spec_.apply_point; }
   uint64_t period() const { return spec_.period; }
   bool yields_used_tail() const { return spec_.yields_used_tail; }
-  bool RunsIn(Round round) const { return round.value() % spec_.period == 0; }
+  bool RunsIn(Round round) const {
+    return (static_cast<uint64_t>(round.value()) - 1) % spec_.period == spec_.phase;
+  }
 
   // Stages before `apply_begin()` run in the channel, the others at the apply point; all in the
   // channel when that is now.
@@ -60,9 +61,8 @@ class Pipeline {
   Stage& stage(size_t index) { return *spec_.stages[index]; }
   StageState* state(size_t index) { return states_[index].get(); }
 
-  // Takes over the state of `old`'s stages of the same name; false, and nothing taken, if the
-  // stages differ. For a bucket whose layout is the same in the next generation.
-  bool TakeStateFrom(Pipeline& old);
+  // Lets every stage fill its state; see Stage::Prime.
+  void Prime(const BucketLayout& layout, const std::byte* flat);
   // "prepare pack, exchange allreduce; applied post-backward".
   std::string Describe() const;
 

@@ -1,9 +1,12 @@
 #include "core/pipeline/pipeline.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "core/pipeline/flat_state.h"
 #include "core/pipeline/standard_stages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,22 +16,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Threads: one. Owns: a number.
-struct Counter final : StageState {
-  absl::StatusOr<std::string> Save() const override { return std::string(1, 'n'); }
-  absl::Status Load(absl::string_view) override { return absl::OkStatus(); }
-  int value = 0;
-};
-
-// Does nothing, as a stage of any kind.
+// Does nothing but keep a copy of what it is primed with, as a stage of any kind.
 // Threads: one. Owns: its name.
 class NamedStage final : public Stage {
  public:
   NamedStage(std::string name, StageKind kind) : name_(std::move(name)), kind_(kind) {}
   absl::string_view name() const override { return name_; }
   StageKind kind() const override { return kind_; }
-  std::unique_ptr<StageState> MakeState(const BucketLayout&) const override {
-    return std::make_unique<Counter>();
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return std::make_unique<FlatState>(layout, DType::kFloat32,
+                                       std::initializer_list<absl::string_view>{"copy"});
+  }
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    std::memcpy(state.buffers()[0].data, flat, layout.flat_count * sizeof(float));
   }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
 
@@ -58,13 +58,11 @@ std::string ErrorOf(PipelineSpec spec, const BucketLayout& layout = LayoutOf(12)
 TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
   EXPECT_THAT(ErrorOf(SpecOf()), HasSubstr("pipeline of bucket 4: no stage before"));
   EXPECT_THAT(ErrorOf(SpecOf(StageKind::kApply)), HasSubstr("no stage before"));
-  EXPECT_THAT(ErrorOf(SpecOf(StageKind::kExchange, StageKind::kPrepare)),
-              HasSubstr("'prepare' (prepare) comes after 'exchange'"));
-  EXPECT_THAT(ErrorOf(SpecOf(StageKind::kExchange, StageKind::kExchange)),
-              HasSubstr("more than one exchange"));
+  EXPECT_THAT(ErrorOf(SpecOf(StageKind::kExchange, StageKind::kApply, StageKind::kMerge)),
+              HasSubstr("'merge' (merge) comes after 'apply' (apply)"));
   PipelineSpec spec = SpecOf(StageKind::kExchange);
   spec.period = 0;
-  EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("period is 0"));
+  EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("phase is 0, not below its period, 0"));
   spec = SpecOf(StageKind::kExchange);
   spec.dtypes = {DType::kInt32};
   EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("cannot work on float32"));
@@ -76,9 +74,6 @@ TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
   BucketLayout layout = LayoutOf(12);
   layout.standalone = {SlotId(1)};
   EXPECT_THAT(ErrorOf(std::move(spec), layout), HasSubstr("standalone tensors"));
-  spec = SpecOf(StageKind::kExchange);
-  spec.trigger = Trigger::kTimer;
-  EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("'timer'"));
 }
 
 TEST(PipelineTest, ApplyStagesRunApartUnlessAppliedNow) {
@@ -90,24 +85,32 @@ TEST(PipelineTest, ApplyStagesRunApartUnlessAppliedNow) {
   EXPECT_EQ(Pipeline::Build(std::move(spec), LayoutOf(12))->apply_begin(), 2u);
 }
 
-TEST(PipelineTest, RunsInEveryPeriodThRound) {
-  PipelineSpec spec = SpecOf(StageKind::kExchange);
-  spec.period = 3;
-  const Pipeline pipeline = *Pipeline::Build(std::move(spec), LayoutOf(12));
-  EXPECT_FALSE(pipeline.RunsIn(Round(1)));
-  EXPECT_FALSE(pipeline.RunsIn(Round(2)));
-  EXPECT_TRUE(pipeline.RunsIn(Round(3)));
+TEST(PipelineTest, RunsInEveryPeriodThRoundFromItsPhaseOn) {
+  const auto rounds_of = [](uint64_t phase) {
+    PipelineSpec spec = SpecOf(StageKind::kExchange);
+    spec.period = 3;
+    spec.phase = phase;
+    const Pipeline pipeline = *Pipeline::Build(std::move(spec), LayoutOf(12));
+    std::vector<int> rounds;
+    for (int round = 1; round <= 6; ++round) {
+      if (pipeline.RunsIn(Round(round))) rounds.push_back(round);
+    }
+    return rounds;
+  };
+  EXPECT_EQ(rounds_of(0), (std::vector<int>{1, 4}));
+  EXPECT_EQ(rounds_of(2), (std::vector<int>{3, 6}));
 }
 
-TEST(PipelineTest, StateMovesToAPipelineOfTheSameStages) {
-  Pipeline old = *Pipeline::Build(SpecOf(StageKind::kExchange), LayoutOf(12));
-  static_cast<Counter*>(old.state(0))->value = 7;
-  Pipeline other = *Pipeline::Build(SpecOf(StageKind::kMerge), LayoutOf(12));
-  EXPECT_FALSE(other.TakeStateFrom(old));
-  Pipeline next = *Pipeline::Build(SpecOf(StageKind::kExchange), LayoutOf(12));
-  EXPECT_TRUE(next.TakeStateFrom(old));
-  EXPECT_EQ(static_cast<Counter*>(next.state(0))->value, 7);
-  EXPECT_EQ(old.state(0), nullptr);
+TEST(PipelineTest, PrimesTheStateOfEveryStage) {
+  Pipeline pipeline =
+      *Pipeline::Build(SpecOf(StageKind::kExchange, StageKind::kMerge), LayoutOf(12));
+  const std::vector<float> flat(12, 7);
+  pipeline.Prime(LayoutOf(12), reinterpret_cast<const std::byte*>(flat.data()));
+  for (size_t stage = 0; stage < 2; ++stage) {
+    const StateBuffer& copy = pipeline.state(stage)->buffers()[0];
+    EXPECT_EQ(copy.name, "copy");
+    EXPECT_EQ(std::memcmp(copy.data, flat.data(), 12 * sizeof(float)), 0);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
@@ -22,15 +23,25 @@ namespace pelton {
 enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge, kApply };
 absl::string_view NameOf(StageKind kind);
 
-// What a stage keeps of a bucket from round to round: error feedback, peer weights, momentum.
+// Elements that a stage keeps beside those of a bucket's flat part, one each.
+// Threads: a value. Owns: nothing.
+struct StateBuffer {
+  absl::string_view name;  // unique in its stage: "residual"
+  DType dtype = DType::kFloat32;
+  uint64_t begin_count = 0;  // the flat part's element that the first one belongs to
+  uint64_t count = 0;
+  std::byte* data = nullptr;
+};
+
+// What a stage keeps of a bucket from round to round: error feedback, peer weights, momentum. It is
+// saved, and taken along to another plan, tensor by tensor (core/bucket/slot_state.h); FlatState
+// serves most stages.
 // Threads: its stage's. Owns: what its subclass says.
 class StageState {
  public:
   virtual ~StageState() = default;
-  // The state as bytes, for a checkpoint.
-  virtual absl::StatusOr<std::string> Save() const = 0;
-  // Errors: InvalidArgument: not what Save wrote for such a bucket.
-  virtual absl::Status Load(absl::string_view saved) = 0;
+  // The same list each time; the elements may be read and written between rounds.
+  virtual absl::Span<const StateBuffer> buffers() const = 0;
 };
 
 // A bucket in one round, as its stages see it.
@@ -52,9 +63,12 @@ class BucketRun {
   Round round() const { return round_; }
   SegmentList segments() const { return storage_->SegmentsOf(layout_->id); }
   bool UsedHere(SlotId slot) const { return tracker_->UsedHere(slot); }
+  // The first element of the bucket's flat part; null if it has none.
+  std::byte* flat() const { return storage_->FlatOf(layout_->id); }
 
   // Launches for this bucket; what ranks launch, and in which order, must not depend on the rank
-  // (ORDER-1). Blocks: never. Errors: those of OperationRunner::Launch; ResourceExhausted: try
+  // (ORDER-1). `operation.communicator` chooses among the tiers of a group (comm/tiers.h); as it
+  // is made, it is the one with all ranks. Blocks: never. Errors: those of OperationRunner::Launch; ResourceExhausted: try
   // again in the next Advance.
   absl::StatusOr<Completion> Launch(Operation operation);
   OperationRunner::State Query(Completion completion);
@@ -98,6 +112,10 @@ class Stage {
   virtual std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const {
     return nullptr;
   }
+
+  // Fills a new state from what all ranks hold before the first round, where the state is made of
+  // that: `flat` is the bucket's flat part. Weights have such a value, gradients do not.
+  virtual void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const {}
 
   // Begins. Blocks: never. Errors end the bucket's round; operations in flight are waited for.
   virtual absl::Status Start(BucketRun& run, StageState* state) = 0;

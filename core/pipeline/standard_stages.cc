@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/base/status.h"
+#include "core/pipeline/operation_batch.h"
 
 namespace pelton {
 namespace {
@@ -58,7 +59,7 @@ class UsedTailStage final : public Stage {
   }
 };
 
-// Threads: as Stage. Owns: the segments and completions of the round.
+// Threads: as Stage. Owns: the operations of the round.
 class AllReduceStage final : public Stage {
  public:
   explicit AllReduceStage(ReduceOp op) : op_(op) {}
@@ -66,29 +67,8 @@ class AllReduceStage final : public Stage {
   StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
-    segments_ = run.segments();
-    completions_.clear();
-    finished_ = 0;
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
-    RETURN_IF_ERROR(LaunchMore(run));
-    while (finished_ < completions_.size()) {
-      const OperationRunner::State state = run.Query(completions_[finished_]);
-      if (!state.done) return false;
-      RETURN_IF_ERROR(state.status);
-      ++finished_;
-    }
-    return finished_ == segments_.size();
-  }
-
- private:
-  absl::Status LaunchMore(BucketRun& run) {
-    // The runner answers only for its last launches: no more than that may be open.
-    while (completions_.size() < segments_.size() &&
-           completions_.size() - finished_ < limits::kMaxOperationsInFlight) {
-      const Segment& segment = segments_[completions_.size()];
+    batch_.Clear();
+    for (const Segment& segment : run.segments()) {
       Operation operation;
       operation.kind = OperationKind::kAllReduce;
       operation.dtype = run.layout().dtype;
@@ -96,18 +76,18 @@ class AllReduceStage final : public Stage {
       operation.count = segment.count;
       operation.set_source(segment.location);
       operation.set_target(segment.location);
-      const absl::StatusOr<Completion> completion = run.Launch(operation);
-      if (absl::IsResourceExhausted(completion.status())) break;  // tried again after progress
-      RETURN_IF_ERROR(completion.status());
-      completions_.push_back(*completion);
+      batch_.Add(operation);
     }
     return absl::OkStatus();
   }
 
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    return batch_.Advance(run);
+  }
+
+ private:
   const ReduceOp op_;
-  SegmentList segments_;
-  absl::InlinedVector<Completion, 4> completions_;
-  size_t finished_ = 0;
+  OperationBatch batch_;
 };
 
 }  // namespace

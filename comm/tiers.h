@@ -1,0 +1,75 @@
+// The communicators of one group by the tiers of its hosts, and one runner over all of them.
+#ifndef PELTON_COMM_TIERS_H_
+#define PELTON_COMM_TIERS_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/communicator.h"
+#include "core/base/limits.h"
+#include "core/pipeline/operation_runner.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: nothing.
+struct Tiers {
+  // Of a group whose hosts are of no interest.
+  static Tiers Of(Communicator& all) {
+    Tiers tiers;
+    tiers.all = &all;
+    return tiers;
+  }
+
+  Communicator* all = nullptr;
+  // The group's ranks on this host, the lowest of which is rank 0 and leads them; null where the
+  // algorithm is not hierarchical.
+  Communicator* host = nullptr;
+  // The hosts' leaders, in the group's order; null on the other ranks.
+  Communicator* leaders = nullptr;
+  std::vector<int32_t> host_sizes;  // ranks of each host, by its leader's rank in `leaders`
+
+  bool are_open() const { return host != nullptr; }
+  bool is_leader() const { return leaders != nullptr; }
+};
+
+// Runs each operation on the communicator that `operation.communicator` names, or on `tiers.all`
+// where that is none of them. Orders hold within a tier. Parks on the tier of the oldest operation
+// in flight: stages use the tiers one after the other.
+// Threads: as OperationRunner. Owns: nothing of the communicators.
+class TieredRunner final : public OperationRunner {
+ public:
+  explicit TieredRunner(const Tiers& tiers);
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  bool Progress() override;
+  State Query(Completion completion) override;
+  void Park(absl::Time until) override;
+  void Wake() override;
+  void Abort(const absl::Status& reason) override;
+  std::vector<Rank> Missing() const override;
+
+  // For memory that the peers of any tier are to reach.
+  absl::Status Register(const Region& region);
+  void Deregister(RegionId region);
+
+ private:
+  struct Launched {
+    Communicator* communicator = nullptr;
+    Completion completion;
+  };
+  Communicator& TierOf(const Operation& operation) const;
+  // That of the oldest operation in flight, else the one with all ranks.
+  Communicator& Busy() const;
+
+  std::vector<Communicator*> tiers_;  // the one with all ranks first
+  std::array<Launched, limits::kMaxOperationsInFlight> launched_;  // by ticket, as a ring
+  uint64_t last_ticket_ = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TIERS_H_

@@ -1,0 +1,44 @@
+// The state that most stages keep: arrays beside a bucket's flat part.
+#ifndef PELTON_CORE_PIPELINE_FLAT_STATE_H_
+#define PELTON_CORE_PIPELINE_FLAT_STATE_H_
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/memory/dtype.h"
+#include "core/pipeline/stage.h"
+
+namespace pelton {
+
+// Threads: as StageState. Owns: the arrays, or nothing of those that it was given.
+class FlatState final : public StageState {
+ public:
+  FlatState() = default;
+  // Arrays of `dtype` beside the whole flat part of `layout`, filled with zeros. The names outlive
+  // the state: literals.
+  FlatState(const BucketLayout& layout, DType dtype,
+            std::initializer_list<absl::string_view> names) {
+    for (absl::string_view name : names) Add(name, dtype, 0, layout.flat_count);
+  }
+
+  // Adds `count` zeros beside the elements from `begin_count` on.
+  void Add(absl::string_view name, DType dtype, uint64_t begin_count, uint64_t count);
+  // Adds memory of somebody else's, who keeps it for as long as the state lives.
+  void AddBorrowed(const StateBuffer& buffer) { buffers_.push_back(buffer); }
+
+  absl::Span<const StateBuffer> buffers() const override { return buffers_; }
+  // The elements of the array added as number `index`.
+  std::byte* data(size_t index) const { return buffers_[index].data; }
+
+ private:
+  std::vector<StateBuffer> buffers_;
+  std::vector<std::unique_ptr<std::byte[]>> owned_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_PIPELINE_FLAT_STATE_H_

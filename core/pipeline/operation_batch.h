@@ -1,0 +1,36 @@
+// Operations that a stage has in flight at once.
+#ifndef PELTON_CORE_PIPELINE_OPERATION_BATCH_H_
+#define PELTON_CORE_PIPELINE_OPERATION_BATCH_H_
+
+#include <cstddef>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/stage.h"
+
+namespace pelton {
+
+// Launches what was added, in that order, as there is room for it, and says when all of it is done.
+// Threads: its stage's. Owns: its list; not the memory of the operations.
+class OperationBatch {
+ public:
+  // Forgets what was added: the next use. Nothing may be in flight.
+  void Clear();
+  void Add(const Operation& operation) { operations_.push_back(operation); }
+
+  // True once every operation is done. Blocks: never. Errors: those of the launches and of the
+  // operations.
+  absl::StatusOr<bool> Advance(BucketRun& run);
+
+ private:
+  absl::Status LaunchMore(BucketRun& run);
+
+  absl::InlinedVector<Operation, 4> operations_;
+  absl::InlinedVector<Completion, 4> completions_;
+  size_t finished_ = 0;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_PIPELINE_OPERATION_BATCH_H_
