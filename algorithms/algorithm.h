@@ -24,6 +24,7 @@ using AlgorithmOptions = std::map<std::string, std::string>;
 // Which tensors an algorithm communicates, and when.
 enum class Subject : uint8_t {
   kGradients,         // as each becomes final in the backward pass; complete at its end
+  kMomenta,           // an optimizer's first moments, updated from each gradient then; the same
   kWeightsInForward,  // from before the forward pass; merged after the backward pass
   kWeightsAfterStep,  // from after the optimizer's step; merged `delay` steps later
   kWeightsAnytime,    // on a timer beside training; merged between backward and next forward
