@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from spawn import PACKAGES, case_ids, check_case, run
+from spawn import HERE, PACKAGES, case_ids, check_case, run
 
-sys.path.insert(0, str(PACKAGES.parent / "tools"))
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
 bazel_backend = importlib.import_module("bazel_backend")
 
 MODULE = "cases.c10d_lifecycle"
