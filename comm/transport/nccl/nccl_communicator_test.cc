@@ -286,7 +286,8 @@ TEST_F(NcclCommunicatorTest, OpenRefusesDifferentVersions) {
   });
 }
 
-// Each call of Open fails on one rank: that one says why, the others end by their deadline.
+// Each call of Open fails on one rank: that one says why, the others end by their deadline; but for
+// the last call, after which a rank is through and need not hear of the other any more.
 TEST_F(NcclCommunicatorTest, OpenFailsWithTheCallThatFailed) {
   const std::pair<const char*, int> calls[] = {{"cudaMalloc", kNoMemory},
                                                {"cudaStreamCreateWithFlags", kCudaFailure},
@@ -301,8 +302,9 @@ TEST_F(NcclCommunicatorTest, OpenFailsWithTheCallThatFailed) {
     world.RunTransports([&](Transport& transport, Rank rank) {
       const absl::Status status =
           transport.Open(CommunicatorId(1), Group::World(WorldSize(2)), NearDeadline()).status();
-      EXPECT_FALSE(status.ok()) << call;
-      EXPECT_THAT(TextOf(status), HasSubstr("opening communicator 1"));
+      const bool may_be_through = call == std::string("ncclCommGetAsyncError");
+      if (may_be_through && status.ok()) return;
+      EXPECT_THAT(TextOf(status), HasSubstr("opening communicator 1")) << call;
       texts[static_cast<size_t>(rank.value())] = TextOf(status);
     });
     EXPECT_THAT(texts, testing::Contains(HasSubstr(call)));
