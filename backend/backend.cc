@@ -137,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Backend::ConnectHosts(absl::Time dead
   return wire->factory(options);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Backend::Open(const Group& group) {
+absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
   RETURN_IF_ERROR(failure());
   MutexLock lock(&opening_);

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "backend/hosts.h"
 #include "backend/root.h"
+#include "backend/watched_communicator.h"
 #include "comm/communicator.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_server.h"
@@ -78,7 +79,7 @@ class Backend : private FailureSink {
   // reaches shared regions. Must be destroyed before the backend. Blocks: until all have called, or
   // the join timeout, and while another thread opens. Errors: InvalidArgument: what CheckGroup
   // says; DeadlineExceeded: names the members that have not called; failure().
-  absl::StatusOr<std::unique_ptr<Communicator>> Open(const Group& group);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group);
 
   // Memory that the ranks of this host may reach directly in every operation from now on; it must
   // outlive the backend. Blocks: never for long.

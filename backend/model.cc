@@ -42,6 +42,14 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
   return model;
 }
 
+uint64_t Model::sent_bytes() const {
+  uint64_t sum = 0;
+  for (const auto* communicator : {&communicator_, &host_, &leaders_}) {
+    if (*communicator != nullptr) sum += (*communicator)->sent_bytes();
+  }
+  return sum;
+}
+
 absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors) {
   PlanOptions plan;
   plan.world_size = options.group.size();

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "backend/watched_communicator.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/tiers.h"
@@ -53,6 +54,8 @@ class Model {
   ModelRounds& rounds() { return *rounds_; }
   Communicator& communicator() { return *communicator_; }
   const Algorithm& algorithm() const { return *algorithm_; }
+  // Sent by this rank so far for this model, inside the host and beyond it; see SentBytesOf.
+  uint64_t sent_bytes() const;
 
  private:
   explicit Model(Backend& backend) : backend_(backend) {}
@@ -64,10 +67,10 @@ class Model {
 
   Backend& backend_;
   std::unique_ptr<Algorithm> algorithm_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<WatchedCommunicator> communicator_;
   // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
-  std::unique_ptr<Communicator> host_;
-  std::unique_ptr<Communicator> leaders_;
+  std::unique_ptr<WatchedCommunicator> host_;
+  std::unique_ptr<WatchedCommunicator> leaders_;
   Tiers tiers_;
   std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
   std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators

@@ -1,12 +1,17 @@
-// A communicator that its backend knows of for as long as it lives.
+// A communicator that its backend knows of for as long as it lives, and that counts what it sends.
 #ifndef PELTON_BACKEND_WATCHED_COMMUNICATOR_H_
 #define PELTON_BACKEND_WATCHED_COMMUNICATOR_H_
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "comm/forwarding_communicator.h"
+#include "core/memory/stream.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 
@@ -20,8 +25,17 @@ class WatchedCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(std::move(wrapped)), on_close_(std::move(on_close)) {}
   ~WatchedCommunicator() override { on_close_(this); }
 
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
+    const uint64_t sent = SentBytesOf(operation, rank(), world_size());
+    sent_bytes_.fetch_add(sent, std::memory_order_relaxed);
+    return ForwardingCommunicator::Launch(operation, stream);
+  }
+  // Of everything launched so far, as SentBytesOf counts. Threads: any.
+  uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+
  private:
   const OnClose on_close_;
+  std::atomic<uint64_t> sent_bytes_{0};
 };
 
 }  // namespace pelton

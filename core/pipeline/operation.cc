@@ -71,6 +71,33 @@ std::string Describe(const Operation& operation) {
   return absl::StrCat(text, ")");
 }
 
+uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size) {
+  const uint64_t one = operation.count * SizeOf(operation.dtype);
+  const auto size = static_cast<uint64_t>(world_size.value());
+  const uint64_t others = size - 1;
+  const bool is_root = operation.peer == rank.value();
+  switch (operation.kind) {
+    case OperationKind::kAllReduce:
+      return 2 * one * others / size;
+    case OperationKind::kReduce:
+      return is_root ? 0 : one;
+    case OperationKind::kBroadcast:
+      return is_root && others > 0 ? one : 0;
+    case OperationKind::kGather:
+      return is_root ? 0 : one;
+    case OperationKind::kScatter:
+      return is_root ? one * others : 0;
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
+    case OperationKind::kAllToAll:
+      return one * others;
+    case OperationKind::kSend:
+      return one;
+    default:
+      return 0;
+  }
+}
+
 Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
   const uint64_t one = operation.count * SizeOf(operation.dtype);
   const uint64_t all = one * static_cast<uint64_t>(world_size.value());

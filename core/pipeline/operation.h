@@ -98,6 +98,11 @@ struct Extent {
 };
 Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size);
 
+// Bytes that `rank` sends in an optimal schedule of `operation`, where everything but a root's part
+// is spread evenly: what the wire of a rank cannot do without. An allreduce sends 2 (n-1)/n times
+// its tensor. Units: bytes, rounded down.
+uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size);
+
 // What differs between the posts of two ranks for the same collective: "" if they agree, else for
 // instance "count is 4 on rank 0 and 5 on rank 1". Locations may differ.
 std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& theirs, Rank peer);

@@ -34,6 +34,33 @@ TEST(OperationTest, PlacesInMemoryMayDiffer) {
   EXPECT_EQ(DifferenceOf(SumOf(4), Rank(0), other, Rank(1)), "");
 }
 
+TEST(OperationTest, SentBytesAreThoseOfAnOptimalSchedule) {
+  const auto sent = [](OperationKind kind, int rank, int root = 0) {
+    Operation operation;
+    operation.kind = kind;
+    operation.count = 3;  // 12 bytes
+    operation.peer = root;
+    return SentBytesOf(operation, Rank(rank), WorldSize(4));
+  };
+  EXPECT_EQ(sent(OperationKind::kAllReduce, 1), 18u);
+  EXPECT_EQ(sent(OperationKind::kAllToAll, 1), 36u);
+  EXPECT_EQ(sent(OperationKind::kAllGather, 1), 36u);
+  EXPECT_EQ(sent(OperationKind::kReduceScatter, 1), 36u);
+  EXPECT_EQ(sent(OperationKind::kBroadcast, 0), 12u);
+  EXPECT_EQ(sent(OperationKind::kBroadcast, 1), 0u);
+  EXPECT_EQ(sent(OperationKind::kReduce, 0), 0u);
+  EXPECT_EQ(sent(OperationKind::kReduce, 1), 12u);
+  EXPECT_EQ(sent(OperationKind::kScatter, 0), 36u);
+  EXPECT_EQ(sent(OperationKind::kGather, 3), 12u);
+  EXPECT_EQ(sent(OperationKind::kSend, 2), 12u);
+  EXPECT_EQ(sent(OperationKind::kBarrier, 2), 0u);
+  Operation alone;
+  alone.kind = OperationKind::kBroadcast;
+  alone.peer = 0;
+  alone.count = 3;
+  EXPECT_EQ(SentBytesOf(alone, Rank(0), WorldSize(1)), 0u);
+}
+
 TEST(OperationTest, ExtentCountsEachRanksBytes) {
   Operation gather = SumOf(10);
   gather.kind = OperationKind::kAllGather;

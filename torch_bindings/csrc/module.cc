@@ -170,6 +170,7 @@ std::map<std::string, double> StatisticsOf(const WrappedModel& model) {
   return {{"rounds", static_cast<double>(statistics.rounds)},
           {"wait_seconds", statistics.wait_seconds},
           {"bytes", static_cast<double>(statistics.bytes)},
+          {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
           {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
           {"plan_generation", static_cast<double>(statistics.plan_generation)}};
 }

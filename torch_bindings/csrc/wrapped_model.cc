@@ -240,7 +240,10 @@ WrappedModel::Statistics WrappedModel::statistics() const {
     statistics.bytes += slot->size_bytes() * round_count_;
     statistics.copied_bytes += slot->copied_bytes();
   }
-  if (owned_ != nullptr) statistics.plan_generation = rounds().plan().generation().value();
+  if (owned_ != nullptr) {
+    statistics.plan_generation = rounds().plan().generation().value();
+    statistics.sent_bytes = owned_->model->sent_bytes();
+  }
   return statistics;
 }
 

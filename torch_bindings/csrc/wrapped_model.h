@@ -59,7 +59,8 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   struct Statistics {
     uint64_t rounds = 0;
     double wait_seconds = 0;  // the trainer was blocked on communication
-    uint64_t bytes = 0;       // communicated, per rank
+    uint64_t bytes = 0;       // of the tensors communicated
+    uint64_t sent_bytes = 0;  // by this rank; see Model::sent_bytes
     uint64_t copied_bytes = 0;
     uint32_t plan_generation = 0;
   };

@@ -31,7 +31,7 @@ class ModelBackend:
         self._model.finish_round()
 
     def statistics(self) -> dict[str, float]:
-        """Counts since registration: rounds, wait_seconds, bytes, copied_bytes, plan_generation."""
+        """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation."""
         counts: dict[str, float] = self._model.statistics()
         return counts
 

@@ -120,7 +120,7 @@ class BaguaDistributedDataParallel:
             self.require_backward_grad_sync = before
 
     def statistics(self) -> dict[str, float]:
-        """Counts since registration: rounds, wait_seconds, bytes, copied_bytes, plan_generation."""
+        """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation."""
         return self._model.statistics() if self._model is not None else {}
 
     def before_forward(self) -> None:
