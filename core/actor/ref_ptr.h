@@ -17,8 +17,11 @@ class RefPtr {
     if (object_ != nullptr) object_->Ref();
   }
   RefPtr(RefPtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  RefPtr& operator=(RefPtr other) noexcept {
-    std::swap(object_, other.object_);
+  // Two of them: clang 14 never ends the argument of one by value in `pointer = {}` of a template.
+  RefPtr& operator=(const RefPtr& other) { return *this = RefPtr(other); }
+  RefPtr& operator=(RefPtr&& other) noexcept {
+    T* const old = std::exchange(object_, std::exchange(other.object_, nullptr));
+    if (old != nullptr) old->Unref();
     return *this;
   }
   ~RefPtr() {
