@@ -38,7 +38,7 @@ struct Schedule {
   // and so on; steps count from 1. Pipelines count rounds, not steps.
   uint64_t first_step = 1;
   uint64_t interval = 1;
-  uint64_t delay = 0;     // of kWeightsAfterStep; below the interval
+  uint64_t delay = 0;    // of kWeightsAfterStep; below the interval
   absl::Duration pause;  // of kWeightsAnytime: from the end of a round to the start of the next
   // Each weight becomes kept * weight + taken * result: {0, 1} replaces it.
   double kept = 0;
@@ -69,8 +69,8 @@ class Algorithm {
   // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
   // transport that adds in rank order (SUM-1b); nothing if it is not one.
   virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
-  // The parts of one bucket's pipeline; called on every rank with the same layout. The communicators
-  // of `tiers` live as long as the pipeline; stages launch by BucketRun only. Errors:
+  // The parts of one bucket's pipeline; called on every rank with the same layout. The
+  // communicators of `tiers` live as long as the pipeline; stages launch by BucketRun only. Errors:
   // InvalidArgument: the options do not fit the bucket or the group.
   virtual absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout,
                                                  const Tiers& tiers) = 0;
@@ -91,6 +91,19 @@ std::string DescribeAlgorithm(const std::string& name, const AlgorithmOptions& o
 
 // Errors: InvalidArgument: neither "true" nor "false", naming option and value.
 absl::StatusOr<bool> ParseBoolOption(absl::string_view name, absl::string_view value);
+// Errors: InvalidArgument: not a whole number of at least `least`, naming option and value.
+absl::StatusOr<uint64_t> ParseCountOption(absl::string_view name, absl::string_view value,
+                                          uint64_t least);
+// The range of a number; its ends belong to it.
+struct NumberRange {
+  double least;
+  double most;
+};
+// Errors: InvalidArgument: not a number in `range`, naming option and value.
+absl::StatusOr<double> ParseNumberOption(absl::string_view name, absl::string_view value,
+                                         NumberRange range);
+// The error that answers an option that an algorithm does not know; `known` lists those it does.
+absl::Status UnknownOption(absl::string_view name, absl::string_view known);
 
 }  // namespace pelton
 

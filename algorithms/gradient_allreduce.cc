@@ -5,7 +5,6 @@
 // Bytes: for a bucket of B bytes on n ranks those of the communicator's allreduce of B bytes.
 // Result: bitwise equal on all ranks (SUM-1a), and to the sum in rank order where the
 // communicator's schedule promises that (SUM-1b).
-#include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
@@ -30,8 +29,7 @@ class GradientAllReduce final : public Algorithm {
       } else if (name == "hierarchical") {
         RETURN_IF_ERROR(ParseBoolOption(name, value).status());
       } else {
-        return absl::InvalidArgumentError(
-            absl::StrCat("option '", name, "' is unknown; there are: average, hierarchical"));
+        return UnknownOption(name, "average, hierarchical");
       }
     }
     return absl::OkStatus();
