@@ -1,0 +1,110 @@
+"""A rank of the training benchmark: trains the same net under each variant, in turns, on the same batches.
+
+    train.py --variants NAME... [--steps N] [--turn N]
+
+Rank 0 prints a JSON line per variant: median milliseconds per step, first and final loss (mean over ranks and the
+last turn), and the bytes that this rank sent per step (Pelton's own count; None for DDP).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+
+import pelton.torch_api as bagua
+import torch
+import torch.distributed as dist
+from torch import nn
+from variants import VARIANTS, Variant, make
+
+WIDTH, DEPTH, CLASSES, BATCH = 1024, 6, 10, 32  # 25 MB of float32
+RATE = 0.02
+
+
+def _net() -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(DEPTH):
+        layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
+
+
+def _batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Endless; each class is a direction in the input, buried in noise."""
+    directions = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(100 + rank)
+    while True:
+        labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+        yield directions[labels] * 0.3 + torch.randn(BATCH, WIDTH, generator=generator), labels
+
+
+class Run:
+    """One variant's training. Threads: the rank's. Owns: its model and figures."""
+
+    def __init__(self, variant: Variant) -> None:
+        """Args:
+        variant: what keeps the ranks together.
+        """
+        self.variant = variant
+        self.model, self.optimizer = make(variant, _net, RATE)
+        self.batches = _batches(dist.get_rank())
+        self.losses: list[float] = []
+        self.times: list[float] = []
+
+    def take_turn(self, steps: int) -> None:
+        """Trains some steps and times them."""
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(steps):
+            inputs, labels = next(self.batches)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = nn.functional.cross_entropy(self.model(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.losses.append(loss.item())
+        self.times.append((time.perf_counter() - began) / steps)
+
+    def report(self, turn: int) -> dict[str, object]:
+        """The figures, the same on all ranks but for the bytes."""
+        ends = torch.tensor([self.losses[0], statistics.fmean(self.losses[-turn:])])
+        dist.all_reduce(ends)
+        ends /= dist.get_world_size()
+        inner = getattr(self.model, "bagua_ddp", None)
+        sent = inner.statistics()["sent_bytes"] / len(self.losses) if inner is not None else None
+        return {
+            "variant": self.variant.name,
+            "ms": statistics.median(self.times[1:]) * 1e3,
+            "first_loss": ends[0].item(),
+            "final_loss": ends[1].item(),
+            "sent_bytes": sent,
+        }
+
+
+def main() -> None:
+    """Runs on every rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--variants", nargs="+", default=[variant.name for variant in VARIANTS])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--turn", type=int, default=5, help="steps of a variant before it is the next one's turn")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    bagua.init_process_group()
+    runs = [Run(variant) for variant in VARIANTS if variant.name in options.variants]
+    for turn in range(0, options.steps, options.turn):
+        for run in runs:
+            run.take_turn(options.turn)
+        if dist.get_rank() == 0:
+            print(json.dumps({"steps": turn + options.turn}), flush=True)
+    for run in runs:
+        report = run.report(options.turn)
+        if dist.get_rank() == 0:
+            print(json.dumps(report), flush=True)
+    bagua.destroy_process_group()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
