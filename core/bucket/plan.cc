@@ -221,7 +221,7 @@ absl::Status Plan::LayOutBucket(BucketLayout& bucket) {
       bucket.standalone.push_back(id);
       continue;
     }
-    cursor_bytes = RoundUp(cursor_bytes, limits::kSlotAlignmentBytes);
+    if (!constraints.packs_slots) cursor_bytes = RoundUp(cursor_bytes, limits::kSlotAlignmentBytes);
     slot.offset_bytes = flat_bytes_ + cursor_bytes;
     cursor_bytes += slot.size_bytes;
   }
@@ -253,10 +253,10 @@ std::string Plan::Serialize() const {
     for (SlotId id : bucket.slots) {
       const SlotLayout& slot = slots_[id.value()];
       const TensorSpec& spec = tensors_[id.value()];
-      absl::StrAppend(&text, "tensor '", absl::CEscape(spec.name), "' ", NameOf(spec.dtype), " x ",
-                      spec.count, spec.columns > 0 ? absl::StrCat(" in rows of ", spec.columns) : "",
-                      " on ", NameOf(spec.device.kind), ", slot ", id.value(),
-                      " of bucket ", bucket.id.value(), ", ");
+      absl::StrAppend(
+          &text, "tensor '", absl::CEscape(spec.name), "' ", NameOf(spec.dtype), " x ", spec.count,
+          spec.columns > 0 ? absl::StrCat(" in rows of ", spec.columns) : "", " on ",
+          NameOf(spec.device.kind), ", slot ", id.value(), " of bucket ", bucket.id.value(), ", ");
       if (slot.standalone) {
         absl::StrAppend(&text, "standalone\n");
       } else {

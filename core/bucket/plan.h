@@ -26,6 +26,9 @@ struct PlanConstraints {
   bool allows_standalone = true;
   // How the exchange combines the ranks' elements, if it may carry the used tail: SUM, AVG or MAX.
   std::optional<ReduceOp> used_tail_op;
+  // Whether the slots of a flat part follow each other without gaps, so that it is one tensor of
+  // their elements; else each begins on a cache line.
+  bool packs_slots = false;
 };
 
 // Threads: a value. Owns: its text.
@@ -53,8 +56,8 @@ struct SlotLayout {
   uint64_t size_bytes = 0;
 };
 
-// One bucket: a flat part of slots, each on a cache line, then the used tail, then padding; and a
-// segment for each standalone tensor.
+// One bucket: a flat part of slots, each on a cache line or packed, then the used tail, then
+// padding; and a segment for each standalone tensor.
 struct BucketLayout {
   BucketId id;
   DType dtype = DType::kFloat32;
@@ -83,8 +86,8 @@ class Plan {
  public:
   // Plans `tensors`, given in registration order, in reverse: gradients come roughly that way.
   // Errors: InvalidArgument: no tensor, an empty name or one given twice, sizes out of range, a
-  // world size below 1, a chosen bucket of several dtypes or devices, each named; ResourceExhausted: above limits::kMaxTensorsPerPlan or
-  // kMaxPlanBytes.
+  // world size below 1, a chosen bucket of several dtypes or devices, each named;
+  // ResourceExhausted: above limits::kMaxTensorsPerPlan or kMaxPlanBytes.
   static absl::StatusOr<Plan> Build(std::vector<TensorSpec> tensors, PlanOptions options);
 
   // The same tensors planned in `order`, as the next generation; where the user has chosen the

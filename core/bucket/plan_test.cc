@@ -71,6 +71,18 @@ TEST(PlanTest, AlignsSlotsAndPadsToWorldSizeTimesAlignment) {
   EXPECT_EQ(plan.flat_bytes(), 4096u);
 }
 
+TEST(PlanTest, PacksSlotsWhereThatIsAskedFor) {
+  PlanOptions options = Options(1000, 2);
+  options.constraints.packs_slots = true;
+  options.buckets = {1, 0, 1};
+  const Plan plan = *Plan::Build({Float("a", 3), Float("b", 5), Float("c", 4)}, options);
+  ASSERT_EQ(plan.buckets().size(), 2u);
+  const BucketLayout& bucket = plan.bucket(BucketId(1));
+  EXPECT_THAT(bucket.slots, ElementsAre(SlotId(0), SlotId(2)));
+  EXPECT_EQ(plan.slot(SlotId(2)).offset_bytes, plan.slot(SlotId(0)).offset_bytes + 3 * 4);
+  EXPECT_EQ(bucket.tail_offset_count, 16u);  // the tail begins on a cache line all the same
+}
+
 TEST(PlanTest, StandaloneTensorsLieOutsideOfTheFlatPart) {
   PlanOptions options = Options(10000);
   options.standalone_bytes = 400;
