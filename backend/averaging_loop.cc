@@ -1,0 +1,267 @@
+#include "backend/averaging_loop.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/actor/actor.h"
+#include "core/actor/context.h"
+#include "core/actor/drive.h"
+#include "core/actor/monitor.h"
+#include "core/actor/spawn.h"
+#include "core/actor/timer.h"
+#include "core/actor/wait_hook.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr char kStopTensor[] = "averaging: wish to stop";
+// The loop itself answers at the deadline, with a better text than a future has.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+
+struct ClaimWeights {
+  Promise<void> reply;
+};
+struct ReleaseWeights {};
+struct StopAveraging {
+  absl::Time deadline;
+  Promise<void> reply;
+};
+struct ResumeAveraging {
+  Promise<void> reply;
+};
+struct BeginRound {};
+struct CheckStops {};
+
+}  // namespace
+
+// Threads: its turns. Owns: the promises that it owes.
+class AveragingActor final : public Actor {
+ public:
+  AveragingActor(ModelRounds* rounds, AveragingLoopOptions options, SlotId stop_slot)
+      : rounds_(*rounds), options_(std::move(options)), stop_slot_(stop_slot) {}
+
+  void Handle(ClaimWeights message) {
+    is_claimed_ = true;
+    message.reply.Set(failure_);
+  }
+
+  void Handle(ReleaseWeights) {
+    is_claimed_ = false;
+    Advance();
+  }
+
+  void Handle(StopAveraging message) {
+    is_claimed_ = false;
+    if (phase_ == Phase::kStopped) return message.reply.Set(failure_);
+    wants_to_stop_ = true;
+    context().SendAfter(*this, message.deadline - context().Now(), CheckStops{});
+    stops_.push_back(std::move(message));
+    // A pause would only keep the others waiting.
+    if (phase_ == Phase::kPausing) phase_ = Phase::kSnapshotDue;
+    Advance();
+  }
+
+  void Handle(ResumeAveraging message) {
+    message.reply.Set(failure_);
+    if (!failure_.ok()) return;
+    wants_to_stop_ = false;
+    AnswerStops(absl::CancelledError("averaging: resumed before all ranks had asked to stop"));
+    if (phase_ != Phase::kStopped) return;
+    phase_ = Phase::kSnapshotDue;
+    Advance();
+  }
+
+  void Handle(BeginRound) {
+    if (phase_ != Phase::kPausing) return;
+    phase_ = Phase::kSnapshotDue;
+    Advance();
+  }
+
+  void Handle(CheckStops) {
+    const absl::Time now = context().Now();
+    std::vector<StopAveraging> in_time;
+    for (StopAveraging& stop : stops_) {
+      if (stop.deadline > now) {
+        in_time.push_back(std::move(stop));
+      } else {
+        stop.reply.Set(Overdue());
+      }
+    }
+    stops_ = std::move(in_time);
+  }
+
+ private:
+  enum class Phase {
+    kStopped,      // no round will come; with a failure: ever
+    kPausing,      // a timer will begin a round
+    kSnapshotDue,  // a round begins when the weights are free
+    kInFlight,     // communication is under way
+    kResultDue,    // the result is added when the weights are free
+  };
+
+  // Does what is due, if the weights are free.
+  void Advance() {
+    if (is_claimed_) return;
+    if (phase_ == Phase::kResultDue) AddResult();
+    if (phase_ == Phase::kSnapshotDue) TakeSnapshot();
+  }
+
+  void TakeSnapshot() {
+    asked_ = wants_to_stop_;
+    if (absl::Status status = MarkAll(); !status.ok()) {
+      rounds_.Abort(status);
+      return Fail(status);
+    }
+    phase_ = Phase::kInFlight;
+    context().Then(rounds_.RoundDone(context().Now() + options_.round_timeout),
+                   [this](absl::Status status) { OnRoundDone(std::move(status)); });
+  }
+
+  absl::Status MarkAll() {
+    for (size_t i = 0; i < rounds_.plan().tensors().size(); ++i) {
+      const SlotId slot(static_cast<int32_t>(i));
+      std::byte* const target = rounds_.DataOf(slot);
+      if (slot == stop_slot_) {
+        const float wish = asked_ ? 1 : 0;
+        std::memcpy(target, &wish, sizeof(wish));
+      } else {
+        options_.copy_in(slot, target);
+      }
+      RETURN_IF_ERROR(rounds_.MarkReady(slot));
+    }
+    return rounds_.EndRound();
+  }
+
+  void OnRoundDone(absl::Status status) {
+    status = rounds_.CloseRound(std::move(status));
+    if (!status.ok()) return Fail(Annotate(status, "averaging"));
+    phase_ = Phase::kResultDue;
+    Advance();
+  }
+
+  void AddResult() {
+    float difference = 0;
+    for (size_t i = 0; i < rounds_.plan().tensors().size(); ++i) {
+      const SlotId slot(static_cast<int32_t>(i));
+      const std::byte* const result = rounds_.ResultOf(slot).data;
+      if (slot == stop_slot_) {
+        std::memcpy(&difference, result, sizeof(difference));
+      } else {
+        options_.add(slot, result);
+      }
+    }
+    // The average of the wishes less mine. With n ranks it is exact that all have asked where I
+    // have and nothing is missing; who has not asked knows that not all have.
+    share_asked_ = difference + (asked_ ? 1.0F : 0.0F);
+    if (asked_ && difference == 0) return EndByAgreement();
+    if (wants_to_stop_) {
+      phase_ = Phase::kSnapshotDue;
+      return;
+    }
+    phase_ = Phase::kPausing;
+    context().SendAfter(*this, options_.pause, BeginRound{});
+  }
+
+  void EndByAgreement() {
+    AnswerStops(absl::OkStatus());
+    // Resumed after that wish had left: all others have stopped, and resume in their turn.
+    phase_ = wants_to_stop_ ? Phase::kStopped : Phase::kSnapshotDue;
+  }
+
+  void Fail(const absl::Status& reason) {
+    failure_ = reason;
+    phase_ = Phase::kStopped;
+    AnswerStops(reason);
+  }
+
+  void AnswerStops(const absl::Status& status) {
+    for (StopAveraging& stop : std::exchange(stops_, {})) stop.reply.Set(status);
+  }
+
+  absl::Status Overdue() const {
+    const auto world_size = rounds_.plan().options().world_size.value();
+    const auto asked = static_cast<int>(share_asked_ * static_cast<float>(world_size) + 0.5F);
+    return absl::DeadlineExceededError(absl::StrCat("averaging: ", asked, " of ", world_size,
+                                                    " ranks had asked to stop by round ",
+                                                    rounds_.round().value() - 1));
+  }
+
+  ModelRounds& rounds_;
+  AveragingLoopOptions options_;
+  const SlotId stop_slot_;
+  Phase phase_ = Phase::kStopped;
+  bool is_claimed_ = false;
+  bool wants_to_stop_ = false;
+  bool asked_ = false;     // the wish that travels with the round under way
+  float share_asked_ = 0;  // of all ranks, in the last round
+  std::vector<StopAveraging> stops_;
+  absl::Status failure_;
+};
+
+TensorSpec AveragingLoop::StopTensor() { return {kStopTensor, DType::kFloat32, 1, {}}; }
+
+absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds& rounds,
+                                                                     AveragingLoopOptions options) {
+  if (options.copy_in == nullptr || options.add == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("averaging: no callback ", options.copy_in == nullptr ? "copy_in" : "add"));
+  }
+  if (options.pause < absl::ZeroDuration() || options.round_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("averaging: pause is ", absl::FormatDuration(options.pause),
+                     ", round_timeout is ", absl::FormatDuration(options.round_timeout)));
+  }
+  std::optional<SlotId> stop_slot;
+  for (size_t i = 0; i < rounds.plan().tensors().size(); ++i) {
+    if (rounds.plan().tensors()[i].name == kStopTensor) stop_slot = SlotId(static_cast<int32_t>(i));
+  }
+  if (!stop_slot.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("averaging: the plan has no tensor '", kStopTensor, "'"));
+  }
+  std::unique_ptr<AveragingLoop> loop(new AveragingLoop);
+  Executor* executor = options.executor;
+  if (executor == nullptr) {
+    ThreadExecutor::Options thread;
+    thread.name = "pelton-average";
+    executor = &loop->own_executor_.emplace(std::move(thread));
+  }
+  loop->actor_ = Spawn<AveragingActor>(*executor, {.name = "averaging loop"}, &rounds,
+                                       std::move(options), *stop_slot);
+  return loop;
+}
+
+AveragingLoop::~AveragingLoop() {
+  // An error would be that it ended in some other way, which its callers have heard of.
+  StopAndWait(actor_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
+}
+
+Future<void> AveragingLoop::RequestClaim() {
+  return actor_.Ask(ClaimWeights{}, absl::InfiniteFuture());
+}
+
+Future<void> AveragingLoop::RequestStop(absl::Time deadline) {
+  return actor_.Ask(StopAveraging{deadline, {}}, absl::InfiniteFuture());
+}
+
+absl::Status AveragingLoop::Claim(absl::Time deadline) {
+  return AwaitDriving(RequestClaim(), actor_, deadline);
+}
+
+void AveragingLoop::Release() {
+  actor_.Send(ReleaseWeights{}).IgnoreError();  // dead: nobody waits for the weights
+}
+
+absl::Status AveragingLoop::Stop(absl::Time deadline) {
+  return AwaitDriving(RequestStop(deadline), actor_, deadline + kAnswerGrace);
+}
+
+absl::Status AveragingLoop::Resume() {
+  const absl::Time soon = WaitClock().Now() + limits::kStopTimeout;
+  return AwaitDriving(actor_.Ask(ResumeAveraging{}, absl::InfiniteFuture()), actor_, soon);
+}
+
+}  // namespace pelton
