@@ -1,14 +1,14 @@
 """One rank of the demonstration: trains a small convolutional net on handwritten digits.
 
-    pelton run -np 4 examples/digits/train.py --kind pelton --out FOLDER
+    pelton run -np 4 examples/digits/train.py --kind bytegrad --out FOLDER
 
-The three kinds differ in `wrap` alone. Progress goes to standard output as JSON lines, results to FOLDER/rank<N>.json.
+The kinds, "ddp", "single" and the names of Pelton's algorithms, differ in `wrap` alone. Progress goes to standard
+output as JSON lines, results to FOLDER/rank<N>.json and the parameters to FOLDER/rank<N>.npy.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import time
@@ -25,8 +25,8 @@ SEED = 20
 GLOBAL_BATCH = 64
 WARM_UP_STEPS = 5  # not timed: buckets are planned and connections made
 
-Wait = Callable[[], float]
-"""Seconds that training has waited for communication since the start."""
+Figures = Callable[[], tuple[float, float]]
+"""Seconds that training has waited for communication since the start, and bytes that this rank has sent."""
 
 
 class ConvNet(nn.Module):
@@ -62,24 +62,47 @@ def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return train_images, train_digits, test_images, test_digits
 
 
-def wrap(kind: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Wait]:
-    """Makes the ranks train one model; returns it and what says how long training waited for that."""
-    if kind == "pelton":
-        import pelton.torch_api as bagua
-        from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
-
-        bagua.init_process_group()
-        wrapped = model.with_bagua([optimizer], GradientAllReduceAlgorithm())  # type: ignore[operator]
-        return wrapped, lambda: wrapped.bagua_ddp.statistics()["wait_seconds"]
+def wrap(kind: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer, Figures]:
+    """Makes the ranks train one model; returns it, what steps it, and what it costs."""
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if kind == "ddp":
         torch.distributed.init_process_group("gloo")
         parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         parallel._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
-        return parallel, _DdpWait(parallel)
-    return model, lambda: 0.0
+        return parallel, optimizer, _DdpFigures(parallel)
+    if kind == "single":
+        return model, optimizer, lambda: (0.0, 0.0)
+    import pelton.torch_api as bagua
+
+    bagua.init_process_group()
+    algorithm, optimizer = make_algorithm(kind, model, optimizer)
+    wrapped = model.with_bagua([optimizer], algorithm)  # type: ignore[operator]
+
+    def figures() -> tuple[float, float]:
+        counts = wrapped.bagua_ddp.statistics()
+        return counts["wait_seconds"], counts["sent_bytes"]
+
+    return wrapped, optimizer, figures
 
 
-class _DdpWait:
+def make_algorithm(
+    name: str, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[object, torch.optim.Optimizer]:
+    """The algorithm of that name, with options that suit so short a training, and the optimizer that it goes with."""
+    from pelton.torch_api.algorithms import Algorithm
+    from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
+
+    if name == "qadam":
+        optimizer = QAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=40)
+        return Algorithm.init(name, q_adam_optimizer=optimizer), optimizer
+    options: dict[str, dict[str, object]] = {
+        "async": {"sync_interval_ms": 20, "warmup_steps": 20},
+        "decentralized": {"peer_selection_mode": "shift_one"},
+    }
+    return Algorithm.init(name, **options.get(name, {})), optimizer
+
+
+class _DdpFigures:
     """What DDP itself measures in each backward pass, summed up.
 
     Waiting is the part of its communication that lies after the last gradient was computed: the time of communication
@@ -90,13 +113,18 @@ class _DdpWait:
     def __init__(self, model: nn.parallel.DistributedDataParallel) -> None:
         self._model = model
         self._seconds = 0.0
+        self._bytes = 0.0
+        size = torch.distributed.get_world_size()
+        parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        self._bytes_per_pass = 2 * parameters * (size - 1) / size  # an allreduce's; gloo does not count
 
-    def __call__(self) -> float:
+    def __call__(self) -> tuple[float, float]:
         # Without times before the second pass.
         figures = self._model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         exposed = figures.get("backward_comm_time", 0) - figures.get("backward_compute_comm_overlap_time", 0)
         self._seconds += max(0, exposed) * 1e-9  # of the latest pass; to be called once a step
-        return self._seconds
+        self._bytes += self._bytes_per_pass
+        return self._seconds, self._bytes
 
 
 def train(kind: str, epochs: int) -> tuple[nn.Module, dict[str, object]]:
@@ -105,37 +133,42 @@ def train(kind: str, epochs: int) -> tuple[nn.Module, dict[str, object]]:
     torch.set_num_threads(1)  # in every way alike; so small a net gains nothing from more
     torch.manual_seed(SEED)
     model = ConvNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    wrapped, waited = wrap(kind, model, optimizer)
+    wrapped, optimizer, figures_so_far = wrap(kind, model)
     images, digits, _, _ = load()
     order = torch.Generator().manual_seed(SEED)  # the same on all ranks: each takes its part of every batch
     losses: list[float] = []
-    began = wait_began = 0.0
+    began = 0.0
+    before = now = (0.0, 0.0)
     batches = len(images) // GLOBAL_BATCH
     for _epoch in range(epochs):
         shuffled = torch.randperm(len(images), generator=order)
         for batch in shuffled[: batches * GLOBAL_BATCH].view(batches, GLOBAL_BATCH):
             if len(losses) == WARM_UP_STEPS:
-                began, wait_began = time.perf_counter(), waited()
+                began, before = time.perf_counter(), now
             mine = batch[rank::world_size]
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(wrapped(images[mine]), digits[mine])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(loss.item())
-            wait = waited()
+            now = figures_so_far()
         if rank == 0:
             print(json.dumps({"step": len(losses), "loss": losses[-1]}), flush=True)
     steps = len(losses) - WARM_UP_STEPS
     seconds = time.perf_counter() - began
-    figures = {"steps_per_s": steps / seconds, "wait_share": (wait - wait_began) / seconds, "losses": losses}
+    figures = {
+        "steps_per_s": steps / seconds,
+        "wait_share": (now[0] - before[0]) / seconds,
+        "bytes_per_step": (now[1] - before[1]) / steps,
+        "losses": losses,
+    }
     return model, figures
 
 
 def main() -> None:
     """Runs in every rank."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", choices=("pelton", "ddp", "single"), required=True)
+    parser.add_argument("--kind", required=True)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -143,12 +176,12 @@ def main() -> None:
     _, _, images, digits = load()
     with torch.no_grad():
         figures["accuracy"] = (model.eval()(images).argmax(1) == digits).float().mean().item()
-    state = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
-    figures["parameters"] = hashlib.sha256(state).hexdigest()
-    (options.out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(figures))
+    rank = os.environ["RANK"]
+    numpy.save(options.out / f"rank{rank}.npy", nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
+    (options.out / f"rank{rank}.json").write_text(json.dumps(figures))
     if options.kind == "ddp":
         torch.distributed.destroy_process_group()
-    elif options.kind == "pelton":
+    elif options.kind != "single":
         import pelton.torch_api as bagua
 
         bagua.destroy_process_group()
