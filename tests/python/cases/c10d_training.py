@@ -107,6 +107,27 @@ def hooks_average_over_pelton_and_over_gloo() -> None:
 
 
 @case(2)
+def powersgd_runs_as_over_gloo() -> None:
+    """Its callbacks wait for futures that later callbacks complete."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    rank, _ = rank_and_size()
+    with beside_gloo() as gloo:
+        results = []
+        for group in (None, gloo):
+            model = seeded(9, lambda: nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
+            wrapped = DistributedDataParallel(model, process_group=group)
+            state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+            wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            for step in range(4):
+                model.zero_grad()
+                square_loss(wrapped, batch(rank, step, 4, 64)).backward()
+            results.append(gradients(model))
+        for name, ours in results[0].items():
+            assert torch.allclose(ours, results[1][name], rtol=1e-4, atol=1e-5), name
+
+
+@case(2)
 def pytorchs_own_hooks_run() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 

@@ -92,7 +92,7 @@ void OperationQueue::OnDone(const JobHandle& job, JobState::Callback callback) {
 
 void OperationQueue::Stop() {
   const absl::Time deadline = Clock::Real().Now() + limits::kStopTimeout;
-  std::thread ended;
+  std::vector<std::thread> ended;
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
@@ -112,27 +112,29 @@ void OperationQueue::Stop() {
       }
     }
     --waiters_;
-    ended = std::move(thread_);
+    ended = std::exchange(threads_, {});
     thread_wakes_.SignalAll();
   }
-  if (!ended.joinable()) return;
-  // A callback on the queue's thread may be what lets go of the process group.
-  if (ended.get_id() == std::this_thread::get_id()) {
-    ended.detach();
-  } else {
-    ended.join();
+  for (std::thread& thread : ended) {
+    // A callback on a thread of the queue's may be what lets go of the process group.
+    if (thread.get_id() == std::this_thread::get_id()) {
+      thread.detach();
+    } else {
+      thread.join();
+    }
   }
 }
 
 void OperationQueue::Attend() {
   if (waiters_ > 0 && !driven_) waiter_wakes_.SignalAll();
   if (!IsUnattended()) return;
-  if (thread_.joinable() || stopped_) {
+  // Those that are not idle may be in callbacks that wait for the very job that nobody drives.
+  if (idle_threads_ > 0 || stopped_ || threads_.size() == kMostThreads) {
     thread_wakes_.Signal();
     return;
   }
-  thread_ = std::thread([self = shared_from_this()] { self->RunThread(); });
-  pthread_setname_np(thread_.native_handle(), "pelton-c10d");
+  threads_.emplace_back([self = shared_from_this()] { self->RunThread(); });
+  pthread_setname_np(threads_.back().native_handle(), "pelton-c10d");
 }
 
 void OperationQueue::RunThread() {
@@ -141,7 +143,9 @@ void OperationQueue::RunThread() {
     if (IsUnattended()) {
       Call(Drive([this] { return is_wanted_.load() || IsIdle(); }, absl::InfiniteFuture()));
     } else {
+      ++idle_threads_;
       thread_wakes_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
+      --idle_threads_;
     }
   }
 }

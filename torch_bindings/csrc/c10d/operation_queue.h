@@ -22,8 +22,10 @@ namespace pelton::torch_bindings {
 // Jobs are launched in the order in which they are given (ORDER-1). One thread at a time *drives*:
 // it launches, makes progress and finishes jobs. A caller that waits drives by itself, so that a
 // small operation costs no hop to another thread; the queue's own thread drives while nobody waits.
-// No lock is held while closures run or die: they may need Python's lock.
-// Threads: any. Owns: the communicator; its thread until Stop.
+// No lock is held while closures run or die: they may need Python's lock. A callback may wait for a
+// future that a later job's callback completes (PyTorch's PowerSGD hook does): while one is busy,
+// another thread of the queue's drives.
+// Threads: any. Owns: the communicator; its threads until Stop.
 class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
  public:
   // Shared: work objects borrow the queue while they wait; the communicator brings its backend
@@ -44,7 +46,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
 
   // Ends everything in flight, and all that comes, with `reason`, on every rank. Blocks: never.
   void Abort(const absl::Status& reason) { communicator_->Abort(reason); }
-  // Ends the queue's thread and refuses later jobs; what is in flight is aborted. Idempotent.
+  // Ends the queue's threads and refuses later jobs; what is in flight is aborted. Idempotent.
   // Blocks: until nobody uses the jobs' memory any more, limits::kStopTimeout at most.
   void Stop();
 
@@ -60,7 +62,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   JobHandle Add(Job job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Await(const JobHandle& job, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunThread();
-  // Lets the queue's thread drive if nobody else would.
+  // Lets a thread of the queue's drive if nobody else would.
   void Attend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsUnattended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !driven_ && waiters_ == 0 && unfinished_ > 0;
@@ -94,7 +96,10 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // from the first job that nobody waits for
+  // One from the first job that nobody waits for; more where callbacks hold those there are.
+  static constexpr size_t kMostThreads = 16;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_threads_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // The driver's, all in launch order.
   std::deque<JobHandle> backlog_;  // not wholly launched

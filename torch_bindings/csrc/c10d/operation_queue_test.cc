@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/c10d/operation_queue.h"
 
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -168,6 +169,23 @@ TEST_F(OperationQueueTest, ACallbackMayWaitForAnotherJob) {
     done.Set();
   });
   EXPECT_TRUE(done.Await());
+}
+
+TEST_F(OperationQueueTest, ACallbackMayWaitForWhatALaterJobsCallbackDoes) {
+  for (auto& queue : queues_) {
+    const auto later = std::make_shared<Notice>();
+    queue->OnDone(queue->Enqueue(BarrierJob()), [&queue, later](const absl::Status&) {
+      queue->OnDone(queue->Enqueue(BarrierJob()), [later](const absl::Status&) { later->Set(); });
+      EXPECT_TRUE(later->Await());
+    });
+  }
+  Notice last[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) {
+    queue(rank).OnDone(queue(rank).Enqueue(BarrierJob()),
+                       [&last, rank](const absl::Status&) { last[rank].Set(); });
+  }
+  for (Notice& notice : last) EXPECT_TRUE(notice.Await());
+  for (auto& queue : queues_) queue->Stop();  // after the callbacks that use this test's locals
 }
 
 TEST_F(OperationQueueTest, AWaitThatEndsEarlyLeavesTheJobAlone) {
