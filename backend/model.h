@@ -29,7 +29,7 @@ struct ModelOptions {
   uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
   // A tensor of at least this size may lie anywhere in shared memory.
   uint64_t standalone_bytes = PlanOptions::kNoStandalone;
-  std::vector<int32_t> buckets;  // as PlanOptions::buckets
+  std::vector<int32_t> buckets;                               // as PlanOptions::buckets
   absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
 };
 
@@ -37,9 +37,10 @@ struct ModelOptions {
 class Model {
  public:
   // Plans the buckets of `tensors`, given in registration order, for the algorithm that `options`
-  // name, and compares the plan with those of the group's ranks. Collective over the group. Blocks: until they agree, or the backend's
-  // join timeout. Errors: NotFound: no such algorithm; InvalidArgument: its options, or the group;
-  // those of Plan::Build; FailedPrecondition: names the first tensor that differs between ranks.
+  // name, and compares the plan with those of the group's ranks. Collective over the group. Blocks:
+  // until they agree, or the backend's join timeout. Errors: NotFound: no such algorithm;
+  // InvalidArgument: its options, or the group; those of Plan::Build; FailedPrecondition: names the
+  // first tensor that differs between ranks.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
                                                        const ModelOptions& options,
                                                        std::vector<TensorSpec> tensors);
@@ -73,7 +74,7 @@ class Model {
   std::unique_ptr<WatchedCommunicator> leaders_;
   Tiers tiers_;
   std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
-  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators
+  std::unique_ptr<ModelRounds> rounds_;   // last: it runs on the communicators
 };
 
 }  // namespace pelton

@@ -13,6 +13,7 @@
 namespace pelton {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -232,6 +233,25 @@ TEST_F(CoordinatorStateTest, WhoListsAllRanksMeetsWhoListsNone) {
   state_.AllGather(NextCall(1, 60), Self(1), {"name", "b"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
   EXPECT_THAT(*outbox.replies[0].gathered, ElementsAre("a", "b"));
+}
+
+TEST_F(CoordinatorStateTest, ARankThatLeavesEndsItsOwnGathersOnly) {
+  MakeWorld(3);
+  const std::vector<Rank> stay = {Rank(0), Rank(1)};
+  Outbox outbox;
+  state_.AllGather(NextCall(1, 60), Self(0), {"ours", "a", stay}, &outbox);
+  state_.AllGather(NextCall(1, 60), Self(1), {"with rank 2", "b", {Rank(1), Rank(2)}}, &outbox);
+  ASSERT_TRUE(state_.Leave(Self(2), &outbox).ok());
+  ASSERT_THAT(outbox.replies, SizeIs(1));
+  EXPECT_THAT(outbox.replies[0].status.message(),
+              AllOf(HasSubstr("with rank 2"), HasSubstr("rank 2 left the job")));
+
+  state_.AllGather(NextCall(2, 60), Self(1), {"ours", "b", stay}, &outbox);
+  ASSERT_THAT(outbox.replies, SizeIs(3));
+  EXPECT_THAT(*outbox.replies[1].gathered, ElementsAre("a", "b"));
+  state_.AllGather(NextCall(3, 60), Self(0), {"all", "a"}, &outbox);
+  ASSERT_THAT(outbox.replies, SizeIs(4));
+  EXPECT_EQ(outbox.replies[3].status.code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(CoordinatorStateTest, StoreIsBoundedAndDeletingMakesRoom) {

@@ -1,5 +1,6 @@
 #include "comm/control/gather_state.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -67,6 +68,10 @@ void GatherState::Post(const Call& call, Rank rank, AllGatherRequest request, Ou
     outbox->Answer(call.id, std::move(valid));
     return;
   }
+  if (const absl::Status hopeless = WhyHopeless(key); !hopeless.ok()) {
+    outbox->Answer(call.id, hopeless);
+    return;
+  }
   Gather& gather = gathers_[key];
   gather.bytes += request.value.size();
   bytes_ += request.value.size();
@@ -131,6 +136,25 @@ void GatherState::Expire(absl::Time now, Outbox* outbox) {
                 FormatTimeout(expired.deadline - expired.now), "; missing: ", ListRanks(missing))),
             outbox);
   }
+}
+
+absl::Status GatherState::WhyHopeless(const Key& key) const {
+  for (const auto& [rank, reason] : left_) {
+    const std::vector<Rank>& members = key.members;  // none: all
+    const bool is_member =
+        members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
+    if (is_member) return Annotate(reason, absl::StrCat("all-gather ", Quote(key.name)));
+  }
+  return absl::OkStatus();
+}
+
+void GatherState::Leave(Rank rank, const absl::Status& reason, Outbox* outbox) {
+  left_.emplace(rank, reason);
+  std::vector<Key> hopeless;
+  for (const auto& [key, gather] : gathers_) {
+    if (!WhyHopeless(key).ok()) hopeless.push_back(key);
+  }
+  for (const Key& key : hopeless) FailOne(key, reason, outbox);
 }
 
 void GatherState::Fail(const absl::Status& reason, Outbox* outbox) {

@@ -31,6 +31,9 @@ class GatherState {
   // Withdraws the value that came with the call.
   void Cancel(uint64_t call);
   void Expire(absl::Time now, Outbox* outbox);
+  // `rank` posts nothing more: answers those who wait for it, or will, with `reason`, and no
+  // others.
+  void Leave(Rank rank, const absl::Status& reason, Outbox* outbox);
   // Answers every call that waits.
   void Fail(const absl::Status& reason, Outbox* outbox);
   absl::Time NextDeadline() const { return deadlines_.Next(); }
@@ -56,12 +59,15 @@ class GatherState {
   absl::Status Validate(Rank rank, const Key& key, const std::string& value) const;
   // By their place in the gather's answer.
   std::vector<Rank> MembersOf(const Key& key) const;
+  // Why the gather can never be complete; OK if it can.
+  absl::Status WhyHopeless(const Key& key) const;
   void Complete(const Key& key, Outbox* outbox);
   void FailOne(const Key& key, const absl::Status& reason, Outbox* outbox);
   Gather Take(const Key& key);
 
   const WorldSize world_size_;
   std::map<Key, Gather> gathers_;
+  std::map<Rank, absl::Status> left_;                         // with the reason
   absl::flat_hash_map<uint64_t, std::pair<Key, Rank>> keys_;  // by call
   DeadlineQueue deadlines_;
   size_t bytes_ = 0;  // of all values

@@ -135,7 +135,7 @@ void JobState::Leave(Rank rank, Outbox* outbox) {
   const absl::Status left = absl::AbortedError(
       absl::StrCat("job ", Quote(name_), ": rank ", rank.value(), " left the job"));
   Issue({Order::Kind::kPeerLeft, rank, left}, std::nullopt, outbox);
-  Break(left, outbox);
+  gathers_->Leave(rank, left, outbox);
   if (alive_count_ == 0) key_values_.Fail(left, outbox);
 }
 

@@ -78,7 +78,7 @@ class JobState {
   int alive_count_ = 0;
   std::optional<GatherState> gathers_;
   KeyValueState key_values_;
-  std::optional<absl::Status> broken_because_;  // of the first loss, report or leave
+  std::optional<absl::Status> broken_because_;  // of the first loss or report
   std::vector<Order> orders_;  // all of this generation, for streams that open late
   absl::Time liveness_check_ = absl::InfiniteFuture();
 };
