@@ -30,6 +30,10 @@ void Channel::Push(const Operation& operation, absl::AnyInvocable<void(absl::Sta
 }
 
 bool Channel::Advance() {
+  // What a job launches may be what a peer waits for: it counts as much as its end does.
+  const auto launches = [](const Job& job) {
+    return job.run.has_value() ? job.run->launch_count() : job.launched.ticket;
+  };
   bool moved = false;
   while (!idle()) {
     if (!current_.has_value()) {
@@ -38,8 +42,9 @@ bool Channel::Advance() {
       launched_at_ = clock_.Now();
       moved = true;
     }
+    const uint64_t launched = launches(*current_);
     const absl::StatusOr<bool> done = Step(*current_);
-    if (done.ok() && !*done) return moved;
+    if (done.ok() && !*done) return moved || launches(*current_) != launched;
     // Out of `current_` first: whoever hears of the completion may push the next bucket.
     Finish(*std::exchange(current_, std::nullopt), done.status());
     moved = true;

@@ -9,6 +9,7 @@
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
 #include "core/pipeline/fake_world.h"
+#include "core/pipeline/operation_batch.h"
 #include "core/pipeline/standard_stages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,6 +42,29 @@ class FailingStage final : public Stage {
   absl::StatusOr<bool> Advance(BucketRun&, StageState*) override {
     return absl::InternalError("a stage has failed");
   }
+};
+
+// A barrier, then another.
+// Threads: one. Owns: the operations of the round.
+class TwoBarriersStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "two barriers"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+  absl::Status Start(BucketRun&, StageState*) override {
+    batch_.Add(Operation{});
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    const absl::StatusOr<bool> done = batch_.Advance(run);
+    if (!done.ok() || !*done || std::exchange(second_, true)) return done;
+    batch_.Clear();
+    batch_.Add(Operation{});
+    return batch_.Advance(run);
+  }
+
+ private:
+  OperationBatch batch_;
+  bool second_ = false;
 };
 
 // Threads: one. Owns: a channel of rank 0 of two ranks, and what it needs.
@@ -87,6 +111,19 @@ class ChannelTest : public ::testing::Test, public ReadySink, public CompletionS
   std::unique_ptr<Channel> channel_ = std::make_unique<Channel>(world_.runner(0), Clock::Real());
   std::vector<Done> done_;
 };
+
+TEST_F(ChannelTest, LaunchingTheNextOperationIsAMove) {
+  Push(0, std::make_unique<TwoBarriersStage>());
+  channel_->Advance();
+  EXPECT_FALSE(channel_->Advance());
+  PeerLaunchesAll();
+  EXPECT_TRUE(channel_->Advance());
+  EXPECT_TRUE(done_.empty());
+  EXPECT_FALSE(channel_->Advance());
+  PeerLaunchesAll();
+  EXPECT_TRUE(channel_->Advance());
+  EXPECT_EQ(done_.size(), 1u);
+}
 
 TEST_F(ChannelTest, RunsOneBucketAfterTheOther) {
   PushSum(1);

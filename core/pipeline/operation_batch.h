@@ -22,6 +22,8 @@ class OperationBatch {
   // True once every operation is done. Blocks: never. Errors: those of the launches and of the
   // operations.
   absl::StatusOr<bool> Advance(BucketRun& run);
+  // Of the operations added, so many from the first on were done at the last Advance.
+  size_t finished() const { return finished_; }
 
  private:
   absl::Status LaunchMore(BucketRun& run);
