@@ -1,11 +1,14 @@
 // Gradient allreduce: after each backward pass every rank holds the average (or sum) of all ranks'
 // gradients, so that all of them take the same optimizer step.
 //
-// Steps: one allreduce per segment of a bucket, started as soon as the bucket is ready.
-// Bytes: for a bucket of B bytes on n ranks those of the communicator's allreduce of B bytes.
+// Steps: one allreduce per segment of a bucket, started as soon as the bucket is ready; or a
+// reduce_scatter and an allgather of the bucket (stage/scatter_gather.h).
+// Bytes: for a bucket of B bytes on n ranks those of the communicator's allreduce of B bytes, at
+// best 2 * B * (n - 1) / n from each rank; with scatter_gather exactly that.
 // Result: bitwise equal on all ranks (SUM-1a), and to the sum in rank order where the
 // communicator's schedule promises that (SUM-1b).
 #include "algorithms/algorithm.h"
+#include "algorithms/stage/scatter_gather.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
@@ -16,9 +19,10 @@ constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat1
                                 DType::kInt32,   DType::kInt64,   DType::kUInt8};
 
 // Options:
-//   average       true (default): divide by the world size; false: sum. Integers are always summed.
-//   hierarchical  accepted, so that a script may name it: a communicator of several hosts composes
-//                 shared memory and the wire in either case (docs/hierarchy.md).
+//   average         true (default): divide by the world size; false: sum. Integers: always the sum.
+//   hierarchical    accepted, so that a script may name it: a communicator of several hosts
+//                   composes shared memory and the wire in either case (docs/hierarchy.md).
+//   scatter_gather  true: a reduce_scatter, then an allgather; false (default): an allreduce.
 // Threads: as Algorithm. Owns: its options.
 class GradientAllReduce final : public Algorithm {
  public:
@@ -28,8 +32,10 @@ class GradientAllReduce final : public Algorithm {
         ASSIGN_OR_RETURN(average_, ParseBoolOption(name, value));
       } else if (name == "hierarchical") {
         RETURN_IF_ERROR(ParseBoolOption(name, value).status());
+      } else if (name == "scatter_gather") {
+        ASSIGN_OR_RETURN(scatter_gather_, ParseBoolOption(name, value));
       } else {
-        return UnknownOption(name, "average, hierarchical");
+        return UnknownOption(name, "average, hierarchical, scatter_gather");
       }
     }
     return absl::OkStatus();
@@ -38,6 +44,7 @@ class GradientAllReduce final : public Algorithm {
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
     constraints.used_tail_op = average_ ? ReduceOp::kAvg : ReduceOp::kSum;
+    constraints.allows_standalone = !scatter_gather_;  // they are not padded to equal chunks
     return constraints;
   }
 
@@ -47,10 +54,17 @@ class GradientAllReduce final : public Algorithm {
     return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();
   }
 
-  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    const ReduceOp op = ReductionOf(layout.dtype);
     PipelineSpec spec;
     spec.stages.push_back(MakeUsedTailStage());
-    spec.stages.push_back(MakeAllReduceStage(ReductionOf(layout.dtype)));
+    if (scatter_gather_) {
+      spec.stages.push_back(MakeScatterGatherStage(op, *tiers.all));
+      spec.alignment_count = static_cast<uint64_t>(tiers.all->world_size().value());
+      spec.allows_standalone = false;
+    } else {
+      spec.stages.push_back(MakeAllReduceStage(op));
+    }
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     spec.yields_used_tail = true;
     return spec;
@@ -62,6 +76,7 @@ class GradientAllReduce final : public Algorithm {
   }
 
   bool average_ = true;
+  bool scatter_gather_ = false;
 };
 
 REGISTER_ALGORITHM(gradient_allreduce, "average of all ranks' gradients, bucket by bucket",

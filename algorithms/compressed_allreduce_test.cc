@@ -1,0 +1,270 @@
+// ByteGrad and its kin against one process, element by element and bit by bit, and the bytes that
+// they send.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/codec/reference.h"
+#include "algorithms/stage/compressed_exchange.h"
+#include "algorithms/test_compressed_reference.h"
+#include "algorithms/test_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRounds = 3;
+
+// Crosses pieces at every world size below 4; a bucket of kManyParts elements also has several
+// parts at every world size.
+constexpr uint64_t kFewPieces = 50000;
+constexpr uint64_t kManyParts = 1200000;
+
+// Together they leave gaps in their bucket.
+std::vector<TensorSpec> Tensors(DType dtype, uint64_t count) {
+  return {
+      {"a", dtype, 77, {}}, {"b", dtype, count, {}}, {"c", dtype, 0, {}}, {"d", dtype, 301, {}}};
+}
+
+// What a rank has for a slot in a round: no two alike, of both signs, some of them zero.
+std::vector<std::byte> Gradient(int32_t rank, int round, SlotId slot, const TensorSpec& tensor) {
+  std::vector<float> floats(tensor.count);
+  uint64_t state = 1000003u * static_cast<uint64_t>(rank + 1) +
+                   7919u * static_cast<uint64_t>(round) +
+                   104729u * static_cast<uint64_t>(slot.value());
+  for (float& each : floats) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    each = static_cast<float>(static_cast<int64_t>(state >> 40) - (1 << 23)) * 0x1p-23f;
+    if (state % 17 == 0) each = 0;
+  }
+  return codec::ElementsOfFloats(floats, tensor.dtype);
+}
+
+// One run: an algorithm on hosts, with what its reference needs to know.
+struct Case {
+  std::string name;
+  std::string algorithm;
+  AlgorithmOptions options;
+  std::vector<int32_t> host_sizes;
+  CompressedReferenceOptions reference;
+  uint64_t count = kFewPieces;
+};
+
+class CompressedAllReduceTest : public ::testing::TestWithParam<Case> {
+ protected:
+  CompressedAllReduceTest() : tensors_(Tensors(GetParam().reference.dtype, GetParam().count)) {
+    TestRanksOptions options;
+    options.algorithm = GetParam().algorithm;
+    options.options = GetParam().options;
+    options.host_sizes = GetParam().host_sizes;
+    options.tensors = tensors_;
+    options.is_disturbed = true;
+    ranks_ = std::make_unique<TestRanks>(options);
+  }
+
+  static bool Uses(int32_t rank, int round, SlotId slot) {
+    return slot.value() != 3 || (rank == 0 && round == 1);
+  }
+
+  absl::Status RunRound(int round) {
+    return ranks_->RunRound([&](int32_t rank, SlotId slot, std::byte* data) {
+      if (!Uses(rank, round, slot)) return false;
+      const auto gradient =
+          Gradient(rank, round, slot, tensors_[static_cast<size_t>(slot.value())]);
+      if (!gradient.empty()) std::memcpy(data, gradient.data(), gradient.size());
+      return true;
+    });
+  }
+
+  const BucketLayout& layout() { return ranks_->rounds(0).plan().buckets()[0]; }
+  // Where a slot lies in the flat part. Units: bytes.
+  uint64_t OffsetOf(SlotId slot) {
+    return ranks_->rounds(0).plan().slot(slot).offset_bytes - layout().flat_offset_bytes;
+  }
+  // The bucket of each rank as it is before the round.
+  std::vector<std::vector<std::byte>> FlatParts(int round) {
+    std::vector<std::vector<std::byte>> parts;
+    for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
+      parts.emplace_back(layout().tail_offset_count * SizeOf(layout().dtype));
+      for (SlotId slot : layout().slots) {
+        if (!Uses(rank, round, slot)) continue;
+        const auto gradient =
+            Gradient(rank, round, slot, tensors_[static_cast<size_t>(slot.value())]);
+        std::copy(gradient.begin(), gradient.end(), parts.back().begin() + OffsetOf(slot));
+      }
+    }
+    return parts;
+  }
+
+  const std::vector<TensorSpec> tensors_;
+  std::unique_ptr<TestRanks> ranks_;
+};
+
+TEST_P(CompressedAllReduceTest, EqualsOneProcessBitByBit) {
+  ASSERT_EQ(ranks_->rounds(0).plan().buckets().size(), 1u);
+  CompressedReference reference(GetParam().reference, layout().tail_offset_count);
+  for (int round = 0; round < kRounds; ++round) {
+    ASSERT_TRUE(RunRound(round).ok());
+    const std::vector<std::byte> expected = reference.Round(FlatParts(round));
+    for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
+      for (SlotId slot : layout().slots) {
+        const std::vector<std::byte> held = ranks_->ResultOf(rank, slot);
+        EXPECT_TRUE(std::equal(held.begin(), held.end(), expected.begin() + OffsetOf(slot)))
+            << "round " << round << ", rank " << rank << ", slot " << slot.value();
+      }
+    }
+  }
+}
+
+TEST_P(CompressedAllReduceTest, KnowsExactlyWhatNobodyUsed) {
+  for (int round = 0; round < kRounds; ++round) {
+    ASSERT_TRUE(RunRound(round).ok());
+    for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
+      for (SlotId slot : layout().slots) {
+        EXPECT_EQ(ranks_->rounds(rank).ResultOf(slot).used_by_any, Uses(0, round, slot));
+      }
+    }
+  }
+}
+
+TEST_P(CompressedAllReduceTest, SendsTheBytesOfItsFormula) {
+  ASSERT_TRUE(RunRound(0).ok());
+  const CompressedReferenceOptions& reference = GetParam().reference;
+  const auto codec = *MakeCodec(reference.codec, reference.codec_options);
+  const auto parts = static_cast<int32_t>(reference.part_sizes.size());
+  const auto others = static_cast<uint64_t>(parts - 1);
+  const uint64_t flags = 32;  // four slots, rounded up
+  uint64_t expected = static_cast<uint64_t>(parts) * others *
+                      (2 * CompressedChunkBytes(layout(), parts, *codec) + flags);
+  // Inside a host each rank but the leader sends its bucket once and receives it once.
+  const auto inside = static_cast<uint64_t>(ranks_->world_size() - parts);
+  expected += 2 * inside * layout().flat_count * SizeOf(layout().dtype);
+  EXPECT_EQ(ranks_->SentBytes(), expected);
+}
+
+AlgorithmOptions Options(const CompressedReferenceOptions& reference) {
+  AlgorithmOptions options;
+  options["codec"] = reference.codec;
+  for (const auto& [name, value] : reference.codec_options) options["codec." + name] = value;
+  return options;
+}
+
+Case FlatCase(const std::string& algorithm, int32_t ranks, CompressedReferenceOptions reference) {
+  reference.part_sizes.assign(static_cast<size_t>(ranks), 1);
+  const std::string name = absl::StrCat(algorithm, "_", reference.codec, "_",
+                                        NameOf(reference.dtype), "_", ranks, "_ranks");
+  return {name, algorithm, Options(reference), {ranks}, reference};
+}
+
+Case HostsCase(const std::vector<int32_t>& host_sizes, CompressedReferenceOptions reference) {
+  reference.part_sizes = host_sizes;
+  AlgorithmOptions options = Options(reference);
+  options["hierarchical"] = "true";
+  const std::string name = absl::StrCat("bytegrad_", reference.codec, "_", NameOf(reference.dtype),
+                                        "_hosts_", absl::StrJoin(host_sizes, "_"));
+  return {name, "bytegrad", options, host_sizes, reference};
+}
+
+std::vector<Case> Cases() {
+  const CompressedReferenceOptions min_max{
+      .codec = "min_max_uint8", .codec_options = {}, .part_sizes = {}};
+  const CompressedReferenceOptions one_bit{
+      .codec = "one_bit", .codec_options = {}, .part_sizes = {}, .error_feedback = true};
+  std::vector<Case> cases;
+  for (int32_t ranks : {2, 3, 4, 8}) {
+    cases.push_back(FlatCase("bytegrad", ranks, min_max));
+    cases.push_back(FlatCase("one_bit_adam", ranks, one_bit));
+  }
+  for (DType dtype : {DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    CompressedReferenceOptions typed = min_max;
+    typed.dtype = dtype;
+    cases.push_back(FlatCase("qadam", 3, typed));
+    cases.push_back(HostsCase({2, 1}, typed));
+    typed = one_bit;
+    typed.dtype = dtype;
+    cases.push_back(FlatCase("one_bit_adam", 3, typed));
+  }
+  cases.push_back(
+      FlatCase("bytegrad", 3, {.codec = "float16", .codec_options = {}, .part_sizes = {}}));
+  cases.push_back(FlatCase("bytegrad", 3,
+                           {.codec = "top_k",
+                            .codec_options = {{"ratio", "0.05"}},
+                            .part_sizes = {},
+                            .error_feedback = true}));
+  cases.push_back(FlatCase("bytegrad", 2,
+                           {.codec = "block_int4",
+                            .codec_options = {{"block", "64"}},
+                            .part_sizes = {},
+                            .error_feedback = true}));
+  for (const std::vector<int32_t>& hosts :
+       {std::vector<int32_t>{1, 1}, {2, 1}, {1, 3}, {3, 2, 3}, {2, 2, 2, 2}}) {
+    cases.push_back(HostsCase(hosts, min_max));
+    cases.push_back(HostsCase(hosts, one_bit));
+  }
+  CompressedReferenceOptions sum = min_max;
+  sum.average = false;
+  cases.push_back(FlatCase("bytegrad", 4, sum));
+  cases.back().name += "_sum";
+  cases.back().options["average"] = "false";
+  for (Case each : {FlatCase("bytegrad", 2, one_bit), FlatCase("bytegrad", 3, min_max),
+                    HostsCase({2, 1}, one_bit)}) {
+    each.name += "_parts";
+    each.count = kManyParts;
+    cases.push_back(each);
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompressedAllReduceTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// One rank, or one host: what gradient_allreduce gives, bit by bit.
+TEST(CompressedAllReduceAloneTest, EncodesNothing) {
+  for (const auto& [hierarchical, host] : {std::pair("false", 1), std::pair("true", 3)}) {
+    const auto results = [&, host = host](const std::string& algorithm, AlgorithmOptions options) {
+      TestRanksOptions ranks_options;
+      ranks_options.algorithm = algorithm;
+      ranks_options.options = std::move(options);
+      ranks_options.host_sizes = {host};
+      ranks_options.tensors = Tensors(DType::kFloat32, kFewPieces);
+      TestRanks ranks(ranks_options);
+      EXPECT_TRUE(ranks
+                      .RunRound([&](int32_t rank, SlotId slot, std::byte* data) {
+                        const auto gradient =
+                            Gradient(rank, 0, slot,
+                                     ranks_options.tensors[static_cast<size_t>(slot.value())]);
+                        std::copy(gradient.begin(), gradient.end(), data);
+                        return true;
+                      })
+                      .ok());
+      return ranks.ResultOf(host - 1, SlotId(1));
+    };
+    EXPECT_EQ(results("bytegrad", {{"hierarchical", hierarchical}}),
+              results("gradient_allreduce", {}));
+  }
+}
+
+TEST(CompressedOptionsTest, RefusesWhatItDoesNotKnow) {
+  const auto error = [](const std::string& algorithm, const AlgorithmOptions& options) {
+    const absl::Status status = MakeAlgorithm(algorithm, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(error("bytegrad", {{"codec", "zip"}}), HasSubstr("option codec is 'zip'"));
+  EXPECT_THAT(error("bytegrad", {{"codec.block", "64"}}), HasSubstr("block"));
+  EXPECT_THAT(error("bytegrad", {{"error_feedback", "maybe"}}),
+              HasSubstr("error_feedback is 'maybe', neither 'true' nor 'false', nor 'auto'"));
+  EXPECT_THAT(error("qadam", {{"average", "false"}}), HasSubstr("option 'average' is unknown"));
+}
+
+}  // namespace
+}  // namespace pelton

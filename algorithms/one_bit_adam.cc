@@ -1,0 +1,27 @@
+// 1-bit Adam's exchange: as QAdam's, with a sign an element and error feedback on both sides.
+// 0/1 Adam exchanges its accumulated momenta in the same way, in fewer rounds, which its optimizer
+// chooses.
+//
+// Steps and bytes: those of stage/compressed_allreduce.h.
+// Source: 1-bit Adam, arXiv 2102.02888, algorithm 1, compressed stage; 0/1 Adam, arXiv 2202.06009,
+// algorithm 2 (1bit-AllReduce).
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/compressed_algorithm.h"
+
+namespace pelton {
+namespace {
+
+// Options: those of CompressedAlgorithm, always a mean; codec one_bit.
+// Threads: as Algorithm. Owns: its options.
+class OneBitAdam final : public CompressedAlgorithm {
+ public:
+  OneBitAdam()
+      : CompressedAlgorithm(
+            {.subject = Subject::kMomenta, .default_codec = "one_bit", .may_sum = false}) {}
+};
+
+REGISTER_ALGORITHM(one_bit_adam, "average of all ranks' first moments, a sign an element",
+                   OneBitAdam);
+
+}  // namespace
+}  // namespace pelton

@@ -1,0 +1,84 @@
+// PowerSGD: gradient allreduce in which each matrix M [rows, columns] travels as two thin factors.
+// M = gradient + error; P = mean of M Q; P orthonormal; Q = mean of M^T P; the gradient becomes
+// P Q^T, the error M - P Q^T; the next round starts from this Q.
+//
+// Steps: two allreduces of a bucket (AVG): first the left factors P with the tensors that are no
+// matrices, or too small to gain, and the used tail; then the right factors Q. One, if the bucket
+// has no matrix.
+// Bytes: a bucket's messages have U + rank * (sum of rows + sum of columns) elements, of float64
+// for float64 tensors and else of float32, U being the elements that travel as they are and one per
+// tensor; each rank sends 2 * (n - 1) / n times that.
+// Result: bitwise equal on all ranks. With one rank the gradient is left as it is.
+// Source: Vogels et al., PowerSGD, arXiv 1905.13727, algorithms 1 and 2. The query is made unit
+// vectors before use, which spans the same and keeps clear of underflow; one that has become zeros
+// starts anew.
+#include <algorithm>
+#include <array>
+
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/power_sgd_stage.h"
+#include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
+
+namespace pelton {
+namespace {
+
+constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16,
+                                DType::kBFloat16};
+constexpr NumberRange kCompressions = {1, 1e9};
+
+// Options:
+//   rank             of the approximation; 1
+//   min_compression  a matrix is compressed where rank * (rows + columns) times this is below rows
+//                    * columns; 2
+//   start_round      the rounds before it are allreduces in full precision; 1
+// Threads: as Algorithm. Owns: its options.
+class PowerSgd final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) {
+      if (name == "rank") {
+        ASSIGN_OR_RETURN(options_.rank, ParseCountOption(name, value, 1));
+      } else if (name == "min_compression") {
+        ASSIGN_OR_RETURN(options_.min_compression, ParseNumberOption(name, value, kCompressions));
+      } else if (name == "start_round") {
+        ASSIGN_OR_RETURN(options_.start_round, ParseCountOption(name, value, 1));
+      } else {
+        return UnknownOption(name, "rank, min_compression, start_round");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    constraints.used_tail_op = ReduceOp::kAvg;
+    return constraints;
+  }
+
+  bool Takes(const TensorSpec& tensor) const override {
+    return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();
+  }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    PipelineSpec spec;
+    spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
+    spec.allows_standalone = false;
+    spec.yields_used_tail = true;
+    spec.stages.push_back(MakeUsedTailStage());
+    spec.stages.push_back(tiers.all->world_size().value() == 1
+                              ? MakeAllReduceStage(ReduceOp::kAvg)
+                              : MakePowerSgdStage(options_, layout, *tiers.all));
+    return spec;
+  }
+
+ private:
+  PowerSgdOptions options_;
+};
+
+REGISTER_ALGORITHM(power_sgd, "average of all ranks' gradients, matrices as low-rank factors",
+                   PowerSgd);
+
+}  // namespace
+}  // namespace pelton

@@ -1,0 +1,299 @@
+#include "algorithms/stage/compressed_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/stage/chunks.h"
+#include "algorithms/stage/piece_codec.h"
+#include "algorithms/stage/piece_sum.h"
+#include "algorithms/stage/used_flags.h"
+#include "comm/scratch.h"
+#include "core/base/status.h"
+#include "core/pipeline/flat_state.h"
+#include "core/pipeline/operation_batch.h"
+
+namespace pelton {
+namespace {
+
+// Large enough that the start of two collectives does not show beside its bytes, small enough that
+// a bucket of the default size has several.
+constexpr uint64_t kPartCount = uint64_t{1} << 19;
+
+// The same elements of every rank's chunk.
+// Threads: a value. Owns: nothing.
+struct Part {
+  uint64_t begin = 0;        // in a chunk; elements
+  uint64_t count = 0;        // of the largest chunk; elements
+  uint64_t chunk_bytes = 0;  // encoded
+  uint64_t message_bytes =
+      0;  // of the all-to-all: the encoded elements, and the flags if it has any
+  // Where the messages to all ranks begin, in the place of which come the reduced ones of all
+  // ranks, and those from all ranks. Units: bytes of the scratch.
+  uint64_t sent_at = 0;
+  uint64_t received_at = 0;
+  // Numbers of its operations among the round's.
+  size_t scatter = 0;
+  size_t gather = 0;
+};
+
+uint64_t PieceMultiple(uint64_t count) {
+  const uint64_t piece = PieceCodec::kPieceCount;
+  return std::max<uint64_t>(1, (count + piece - 1) / piece) * piece;
+}
+
+// Threads: as Stage. Owns: the messages.
+class CompressedExchangeStage final : public Stage {
+ public:
+  CompressedExchangeStage(const CompressedExchangeOptions& options, const BucketLayout& layout,
+                          const Communicator& ranks)
+      : codec_(options.codec, layout.dtype),
+        sum_(layout.dtype, PieceCodec::kPieceCount),
+        chunks_(layout.tail_offset_count, ranks.world_size().value()),
+        communicator_(ranks.id()),
+        rank_(ranks.rank().value()),
+        rank_count_(ranks.world_size().value()),
+        divisor_(options.divisor),
+        has_feedback_(options.error_feedback),
+        element_bytes_(SizeOf(layout.dtype)) {
+    LayOut(UsedFlagBytes(layout));
+  }
+
+  absl::Status MakeMessages(const std::string& name, Communicator& ranks) {
+    ASSIGN_OR_RETURN(messages_, Scratch::Create(ranks, name, message_bytes_));
+    return absl::OkStatus();
+  }
+
+  absl::string_view name() const override { return "compressed exchange"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    if (!has_feedback_) return nullptr;
+    auto state = std::make_unique<FlatState>();
+    state->Add("residual", layout.dtype, 0, layout.tail_offset_count);
+    state->Add("server_residual", layout.dtype, chunks_.BeginOf(rank_), chunks_.CountOf(rank_));
+    return state;
+  }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    ZeroGaps(run.plan(), run.layout(), run.flat());
+    batch_.Clear();
+    launched_ = 0;
+    step_ = 0;
+    action_ = Action::kEncode;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    while (step_ < parts_.size() + 2) {
+      ASSIGN_OR_RETURN(const bool acted, Act(run, state));
+      if (!acted) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Of step t: encode part t, reduce part t - 1, decode part t - 2, where there are such parts.
+  enum class Action { kEncode, kReduce, kDecode };
+
+  void LayOut(uint64_t flag_bytes);
+  absl::StatusOr<bool> Act(BucketRun& run, StageState* state);
+  void Encode(BucketRun& run, std::byte* residual, const Part& part);
+  void Reduce(std::byte* residual, const Part& part);
+  void Decode(BucketRun& run, const Part& part) const;
+  void EncodeFlags(const BucketRun& run, const Part& part) const;
+  void DecodeFlags(const BucketRun& run, const Part& part) const;
+  size_t Add(const Operation& operation) {
+    batch_.Add(operation);
+    return launched_++;
+  }
+  Operation AllToAll(const Part& part) const;
+  Operation AllGather(const Part& part) const;
+
+  // Of a part of `rank`'s chunk: where it begins in the flat part and how many elements it has.
+  uint64_t BeginOf(int32_t rank, const Part& part) const {
+    return std::min(chunks_.BeginOf(rank) + part.begin, chunks_.BeginOf(rank + 1));
+  }
+  uint64_t CountOf(int32_t rank, const Part& part) const {
+    return std::min(part.count, chunks_.BeginOf(rank + 1) - BeginOf(rank, part));
+  }
+  // The message to `rank`, that from it, and its reduced one.
+  std::byte* Sent(int32_t rank, const Part& part) const {
+    return messages_->data() + part.sent_at + Times(rank, part.message_bytes);
+  }
+  std::byte* Received(int32_t rank, const Part& part) const {
+    return messages_->data() + part.received_at + Times(rank, part.message_bytes);
+  }
+  std::byte* Gathered(int32_t rank, const Part& part) const {
+    return messages_->data() + part.sent_at + Times(rank, part.chunk_bytes);
+  }
+  static uint64_t Times(int32_t rank, uint64_t bytes) {
+    return static_cast<uint64_t>(rank) * bytes;
+  }
+  // What is left of a message that holds the part of a whole chunk.
+  void ZeroRest(const Part& part, uint64_t count, std::byte* message) const {
+    const uint64_t used = codec_.EncodedBytes(count);
+    std::memset(message + used, 0, part.chunk_bytes - used);
+  }
+  static std::byte* ResidualOf(StageState* state, size_t index) {
+    return state == nullptr ? nullptr : static_cast<FlatState*>(state)->data(index);
+  }
+
+  PieceCodec codec_;
+  PieceSum sum_;
+  const Chunks chunks_;  // of the slots: the used tail is never quantised
+  const CommunicatorId communicator_;
+  const int32_t rank_;
+  const int32_t rank_count_;
+  const uint64_t divisor_;
+  const bool has_feedback_;
+  const uint64_t element_bytes_;
+  std::vector<Part> parts_;  // the first has the flags
+  uint64_t message_bytes_ = 0;
+  std::unique_ptr<Scratch> messages_;
+  OperationBatch batch_;
+  size_t launched_ = 0;
+  size_t step_ = 0;
+  Action action_ = Action::kEncode;
+};
+
+void CompressedExchangeStage::LayOut(uint64_t flag_bytes) {
+  const uint64_t share = PieceMultiple(kPartCount / static_cast<uint64_t>(rank_count_));
+  uint64_t begin = 0;
+  do {
+    Part& part = parts_.emplace_back();
+    part.begin = begin;
+    part.count = std::min(share, chunks_.largest_count() - begin);
+    part.chunk_bytes = codec_.EncodedBytes(part.count);
+    part.message_bytes = part.chunk_bytes + (begin == 0 ? flag_bytes : 0);
+    part.sent_at = message_bytes_;
+    part.received_at = part.sent_at + Times(rank_count_, part.message_bytes);
+    message_bytes_ = part.received_at + Times(rank_count_, part.message_bytes);
+    begin += part.count;
+  } while (begin < chunks_.largest_count());
+}
+
+// The next action; false if its message is not here yet.
+absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* state) {
+  RETURN_IF_ERROR(batch_.Advance(run).status());
+  if (action_ == Action::kEncode) {
+    if (step_ < parts_.size()) {
+      Part& part = parts_[step_];
+      Encode(run, ResidualOf(state, 0), part);
+      part.scatter = Add(AllToAll(part));
+    }
+    action_ = Action::kReduce;
+    return true;
+  }
+  if (action_ == Action::kReduce) {
+    if (step_ >= 1 && step_ <= parts_.size()) {
+      Part& part = parts_[step_ - 1];
+      if (batch_.finished() <= part.scatter) return false;
+      if (step_ == 1) DecodeFlags(run, part);
+      Reduce(ResidualOf(state, 1), part);
+      part.gather = Add(AllGather(part));
+    }
+    action_ = Action::kDecode;
+    return true;
+  }
+  if (step_ >= 2) {
+    if (batch_.finished() <= parts_[step_ - 2].gather) return false;
+    Decode(run, parts_[step_ - 2]);
+  }
+  action_ = Action::kEncode;
+  ++step_;
+  return true;
+}
+
+void CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual, const Part& part) {
+  for (int32_t rank = 0; rank < rank_count_; ++rank) {
+    const uint64_t begin_bytes = BeginOf(rank, part) * element_bytes_;
+    const uint64_t count = CountOf(rank, part);
+    std::byte* const message = Sent(rank, part);
+    codec_.Encode(run.flat() + begin_bytes, count,
+                  residual == nullptr ? nullptr : residual + begin_bytes, message);
+    ZeroRest(part, count, message);
+  }
+  if (part.message_bytes > part.chunk_bytes) EncodeFlags(run, part);
+}
+
+void CompressedExchangeStage::EncodeFlags(const BucketRun& run, const Part& part) const {
+  const std::byte* const tail = run.storage().TailOf(run.layout().id);
+  for (int32_t rank = 0; rank < rank_count_; ++rank) {
+    FlagsFromTail(run.layout(), tail, Sent(rank, part) + part.chunk_bytes);
+  }
+}
+
+void CompressedExchangeStage::DecodeFlags(const BucketRun& run, const Part& part) const {
+  if (part.message_bytes == part.chunk_bytes) return;
+  std::byte* const flags = Received(0, part) + part.chunk_bytes;
+  for (int32_t rank = 1; rank < rank_count_; ++rank) {
+    OrFlags(run.layout(), Received(rank, part) + part.chunk_bytes, flags);
+  }
+  TailFromFlags(run.layout(), flags, run.storage().TailOf(run.layout().id));
+}
+
+// Piece by piece: the versions, their sum and its message are in the cache together.
+void CompressedExchangeStage::Reduce(std::byte* residual, const Part& part) {
+  std::byte* const message = Gathered(rank_, part);
+  const uint64_t part_count = CountOf(rank_, part);
+  codec_.ForEachPiece(part_count, [&](uint64_t begin, uint64_t count, uint64_t encoded_begin) {
+    sum_.Begin(count);
+    for (int32_t rank = 0; rank < rank_count_; ++rank) {
+      codec_.Decode(Received(rank, part) + encoded_begin, count, sum_.next());
+      sum_.Add();
+    }
+    std::byte* const rest =
+        residual == nullptr ? nullptr : residual + (part.begin + begin) * element_bytes_;
+    codec_.Encode(sum_.Finish(divisor_), count, rest, message + encoded_begin);
+  });
+  ZeroRest(part, part_count, message);
+}
+
+void CompressedExchangeStage::Decode(BucketRun& run, const Part& part) const {
+  for (int32_t rank = 0; rank < rank_count_; ++rank) {
+    codec_.Decode(Gathered(rank, part), CountOf(rank, part),
+                  run.flat() + BeginOf(rank, part) * element_bytes_);
+  }
+}
+
+Operation CompressedExchangeStage::AllToAll(const Part& part) const {
+  Operation operation;
+  operation.kind = OperationKind::kAllToAll;
+  operation.dtype = DType::kUInt8;
+  operation.count = part.message_bytes;
+  operation.communicator = communicator_;
+  operation.set_source(messages_->At(part.sent_at));
+  operation.set_target(messages_->At(part.received_at));
+  return operation;
+}
+
+Operation CompressedExchangeStage::AllGather(const Part& part) const {
+  Operation operation;
+  operation.kind = OperationKind::kAllGather;
+  operation.dtype = DType::kUInt8;
+  operation.count = part.chunk_bytes;
+  operation.communicator = communicator_;
+  operation.set_source(messages_->At(part.sent_at + Times(rank_, part.chunk_bytes)));
+  operation.set_target(messages_->At(part.sent_at));
+  return operation;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
+    const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks) {
+  auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks);
+  RETURN_IF_ERROR(
+      stage->MakeMessages(absl::StrCat("messages of bucket ", layout.id.value()), ranks));
+  return stage;
+}
+
+uint64_t CompressedChunkBytes(const BucketLayout& layout, int32_t ranks, const Codec& codec) {
+  const Chunks chunks(layout.tail_offset_count, ranks);
+  return PieceCodec::EncodedBytes(codec, layout.dtype, chunks.largest_count());
+}
+
+}  // namespace pelton

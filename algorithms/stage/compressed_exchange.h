@@ -1,0 +1,38 @@
+// The exchange of a compressed allreduce, among all ranks or the hosts' leaders.
+#ifndef PELTON_ALGORITHMS_STAGE_COMPRESSED_EXCHANGE_H_
+#define PELTON_ALGORITHMS_STAGE_COMPRESSED_EXCHANGE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "algorithms/codec/codec.h"
+#include "comm/communicator.h"
+#include "core/bucket/plan.h"
+#include "core/pipeline/stage.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: a share of the codec, which the stages of all buckets use.
+struct CompressedExchangeOptions {
+  std::shared_ptr<const Codec> codec;
+  bool error_feedback = false;
+  uint64_t divisor = 1;  // of the sum
+};
+
+// Exchange: what compressed_allreduce.h says, among `ranks`. The used tail holds this rank's (or
+// host's) part before and that of all after.
+//
+// Steps: the bucket goes in parts of some 2^19 elements, each with an all-to-all and an allgather,
+// so that the wire has part t + 1 while this rank reduces part t and decodes part t - 1. Ranks
+// launch in one order: all-to-all 0, all-to-all 1, allgather 0, all-to-all 2, allgather 1, ...
+// Errors: those of Scratch::Create. Requires: the codec takes the bucket's dtype.
+absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
+    const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks);
+
+// The size of one encoded chunk of `layout` among `ranks` ranks, the largest one. Units: bytes.
+uint64_t CompressedChunkBytes(const BucketLayout& layout, int32_t ranks, const Codec& codec);
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_COMPRESSED_EXCHANGE_H_

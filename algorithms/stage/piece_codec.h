@@ -1,0 +1,58 @@
+// A codec in steps that stay in the cache.
+#ifndef PELTON_ALGORITHMS_STAGE_PIECE_CODEC_H_
+#define PELTON_ALGORITHMS_STAGE_PIECE_CODEC_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "algorithms/codec/codec.h"
+#include "core/memory/dtype.h"
+
+namespace pelton {
+
+// Encodes a tensor as pieces of kPieceCount elements, the last one being shorter, each a message of
+// the codec's own: a piece is still in the second-level cache when the codec's second pass, or the
+// next step of the caller, reads it, and an outlier spoils the scale of its piece alone.
+// Threads: one at a time. Owns: a buffer of one piece, and a share of the codec.
+class PieceCodec {
+ public:
+  static constexpr uint64_t kPieceCount = 16384;
+
+  // The codec is shared by the stages of all buckets, which may outlive the algorithm. Requires:
+  // codec->Takes(dtype).
+  PieceCodec(std::shared_ptr<const Codec> codec, DType dtype);
+
+  // Size of `count` encoded elements of `dtype`; a multiple of 32. Units: bytes.
+  static uint64_t EncodedBytes(const Codec& codec, DType dtype, uint64_t count);
+  uint64_t EncodedBytes(uint64_t count) const { return EncodedBytes(*codec_, dtype_, count); }
+
+  // With a residual, error feedback: see codec/error_feedback.h. Shape: source [count], residual
+  // [count] or null, encoded [EncodedBytes(count)] at a multiple of 32.
+  void Encode(const std::byte* source, uint64_t count, std::byte* residual, std::byte* encoded);
+  // Shape: encoded [EncodedBytes(count)], target [count].
+  void Decode(const std::byte* encoded, uint64_t count, std::byte* target) const;
+
+  // Calls f(begin, count, encoded_begin) for each piece of `count` elements: where it begins in the
+  // tensor, and at which byte of the encoded one.
+  template <typename F>
+  void ForEachPiece(uint64_t count, F f) const {
+    uint64_t encoded_begin = 0;
+    for (uint64_t begin = 0; begin < count; begin += kPieceCount) {
+      f(begin, std::min(kPieceCount, count - begin), encoded_begin);
+      encoded_begin += whole_piece_bytes_;
+    }
+  }
+
+ private:
+  std::shared_ptr<const Codec> codec_;
+  DType dtype_;
+  uint64_t whole_piece_bytes_;
+  std::vector<std::byte> decoded_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_PIECE_CODEC_H_

@@ -1,0 +1,149 @@
+#include "algorithms/test_ranks.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(100);
+
+int32_t Sum(const std::vector<int32_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), 0);
+}
+
+absl::Duration Microseconds(uint64_t count) {
+  return absl::Microseconds(static_cast<int64_t>(count));
+}
+
+SimOptions FabricOptions(SimExecutor& executor, const TestRanksOptions& options) {
+  SimOptions fabric;
+  fabric.seed = options.seed;
+  fabric.clock = &executor.clock();
+  if (options.is_disturbed) {
+    fabric.link.latency = Microseconds(1 + executor.Uniform(50));
+    fabric.link.jitter = Microseconds(executor.Uniform(300));
+    fabric.link.bytes_per_second = executor.Uniform(2) == 0 ? 0 : 1e8;
+  }
+  return fabric;
+}
+
+}  // namespace
+
+TestRanks::TestRanks(const TestRanksOptions& options)
+    : executor_(options.seed),
+      fabric_(WorldSize(Sum(options.host_sizes)), FabricOptions(executor_, options)),
+      is_disturbed_(options.is_disturbed) {
+  executor_.AddEventSource(&fabric_);
+  for (int32_t rank = 0; rank < Sum(options.host_sizes); ++rank) {
+    ranks_.push_back(std::make_unique<OneRank>());
+    ranks_.back()->algorithm = *MakeAlgorithm(options.algorithm, options.options);
+  }
+  OpenTiers(options.host_sizes);
+  for (int32_t rank = 0; rank < world_size(); ++rank) AddRounds(rank, options);
+}
+
+TestRanks::~TestRanks() {
+  for (auto& rank : ranks_) rank->rounds.reset();
+  communicators_.clear();
+  executor_.RemoveEventSource(&fabric_);
+}
+
+std::vector<Communicator*> TestRanks::Open(const Group& group) {
+  std::vector<Communicator*> opened;
+  auto made = *fabric_.OpenAll(CommunicatorId(++last_communicator_), group);
+  for (auto& communicator : made) {
+    opened.push_back(communicators_.emplace_back(std::move(communicator)).get());
+  }
+  return opened;
+}
+
+void TestRanks::OpenTiers(const std::vector<int32_t>& host_sizes) {
+  const std::vector<Communicator*> all = Open(Group::World(WorldSize(world_size())));
+  for (size_t rank = 0; rank < all.size(); ++rank) ranks_[rank]->tiers = Tiers::Of(*all[rank]);
+  if (!ranks_[0]->algorithm->IsHierarchical()) return;
+  Group leaders{{}, Generation(1)};
+  int32_t first = 0;
+  for (int32_t size : host_sizes) {
+    Group host{{}, Generation(1)};
+    for (int32_t i = 0; i < size; ++i) host.members.emplace_back(first + i);
+    const std::vector<Communicator*> opened = Open(host);
+    for (int32_t i = 0; i < size; ++i) {
+      Tiers& tiers = ranks_[static_cast<size_t>(first + i)]->tiers;
+      tiers.host = opened[static_cast<size_t>(i)];
+      tiers.host_sizes = host_sizes;
+    }
+    leaders.members.emplace_back(first);
+    first += size;
+  }
+  const std::vector<Communicator*> opened = Open(leaders);
+  for (size_t i = 0; i < opened.size(); ++i) {
+    ranks_[static_cast<size_t>(leaders.members[i].value())]->tiers.leaders = opened[i];
+  }
+}
+
+void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
+  OneRank& own = *ranks_[static_cast<size_t>(rank)];
+  PlanOptions plan;
+  plan.world_size = WorldSize(world_size());
+  plan.bucket_size_bytes = options.bucket_size_bytes;
+  plan.constraints = own.algorithm->Constraints();
+  plan.algorithm = DescribeAlgorithm(options.algorithm, options.options);
+  own.runner = std::make_unique<TieredRunner>(own.tiers);
+  ModelRoundsOptions rounds;
+  rounds.rank = Rank(rank);
+  rounds.executor = &executor_;
+  rounds.runner = own.runner.get();
+  rounds.pipeline_factory = [&own](const BucketLayout& layout) {
+    return MakePipeline(*own.algorithm, layout, own.tiers);
+  };
+  own.rounds = *ModelRounds::Create(*Plan::Build(options.tensors, plan), std::move(rounds));
+}
+
+absl::Status TestRanks::RunRound(Produce produce) {
+  std::vector<Mark> marks;
+  for (int32_t rank = 0; rank < world_size(); ++rank) {
+    for (size_t i = 0; i < rounds(rank).plan().slots().size(); ++i) {
+      const SlotId slot(static_cast<int32_t>(i));
+      if (produce(rank, slot, rounds(rank).DataOf(slot))) marks.push_back({rank, slot});
+    }
+  }
+  if (is_disturbed_) Disturb(marks);
+  for (const Mark& mark : marks) {
+    RETURN_IF_ERROR(rounds(mark.rank).MarkReady(mark.slot));
+    if (is_disturbed_ && executor_.Uniform(4) == 0) {
+      executor_.RunFor(Microseconds(executor_.Uniform(100)));
+    }
+  }
+  for (auto& rank : ranks_) RETURN_IF_ERROR(rank->rounds->EndRound());
+  for (auto& rank : ranks_) {
+    RETURN_IF_ERROR(rank->rounds->WaitRound(executor_.Now() + kPatience));
+  }
+  return absl::OkStatus();
+}
+
+// Any order, a different one on each rank; now and then what a rank launches is late by much.
+void TestRanks::Disturb(std::vector<Mark>& marks) {
+  for (size_t i = marks.size(); i > 1; --i) std::swap(marks[i - 1], marks[executor_.Uniform(i)]);
+  for (int32_t rank = 0; rank < world_size(); ++rank) {
+    if (executor_.Uniform(4) != 0) continue;
+    fabric_.Stall(Rank(rank), executor_.Now() + Microseconds(executor_.Uniform(5000)));
+  }
+}
+
+absl::Status TestRanks::Replan(const std::vector<SlotId>& order) {
+  for (auto& rank : ranks_) {
+    RETURN_IF_ERROR(rank->rounds->Replan(order, executor_.Now() + kPatience));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::byte> TestRanks::ResultOf(int32_t rank, SlotId slot) {
+  const SlotResult result = rounds(rank).ResultOf(slot);
+  return {result.data, result.data + result.size_bytes};
+}
+
+}  // namespace pelton

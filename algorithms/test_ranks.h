@@ -1,0 +1,85 @@
+// A world of simulated ranks that run an algorithm, in one thread and virtual time: for tests.
+#ifndef PELTON_ALGORITHMS_TEST_RANKS_H_
+#define PELTON_ALGORITHMS_TEST_RANKS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "algorithms/algorithm.h"
+#include "comm/communicator.h"
+#include "comm/tiers.h"
+#include "comm/transport/sim/sim_fabric.h"
+#include "core/actor/sim_executor.h"
+#include "core/bucket/model_rounds.h"
+#include "core/bucket/tensor_spec.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: its text and lists.
+struct TestRanksOptions {
+  std::string algorithm;
+  AlgorithmOptions options;
+  // Ranks of each host; a flat algorithm knows only their sum.
+  std::vector<int32_t> host_sizes = {1};
+  std::vector<TensorSpec> tensors;
+  uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
+  uint64_t seed = 1;
+  // Whether the seed chooses latencies, stalled ranks and the order and times of the marks; else
+  // every rank marks in registration order, at once, and no wire takes time.
+  bool is_disturbed = false;
+};
+
+// Threads: one. Owns: executor, fabric, communicators, algorithm objects and rounds of all ranks.
+class TestRanks {
+ public:
+  explicit TestRanks(const TestRanksOptions& options);
+  ~TestRanks();
+  TestRanks(const TestRanks&) = delete;
+  TestRanks& operator=(const TestRanks&) = delete;
+
+  // Writes what `rank` has for a slot; false if it does not use it in this round.
+  using Produce = absl::FunctionRef<bool(int32_t rank, SlotId slot, std::byte* data)>;
+  // A round on all ranks, each of which has all its tensors marked before any waits. Errors: the
+  // first rank's.
+  absl::Status RunRound(Produce produce);
+  // All ranks move to a plan in `order`.
+  absl::Status Replan(const std::vector<SlotId>& order);
+
+  int32_t world_size() const { return static_cast<int32_t>(ranks_.size()); }
+  ModelRounds& rounds(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]->rounds; }
+  // The elements that `rank` holds for a slot after the last round.
+  std::vector<std::byte> ResultOf(int32_t rank, SlotId slot);
+  // Everything that has left any rank so far. Units: bytes.
+  uint64_t SentBytes() { return fabric_.TotalBytesSent(); }
+
+ private:
+  struct OneRank {
+    std::unique_ptr<Algorithm> algorithm;
+    Tiers tiers;
+    std::unique_ptr<TieredRunner> runner;
+    std::unique_ptr<ModelRounds> rounds;
+  };
+  struct Mark {
+    int32_t rank;
+    SlotId slot;
+  };
+
+  void OpenTiers(const std::vector<int32_t>& host_sizes);
+  std::vector<Communicator*> Open(const Group& group);
+  void AddRounds(int32_t rank, const TestRanksOptions& options);
+  void Disturb(std::vector<Mark>& marks);
+
+  SimExecutor executor_;
+  SimFabric fabric_;
+  const bool is_disturbed_;
+  uint32_t last_communicator_ = 0;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<std::unique_ptr<OneRank>> ranks_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_TEST_RANKS_H_
