@@ -105,6 +105,7 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
     RunOn(*runner_, rounds);
   }
   rounds.operation_timeout = options.timeout;
+  rounds.first_round = options.first_round;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
   ASSIGN_OR_RETURN(rounds_, ModelRounds::Create(std::move(plan), std::move(rounds)));
   return absl::OkStatus();

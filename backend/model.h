@@ -14,6 +14,7 @@
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/tiers.h"
+#include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
@@ -31,6 +32,7 @@ struct ModelOptions {
   uint64_t standalone_bytes = PlanOptions::kNoStandalone;
   std::vector<int32_t> buckets;                               // as PlanOptions::buckets
   absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
+  Round first_round{1};                                       // as ModelRoundsOptions::first_round
 };
 
 // Threads: as ModelRounds. Owns: everything that serves the model; must go before its backend.

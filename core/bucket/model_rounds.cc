@@ -154,7 +154,7 @@ Executor& ModelRounds::Impl::MakeExecutor() {
 
 absl::Status ModelRounds::Impl::Start(Plan plan) {
   RETURN_IF_ERROR(CheckOptions(options_));
-  ASSIGN_OR_RETURN(instance_, MakeInstance(std::move(plan), Round(1)));
+  ASSIGN_OR_RETURN(instance_, MakeInstance(std::move(plan), options_.first_round));
   SchedulerOptions scheduler;
   scheduler.model_name = options_.model_name;
   scheduler.rank = options_.rank;

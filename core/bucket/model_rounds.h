@@ -40,6 +40,7 @@ struct ModelRoundsOptions {
   absl::AnyInvocable<absl::Status(const Region&)> register_region;
   absl::AnyInvocable<void(RegionId)> deregister_region;
   absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
+  Round first_round{1};  // of a model that goes on from a checkpoint
   // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
 };
@@ -72,7 +73,7 @@ class ModelRounds {
   ModelRounds& operator=(const ModelRounds&) = delete;
 
   const Plan& plan() const;
-  // The round that is open, or has ended last; the first is 1.
+  // The round that is open, or has ended last; the first is ModelRoundsOptions::first_round.
   Round round() const;
 
   // Where a flat slot's elements are to be written before MarkReady; for a standalone one the last

@@ -103,6 +103,31 @@ TEST_F(ModelRoundsTest, SumsWhatAllRanksProduced) {
   }
 }
 
+TEST_F(ModelRoundsTest, CountsOnFromItsFirstRound) {
+  world_ = std::make_unique<FakeWorld>(1);
+  ModelRoundsOptions options;
+  options.executor = &executor_;
+  options.runner = &world_->runner(0);
+  options.first_round = Round(6);
+  options.pipeline_factory = [](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    spec.period = 2;
+    spec.phase = 1;  // rounds 2, 4, 6
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  auto rounds = ModelRounds::Create(PlanOf(Tensors(1, 10), 1, 1000), std::move(options));
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  EXPECT_EQ((*rounds)->round(), Round(6));
+  for (const bool communicates : {true, false, true}) {
+    EXPECT_EQ((*rounds)->Communicates(SlotId(0)), communicates);
+    ASSERT_TRUE(Produce(**rounds, SlotId(0), 1).ok());
+    ASSERT_TRUE((*rounds)->WaitRound(In(absl::Seconds(1))).ok());
+  }
+  EXPECT_EQ(world_->runner(0).launches().size(), 2u);
+  EXPECT_EQ((*rounds)->round(), Round(9));
+}
+
 TEST_F(ModelRoundsTest, LaunchesInPlanOrderWhateverComesFirst) {
   Start(PlanOf(Tensors(4, 100), 2, 400), 2);  // a bucket per tensor; slot 3 is in bucket 0
   for (int32_t slot : {0, 2, 1, 3}) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());

@@ -23,7 +23,7 @@ BucketScheduler::BucketScheduler(SchedulerOptions options, PlanInstanceLoan inst
 
 absl::Status BucketScheduler::OnStart() {
   channel_.emplace(*options_.runner, context().executor().clock());
-  BeginRound(round_);
+  BeginRound(instance_->tracker->round());
   return absl::OkStatus();
 }
 

@@ -120,7 +120,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   PlanInstance* instance_;
   std::optional<Channel> channel_;
   RoundLedger ledger_;
-  Round round_{1};            // that is open
+  Round round_;               // that is open
   absl::Status last_status_;  // of the round before
   std::optional<AwaitRound> waiter_;
   bool any_ready_ = false;  // in the open round
