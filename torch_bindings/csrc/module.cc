@@ -15,11 +15,11 @@
 #include "core/base/clock.h"
 #include "torch_bindings/csrc/c10d/bind.h"
 #include "torch_bindings/csrc/define_communicator.h"
+#include "torch_bindings/csrc/define_model.h"
 #include "torch_bindings/csrc/python_communicator.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
-#include "torch_bindings/csrc/wrapped_model.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -142,55 +142,6 @@ void DefineBackend(py::module_& module) {
             self.server.reset();
           },
           py::arg("timeout_s"), NoGil());
-}
-
-std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
-                                        const std::vector<int32_t>& ranks, std::string name,
-                                        const WrappedModel::NamedParameters& parameters,
-                                        std::string algorithm,
-                                        std::map<std::string, std::string> options,
-                                        size_t bucket_size_bytes, bool flatten, double timeout_s) {
-  ModelOptions model;
-  model.group = GroupOf(ranks);
-  model.name = std::move(name);
-  model.algorithm = std::move(algorithm);
-  model.algorithm_options = std::move(options);
-  model.bucket_size_bytes = bucket_size_bytes;
-  // Without flattening every tensor is a segment of its own; with shared gradients the large ones
-  // are.
-  if (!flatten) model.standalone_bytes = 1;
-  if (flatten && SharedAllocation::enabled())
-    model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
-  model.timeout = absl::Seconds(timeout_s);
-  return ValueOrThrow(WrappedModel::Create(std::move(backend), std::move(model), parameters));
-}
-
-std::map<std::string, double> StatisticsOf(const WrappedModel& model) {
-  const WrappedModel::Statistics statistics = model.statistics();
-  return {{"rounds", static_cast<double>(statistics.rounds)},
-          {"wait_seconds", statistics.wait_seconds},
-          {"bytes", static_cast<double>(statistics.bytes)},
-          {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
-          {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
-          {"plan_generation", static_cast<double>(statistics.plan_generation)}};
-}
-
-void DefineModel(py::module_& module) {
-  using M = WrappedModel;
-  py::class_<M, std::shared_ptr<M>>(module, "Model")
-      .def(py::init(&WrapModel), py::arg("backend"), py::arg("ranks"), py::arg("name"),
-           py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
-           py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"), NoGil())
-      .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
-      .def("check_parameters", &M::Changes)
-      .def(
-          "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
-      .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), NoGil())
-      .def(
-          "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
-      .def("buckets", &M::Buckets)
-      .def("statistics", &StatisticsOf)
-      .def("detach", &M::Detach, NoGil());
 }
 
 std::vector<std::pair<std::string, std::string>> ListAlgorithms() {

@@ -7,37 +7,53 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "torch_bindings/csrc/gradient_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
-#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
 namespace {
 
-absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const WrappedModel::NamedParameters& parameters) {
-  if (parameters.empty()) {
-    return absl::InvalidArgumentError("parameters: none of them requires a gradient");
-  }
-  std::vector<TensorSpec> specs;
-  for (const auto& [name, parameter] : parameters) {
-    if (!parameter.device().is_cpu()) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter '", name, "' is on ",
-                                                     parameter.device().str(),
-                                                     "; only CPU tensors are served yet"));
-    }
-    absl::StatusOr<DType> dtype = ToDType(parameter.scalar_type());
-    if (!dtype.ok()) return Annotate(dtype.status(), absl::StrCat("parameter '", name, "'"));
-    specs.push_back(
-        {.name = name, .dtype = *dtype, .count = static_cast<uint64_t>(parameter.numel())});
-  }
-  return specs;
-}
-
 bool Sums(const ModelOptions& options) {
   const auto average = options.algorithm_options.find("average");
   return average != options.algorithm_options.end() && average->second == "false";
+}
+
+// What is planned: the tensors that are communicated, under their parameters' names.
+NamedTensors TensorsOf(const WrappedModel::Contents& contents) {
+  NamedTensors tensors = contents.parameters;
+  for (size_t i = 0; i < contents.moments.size(); ++i) {
+    tensors[i].second = contents.moments[i].tensor;
+  }
+  return tensors;
+}
+
+absl::Status CheckMoments(const WrappedModel::Contents& contents) {
+  if (contents.moments.size() != contents.parameters.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("moments: ", contents.moments.size(),
+                                                   " of them for ", contents.parameters.size(),
+                                                   " parameters"));
+  }
+  for (size_t i = 0; i < contents.moments.size(); ++i) {
+    const auto& [name, parameter] = contents.parameters[i];
+    if (contents.moments[i].tensor.sizes() == parameter.sizes()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("moments: that of '", name, "' does not have its shape"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSubject(const Algorithm& algorithm, const std::string& name,
+                          const WrappedModel::Contents& contents) {
+  const Subject subject = algorithm.schedule().subject;
+  if (subject == Subject::kMomenta) return CheckMoments(contents);
+  if (subject == Subject::kGradients && contents.moments.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("algorithm ", name, " does not communicate ",
+                   contents.moments.empty() ? "gradients" : "momenta"));
 }
 
 }  // namespace
@@ -49,23 +65,53 @@ WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions option
 
 WrappedModel::~WrappedModel() { Detach(); }
 
-absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(
-    std::shared_ptr<Backend> backend, ModelOptions options, const NamedParameters& parameters) {
+absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(std::shared_ptr<Backend> backend,
+                                                                   ModelOptions options,
+                                                                   Contents contents) {
+  options.first_round = Round(contents.state.rounds + 1);
   std::shared_ptr<WrappedModel> model(new WrappedModel(std::move(backend), std::move(options)));
-  RETURN_IF_ERROR(model->Install(parameters));
+  RETURN_IF_ERROR(model->Install(contents));
   return model;
 }
 
-absl::Status WrappedModel::Install(const NamedParameters& parameters) {
-  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
-  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options_, std::move(specs)));
-  for (const auto& [name, parameter] : parameters) {
-    slots_.push_back(std::make_unique<GradientSlot>(name, parameter));
-  }
+absl::Status WrappedModel::Install(const Contents& contents) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options_.algorithm, options_.algorithm_options));
+  RETURN_IF_ERROR(CheckSubject(*algorithm, options_.algorithm, contents));
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(TensorsOf(contents)));
+  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options_, std::move(algorithm),
+                                                std::move(specs)));
+  RETURN_IF_ERROR(Restore(contents.state, rounds(), Clock::Real().Now() + options_.timeout));
+  order_is_adopted_ = !contents.state.order.empty();
+  MakeSlots(contents);
   BindSlots();
+  for (MomentumSlot* slot : momenta_) slot->Adopt();
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i]->Hook([this, i] { OnGradient(i); });
   }
+  return absl::OkStatus();
+}
+
+void WrappedModel::MakeSlots(const Contents& contents) {
+  for (size_t i = 0; i < contents.parameters.size(); ++i) {
+    const auto& [name, parameter] = contents.parameters[i];
+    if (contents.moments.empty()) {
+      slots_.push_back(std::make_unique<GradientSlot>(name, parameter));
+      continue;
+    }
+    const Moment& moment = contents.moments[i];
+    auto slot = std::make_unique<MomentumSlot>(name, parameter, moment.tensor, moment.beta);
+    momenta_.push_back(slot.get());
+    slots_.push_back(std::move(slot));
+  }
+}
+
+absl::Status WrappedModel::SetBetas(const std::vector<double>& betas) {
+  if (betas.size() != momenta_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("betas: ", betas.size(), " of them for ", momenta_.size(), " momenta"));
+  }
+  for (size_t i = 0; i < betas.size(); ++i) momenta_[i]->set_beta(betas[i]);
   return absl::OkStatus();
 }
 
@@ -208,7 +254,8 @@ absl::Status WrappedModel::CloseRound() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i]->Collect(rounds().ResultOf(SlotId(static_cast<int32_t>(i))).used_by_any);
   }
-  return ++round_count_ == 1 ? AdoptReadyOrder() : absl::OkStatus();
+  ++round_count_;
+  return std::exchange(order_is_adopted_, true) ? absl::OkStatus() : AdoptReadyOrder();
 }
 
 // The first round shows in which order gradients come; buckets follow rank 0's from then on.
@@ -230,6 +277,11 @@ std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
     for (SlotId slot : bucket.slots) names.push_back(slots_[slot.value()]->name());
   }
   return buckets;
+}
+
+absl::StatusOr<ModelState> WrappedModel::State() const {
+  RETURN_IF_ERROR(CheckRound());
+  return StateOf(rounds());
 }
 
 WrappedModel::Statistics WrappedModel::statistics() const {

@@ -1,5 +1,5 @@
-// A model whose gradients Pelton communicates: autograd's hooks on one side, the rounds of its
-// buckets on the other.
+// A model of which Pelton communicates what backward passes make, gradients or momenta: autograd's
+// hooks on one side, the rounds of its buckets on the other.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
 #define PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
 
@@ -16,7 +16,10 @@
 #include "absl/status/statusor.h"
 #include "backend/backend.h"
 #include "backend/model.h"
-#include "torch_bindings/csrc/gradient_slot.h"
+#include "torch_bindings/csrc/model_state.h"
+#include "torch_bindings/csrc/momentum_slot.h"
+#include "torch_bindings/csrc/named_tensors.h"
+#include "torch_bindings/csrc/slot.h"
 
 namespace pelton::torch_bindings {
 
@@ -24,14 +27,28 @@ namespace pelton::torch_bindings {
 // Called without the GIL. Owns: the hooks, and the model; keeps the backend alive.
 class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
  public:
-  using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
+  // Threads: a value. Owns: a reference to the tensor.
+  struct Moment {
+    at::Tensor tensor;  // an optimizer's; lies in a bucket from now on
+    double beta = 0;    // how much of it a new gradient leaves
+  };
+
+  // Threads: a value. Owns: references to the tensors.
+  struct Contents {
+    NamedTensors parameters;
+    // By parameter, where the algorithm communicates momenta; else empty.
+    std::vector<Moment> moments;
+    // What an earlier model of the same algorithm and tensors left.
+    ModelState state;
+  };
 
   // Plans the buckets, agrees on the plan with all ranks of the group, and installs the hooks.
   // Collective. Blocks: until the ranks agree, or the timeout. Errors: InvalidArgument: no
-  // parameter, mixed devices, or the first tensor that differs between ranks.
+  // parameter, mixed devices, an algorithm that communicates weights, moments that do not fit, or
+  // the first tensor that differs between ranks; those of Restore.
   static absl::StatusOr<std::shared_ptr<WrappedModel>> Create(std::shared_ptr<Backend> backend,
                                                               ModelOptions options,
-                                                              const NamedParameters& parameters);
+                                                              Contents contents);
   ~WrappedModel();
 
   // Off: gradients accumulate locally; the next synchronised round communicates their sum.
@@ -53,8 +70,13 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // backward.
   absl::Status FinishRound();
 
+  // Of the rounds to come; by parameter. Errors: InvalidArgument: as many as there are momenta.
+  absl::Status SetBetas(const std::vector<double>& betas);
+
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
+  // Errors: FailedPrecondition: a round is open.
+  absl::StatusOr<ModelState> State() const;
 
   struct Statistics {
     uint64_t rounds = 0;
@@ -72,7 +94,8 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
  private:
   WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options);
 
-  absl::Status Install(const NamedParameters& parameters);
+  absl::Status Install(const Contents& contents);
+  void MakeSlots(const Contents& contents);
   ModelRounds& rounds() const { return owned_->model->rounds(); }
   void BindSlots();
   void OpenRound();
@@ -96,12 +119,14 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   const bool sums_;  // the algorithm adds the ranks' gradients and does not average them
   // Shared: gradients that a user holds on to lie in the model's memory. Null once detached.
   std::shared_ptr<Owned> owned_;
-  std::vector<std::unique_ptr<GradientSlot>> slots_;
-  absl::Status failure_;  // the first round that failed
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<MomentumSlot*> momenta_;  // the same, if they are momenta
+  absl::Status failure_;                // the first round that failed
   bool synchronized_ = true;
   bool round_is_open_ = false;
   std::weak_ptr<void> queued_;  // alive while a backward holds the callback for its end
   bool shares_allocations_ = false;
+  bool order_is_adopted_ = false;
   uint64_t round_count_ = 0;
   absl::Duration waited_;
 };

@@ -93,6 +93,16 @@ class Communicator:
     def recv(self, tensor: torch.Tensor, src: int, tag: int) -> None: ...
     def barrier(self) -> None: ...
 
+State = tuple[int, list[str], list[tuple[str, str, int, torch.Tensor]]]
+"""What an algorithm remembers: rounds that have been, tensors in the plan's order (empty: the first plan), and of each
+stage's buffers, tensor by tensor, key, tensor name, first element and values."""
+
+def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, int, int, int]:
+    """What an algorithm communicates and when: subject, first_step, interval, delay.
+
+    The subject is one of gradients, momenta, weights_in_forward, weights_after_step and weights_anytime.
+    """
+
 class Model:
     """Buckets, plan and C++ autograd hooks of one wrapped model.
 
@@ -110,6 +120,9 @@ class Model:
         bucket_size_bytes: int,
         flatten: bool,
         timeout_s: float,
+        moments: Sequence[tuple[torch.Tensor, float]] = ...,  # by parameter, where momenta are communicated: they lie in
+        # buckets from now on; and how much of each a new gradient leaves
+        state: State = ...,  # of an earlier model of the same algorithm and tensors
     ) -> None:
         """Plans the buckets, agrees on the plan with all ranks and installs the hooks. Collective over `ranks`.
 
@@ -126,12 +139,96 @@ class Model:
         """Has the backward that reaches one of these non-leaf tensors complete the round when it ends."""
     def finish_round(self) -> None:
         """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
+    def set_betas(self, betas: Sequence[float]) -> None:
+        """How much of each moment a new gradient leaves from now on."""
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in the order in which buckets are launched."""
+    def state(self) -> State:
+        """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
     def statistics(self) -> dict[str, float]:
         """rounds, wait_seconds (trainer blocked on communication), bytes, copied_bytes, plan_generation."""
     def detach(self) -> None:
         """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. Idempotent."""
+
+class WeightModel:
+    """Buckets and plan of a model whose weights are communicated: copies of them, beside training.
+
+    When rounds begin and end is the caller's affair; the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        ranks: Sequence[int],
+        name: str,
+        parameters: Sequence[tuple[str, torch.Tensor]],  # the same values on all ranks, unless there is a state
+        algorithm: str,
+        options: dict[str, str],
+        bucket_size_bytes: int,
+        timeout_s: float,
+        state: State = ...,
+    ) -> None:
+        """Plans the buckets and agrees on the plan with all ranks. Collective over `ranks`. Raises: as Model."""
+
+    is_open: bool
+    """Whether a round has begun and not been finished."""
+    def begin(self) -> None:
+        """Copies the weights and lets a round of them begin."""
+    def finish(self) -> None:
+        """Waits for the open round, if there is one, and merges its results into the weights."""
+    def check_parameters(self) -> list[str]:
+        """Names of parameters that were cast, moved or resized since registration."""
+    def check_round(self) -> None:
+        """Raises what an earlier round failed with, if anything."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], finishes: bool) -> None:
+        """Takes note of a backward that reaches one of these non-leaf tensors; `finishes`: has it finish the round."""
+    def take_backward(self) -> bool:
+        """Whether a backward has reached a watched tensor since the last call."""
+    def buckets(self) -> list[list[str]]:
+        """Tensor names by bucket, in the order in which buckets are launched."""
+    def state(self) -> State:
+        """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
+    def statistics(self) -> dict[str, float]:
+        """As Model's."""
+    def detach(self) -> None:
+        """Frees the buckets; a round that is open comes to nothing. Idempotent."""
+
+class AveragingModel:
+    """A model whose weights are averaged beside training, while nobody has claimed them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        ranks: Sequence[int],
+        name: str,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        algorithm: str,
+        options: dict[str, str],
+        bucket_size_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        """Plans the buckets and agrees on the plan with all ranks; averaging stands still. Collective over `ranks`."""
+
+    def claim(self) -> None:
+        """The weights are the caller's until `release`. Raises what averaging failed with."""
+    def release(self) -> None:
+        """Without a claim it does nothing."""
+    def stop(self, timeout_s: float) -> None:
+        """Lets go of a claim, and ends averaging when all ranks have asked for it. Idempotent."""
+    def resume(self) -> None:
+        """Lets averaging go on when all ranks have asked for it. Idempotent."""
+    def check_parameters(self) -> list[str]:
+        """Names of parameters that were cast, moved or resized since registration."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Takes note of a backward that reaches one of these non-leaf tensors."""
+    def take_backward(self) -> bool:
+        """Whether a backward has reached a watched tensor since the last call."""
+    def buckets(self) -> list[list[str]]:
+        """Tensor names by bucket, in the order in which buckets are launched."""
+    def statistics(self) -> dict[str, float]:
+        """As Model's; the trainer is never blocked."""
+    def detach(self, timeout_s: float) -> None:
+        """Stops in agreement with the other ranks if that can be had in time, and frees everything. Idempotent."""
 
 def process_group(
     backend: Backend,

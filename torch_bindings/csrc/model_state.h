@@ -1,0 +1,43 @@
+// What an algorithm remembers of a model between rounds, as tensors: for checkpoints and for
+// wrapping a model again.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_
+#define PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/bucket/model_rounds.h"
+
+namespace pelton::torch_bindings {
+
+// A copy of one SlotState. Threads: a value. Owns: the elements.
+struct TensorState {
+  std::string key;
+  std::string tensor;  // its name in the plan
+  int64_t begin = 0;   // the tensor's element that the first one belongs to
+  at::Tensor values;   // Shape: [count]
+};
+
+// Threads: a value. Owns: copies.
+struct ModelState {
+  uint64_t rounds = 0;             // that have been
+  std::vector<std::string> order;  // of the tensors in the plan; empty while it is the first plan
+  std::vector<TensorState> tensors;
+};
+
+// Between rounds.
+ModelState StateOf(ModelRounds& rounds);
+
+// Moves a new model, which has had no round, on to the plan and the state that StateOf told; its
+// rounds were created to count on from `state.rounds`. Collective where the state has an order.
+// Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model does not have, or of
+// another dtype, by name; those of Replan.
+absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time deadline);
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_

@@ -1,0 +1,122 @@
+#include "torch_bindings/csrc/slot.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/shared_allocator.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+// Autograd gives a gradient its parameter's strides where those are dense; else it is contiguous.
+std::vector<int64_t> DenseStrides(const at::Tensor& tensor) {
+  const bool dense = tensor.is_non_overlapping_and_dense();
+  return (dense ? tensor : tensor.contiguous()).strides().vec();
+}
+
+}  // namespace
+
+using torch::autograd::variable_list;
+
+Slot::Slot(std::string name, at::Tensor parameter, const at::Tensor& tensor)
+    : name_(std::move(name)),
+      parameter_(std::move(parameter)),
+      parameter_dtype_(parameter_.scalar_type()),
+      dtype_(tensor.scalar_type()),
+      sizes_(tensor.sizes().vec()),
+      strides_(DenseStrides(tensor)),
+      size_bytes_(static_cast<uint64_t>(tensor.numel()) * tensor.element_size()) {}
+
+void Slot::Hook(std::function<void()> on_gradient) {
+  accumulator_ = torch::autograd::impl::grad_accumulator(parameter_);
+  PELTON_CHECK(accumulator_ != nullptr) << name_ << " does not require a gradient";
+  hook_key_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [on_gradient = std::move(on_gradient)](const variable_list& outputs, const variable_list&) {
+        on_gradient();
+        return outputs;
+      }));
+}
+
+void Slot::Unhook() {
+  if (accumulator_ == nullptr) return;
+  accumulator_->del_post_hook(hook_key_);
+  accumulator_ = nullptr;
+}
+
+std::string Slot::Change() const {
+  if (parameter_.scalar_type() != parameter_dtype_) {
+    return absl::StrCat("dtype was ", c10::toString(parameter_dtype_), ", is ",
+                        c10::toString(parameter_.scalar_type()));
+  }
+  if (!parameter_.device().is_cpu()) return absl::StrCat("moved to ", parameter_.device().str());
+  if (parameter_.sizes() != at::IntArrayRef(sizes_)) return "its shape changed";
+  // A cast replaces the accumulator, and the hook goes with it.
+  if (torch::autograd::impl::try_get_grad_accumulator(parameter_) != accumulator_) {
+    return "its gradient accumulator was replaced";
+  }
+  return "";
+}
+
+void Slot::Bind(void* memory, std::shared_ptr<void> owner) {
+  is_segment_ = memory == nullptr;
+  view_ = at::Tensor();
+  if (!is_segment_) MakeView(memory, [owner = std::move(owner)](void*) {});
+}
+
+template <typename Deleter>
+void Slot::MakeView(void* memory, Deleter deleter) {
+  view_ = at::from_blob(memory, sizes_, strides_, std::move(deleter),
+                        at::TensorOptions().dtype(dtype_));
+}
+
+absl::Status Slot::EnsureMemory() {
+  if (view_.defined()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(void* block, SharedPool().Allocate(std::max<uint64_t>(size_bytes_, 1)));
+  MakeView(block, [](void* freed) { SharedPool().Free(freed); });
+  return absl::OkStatus();
+}
+
+absl::Status Slot::CheckGradient() const {
+  const at::Tensor& gradient = parameter_.grad();
+  if (gradient.layout() != at::kStrided) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", name_,
+        "' has a sparse gradient, which cannot be communicated; build it with sparse=False"));
+  }
+  if (!gradient.device().is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of parameter '", name_, "' is on ", gradient.device().str()));
+  }
+  return absl::OkStatus();
+}
+
+bool Slot::LiesInBucket(const at::Tensor& tensor) const {
+  return view_.defined() && tensor.layout() == at::kStrided &&
+         tensor.data_ptr() == view_.data_ptr() && HasLayoutOfView(tensor);
+}
+
+bool Slot::HasLayoutOfView(const at::Tensor& tensor) const {
+  return tensor.scalar_type() == dtype_ && tensor.sizes() == at::IntArrayRef(sizes_) &&
+         tensor.strides() == at::IntArrayRef(strides_);
+}
+
+void Slot::CopyIn(const at::Tensor& tensor) {
+  if (HasLayoutOfView(tensor)) {
+    std::memcpy(view_.data_ptr(), tensor.data_ptr(), size_bytes_);
+  } else {
+    c10::NoGradGuard no_grad;
+    view_.copy_(tensor);
+  }
+  copied_bytes_ += size_bytes_;
+}
+
+}  // namespace pelton::torch_bindings

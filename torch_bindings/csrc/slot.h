@@ -1,0 +1,107 @@
+// One parameter of a wrapped model: its hook, and its place in a bucket.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_SLOT_H_
+#define PELTON_TORCH_BINDINGS_CSRC_SLOT_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace pelton::torch_bindings {
+
+// What backward passes make of a parameter and a model communicates: its gradient, or an
+// optimizer's moment that is made of it. Subclasses say how the tensor gets into the bucket and the
+// result out. Threads: the backward's hooks and the trainer, never at once. Owns: a reference to
+// the parameter and to its gradient accumulator, which autograd itself only holds weakly; the hook,
+// until Unhook.
+class Slot {
+ public:
+  // `tensor` has the dtype and the shape of what is communicated.
+  Slot(std::string name, at::Tensor parameter, const at::Tensor& tensor);
+  virtual ~Slot() { Unhook(); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  // Calls `on_gradient` after each accumulation into the parameter's gradient, on autograd's
+  // thread.
+  void Hook(std::function<void()> on_gradient);
+  void Unhook();
+
+  // "" while the parameter is what it was when it was registered, else what changed. A frozen one
+  // is not changed: it counts as unused until it is thawed.
+  std::string Change() const;
+
+  // Says where the slot's memory in the bucket is; `owner` keeps it alive, also for a user who
+  // holds on to the tensor. Null: the slot is a segment, which may lie anywhere in shared memory.
+  void Bind(void* memory, std::shared_ptr<void> owner);
+  // The tensor, if there is one yet, moves into the bucket.
+  virtual void Adopt() = 0;
+
+  // Brings the tensor, whose gradient is final, to where it can be communicated, and returns that
+  // place. The gradient is defined. Errors: InvalidArgument: the gradient is sparse or not on the
+  // CPU; names the parameter.
+  virtual absl::StatusOr<void*> Place() = 0;
+  // The same where this backward made no gradient.
+  virtual absl::StatusOr<void*> PlaceUnused() = 0;
+  // After the round: hands the result over. `used_by_any`: some rank had a gradient.
+  virtual void Collect(bool used_by_any) = 0;
+  // The tensor gets memory of its own, because the bucket is no longer the slot's.
+  virtual void Release() = 0;
+
+  // Whether the gradient is still the result of an earlier round, which later backwards have
+  // accumulated onto.
+  virtual bool HoldsResult() const { return false; }
+
+  bool is_segment() const { return is_segment_; }
+  bool has_gradient() const { return parameter_.grad().defined(); }
+  const std::string& name() const { return name_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  uint64_t copied_bytes() const { return copied_bytes_; }
+
+  // Set by a local (no_sync) accumulation that no round has communicated yet.
+  bool is_dirty = false;
+
+ protected:
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  const at::Tensor& parameter() const { return parameter_; }
+  at::ScalarType dtype() const { return dtype_; }
+  // Of the slot's memory; undefined before EnsureMemory where that is a segment.
+  at::Tensor& view() { return view_; }
+  const at::Tensor& view() const { return view_; }
+  // Gives a segment memory that can be communicated.
+  absl::Status EnsureMemory();
+  // Errors: InvalidArgument, as Place.
+  absl::Status CheckGradient() const;
+  // Whether `tensor` can be copied as one block, and be replaced by the view.
+  bool HasLayoutOfView(const at::Tensor& tensor) const;
+  bool LiesInBucket(const at::Tensor& tensor) const;
+  void CopyIn(const at::Tensor& tensor);
+
+ private:
+  template <typename Deleter>
+  void MakeView(void* memory, Deleter deleter);
+
+  const std::string name_;
+  const at::Tensor parameter_;
+  const at::ScalarType parameter_dtype_;
+  const at::ScalarType dtype_;
+  const std::vector<int64_t> sizes_;
+  const std::vector<int64_t> strides_;  // of the view
+  const uint64_t size_bytes_;
+  std::shared_ptr<torch::autograd::Node> accumulator_;
+  uintptr_t hook_key_ = 0;
+  bool is_segment_ = false;
+  at::Tensor view_;
+  uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_SLOT_H_

@@ -1,0 +1,160 @@
+#include "torch_bindings/csrc/weight_model.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+absl::Status CheckSubject(const Schedule& schedule, const std::string& name) {
+  if (schedule.subject == Subject::kWeightsInForward) return absl::OkStatus();
+  if (schedule.subject == Subject::kWeightsAfterStep) return absl::OkStatus();
+  if (schedule.subject == Subject::kMomenta) return absl::OkStatus();  // of an optimizer that asks
+  return absl::InvalidArgumentError(
+      absl::StrCat("algorithm ", name, " does not communicate weights in step with the training"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<WeightModel>> WeightModel::Create(std::shared_ptr<Backend> backend,
+                                                                 ModelOptions options,
+                                                                 const NamedTensors& parameters,
+                                                                 const ModelState& state) {
+  options.first_round = Round(state.rounds + 1);
+  // Weights are copied in any case: a bucket of segments would serve nobody.
+  options.standalone_bytes = PlanOptions::kNoStandalone;
+  std::shared_ptr<WeightModel> model(new WeightModel(std::move(backend), std::move(options)));
+  RETURN_IF_ERROR(model->Install(parameters, state));
+  return model;
+}
+
+absl::Status WeightModel::Install(const NamedTensors& parameters, const ModelState& state) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options_.algorithm, options_.algorithm_options));
+  schedule_ = algorithm->schedule();
+  RETURN_IF_ERROR(CheckSubject(schedule_, options_.algorithm));
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
+  ASSIGN_OR_RETURN(model_,
+                   Model::Create(*backend_, options_, std::move(algorithm), std::move(specs)));
+  for (const auto& [name, parameter] : parameters) {
+    const SlotId slot(static_cast<int32_t>(slots_.size()));
+    slots_.push_back(std::make_unique<WeightSlot>(name, parameter));
+    slots_.back()->Bind(rounds().DataOf(slot));
+    slots_.back()->CopyIn();
+  }
+  rounds().Prime();
+  return Restore(state, rounds(), Clock::Real().Now() + options_.timeout);
+}
+
+std::vector<std::string> WeightModel::Changes() const {
+  std::vector<std::string> changes;
+  for (const auto& slot : slots_) {
+    if (std::string change = slot->Change(); !change.empty()) {
+      changes.push_back(absl::StrCat(slot->name(), ": ", change));
+    }
+  }
+  return changes;
+}
+
+absl::Status WeightModel::Begin() {
+  RETURN_IF_ERROR(failure_);
+  if (is_open_) {
+    return absl::FailedPreconditionError(absl::StrCat("round ", rounds().round().value(),
+                                                      " of model '", options_.name, "' is open"));
+  }
+  is_open_ = true;
+  failure_ = MarkAll();
+  return failure_;
+}
+
+// What is not communicated in this round is marked as well: every round has all tensors (ALL-1).
+absl::Status WeightModel::MarkAll() {
+  communicates_.resize(slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const SlotId slot(static_cast<int32_t>(i));
+    communicates_[i] = rounds().Communicates(slot);
+    if (communicates_[i]) {
+      slots_[i]->CopyIn();
+      statistics_.bytes += slots_[i]->size_bytes();
+      statistics_.copied_bytes += 2 * slots_[i]->size_bytes();
+    }
+    RETURN_IF_ERROR(rounds().MarkReady(slot));
+  }
+  return rounds().EndRound();
+}
+
+absl::Status WeightModel::Finish() {
+  RETURN_IF_ERROR(failure_);
+  if (!is_open_) return absl::OkStatus();
+  is_open_ = false;
+  failure_ = WaitRound();
+  RETURN_IF_ERROR(failure_);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (communicates_[i]) slots_[i]->Merge(schedule_.kept, schedule_.taken);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightModel::WaitRound() {
+  const absl::Time start = Clock::Real().Now();
+  const absl::Status status = rounds().WaitRound(start + options_.timeout);
+  statistics_.wait_seconds += absl::ToDoubleSeconds(Clock::Real().Now() - start);
+  ++statistics_.rounds;
+  return status;
+}
+
+void WeightModel::WatchOutputs(const std::vector<at::Tensor>& outputs, bool finishes) {
+  for (const at::Tensor& output : outputs) {
+    output.register_hook(
+        [seen = backward_seen_, finishes, weak = weak_from_this()](const at::Tensor&) {
+          seen->store(true);
+          if (finishes) FinishAfterBackward(weak);
+        });
+  }
+}
+
+// Once for each output: the round is closed after the first.
+void WeightModel::FinishAfterBackward(std::weak_ptr<WeightModel> model) {
+  torch::autograd::Engine::get_default_engine().queue_callback([model = std::move(model)] {
+    if (std::shared_ptr<WeightModel> self = model.lock()) ThrowIfError(self->Finish());
+  });
+}
+
+std::vector<std::vector<std::string>> WeightModel::Buckets() const {
+  std::vector<std::vector<std::string>> buckets;
+  if (model_ == nullptr) return buckets;
+  for (const BucketLayout& bucket : rounds().plan().buckets()) {
+    std::vector<std::string>& names = buckets.emplace_back();
+    for (SlotId slot : bucket.slots) names.push_back(slots_[slot.value()]->name());
+  }
+  return buckets;
+}
+
+absl::StatusOr<ModelState> WeightModel::State() const {
+  RETURN_IF_ERROR(failure_);
+  if (is_open_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", rounds().round().value(), " of model '", options_.name,
+                     "' is open: its state can be told once it has ended"));
+  }
+  return StateOf(rounds());
+}
+
+WeightModel::Statistics WeightModel::statistics() const {
+  Statistics statistics = statistics_;
+  if (model_ != nullptr) statistics.sent_bytes = model_->sent_bytes();
+  return statistics;
+}
+
+void WeightModel::Detach() {
+  is_open_ = false;
+  model_.reset();
+}
+
+}  // namespace pelton::torch_bindings

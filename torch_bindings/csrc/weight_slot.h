@@ -1,0 +1,41 @@
+// One parameter whose values are communicated.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_WEIGHT_SLOT_H_
+#define PELTON_TORCH_BINDINGS_CSRC_WEIGHT_SLOT_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace pelton::torch_bindings {
+
+// Threads: the trainer's. Owns: a reference to the parameter; its memory in the bucket is the
+// model's, which outlives it.
+class WeightSlot {
+ public:
+  WeightSlot(std::string name, at::Tensor parameter);
+
+  // "" while the parameter is what it was when it was registered, else what changed.
+  std::string Change() const;
+
+  // Says where the slot's memory in the bucket is.
+  void Bind(void* memory);
+  void CopyIn();
+  // The parameter becomes kept * parameter + taken * what the bucket holds. Graphs that were made
+  // before and still need its old values notice, as after an optimizer's step.
+  void Merge(double kept, double taken);
+
+  const std::string& name() const { return name_; }
+  uint64_t size_bytes() const { return view_.nbytes(); }
+
+ private:
+  const std::string name_;
+  const at::Tensor parameter_;
+  const at::ScalarType dtype_;
+  const std::vector<int64_t> sizes_;
+  at::Tensor view_;  // of the bucket; dense, in the parameter's order where that is dense too
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_WEIGHT_SLOT_H_
