@@ -27,7 +27,7 @@ class _Detachable(Protocol):
     process_group: Any
     bagua_module_name: str
 
-    def detach(self, reason: str = ...) -> None: ...
+    def detach(self, reason: str = ..., timeout_s: float = ...) -> None: ...
 
 
 _Key = tuple[str, str, tuple[int, ...]]  # group, kind, ranks
@@ -78,7 +78,7 @@ class Session:
           PeltonError: the other ranks were not told in good order.
         """
         for model in self.models():
-            model.detach()
+            model.detach(timeout_s=timeout_s)
         for communicator in [self.world_communicator, *self._communicators.values()]:
             communicator.close()
         self._communicators.clear()

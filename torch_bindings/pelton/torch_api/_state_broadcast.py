@@ -43,6 +43,30 @@ def agree(communicator: _C.Communicator, complaint: PeltonError | None) -> None:
             raise InvalidArgument(f"rank {rank} of the group: {said}")
 
 
+def agree_on(communicator: _C.Communicator, what: str, mine: Any) -> None:
+    """Goes on only if all ranks hold the same. Collective.
+
+    Args:
+      communicator: the group's.
+      what: its name in errors.
+      mine: plain values.
+
+    Raises:
+      InvalidArgument: a rank's differs from rank 0's.
+    """
+    text = json.dumps(mine).encode()
+    _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
+    differs = InvalidArgument(f"{what}: differs from rank 0's") if theirs != text else None
+    agree(communicator, differs)
+
+
+def everyone(communicator: _C.Communicator, flag: bool) -> bool:
+    """Whether all ranks say yes. Collective."""
+    everyones = torch.zeros(communicator.nranks(), dtype=torch.uint8)
+    communicator.allgather(torch.tensor([flag], dtype=torch.uint8), everyones)
+    return bool(everyones.all())
+
+
 def broadcast_state(
     communicator: _C.Communicator,
     named: NamedTensors,

@@ -93,9 +93,6 @@ class BaguaModule:
           DeadlineExceeded, PeerLost: not all ranks took part.
         """
         group = _checked_group(process_group)
-        old = self.__dict__.get("bagua_ddp")
-        if old is not None:
-            old.detach("it was wrapped again, which failed")
         inner = BaguaDistributedDataParallel(
             self,
             optimizers,
@@ -103,6 +100,7 @@ class BaguaModule:
             group,
             bagua_module_name=cast(BaguaModule, self).bagua_module_name,
             gradient_as_bucket_view=do_flatten,
+            predecessor=self.__dict__.get("bagua_ddp"),
         )
         self.__dict__["bagua_ddp"] = inner
         cast(BaguaModule, self).bagua_module_name = inner.bagua_module_name

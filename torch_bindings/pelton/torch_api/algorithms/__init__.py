@@ -1,6 +1,31 @@
 """The communication algorithms, by class and by name."""
 
-from pelton.torch_api.algorithms import gradient_allreduce
+from pelton.torch_api.algorithms import (
+    async_model_average,
+    bytegrad,
+    decentralized,
+    diloco,
+    gradient_allreduce,
+    local_sgd,
+    one_bit_adam,
+    power_sgd,
+    q_adam,
+    zero_one_adam,
+)
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry
 
-__all__ = ["Algorithm", "AlgorithmImpl", "GlobalAlgorithmRegistry", "gradient_allreduce"]
+__all__ = [
+    "Algorithm",
+    "AlgorithmImpl",
+    "GlobalAlgorithmRegistry",
+    "async_model_average",
+    "bytegrad",
+    "decentralized",
+    "diloco",
+    "gradient_allreduce",
+    "local_sgd",
+    "one_bit_adam",
+    "power_sgd",
+    "q_adam",
+    "zero_one_adam",
+]

@@ -6,10 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pelton.errors import Unsupported
 
 if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
+
+
+@dataclass(frozen=True)
+class OptimizerExchange:
+    """An optimizer that asks for rounds within its step. Threads: a value. Owns: nothing."""
+
+    optimizer: Any  # its attribute `exchange` is what it calls
+    accumulated_of: Callable[[torch.Tensor], torch.Tensor]  # what is communicated then, by parameter
+    needs_gradients: Callable[[], bool]  # whether the next step's must be the ranks' mean
 
 
 @dataclass(frozen=True)
@@ -19,6 +30,10 @@ class RegisteredAlgorithm:
     name: str
     options: dict[str, str] = field(default_factory=dict)
     needs_every_parameter_in_an_optimizer: bool = False
+    # Where it communicates momenta: a parameter's, with how much of it a new gradient leaves.
+    moment_of: Callable[[torch.Tensor], tuple[torch.Tensor, float]] | None = field(default=None, compare=False)
+    # Where it communicates what an optimizer accumulates, when that asks for it.
+    exchange: OptimizerExchange | None = field(default=None, compare=False)
 
 
 class AlgorithmImpl:
@@ -37,6 +52,26 @@ class AlgorithmImpl:
           Unsupported: the class does not say; algorithms whose stages are written in Python are not offered yet.
         """
         raise Unsupported(f"{type(self).__name__} names no algorithm of the runtime (override `registered`)")
+
+    def need_reset(self) -> bool:
+        """Whether `registered` names another algorithm from now on, for algorithms of several phases. Asked before each
+        forward pass in training mode that is not inside `no_sync`, on all ranks alike.
+        """
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers beside the runtime's state, as plain values: its phase, for instance."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from what `state_dict` told.
+
+        Args:
+          state: the dictionary.
+
+        Raises:
+          KeyError: something is missing.
+        """
 
 
 class Algorithm:

@@ -11,13 +11,16 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
-from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
-from pelton.torch_api import _session, env
-from pelton.torch_api._parameters import NamedTensors, SelectedTensors, Snapshot, names_without_optimizer, select
-from pelton.torch_api._state_broadcast import agree, broadcast_state
+from pelton.torch_api import _session
+from pelton.torch_api._parameters import NamedTensors, SelectedTensors, Snapshot, select
+from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.communication import BaguaProcessGroup
+from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, from_dict
+from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
+from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds
+from pelton.torch_api.data_parallel._rounds import Rounds
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class BaguaDistributedDataParallel:
         bagua_module_name: str | None = None,
         gradient_as_bucket_view: bool = True,
         find_unused_parameters: bool = False,
+        *,
+        predecessor: BaguaDistributedDataParallel | None = None,
     ) -> None:
         """Brings all ranks to rank 0's state and installs the hooks. Collective over the group.
 
@@ -55,6 +60,8 @@ class BaguaDistributedDataParallel:
           bagua_module_name: its name in errors; that of rank 0 counts.
           gradient_as_bucket_view: gradients may lie in the buckets.
           find_unused_parameters: accepted and not needed: unused parameters are always found.
+          predecessor: what kept the model together until now; it is detached, and where it did so by the same
+            algorithm on the same group, this one goes on from its state.
 
         Raises:
           InvalidArgument: the model or an argument cannot be served, or differs between ranks; the text names it.
@@ -70,14 +77,16 @@ class BaguaDistributedDataParallel:
         self._flatten = gradient_as_bucket_view
         self._is_synchronized = True
         self._ended: str | None = None
-        self._model: _C.Model | None = None
+        self._rounds: Rounds | None = None
+        self._first_algorithm = self.bagua_algorithm.registered()
         self._known: dict[int, torch.Tensor] = {}
         self._session = _session.current()
-        self._selected = self._register(self.bagua_optimizers)
-        self._removers: list[Callable[[], None]] = [
-            optimizer.register_step_pre_hook(lambda *_: self.finish_round()).remove
-            for optimizer in self.bagua_optimizers
-        ]
+        inherited = self._inherit(predecessor)
+        self._selected = self._register(self.bagua_optimizers, inherited)
+        self._removers: list[Callable[[], None]] = []
+        for optimizer in self.bagua_optimizers:
+            self._removers.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._removers.append(optimizer.register_step_post_hook(self._after_step).remove)
         _register_forward_hooks(module)
         self._session.add_model(self)
 
@@ -88,9 +97,9 @@ class BaguaDistributedDataParallel:
     @property
     def bagua_buckets(self) -> list[Bucket]:
         """The buckets in the order in which they are communicated. Empty after `detach`."""
-        if self._model is None:
+        if self._rounds is None:
             return []
-        return [Bucket(f"bucket {i}", tuple(names)) for i, names in enumerate(self._model.buckets())]
+        return [Bucket(f"bucket {i}", tuple(names)) for i, names in enumerate(self._rounds.buckets())]
 
     @property
     def parameters_to_ignore(self) -> list[str]:
@@ -106,12 +115,16 @@ class BaguaDistributedDataParallel:
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, enabled: bool) -> None:
         self._is_synchronized = enabled
-        if self._model is not None:
-            self._model.set_synchronized(enabled)
+        if self._rounds is not None:
+            self._rounds.set_synchronized(enabled)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes within it only accumulate; the next one after it communicates the sum."""
+        """Backward passes within it only accumulate; the next one after it communicates the sum.
+
+        Where an algorithm communicates weights, forward passes and steps within it are local, and no steps of its
+        schedule.
+        """
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
@@ -121,26 +134,68 @@ class BaguaDistributedDataParallel:
 
     def statistics(self) -> dict[str, float]:
         """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation."""
-        return self._model.statistics() if self._model is not None else {}
+        return self._rounds.statistics() if self._rounds is not None else {}
+
+    def algorithm_state_dict(self) -> dict[str, Any]:
+        """What the algorithm remembers on this rank: residuals, peers' weights, momenta, counts; plain containers and
+        copies of tensors. Each rank has a state of its own.
+
+        Raises:
+          FailedPrecondition: a round is under way, or the process group has ended.
+        """
+        return self._state().to_dict()
+
+    def load_algorithm_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from what `algorithm_state_dict` told on this rank of a group of the same size. Collective.
+
+        Weights and the optimizers' state are not part of it: load them too, after wrapping, since that brings all
+        ranks to rank 0's.
+
+        Args:
+          state_dict: the dictionary.
+
+        Raises:
+          InvalidArgument: it is malformed, or of another rank, algorithm or model; the text says which. Raised on
+            all ranks.
+          FailedPrecondition: the process group has ended.
+        """
+        rounds = self._live_rounds()
+        communicator = self.process_group.get_global_communicator()
+        state: AlgorithmState | None = None
+        complaint: PeltonError | None = None
+        try:
+            state = from_dict(state_dict, self.process_group.ranks, communicator.rank())
+            self._adopt_implementation(state)
+        except PeltonError as error:
+            complaint = error
+        agree(communicator, complaint)
+        assert state is not None
+        agree_on(communicator, "state", state.common())
+        rounds.detach(self._session.timeout_s)
+        self._rounds = None
+        self._install(self._selected, state)
 
     def before_forward(self) -> None:
-        """Checks that every parameter is still registered (ALL-1), and registers anew what has changed.
+        """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
+        tells the algorithm.
 
         Raises:
           FailedPrecondition: the process group has ended.
           PeltonError: what an earlier round failed with; or the ranks disagree on what has changed.
         """
-        if self._model is None:
+        if self._rounds is None:
             if self.module.training:
-                raise FailedPrecondition(
-                    f"{self.bagua_module_name} is not synchronised any more: {self._ended or 'its registration failed'}"
-                )
+                self._live_rounds()
             return
-        self._model.check_round()
-        if not self._snapshot.is_current() or self._model.check_parameters():
+        self._rounds.check()
+        if not self._snapshot.is_current() or self._rounds.changes():
             self._register_again()
-        if self.module.training:
-            self.bagua_train_step_counter += 1
+        if not self.module.training:
+            return
+        self.bagua_train_step_counter += 1
+        if self._is_synchronized and self.bagua_algorithm.need_reset():
+            self._register_again()
+        self._live_rounds().before_forward()
 
     def after_forward(self, output: Any) -> None:
         """Has the backward pass that starts at `output` complete the round when it ends.
@@ -148,42 +203,119 @@ class BaguaDistributedDataParallel:
         Args:
           output: what the model returned: tensors in tuples, lists, dicts or what else is registered as a pytree.
         """
-        if self._model is None:
+        if self._rounds is None:
             return
         leaves = _pytree.tree_leaves(output)
-        self._model.watch_outputs([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn])
+        self._rounds.after_forward([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn])
 
     def finish_round(self) -> None:
-        """Completes a round that a nested backward pass left open, where the loss was not made of the model's outputs.
-        Called before each optimizer step.
+        """Completes the round that is open, if one is: one that a nested backward pass left open, where the loss was
+        not made of the model's outputs, or one of weights. Collective then.
 
         Raises:
           PeltonError: what the round failed with.
         """
-        if self._model is not None:
-            self._model.finish_round()
+        if self._rounds is not None:
+            self._rounds.finish()
 
-    def detach(self, reason: str = "the process group was destroyed") -> None:
+    def stop_averaging(self) -> None:
+        """Ends an averaging beside training when all ranks have asked for it; without one it does nothing.
+
+        Raises:
+          DeadlineExceeded: not all ranks have asked in time.
+        """
+        if isinstance(self._rounds, AveragingRounds):
+            self._rounds.stop()
+
+    def resume_averaging(self) -> None:
+        """Goes on with an averaging that was stopped; without one it does nothing."""
+        if isinstance(self._rounds, AveragingRounds):
+            self._rounds.resume()
+
+    def detach(self, reason: str = "the process group was destroyed", timeout_s: float = 10.0) -> None:
         """Removes every hook; gradients that lie in buckets get memory of their own. Idempotent.
 
         Args:
           reason: what a later training step says it fails with.
+          timeout_s: how long to wait for the other ranks to end an averaging beside training. Units: seconds.
         """
-        model, self._model = self._model, None
-        if model is not None:
+        rounds, self._rounds = self._rounds, None
+        if rounds is not None:
             self._ended = reason
-            model.detach()
+            rounds.detach(timeout_s)
         for remove in self._removers:
             remove()
         self._removers = []
 
-    def _register_again(self) -> None:
-        model, self._model = self._model, None
-        assert model is not None
-        model.detach()
-        self._selected = self._register(())
+    def _before_step(self, *_: object) -> None:
+        if self._rounds is not None:
+            self._rounds.before_step()
 
-    def _register(self, optimizers: Iterable[torch.optim.Optimizer]) -> SelectedTensors:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._rounds is not None:
+            self._rounds.after_step(optimizer)
+
+    def _live_rounds(self) -> Rounds:
+        if self._rounds is None:
+            reason = self._ended or "its registration failed"
+            raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {reason}")
+        return self._rounds
+
+    def _state(self) -> AlgorithmState:
+        rounds = self._live_rounds()
+        rank = self.process_group.get_global_communicator().rank()
+        registered, implementation = self.bagua_algorithm.registered(), self.bagua_algorithm.state_dict()
+        return AlgorithmState(
+            registered, self.process_group.ranks, rank, implementation, rounds.steps, rounds.state()
+        )
+
+    def _inherit(self, predecessor: BaguaDistributedDataParallel | None) -> AlgorithmState | None:
+        """The predecessor's state if this one can go on from it, on all ranks alike."""
+        state: AlgorithmState | None = None
+        if predecessor is not None:
+            with contextlib.suppress(PeltonError):  # what failed has been raised, and leaves no state
+                state = self._state_left_by(predecessor)
+            predecessor.detach("it was wrapped again, which failed", self._session.timeout_s)
+        return state if everyone(self.process_group.get_global_communicator(), state is not None) else None
+
+    def _state_left_by(self, predecessor: BaguaDistributedDataParallel) -> AlgorithmState | None:
+        if predecessor._live_rounds().may_differ:
+            predecessor.finish_round()
+        if predecessor._first_algorithm != self._first_algorithm:
+            return None
+        if type(predecessor.bagua_algorithm) is not type(self.bagua_algorithm):
+            return None
+        state = predecessor._state()
+        self.bagua_algorithm.load_state_dict(state.implementation)
+        described = [(n, t.dtype, t.shape) for n, t in select(self.module).trainable]
+        is_same = described == [(n, t.dtype, t.shape) for n, t in predecessor._selected.trainable]
+        fits = state.fits(self.bagua_algorithm.registered(), self.process_group.ranks)
+        return state if is_same and fits else None
+
+    def _adopt_implementation(self, state: AlgorithmState) -> None:
+        try:
+            self.bagua_algorithm.load_state_dict(state.implementation)
+        except (KeyError, TypeError, ValueError) as error:
+            kind = type(self.bagua_algorithm).__name__
+            raise InvalidArgument(f"state: it is not that of {kind}: {error!r}") from None
+        registered = self.bagua_algorithm.registered()
+        if registered != state.algorithm:
+            raise InvalidArgument(
+                f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is "
+                f"{registered.name} {registered.options}"
+            )
+
+    def _register_again(self) -> None:
+        """Ranks whose parameters may differ come back to rank 0's: the next algorithm's state must begin somewhere."""
+        rounds, self._rounds = self._live_rounds(), None
+        if rounds.may_differ:
+            self._known = {}
+        rounds.detach(self._session.timeout_s)
+        self._selected = self._register(self.bagua_optimizers if rounds.may_differ else ())
+
+    def _register(
+        self, optimizers: Iterable[torch.optim.Optimizer], state: AlgorithmState | None = None
+    ) -> SelectedTensors:
         """Agrees with the other ranks on the model, brings tensors that are new to rank 0's values, and installs
         the hooks.
         """
@@ -201,34 +333,28 @@ class BaguaDistributedDataParallel:
         self.bagua_module_name = broadcast_state(
             communicator, new, list(optimizers), selected.left_out, self.bagua_module_name
         )
-        self._install(selected)
+        self._install(selected, state)
         return selected
 
-    def _install(self, selected: SelectedTensors) -> None:
-        algorithm = self.bagua_algorithm.registered()
-        if algorithm.needs_every_parameter_in_an_optimizer:
-            missing = names_without_optimizer(selected.trainable, self.bagua_optimizers)
-            if missing:
-                raise InvalidArgument(f"{algorithm.name}: no optimizer steps {', '.join(missing)}")
-        self._model = _C.Model(
-            self._session.backend,
+    def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
+        registration = Registration(
+            self._session,
             self.process_group.ranks,
             self.bagua_module_name,
             selected.trainable,
-            algorithm.name,
-            algorithm.options,
-            env.get_default_bucket_size(),
+            self.bagua_optimizers,
+            self.bagua_algorithm.registered(),
             self._flatten,
-            self._session.timeout_s,
         )
-        self._model.set_synchronized(self._is_synchronized)
+        self._rounds = make_rounds(registration, state)
+        self._rounds.set_synchronized(self._is_synchronized)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
 
     def _check_unowned(self, trainable: NamedTensors) -> None:
         """Two wrapped models would communicate a parameter of both twice."""
         for other in self._session.models():
-            if not isinstance(other, BaguaDistributedDataParallel) or other is self or other._model is None:
+            if not isinstance(other, BaguaDistributedDataParallel) or other is self or other._rounds is None:
                 continue
             owned = {id(tensor): name for name, tensor in other._selected.trainable}
             for name, tensor in trainable:

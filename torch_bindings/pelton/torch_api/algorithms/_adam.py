@@ -1,0 +1,181 @@
+"""What optimizers of the Adam family share whose first moments are averaged over the ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class TwoStageAdam(torch.optim.Optimizer):
+    """Adam for `warmup_steps` steps, from gradients that are the same on all ranks; then the second moments stand
+    still, and the first ones are made by the algorithm, in the backward pass, from each rank's own gradients.
+
+    Threads: the trainer's. Owns: its state: step, exp_avg and exp_avg_sq of each parameter, from the beginning.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        warmup_steps: int = 100,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        warmup_steps: steps of the first stage.
+        betas: of the first and the second moment.
+        eps: added to the denominator.
+        weight_decay: see the subclass.
+
+        Raises:
+          ValueError: a value is out of range; the text names it.
+        """
+        check_adam(lr, betas, eps, weight_decay)
+        if warmup_steps <= 0:
+            raise ValueError(f"warmup_steps={warmup_steps!r}: must be above 0")
+        self.warmup_steps = warmup_steps
+        self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
+        self._group_of: dict[torch.Tensor, dict[str, Any]] = {}
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {
+                    "step": 0,
+                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                }
+
+    @property
+    def step_id(self) -> int:
+        """Steps taken, by the parameter that has taken most."""
+        return max((int(state["step"]) for state in self.state.values()), default=0)
+
+    def moment_of(self, parameter: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """A parameter's first moment, and how much of it a new gradient leaves.
+
+        Raises:
+          KeyError: the optimizer does not step the parameter.
+        """
+        groups = self.param_groups
+        if self._groups_seen is not groups or parameter not in self._group_of:
+            self._groups_seen = groups
+            self._group_of = {member: group for group in groups for member in group["params"]}
+        return self.state[parameter]["exp_avg"], self._group_of[parameter]["betas"][0]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step.
+
+        Args:
+          closure: computes the loss again, if given.
+
+        Returns:
+          What the closure returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, parameter.grad, group, self.state[parameter])
+        return loss
+
+    def _step(
+        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        raise NotImplementedError
+
+    def _update_moments(self, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """Adam's, as torch.optim.Adam computes them."""
+        beta1, beta2 = group["betas"]
+        state["exp_avg"].lerp_(gradient, 1 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+
+    def _apply(self, parameter: torch.Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """One step: x -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)."""
+        beta1, beta2 = group["betas"]
+        step = state["step"]
+        denominator = (state["exp_avg_sq"].sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
+        parameter.addcdiv_(state["exp_avg"], denominator, value=-group["lr"] / (1 - beta1**step))
+
+
+def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    """What all of them ask of their options.
+
+    Raises:
+      ValueError: a value is out of range; the text names it.
+    """
+    for name, value in {"lr": lr, "eps": eps, "weight_decay": weight_decay}.items():
+        if not value >= 0.0:
+            raise ValueError(f"{name}={value!r}: must be 0 or more")
+    if not (0.0 <= betas[0] < 1.0 and 0.0 <= betas[1] < 1.0):
+        raise ValueError(f"betas={betas!r}: both must be in [0, 1)")
+
+
+class MomentumImpl(AlgorithmImpl):
+    """Gradient allreduce while the optimizer warms up, then an algorithm of the runtime over its first moments.
+
+    Threads: the trainer's. Owns: its options and its phase.
+    """
+
+    runtime_name = ""  # of the second phase's algorithm
+
+    def __init__(self, process_group: BaguaProcessGroup, optimizer: TwoStageAdam, options: dict[str, str]) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        optimizer: the one that steps the model.
+        options: of the second phase's algorithm.
+        """
+        super().__init__(process_group)
+        self.optimizer = optimizer
+        self.options = options
+        self._is_warm = self.optimizer_step_id >= optimizer.warmup_steps
+
+    @property
+    def optimizer_step_id(self) -> int:
+        """Steps that the optimizer has taken."""
+        return self.optimizer.step_id
+
+    @property
+    def warmup_steps(self) -> int:
+        """The optimizer's."""
+        return self.optimizer.warmup_steps
+
+    def need_reset(self) -> bool:
+        """True before the forward pass that follows the warm-up's last step."""
+        was_warm, self._is_warm = self._is_warm, self.optimizer_step_id >= self.warmup_steps
+        return self._is_warm != was_warm
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `gradient_allreduce`, then that of the second phase."""
+        if not self._is_warm:
+            return RegisteredAlgorithm(
+                "gradient_allreduce", {"average": "true"}, needs_every_parameter_in_an_optimizer=True
+            )
+        return RegisteredAlgorithm(
+            self.runtime_name,
+            self.options,
+            needs_every_parameter_in_an_optimizer=True,
+            moment_of=self.optimizer.moment_of,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its phase."""
+        return {"is_warm": self._is_warm}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on in the phase that `state_dict` told."""
+        self._is_warm = bool(state["is_warm"])

@@ -1,0 +1,96 @@
+"""Local SGD: every rank steps by itself, and now and then all take the mean of their weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms._options import to_text
+from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry, RegisteredAlgorithm
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class LocalSGDAlgorithmImpl(AlgorithmImpl):
+    """Local SGD at work on a group. Threads: the trainer's. Owns: its options and its phase."""
+
+    def __init__(self, process_group: BaguaProcessGroup, interval: int = 8, warmup_steps: int = 0) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        interval: see `LocalSGDAlgorithm`.
+        warmup_steps: see `PostLocalSGDAlgorithm`.
+        """
+        super().__init__(process_group)
+        self.interval = interval
+        self.warmup_steps = warmup_steps
+        self._forward_passes = 0
+
+    def need_reset(self) -> bool:
+        """True before the first forward pass after the warm-up."""
+        self._forward_passes += 1
+        return self.warmup_steps > 0 and self._forward_passes == self.warmup_steps + 1
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `gradient_allreduce` in the warm-up, then its `local_sgd`."""
+        if self._forward_passes <= self.warmup_steps and self.warmup_steps > 0:
+            return RegisteredAlgorithm("gradient_allreduce", {"average": "true"})
+        return RegisteredAlgorithm(
+            "local_sgd", to_text(interval=self.interval), needs_every_parameter_in_an_optimizer=True
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the warm-up is."""
+        return {"forward_passes": self._forward_passes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from where `state_dict` was."""
+        self._forward_passes = int(state["forward_passes"])
+
+
+class LocalSGDAlgorithm(Algorithm):
+    """After each `interval`-th optimizer step, those inside `no_sync` not counted, weights become the mean of all
+    ranks'. Every parameter must be in an optimizer; its state stays each rank's own.
+
+    Shape: weights keep theirs. Threads: a value. Owns: its options.
+    Source: Stich, arXiv 1805.09767.
+    """
+
+    def __init__(self, interval: int = 8) -> None:
+        """Args:
+        interval: Units: steps.
+        """
+        self.interval = interval
+
+    def reify(self, process_group: BaguaProcessGroup) -> LocalSGDAlgorithmImpl:
+        """Puts it to work on a group."""
+        return LocalSGDAlgorithmImpl(process_group, self.interval)
+
+
+class PostLocalSGDAlgorithm(Algorithm):
+    """Gradient allreduce for a while, then local SGD.
+
+    Shape: as `LocalSGDAlgorithm`. Threads: a value. Owns: its options.
+    Source: Lin et al., arXiv 1808.07217.
+    """
+
+    def __init__(self, warmup_steps: int = 100, interval: int = 8) -> None:
+        """Args:
+        warmup_steps: forward passes in training mode, outside `no_sync`, with gradient allreduce. Units: steps.
+        interval: between means of weights after that. Units: steps.
+
+        Raises:
+          InvalidArgument: there is no warm-up.
+        """
+        if warmup_steps < 1:
+            raise InvalidArgument(f"warmup_steps={warmup_steps}: must be above 0; without any: LocalSGDAlgorithm")
+        self.warmup_steps = warmup_steps
+        self.interval = interval
+
+    def reify(self, process_group: BaguaProcessGroup) -> LocalSGDAlgorithmImpl:
+        """Puts it to work on a group."""
+        return LocalSGDAlgorithmImpl(process_group, self.interval, self.warmup_steps)
+
+
+GlobalAlgorithmRegistry.register("local_sgd", LocalSGDAlgorithm, "local steps; now and then the mean of all weights")
+GlobalAlgorithmRegistry.register("post_local_sgd", PostLocalSGDAlgorithm, "gradient_allreduce, later local_sgd")

@@ -1,0 +1,108 @@
+"""1-bit Adam: Adam whose second moments stand still after a warm-up, while the first ones travel as signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam
+from pelton.torch_api.algorithms._options import compression, to_text
+from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class OneBitAdamOptimizer(TwoStageAdam):
+    """1-bit Adam's optimizer. With t the number of the step, from 1, T = warmup_steps, m and v the moments:
+
+    t <= T: m and v are Adam's, of the ranks' mean gradient.
+    t > T: v stands still; m = the ranks' mean of beta1 m + (1 - beta1) g, as signs with error feedback.
+    Each step: x -= lr * (weight_decay x + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^min(t, T))) + eps)).
+
+    Where v is zero, no rank had a gradient in the warm-up, and m is nothing but the signs' noise: x does not move.
+    Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        warmup_steps: int = 100,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        warmup_steps: steps before the second moments stand still.
+        betas: of the first and the second moment.
+        eps: added to the denominator.
+        weight_decay: decoupled, as AdamW's.
+
+        Raises:
+          ValueError: a value is out of range; the text names it.
+        """
+        super().__init__(params, lr, warmup_steps, betas, eps, weight_decay)
+
+    def _step(
+        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        state["step"] += 1
+        if state["step"] <= self.warmup_steps:
+            self._update_moments(gradient, group, state)
+        beta1, beta2 = group["betas"]
+        lr, second = group["lr"], state["exp_avg_sq"]
+        if group["weight_decay"] != 0:
+            parameter.mul_(1 - lr * group["weight_decay"])
+        correction = math.sqrt(1 - beta2 ** min(state["step"], self.warmup_steps))
+        denominator = (second.sqrt() / correction).add_(group["eps"])
+        denominator.masked_fill_(second == 0, math.inf)
+        parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / (1 - beta1 ** state["step"]))
+
+
+class OneBitAdamAlgorithmImpl(MomentumImpl):
+    """1-bit Adam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
+
+    runtime_name = "one_bit_adam"
+
+
+class OneBitAdamAlgorithm(Algorithm):
+    """Gradient allreduce until the optimizer's warm-up ends, then the mean of all ranks' first moments as signs, with
+    error feedback. Shape: moments keep theirs. Threads: a value. Owns: its options; refers to the optimizer.
+    """
+
+    def __init__(
+        self,
+        one_bit_adam_optimizer: OneBitAdamOptimizer,
+        hierarchical: bool = True,
+        codec: str | None = None,
+        codec_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Args:
+        one_bit_adam_optimizer: the one that steps the model.
+        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
+        codec: how messages are encoded; None for `one_bit`.
+        codec_options: the codec's.
+
+        Raises:
+          InvalidArgument: not a OneBitAdamOptimizer.
+        """
+        if not isinstance(one_bit_adam_optimizer, OneBitAdamOptimizer):
+            raise InvalidArgument(
+                f"one_bit_adam_optimizer: must be a OneBitAdamOptimizer, is {one_bit_adam_optimizer!r}"
+            )
+        self.optimizer = one_bit_adam_optimizer
+        self.options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
+
+    def reify(self, process_group: BaguaProcessGroup) -> OneBitAdamAlgorithmImpl:
+        """Puts it to work on a group."""
+        return OneBitAdamAlgorithmImpl(process_group, self.optimizer, self.options)
+
+
+GlobalAlgorithmRegistry.register("one_bit_adam", OneBitAdamAlgorithm, "Adam; after a warm-up its momenta as signs")

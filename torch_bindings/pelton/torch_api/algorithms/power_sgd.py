@@ -1,0 +1,64 @@
+"""PowerSGD: gradients of matrices are exchanged as products of two thin ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pelton.torch_api.algorithms._options import to_text
+from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry, RegisteredAlgorithm
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class PowerSGDAlgorithmImpl(AlgorithmImpl):
+    """PowerSGD at work on a group. Threads: the trainer's. Owns: its options."""
+
+    def __init__(
+        self,
+        process_group: BaguaProcessGroup,
+        rank: int = 1,
+        min_compression: float | None = None,
+        start_round: int | None = None,
+    ) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        rank: see `PowerSGDAlgorithm`, as the others.
+        min_compression: see there.
+        start_round: see there.
+        """
+        super().__init__(process_group)
+        self._options = to_text(rank=rank, min_compression=min_compression, start_round=start_round)
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `power_sgd`."""
+        return RegisteredAlgorithm("power_sgd", self._options)
+
+
+class PowerSGDAlgorithm(Algorithm):
+    """Gradient allreduce in which a parameter of two dimensions and more is the matrix [shape[0], rest], exchanged as
+    two factors of `rank` columns; what they lack is added to the next gradient. Others are exchanged as they are.
+
+    Shape: gradients keep theirs. Threads: a value. Owns: its options.
+    Source: Vogels et al., arXiv 1905.13727, algorithm 1.
+    """
+
+    def __init__(
+        self, rank: int = 1, min_compression: float | None = None, start_round: int | None = None
+    ) -> None:
+        """Args:
+        rank: columns of the factors.
+        min_compression: a matrix is compressed where that makes it smaller by this factor; None for the runtime's
+          default, 2.
+        start_round: the rounds before it are exchanged in full precision; None for the first.
+        """
+        self.rank = rank
+        self.min_compression = min_compression
+        self.start_round = start_round
+
+    def reify(self, process_group: BaguaProcessGroup) -> PowerSGDAlgorithmImpl:
+        """Puts it to work on a group."""
+        return PowerSGDAlgorithmImpl(process_group, self.rank, self.min_compression, self.start_round)
+
+
+GlobalAlgorithmRegistry.register("power_sgd", PowerSGDAlgorithm, "mean of all ranks' gradients, of low rank")

@@ -1,0 +1,121 @@
+"""QAdam: Adam whose second moments stand still after a warm-up, while the first ones travel in encoded messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam
+from pelton.torch_api.algorithms._options import compression, to_text
+from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class QAdamOptimizer(TwoStageAdam):
+    """QAdam's optimizer. With t the number of the step, from 1, m and v the moments, g the gradient:
+
+    t < warmup_steps: m and v are Adam's, of the ranks' mean gradient plus `weight_decay` times the weights.
+    t = warmup_steps: m and v are used as they are.
+    t > warmup_steps: v stands still; m = the ranks' mean of beta1 m + (1 - beta1) g, without weight decay.
+    Each step: x -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps).
+
+    Threads: the trainer's. Owns: its state. Source: Bagua; 1-bit Adam, arXiv 2102.02888, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        warmup_steps: int = 100,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        warmup_steps: the step at which the moments cease to be Adam's.
+        betas: of the first and the second moment.
+        eps: added to the denominator.
+        weight_decay: times the weights, added to the gradient; in the warm-up only.
+
+        Raises:
+          ValueError: a value is out of range; the text names it.
+        """
+        super().__init__(params, lr, warmup_steps, betas, eps, weight_decay)
+
+    def _step(
+        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        state["step"] += 1
+        if state["step"] < self.warmup_steps:
+            if group["weight_decay"] != 0:
+                gradient = gradient.add(parameter, alpha=group["weight_decay"])
+            self._update_moments(gradient, group, state)
+        self._apply(parameter, group, state)
+
+
+class QAdamAlgorithmImpl(MomentumImpl):
+    """QAdam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
+
+    runtime_name = "qadam"
+
+    def __init__(
+        self,
+        process_group: BaguaProcessGroup,
+        q_adam_optimizer: QAdamOptimizer,
+        hierarchical: bool = True,
+        codec: str | None = None,
+        codec_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        q_adam_optimizer: see `QAdamAlgorithm`, as the others.
+        hierarchical: see there.
+        codec: see there.
+        codec_options: see there.
+        """
+        options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
+        super().__init__(process_group, q_adam_optimizer, options)
+        self.hierarchical = hierarchical
+
+
+class QAdamAlgorithm(Algorithm):
+    """Gradient allreduce until the optimizer's warm-up ends, then the mean of all ranks' first moments in encoded
+    messages. Shape: moments keep theirs. Threads: a value. Owns: its options; refers to the optimizer.
+    """
+
+    def __init__(
+        self,
+        q_adam_optimizer: QAdamOptimizer,
+        hierarchical: bool = True,
+        codec: str | None = None,
+        codec_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Args:
+        q_adam_optimizer: the one that steps the model.
+        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
+        codec: how messages are encoded; None for `min_max_uint8`, Bagua's.
+        codec_options: the codec's.
+
+        Raises:
+          InvalidArgument: not a QAdamOptimizer.
+        """
+        if not isinstance(q_adam_optimizer, QAdamOptimizer):
+            raise InvalidArgument(f"q_adam_optimizer: must be a QAdamOptimizer, is {q_adam_optimizer!r}")
+        self.optimizer = q_adam_optimizer
+        self.hierarchical = hierarchical
+        self.codec = codec
+        self.codec_options = codec_options
+
+    def reify(self, process_group: BaguaProcessGroup) -> QAdamAlgorithmImpl:
+        """Puts it to work on a group."""
+        return QAdamAlgorithmImpl(process_group, self.optimizer, self.hierarchical, self.codec, self.codec_options)
+
+
+GlobalAlgorithmRegistry.register("qadam", QAdamAlgorithm, "Adam; after a warm-up its momenta in 8-bit messages")

@@ -1,0 +1,257 @@
+"""0/1 Adam: Adam that exchanges second moments ever more rarely, and first ones as signs, also ever more rarely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms._adam import check_adam
+from pelton.torch_api.algorithms._options import compression, to_text
+from pelton.torch_api.algorithms.base import (
+    Algorithm,
+    AlgorithmImpl,
+    GlobalAlgorithmRegistry,
+    OptimizerExchange,
+    RegisteredAlgorithm,
+)
+
+if TYPE_CHECKING:
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+
+class ZeroOneAdamOptimizer(torch.optim.Optimizer):
+    """0/1 Adam's optimizer. With t the number of the step, from 1, and c = lr / (1 - beta1^t):
+
+    t in T_v: gradients are the ranks' mean; v = beta2 v + (1 - beta2) g^2, before it is used.
+    Each step: m = beta1 m + (1 - beta1) g;  u += c m;  s += c;  x -= c m / d, with d = sqrt(v / (1 - beta2^k)) + eps
+    after k updates of v.
+    t in T_u: u becomes the ranks' mean, as signs with error feedback; then with y the x after the last such step
+    x = y - u / d;  m = u / s;  u = s = 0.
+
+    T_v: 1, and then 2^floor(j / variance_updates) steps from the j-th to the next, up to F = variance_freeze_step.
+    T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
+    Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
+    Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1 and section 6; Adam's corrections of
+    the moments' bias are added.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        variance_updates: int = 16,
+        variance_freeze_step: int = 100000,
+        doubling_steps: int = 32678,
+        max_local_steps: int = 16,
+    ) -> None:
+        """Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        betas: of the first and the second moment.
+        eps: added to the denominator.
+        weight_decay: decoupled, as AdamW's.
+        variance_updates: updates of the second moments before the steps between them double.
+        variance_freeze_step: the last step that may update them. Units: steps.
+        doubling_steps: after these the steps between exchanges double, and again. Units: steps.
+        max_local_steps: most steps from one exchange to the next.
+
+        Raises:
+          ValueError: a value is out of range; the text names it.
+        """
+        check_adam(lr, betas, eps, weight_decay)
+        counts = {
+            "variance_updates": variance_updates,
+            "variance_freeze_step": variance_freeze_step,
+            "doubling_steps": doubling_steps,
+            "max_local_steps": max_local_steps,
+        }
+        for name, value in counts.items():
+            if value < 1:
+                raise ValueError(f"{name}={value!r}: must be above 0")
+        self._counts = counts
+        # Set while the model is wrapped: makes every parameter's `accumulated` the ranks' mean.
+        self.exchange: Callable[[], None] | None = None
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {
+                    "step": 0,
+                    "variance_updates": 0,
+                    "total": 0.0,  # s
+                    "decay": 1.0,  # of the weights since the last exchange
+                    **{
+                        name: torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                        for name in ("exp_avg", "exp_avg_sq", "accumulated")
+                    },
+                }
+
+    @property
+    def step_id(self) -> int:
+        """Steps taken."""
+        return max((int(state["step"]) for state in self.state.values()), default=0)
+
+    def updates_variance(self, step: int) -> bool:
+        """Whether the step is in T_v: its gradients must be the ranks' mean."""
+        if step > self._counts["variance_freeze_step"]:
+            return False
+        position, updates = 1, 0
+        while position < step:
+            position += 2 ** (updates // self._counts["variance_updates"])
+            updates += 1
+        return position == step
+
+    def exchanges(self, step: int) -> bool:
+        """Whether the step is in T_u."""
+        local = step - self._counts["variance_freeze_step"]
+        if local <= 0:
+            return True
+        interval = 1 << min(local // self._counts["doubling_steps"], 30)
+        return step % min(interval, self._counts["max_local_steps"]) == 0
+
+    def accumulated_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A parameter's u."""
+        accumulated: torch.Tensor = self.state[parameter]["accumulated"]
+        return accumulated
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step.
+
+        Args:
+          closure: computes the loss again, if given.
+
+        Returns:
+          What the closure returned.
+
+        Raises:
+          PeltonError: what the exchange failed with.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        step = self.step_id + 1
+        exchanges, updates_variance = self.exchanges(step), self.updates_variance(step)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._accumulate(parameter, group, step, updates_variance)
+                if not exchanges:
+                    self._step_alone(parameter, group)
+        if exchanges:
+            if self.exchange is not None:
+                self.exchange()
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self._step_together(parameter, group)
+        return loss
+
+    def _accumulate(self, parameter: torch.Tensor, group: dict[str, Any], step: int, updates_variance: bool) -> None:
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        if updates_variance:
+            state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            state["variance_updates"] += 1
+        state["step"] = step
+        state["exp_avg"].lerp_(gradient, 1 - beta1)
+        state["rate"] = group["lr"] / (1 - beta1**step)
+        state["accumulated"].add_(state["exp_avg"], alpha=state["rate"])
+        state["total"] += state["rate"]
+        state["decay"] *= 1 - group["lr"] * group["weight_decay"]
+
+    def _step_alone(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if "anchor" not in state:
+            state["anchor"] = parameter.detach().clone()
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.addcdiv_(state["exp_avg"], self._denominator(state, group), value=-state["rate"])
+
+    def _step_together(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        """From the weights that all ranks have in common, so that they have the next ones in common bit by bit."""
+        state = self.state[parameter]
+        if "anchor" in state:
+            parameter.copy_(state.pop("anchor"))
+        parameter.mul_(state["decay"])
+        parameter.addcdiv_(state["accumulated"], self._denominator(state, group), value=-1)
+        if state["total"] > 0:
+            torch.div(state["accumulated"], state["total"], out=state["exp_avg"])
+        state["accumulated"].zero_()
+        state["total"], state["decay"] = 0.0, 1.0
+
+    def _denominator(self, state: dict[str, Any], group: dict[str, Any]) -> torch.Tensor:
+        second: torch.Tensor = state["exp_avg_sq"]
+        correction = math.sqrt(1 - group["betas"][1] ** state["variance_updates"])
+        return (second.sqrt() / correction).add_(group["eps"]).masked_fill_(second == 0, math.inf)
+
+
+class ZeroOneAdamAlgorithmImpl(AlgorithmImpl):
+    """0/1 Adam at work on a group. Threads: the trainer's. Owns: its options."""
+
+    def __init__(
+        self, process_group: BaguaProcessGroup, optimizer: ZeroOneAdamOptimizer, options: dict[str, str]
+    ) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        optimizer: the one that steps the model.
+        options: of the runtime's `one_bit_adam`.
+        """
+        super().__init__(process_group)
+        self.optimizer = optimizer
+        self.options = options
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `one_bit_adam` over what the optimizer accumulates, and `gradient_allreduce` where its second
+        moments are updated.
+        """
+        return RegisteredAlgorithm(
+            "one_bit_adam",
+            self.options,
+            needs_every_parameter_in_an_optimizer=True,
+            exchange=OptimizerExchange(self.optimizer, self.optimizer.accumulated_of, self._needs_gradients),
+        )
+
+    def _needs_gradients(self) -> bool:
+        return self.optimizer.updates_variance(self.optimizer.step_id + 1)
+
+
+class ZeroOneAdamAlgorithm(Algorithm):
+    """Ranks exchange when the optimizer says: gradients in full precision in the steps that update its second moments,
+    what it has accumulated as signs in those that bring the ranks together. Shape: of the parameters.
+    Threads: a value. Owns: its options; refers to the optimizer.
+    """
+
+    def __init__(
+        self,
+        zero_one_adam_optimizer: ZeroOneAdamOptimizer,
+        hierarchical: bool = True,
+        codec: str | None = None,
+        codec_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Args:
+        zero_one_adam_optimizer: the one that steps the model.
+        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
+        codec: how messages are encoded; None for `one_bit`.
+        codec_options: the codec's.
+
+        Raises:
+          InvalidArgument: not a ZeroOneAdamOptimizer.
+        """
+        if not isinstance(zero_one_adam_optimizer, ZeroOneAdamOptimizer):
+            raise InvalidArgument(
+                f"zero_one_adam_optimizer: must be a ZeroOneAdamOptimizer, is {zero_one_adam_optimizer!r}"
+            )
+        self.optimizer = zero_one_adam_optimizer
+        self.options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
+
+    def reify(self, process_group: BaguaProcessGroup) -> ZeroOneAdamAlgorithmImpl:
+        """Puts it to work on a group."""
+        return ZeroOneAdamAlgorithmImpl(process_group, self.optimizer, self.options)
+
+
+GlobalAlgorithmRegistry.register("zero_one_adam", ZeroOneAdamAlgorithm, "Adam; signs of momenta in ever fewer rounds")

@@ -1,0 +1,135 @@
+"""Chooses the kind of rounds that an algorithm asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pelton import _C
+from pelton.errors import InvalidArgument
+from pelton.torch_api import env
+from pelton.torch_api._parameters import NamedTensors, names_without_optimizer
+from pelton.torch_api._session import Session
+from pelton.torch_api.algorithms.base import OptimizerExchange, RegisteredAlgorithm
+from pelton.torch_api.data_parallel._algorithm_state import NOTHING, AlgorithmState
+from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
+from pelton.torch_api.data_parallel._gradient_rounds import GradientRounds
+from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
+from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds, InForwardRounds, Schedule
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What rounds are made of. Threads: a value. Owns: references."""
+
+    session: Session
+    ranks: list[int]
+    name: str
+    trainable: NamedTensors
+    optimizers: Sequence[torch.optim.Optimizer]
+    algorithm: RegisteredAlgorithm
+    flatten: bool
+
+
+def make_rounds(registration: Registration, state: AlgorithmState | None = None) -> Rounds:
+    """Registers a model with the runtime. Collective over the ranks.
+
+    Args:
+      registration: the model and its algorithm.
+      state: what the same algorithm remembered of the same tensors; None: it begins anew.
+
+    Raises:
+      InvalidArgument: the algorithm's options, or a parameter that it needs an optimizer for; or the ranks differ.
+    """
+    algorithm, runtime = registration.algorithm, state.runtime if state else NOTHING
+    schedule = Schedule(*_C.schedule(algorithm.name, algorithm.options))
+    if algorithm.needs_every_parameter_in_an_optimizer or schedule.subject == "weights_after_step":
+        missing = names_without_optimizer(registration.trainable, registration.optimizers)
+        if missing:
+            raise InvalidArgument(f"{algorithm.name}: no optimizer steps {', '.join(missing)}")
+    if algorithm.exchange is not None:
+        return _optimizer_rounds(registration, algorithm.exchange, runtime)
+    if schedule.subject in ("gradients", "momenta"):
+        return _gradient_rounds(registration, runtime)
+    steps = state.steps if state else 0
+    if schedule.subject == "weights_anytime":
+        return _averaging_rounds(registration)
+    model = _weight_model(registration, registration.trainable, runtime)
+    if schedule.subject == "weights_in_forward":
+        return InForwardRounds(model, schedule, steps)
+    return AfterStepRounds(model, schedule, steps, registration.optimizers)
+
+
+def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientRounds:
+    algorithm, trainable = registration.algorithm, registration.trainable
+    moment_of = algorithm.moment_of
+
+    def moments() -> list[tuple[torch.Tensor, float]]:
+        return [moment_of(parameter) for _, parameter in trainable] if moment_of is not None else []
+
+    model = _model(registration, algorithm, moments(), runtime)
+    return GradientRounds(model, moments if moment_of is not None else None)
+
+
+def _optimizer_rounds(
+    registration: Registration, exchange: OptimizerExchange, runtime: _C.State
+) -> OptimizerRounds:
+    accumulated = [(name, exchange.accumulated_of(parameter)) for name, parameter in registration.trainable]
+    return OptimizerRounds(
+        _model(registration, RegisteredAlgorithm("gradient_allreduce"), [], NOTHING),
+        _weight_model(registration, accumulated, runtime),
+        exchange,
+    )
+
+
+def _averaging_rounds(registration: Registration) -> AveragingRounds:
+    timeout_s = registration.session.timeout_s
+    model = _C.AveragingModel(
+        registration.session.backend,
+        registration.ranks,
+        registration.name,
+        registration.trainable,
+        registration.algorithm.name,
+        registration.algorithm.options,
+        env.get_default_bucket_size(),
+        timeout_s,
+    )
+    return AveragingRounds(model, registration.optimizers, timeout_s)
+
+
+def _model(
+    registration: Registration,
+    algorithm: RegisteredAlgorithm,
+    moments: list[tuple[torch.Tensor, float]],
+    runtime: _C.State,
+) -> _C.Model:
+    return _C.Model(
+        registration.session.backend,
+        registration.ranks,
+        registration.name,
+        registration.trainable,
+        algorithm.name,
+        algorithm.options,
+        env.get_default_bucket_size(),
+        registration.flatten,
+        registration.session.timeout_s,
+        moments,
+        runtime,
+    )
+
+
+def _weight_model(registration: Registration, tensors: NamedTensors, runtime: _C.State) -> _C.WeightModel:
+    return _C.WeightModel(
+        registration.session.backend,
+        registration.ranks,
+        registration.name,
+        tensors,
+        registration.algorithm.name,
+        registration.algorithm.options,
+        env.get_default_bucket_size(),
+        registration.session.timeout_s,
+        runtime,
+    )

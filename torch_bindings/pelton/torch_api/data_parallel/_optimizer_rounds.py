@@ -1,0 +1,87 @@
+"""Rounds that an optimizer asks for within its step, of tensors that it has accumulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pelton import _C
+from pelton.torch_api.algorithms.base import OptimizerExchange
+
+
+class OptimizerRounds:
+    """Beside them gradients are averaged for the steps that need it. Threads: the trainer's. Owns: the runtime's
+    models, and the optimizer's attribute `exchange`.
+    """
+
+    may_differ = True
+    steps = 0
+
+    def __init__(self, gradients: _C.Model, accumulated: _C.WeightModel, exchange: OptimizerExchange) -> None:
+        """Args:
+        gradients: the runtime's model of the gradients.
+        accumulated: its model of what the optimizer accumulates.
+        exchange: the optimizer's side.
+        """
+        self._gradients = gradients
+        self._accumulated = accumulated
+        self._exchange = exchange
+        self._is_synchronized = True
+        exchange.optimizer.exchange = self._run
+
+    def _run(self) -> None:
+        self._accumulated.begin()
+        self._accumulated.finish()
+
+    def check(self) -> None:
+        """See `Rounds`."""
+        self._gradients.check_round()
+        self._accumulated.check_round()
+
+    def changes(self) -> list[str]:
+        """See `Rounds`."""
+        return self._gradients.check_parameters() + self._accumulated.check_parameters()
+
+    def set_synchronized(self, enabled: bool) -> None:
+        """See `Rounds`."""
+        self._is_synchronized = enabled
+        self._gradients.set_synchronized(enabled and self._exchange.needs_gradients())
+
+    def before_forward(self) -> None:
+        """See `Rounds`."""
+        self.set_synchronized(self._is_synchronized)
+
+    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """See `Rounds`."""
+        self._gradients.watch_outputs(outputs)
+
+    def before_step(self) -> None:
+        """See `Rounds`."""
+        self._gradients.finish_round()
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Rounds`."""
+
+    def finish(self) -> None:
+        """See `Rounds`."""
+        self._gradients.finish_round()
+
+    def buckets(self) -> list[list[str]]:
+        """See `Rounds`."""
+        return self._accumulated.buckets()
+
+    def statistics(self) -> dict[str, float]:
+        """Of both models together."""
+        accumulated = self._accumulated.statistics()
+        return {name: count + accumulated[name] for name, count in self._gradients.statistics().items()}
+
+    def state(self) -> _C.State:
+        """See `Rounds`; the gradients' exchange keeps nothing."""
+        return self._accumulated.state()
+
+    def detach(self, timeout_s: float = 0.0) -> None:
+        """See `Rounds`."""
+        self._exchange.optimizer.exchange = None
+        self._gradients.detach()
+        self._accumulated.detach()
