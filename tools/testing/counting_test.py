@@ -52,6 +52,12 @@ class CountingTest(unittest.TestCase):
         count_tests(iter([configured("//a:t")]), self.result)
         self.assertEqual(self.result.failures, ["//a:t: NOT_BUILT"])
 
+    def test_a_test_that_its_tag_leaves_out_is_not_missed(self) -> None:
+        left_out = configured("//a:t")
+        left_out["configured"]["tag"] = ["noasan"]
+        count_tests(iter([left_out, configured("//a:u")]), self.result, without="noasan")
+        self.assertEqual(self.result.failures, ["//a:u: NOT_BUILT"])
+
     def test_a_test_that_ran_out_of_time_fails_though_its_cases_passed(self) -> None:
         self.junit.write_text('<testsuite><testcase name="Works"/></testsuite>')
         count_tests(iter([configured("//a:t"), tested("//a:t", "TIMEOUT", self.junit)]), self.result)

@@ -69,8 +69,8 @@ LANES: dict[str, Lane] = {
     "lint": _lint(),
     "gcc": BazelLane("gcc", ("//...",), own_output_base=False),
     "python": python_tests,
-    "clang": BazelLane("clang", NATIVE, ("--config=clang_asan", "--test_tag_filters=-noasan")),
-    "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only", "--test_tag_filters=-notsan")),
+    "clang": BazelLane("clang", NATIVE, ("--config=clang_asan",), without="noasan"),
+    "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only"), without="notsan"),
     "outside": _outside(),
     "demo": CommandLane("demo", (("tools/demo",),)),
 }
