@@ -50,7 +50,15 @@ MinMax WidenedOnTarget(MinMax range, const float* elements, size_t count) {
   const auto least = hn::Min(hn::Min(min[0], min[1]), hn::Min(min[2], min[3]));
   const auto largest = hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
   if (!codec::IsNan(range.min)) {
-    range = {hn::GetLane(hn::MinOfLanes(d, least)), hn::GetLane(hn::MaxOfLanes(d, largest))};
+    // Lane by lane: Highway's emulated MinOfLanes knows no infinity.
+    HWY_ALIGN float mins[hn::MaxLanes(d)];
+    HWY_ALIGN float maxs[hn::MaxLanes(d)];
+    hn::Store(least, d, mins);
+    hn::Store(largest, d, maxs);
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      range.min = HWY_MIN(range.min, mins[lane]);
+      range.max = HWY_MAX(range.max, maxs[lane]);
+    }
   }
   for (; i < count; ++i) range = codec::Widened(range, elements[i]);
   return range;

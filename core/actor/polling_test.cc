@@ -260,8 +260,8 @@ TEST(PollingTest, VirtualTimeJumpsToTheNextEventOnlyWhenNoPollMoves) {
 }
 
 TEST(PollingTest, ASimulationWhosePollsCannotMoveIsIdle) {
-  SimExecutor executor(1);
   std::atomic<int> arrived{0};
+  SimExecutor executor(1);
   const auto channel = Spawn<Channel>(executor, {}, &arrived);
   auto answer = channel.Ask(Launch{1, {}}, absl::InfiniteFuture());
   executor.RunUntilIdle();
