@@ -65,7 +65,7 @@ class TieredRunner final : public OperationRunner {
   // That of the oldest operation in flight, else the one with all ranks.
   Communicator& Busy() const;
 
-  std::vector<Communicator*> tiers_;  // the one with all ranks first
+  std::vector<Communicator*> tiers_;                               // the one with all ranks first
   std::array<Launched, limits::kMaxOperationsInFlight> launched_;  // by ticket, as a ring
   uint64_t last_ticket_ = 0;
 };

@@ -31,9 +31,9 @@ absl::Status CheckStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   for (size_t i = 1; i < stages.size(); ++i) {
     const bool is_applied = stages[i - 1]->kind() == StageKind::kApply;
     if (is_applied && stages[i]->kind() != StageKind::kApply) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("stage '", stages[i]->name(), "' (", NameOf(stages[i]->kind()),
-                       ") comes after '", stages[i - 1]->name(), "' (apply)"));
+      return absl::InvalidArgumentError(absl::StrCat("stage '", stages[i]->name(), "' (",
+                                                     NameOf(stages[i]->kind()), ") comes after '",
+                                                     stages[i - 1]->name(), "' (apply)"));
     }
   }
   return absl::OkStatus();

@@ -19,14 +19,14 @@ namespace pelton {
 enum class ApplyPoint : uint8_t { kNow, kPostBackward, kPostStep, kPreForward };
 absl::string_view NameOf(ApplyPoint point);
 
-// The parts of a pipeline, to be checked by Pipeline::Build. The apply stages come last: they run at
-// the apply point, once every bucket of the round is complete there (COMMIT-1), the others in the
-// channel, from when the bucket's last tensor is marked ready.
+// The parts of a pipeline, to be checked by Pipeline::Build. The apply stages come last: they run
+// at the apply point, once every bucket of the round is complete there (COMMIT-1), the others in
+// the channel, from when the bucket's last tensor is marked ready.
 struct PipelineSpec {
   std::vector<std::unique_ptr<Stage>> stages;
   ApplyPoint apply_point = ApplyPoint::kPostBackward;
-  // Runs in the rounds 1 + phase, 1 + phase + period and so on; in the others the bucket is complete
-  // at once and holds what this rank put there.
+  // Runs in the rounds 1 + phase, 1 + phase + period and so on; in the others the bucket is
+  // complete at once and holds what this rank put there.
   uint64_t period = 1;
   uint64_t phase = 0;
   std::vector<DType> dtypes;      // that the stages can work on; empty: all

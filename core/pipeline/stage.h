@@ -68,8 +68,8 @@ class BucketRun {
 
   // Launches for this bucket; what ranks launch, and in which order, must not depend on the rank
   // (ORDER-1). `operation.communicator` chooses among the tiers of a group (comm/tiers.h); as it
-  // is made, it is the one with all ranks. Blocks: never. Errors: those of OperationRunner::Launch; ResourceExhausted: try
-  // again in the next Advance.
+  // is made, it is the one with all ranks. Blocks: never. Errors: those of OperationRunner::Launch;
+  // ResourceExhausted: try again in the next Advance.
   absl::StatusOr<Completion> Launch(Operation operation);
   OperationRunner::State Query(Completion completion);
 

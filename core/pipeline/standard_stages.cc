@@ -81,9 +81,7 @@ class AllReduceStage final : public Stage {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
-    return batch_.Advance(run);
-  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
 
  private:
   const ReduceOp op_;
