@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
+#include "comm/topology/peer_source.h"
 #include "core/base/limits.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -31,6 +32,9 @@ struct Tiers {
   // The hosts' leaders, in the group's order; null on the other ranks.
   Communicator* leaders = nullptr;
   std::vector<int32_t> host_sizes;  // ranks of each host, by its leader's rank in `leaders`
+  // Chooses peers among the leaders, or among all ranks where the tiers are not open; null: nobody
+  // does, ranks follow a rule of their own (comm/topology/shift_one.h).
+  PeerSource* peers = nullptr;
 
   bool are_open() const { return host != nullptr; }
   bool is_leader() const { return leaders != nullptr; }
