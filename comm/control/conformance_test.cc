@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_cat.h"
 #include "comm/control/key_value.h"
 #include "comm/control/plan_check.h"
 #include "core/base/limits.h"
@@ -93,7 +94,8 @@ TEST_P(ControlConformanceTest, JoinWithAnotherProtocolVersionFailsOnAll) {
   for (const absl::Status& status : JoinAll({MakeJoin(0, 2), newer})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(Text(status),
-                HasSubstr("rank 1 speaks protocol version 2, the coordinator version 1"));
+                HasSubstr(absl::StrCat("rank 1 speaks protocol version ", newer.protocol_version,
+                                       ", the coordinator version ", kControlProtocolVersion)));
   }
 }
 
@@ -433,6 +435,35 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
               "000000000000002a; rank 1 has hash 000000000000002b; the first difference is entry "
               "1: 'b float32 [1]' on rank 0, 'b float16 [1]' on rank 1");
   }
+}
+
+TEST_P(ControlConformanceTest, SelectPeersGivesEveryMemberTheSameMatching) {
+  constexpr int kWorld = 4;
+  const Controls controls = JoinedWorld(kWorld);
+  for (PeerPolicy policy :
+       {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware, PeerPolicy::kAvoidStragglers}) {
+    for (uint64_t step = 0; step < 5; ++step) {
+      const SelectPeersRequest request{{Rank(3), Rank(0), Rank(2)}, policy, step};
+      std::vector<absl::StatusOr<Matching>> matchings(kWorld);
+      OnEveryRank(kWorld, [&](int rank) {
+        matchings[rank] = controls[rank]->SelectPeers(request, Late());
+      });
+      EXPECT_THAT(Text(matchings[1].status()), HasSubstr("rank 1: members: "));
+      ASSERT_TRUE(matchings[0].ok()) << matchings[0].status();
+      ASSERT_EQ(matchings[0]->size(), request.members.size());
+      EXPECT_EQ(*matchings[2], *matchings[0]);
+      EXPECT_EQ(*matchings[3], *matchings[0]);
+    }
+  }
+}
+
+TEST_P(ControlConformanceTest, SelectPeersRefusesStepsThatAreLongOver) {
+  const Controls controls = JoinedWorld(1);
+  for (uint64_t step = 10; step < 40; ++step) {
+    EXPECT_TRUE(controls[0]->SelectPeers({.members = {Rank(0)}, .step = step}, Late()).ok());
+  }
+  EXPECT_EQ(controls[0]->SelectPeers({.members = {Rank(0)}, .step = 10}, Late()).status().code(),
+            absl::StatusCode::kOutOfRange);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #ifndef PELTON_COMM_CONTROL_CONTROL_H_
 #define PELTON_COMM_CONTROL_CONTROL_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,12 +13,13 @@
 #include "absl/time/time.h"
 #include "comm/control/host_identity.h"
 #include "comm/control/key_value.h"
+#include "comm/topology/matching.h"
 #include "comm/transport/transport.h"
 #include "core/base/ids.h"
 
 namespace pelton {
 
-inline constexpr uint32_t kControlProtocolVersion = 1;
+inline constexpr uint32_t kControlProtocolVersion = 2;
 
 struct JoinRequest {
   std::string job;
@@ -45,6 +47,13 @@ struct AllGatherRequest {
   std::string name;
   std::string value;
   std::vector<Rank> members = {};  // each once, the caller one of them; empty: all ranks
+};
+
+// A question for the peers of a group in one step. Threads: a value. Owns: its list.
+struct SelectPeersRequest {
+  std::vector<Rank> members;  // each once, the caller one of them; in the same order on all
+  PeerPolicy policy = PeerPolicy::kRandomMatching;
+  uint64_t step = 0;
 };
 
 // What a rank is told without having asked.
@@ -97,6 +106,12 @@ class Control : public Bootstrap {
                                                      absl::Time deadline) final {
     return AllGatherAmong({name, value}, deadline);
   }
+
+  // Who exchanges with whom in a step, the same for all members that ask; to be asked for one step
+  // after the other, by each member as soon as it can. Blocks: one round trip. Errors: also
+  // OutOfRange: the step is long over.
+  virtual absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
+                                               absl::Time deadline) = 0;
 
   // The round this rank is in; sent with the next heartbeat, quoted when the rank dies. Blocks:
   // never.

@@ -22,6 +22,12 @@ struct Call {
   absl::Time deadline;  // when it is answered at the latest
 };
 
+// What a rank says of itself at regular intervals.
+struct Beat {
+  Round round;
+  absl::Duration round_trip = absl::ZeroDuration();  // of an earlier beat and its echo
+};
+
 // Who sends: a rank of a job at a generation names one process (GEN-1).
 struct Caller {
   std::string job;

@@ -114,7 +114,7 @@ class World {
 
   void Beat(Process& process) {
     if (!process.self) return;
-    if (!state_.Heartbeat(*process.self, Round(1), now_).ok()) Forget(process);
+    if (!state_.Heartbeat(*process.self, {Round(1)}, now_).ok()) Forget(process);
   }
 
   void Die(Process& process) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/control/bind_address.h"
 #include "comm/control/coordinator_shell.h"
+#include "comm/control/steady_time.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/status.h"
@@ -36,6 +37,9 @@ class Service final : public proto::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext* context,
                                       const proto::AllGatherRequest* request,
                                       proto::AllGatherResponse* response) override;
+  grpc::ServerUnaryReactor* SelectPeers(grpc::CallbackServerContext* context,
+                                        const proto::SelectPeersRequest* request,
+                                        proto::SelectPeersResponse* response) override;
   grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>* Heartbeat(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
@@ -123,6 +127,18 @@ grpc::ServerUnaryReactor* Service::AllGather(grpc::CallbackServerContext* contex
                                 outbox);
               });
   return parked;
+}
+
+grpc::ServerUnaryReactor* Service::SelectPeers(grpc::CallbackServerContext* context,
+                                               const proto::SelectPeersRequest* request,
+                                               proto::SelectPeersResponse* response) {
+  return AnswerNow(context, [&](CoordinatorState& state, Outbox*) {
+    ASSIGN_OR_RETURN(const Matching matching,
+                     state.SelectPeers(wire::FromProto(request->caller()),
+                                       wire::FromProto(*request), SteadyNow()));
+    response->mutable_peers()->Assign(matching.begin(), matching.end());
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>* Service::Heartbeat(

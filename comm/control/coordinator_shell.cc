@@ -95,8 +95,7 @@ bool CoordinatorShell::OnHeartbeat(HeartbeatStream* stream,
     MutexLock lock(&mutex_);
     if (stream->ending()) return false;
     Outbox outbox;
-    const absl::Status status =
-        Admit(stream, wire::FromProto(request.caller()), Round(request.round()), &outbox);
+    const absl::Status status = Admit(stream, request, &outbox);
     if (!status.ok()) stream->End(EndOf(status));
     more = status.ok();
     Dispatch(std::move(outbox), &actions);
@@ -106,8 +105,9 @@ bool CoordinatorShell::OnHeartbeat(HeartbeatStream* stream,
   return more;
 }
 
-absl::Status CoordinatorShell::Admit(HeartbeatStream* stream, const Caller& caller, Round round,
-                                     Outbox* outbox) {
+absl::Status CoordinatorShell::Admit(HeartbeatStream* stream,
+                                     const proto::HeartbeatRequest& request, Outbox* outbox) {
+  const Caller caller = wire::FromProto(request.caller());
   if (!stream->caller) {
     RETURN_IF_ERROR(state_.OpenStream(caller, SteadyNow(), outbox));
     stream->caller = caller;
@@ -122,7 +122,13 @@ absl::Status CoordinatorShell::Admit(HeartbeatStream* stream, const Caller& call
         "caller: is rank ", caller.rank.value(), " of generation ", caller.generation.value(),
         ", the stream is that of rank ", stream->caller->rank.value()));
   }
-  return state_.Heartbeat(caller, round, SteadyNow());
+  proto::Order echo;
+  echo.set_kind(proto::Order::ECHO);
+  echo.set_generation(caller.generation.value());
+  echo.set_number(request.number());
+  stream->Enqueue(std::move(echo));
+  const absl::Duration round_trip = absl::Microseconds(request.round_trip_us());
+  return state_.Heartbeat(caller, {Round(request.round()), round_trip}, SteadyNow());
 }
 
 void CoordinatorShell::OnStepDone(HeartbeatStream* stream, bool ok) {

@@ -59,8 +59,8 @@ class CoordinatorShell {
 
   void Dispatch(Outbox outbox, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStep(HeartbeatStream* stream, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Admit(HeartbeatStream* stream, const Caller& caller, Round round, Outbox* outbox)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(HeartbeatStream* stream, const proto::HeartbeatRequest& request,
+                     Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BreakLocked(HeartbeatStream* stream, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void CarryOut(Actions actions);
   void RunTimer();

@@ -96,10 +96,17 @@ absl::Status CoordinatorState::OpenStream(const Caller& caller, absl::Time now, 
   return job->OpenStream(caller.rank, now, outbox);
 }
 
-absl::Status CoordinatorState::Heartbeat(const Caller& caller, Round round, absl::Time now) {
+absl::Status CoordinatorState::Heartbeat(const Caller& caller, const Beat& beat, absl::Time now) {
   ASSIGN_OR_RETURN(JobState* const job, Find(caller));
-  job->Heartbeat(caller.rank, round, now);
+  job->Heartbeat(caller.rank, beat, now);
   return absl::OkStatus();
+}
+
+absl::StatusOr<Matching> CoordinatorState::SelectPeers(const Caller& caller,
+                                                       const SelectPeersRequest& request,
+                                                       absl::Time now) {
+  ASSIGN_OR_RETURN(JobState* const job, Find(caller));
+  return job->SelectPeers(caller.rank, request, now);
 }
 
 absl::Status CoordinatorState::Report(const Caller& caller, Rank culprit,

@@ -35,7 +35,9 @@ class CoordinatorState {
   // Events with an answer of their own. After an OpenStream that returned OK orders for `caller`
   // may appear in any outbox, until an EndedStream for it does.
   absl::Status OpenStream(const Caller& caller, absl::Time now, Outbox* outbox);
-  absl::Status Heartbeat(const Caller& caller, Round round, absl::Time now);
+  absl::Status Heartbeat(const Caller& caller, const Beat& beat, absl::Time now);
+  absl::StatusOr<Matching> SelectPeers(const Caller& caller, const SelectPeersRequest& request,
+                                       absl::Time now);
   absl::Status Report(const Caller& caller, Rank culprit, const absl::Status& reason,
                       Outbox* outbox);
   absl::Status Leave(const Caller& caller, Outbox* outbox);

@@ -118,9 +118,9 @@ TEST_F(CoordinatorStateTest, ContradictionIsForgottenWhenItsJoinsWouldHaveTimedO
 TEST_F(CoordinatorStateTest, SilentRankIsGivenUpAndAllAreTold) {
   MakeWorld(3);
   EXPECT_EQ(state_.NextDeadline(), At(10));
-  ASSERT_TRUE(state_.Heartbeat(Self(0), Round(3), At(6)).ok());
-  ASSERT_TRUE(state_.Heartbeat(Self(1), Round(2), At(1)).ok());
-  ASSERT_TRUE(state_.Heartbeat(Self(2), Round(3), At(7)).ok());
+  ASSERT_TRUE(state_.Heartbeat(Self(0), {Round(3)}, At(6)).ok());
+  ASSERT_TRUE(state_.Heartbeat(Self(1), {Round(2)}, At(1)).ok());
+  ASSERT_TRUE(state_.Heartbeat(Self(2), {Round(3)}, At(7)).ok());
   EXPECT_THAT(Tick(10).orders, IsEmpty());
   EXPECT_EQ(state_.NextDeadline(), At(11));
   const Outbox outbox = Tick(11);
@@ -134,7 +134,7 @@ TEST_F(CoordinatorStateTest, SilentRankIsGivenUpAndAllAreTold) {
   ASSERT_THAT(outbox.ended_streams, SizeIs(1));
   EXPECT_EQ(outbox.ended_streams[0].rank, Self(1));
   // It may only have been slow; nothing that it says counts any more.
-  EXPECT_EQ(state_.Heartbeat(Self(1), Round(9), At(12)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(state_.Heartbeat(Self(1), {Round(9)}, At(12)).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(CoordinatorStateTest, RankThatNeverOpensAStreamIsGivenUp) {
@@ -171,7 +171,7 @@ TEST_F(CoordinatorStateTest, MessagesOfOtherGenerationsAreRefused) {
   for (const uint32_t generation : {1u, 3u}) {
     const Caller stale = Self(0, generation);
     const auto refused = absl::StatusCode::kFailedPrecondition;
-    EXPECT_EQ(state_.Heartbeat(stale, Round(1), At(1)).code(), refused);
+    EXPECT_EQ(state_.Heartbeat(stale, {Round(1)}, At(1)).code(), refused);
     EXPECT_EQ(state_.OpenStream(stale, At(1), &outbox).code(), refused);
     EXPECT_EQ(state_.Leave(stale, &outbox).code(), refused);
     EXPECT_EQ(state_.Report(stale, Rank(0), absl::InternalError("x"), &outbox).code(), refused);

@@ -75,6 +75,8 @@ class GrpcControl final : public Control {
                                           absl::Time deadline) override;
   absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
                                                           absl::Time deadline) override;
+  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
+                                       absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -240,6 +242,18 @@ absl::StatusOr<std::vector<std::string>> GrpcControl::AllGatherAmong(
   RETURN_IF_ERROR(
       Run(self.rank, &proto::Coordinator::Stub::AllGather, message, deadline + kGrace, &response));
   return std::vector<std::string>(response.values().begin(), response.values().end());
+}
+
+absl::StatusOr<Matching> GrpcControl::SelectPeers(const SelectPeersRequest& request,
+                                                  absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::SelectPeersRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  wire::ToProto(request, &message);
+  proto::SelectPeersResponse response;
+  RETURN_IF_ERROR(
+      Run(self.rank, &proto::Coordinator::Stub::SelectPeers, message, deadline, &response));
+  return Matching(response.peers().begin(), response.peers().end());
 }
 
 void GrpcControl::SetRound(Round round) {

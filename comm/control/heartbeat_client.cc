@@ -1,8 +1,10 @@
 #include "comm/control/heartbeat_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/control/steady_time.h"
 #include "comm/control/wire.h"
 
 namespace pelton {
@@ -42,6 +44,9 @@ void HeartbeatClient::RunBeats() {
   wire::ToProto(options_.self, beat.mutable_caller());
   while (true) {
     beat.set_round(round_.load(std::memory_order_relaxed));
+    beat.set_round_trip_us(round_trip_us_.load(std::memory_order_relaxed));
+    sent_ns_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
+    beat.set_number(beat_number_.fetch_add(1, std::memory_order_release) + 1);
     if (!stream_->Write(beat)) return;
     const absl::Time next = absl::Now() + options_.interval;
     MutexLock lock(&mutex_);
@@ -66,6 +71,7 @@ void HeartbeatClient::RunReader() {
 
 void HeartbeatClient::Receive(const proto::Order& message) {
   if (Generation(message.generation()) != options_.self.generation) return;  // GEN-1
+  if (message.kind() == proto::Order::ECHO) return OnEcho(message.number());
   if (message.kind() == proto::Order::WATCHING) {
     MutexLock lock(&mutex_);
     state_ = State::kOpen;
@@ -75,6 +81,15 @@ void HeartbeatClient::Receive(const proto::Order& message) {
   given_up_ = given_up_ || message.final();
   inbox_.Push(wire::FromProto(message));
   inbox_.Deliver();
+}
+
+void HeartbeatClient::OnEcho(uint64_t beat_number) {
+  // Of the last beat only: when an earlier one was sent is forgotten.
+  if (beat_number != beat_number_.load(std::memory_order_acquire)) return;
+  const absl::Time sent = absl::FromUnixNanos(sent_ns_.load(std::memory_order_relaxed));
+  const int64_t taken_us = absl::ToInt64Microseconds(SteadyNow() - sent);
+  // 0 says that nothing is known.
+  round_trip_us_.store(std::max<int64_t>(taken_us, 1), std::memory_order_relaxed);
 }
 
 void HeartbeatClient::End(const grpc::Status& status) {

@@ -47,11 +47,16 @@ class HeartbeatClient {
   void RunReader();
   void RunBeats();
   void Receive(const proto::Order& message);
+  void OnEcho(uint64_t beat_number);
   void End(const grpc::Status& status);
 
   const Options options_;
   OrderInbox& inbox_;
   std::atomic<uint64_t> round_{0};
+  // The last beat that was sent, and how long the last echo took.
+  std::atomic<uint64_t> beat_number_{0};
+  std::atomic<int64_t> sent_ns_{0};
+  std::atomic<int64_t> round_trip_us_{0};
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<proto::HeartbeatRequest, proto::Order>> stream_;
   bool given_up_ = false;  // the reader's: the coordinator takes this rank for dead

@@ -73,6 +73,8 @@ class InProcessControl final : public Control {
                                           absl::Time deadline) override;
   absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
                                                           absl::Time deadline) override;
+  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
+                                       absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -285,8 +287,19 @@ void InProcessControl::SetRound(Round round) {
   const absl::StatusOr<Caller> self = Self();
   if (!self.ok()) return;
   (void)coordinator_.Apply([&](CoordinatorState& state, Outbox*) {
-    return state.Heartbeat(*self, round, coordinator_.clock().Now());
+    return state.Heartbeat(*self, {round}, coordinator_.clock().Now());
   });
+}
+
+absl::StatusOr<Matching> InProcessControl::SelectPeers(const SelectPeersRequest& request,
+                                                       absl::Time) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  Matching matching;
+  RETURN_IF_ERROR(Named(coordinator_.Apply([&](CoordinatorState& state, Outbox*) {
+    ASSIGN_OR_RETURN(matching, state.SelectPeers(self, request, coordinator_.clock().Now()));
+    return absl::OkStatus();
+  })));
+  return matching;
 }
 
 absl::Status InProcessControl::Report(Rank culprit, const absl::Status& reason, absl::Time) {

@@ -32,6 +32,8 @@ void JobState::StartWatching(absl::Time now) {
   for (Watched& rank : ranks_) rank.last_heard = now;
   alive_count_ = static_cast<int>(ranks_.size());
   gathers_.emplace(WorldSize(alive_count_));
+  // No two memberships have the same matchings, and each has the same ones in every run.
+  peers_.emplace(WorldSize(alive_count_), generation_.value());
   liveness_check_ = now + heartbeat_timeout_;
 }
 
@@ -85,9 +87,15 @@ absl::Status JobState::OpenStream(Rank rank, absl::Time now, Outbox* outbox) {
   return absl::OkStatus();
 }
 
-void JobState::Heartbeat(Rank rank, Round round, absl::Time now) {
+void JobState::Heartbeat(Rank rank, const Beat& beat, absl::Time now) {
   watched(rank).last_heard = now;
-  watched(rank).round = round;
+  watched(rank).round = beat.round;
+  if (beat.round_trip > absl::ZeroDuration()) peers_->SetRoundTrip(rank, beat.round_trip);
+}
+
+absl::StatusOr<Matching> JobState::SelectPeers(Rank rank, const SelectPeersRequest& request,
+                                               absl::Time now) {
+  return peers_->Select(rank, request, now);
 }
 
 void JobState::Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox) {

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "comm/control/assembly.h"
 #include "comm/control/coordinator_messages.h"
 #include "comm/control/gather_state.h"
 #include "comm/control/key_value_state.h"
+#include "comm/control/peer_selection_state.h"
 #include "core/base/ids.h"
 
 namespace pelton {
@@ -36,7 +38,9 @@ class JobState {
 
   // These take a rank that Admit let through.
   absl::Status OpenStream(Rank rank, absl::Time now, Outbox* outbox);
-  void Heartbeat(Rank rank, Round round, absl::Time now);
+  void Heartbeat(Rank rank, const Beat& beat, absl::Time now);
+  absl::StatusOr<Matching> SelectPeers(Rank rank, const SelectPeersRequest& request,
+                                       absl::Time now);
   // `how` it was noticed: the stream broke, ...
   void Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox);
   absl::Status Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox);
@@ -77,6 +81,7 @@ class JobState {
   std::vector<Watched> ranks_;  // by rank; empty while assembling
   int alive_count_ = 0;
   std::optional<GatherState> gathers_;
+  std::optional<PeerSelectionState> peers_;
   KeyValueState key_values_;
   std::optional<absl::Status> broken_because_;  // of the first loss or report
   std::vector<Order> orders_;  // all of this generation, for streams that open late

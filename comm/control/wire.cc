@@ -101,6 +101,22 @@ void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message) 
   for (const Rank member : request.members) message->add_members(member.value());
 }
 
+// The enumerators of PeerPolicy have the numbers of the wire; others stay what they are, and are
+// refused.
+SelectPeersRequest FromProto(const proto::SelectPeersRequest& message) {
+  SelectPeersRequest request;
+  for (const int32_t member : message.members()) request.members.emplace_back(member);
+  request.policy = static_cast<PeerPolicy>(message.policy() & 0xFF);
+  request.step = message.step();
+  return request;
+}
+
+void ToProto(const SelectPeersRequest& request, proto::SelectPeersRequest* message) {
+  for (const Rank member : request.members) message->add_members(member.value());
+  message->set_policy(static_cast<proto::SelectPeersRequest::Policy>(request.policy));
+  message->set_step(request.step);
+}
+
 Membership FromProto(const proto::JoinResponse& message) {
   Membership membership{Generation(message.generation()), {}};
   membership.members.reserve(message.members_size());
