@@ -1,0 +1,126 @@
+#include "backend/peer_selector.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/control/in_process_control.h"
+#include "core/base/clock.h"
+#include "core/base/sync.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+SelectPeersRequest Question(std::vector<int32_t> members) {
+  SelectPeersRequest question;
+  for (int32_t member : members) question.members.emplace_back(member);
+  return question;
+}
+
+// Answers every question with what it was told to, and counts them.
+// Threads: any. Owns: the answer.
+class FixedControl final : public Control {
+ public:
+  explicit FixedControl(absl::StatusOr<Matching> answer) : answer_(std::move(answer)) {}
+
+  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request, absl::Time) override {
+    MutexLock lock(&mutex_);
+    last_step_ = request.step;
+    asked_.SignalAll();
+    return answer_;
+  }
+  // Returns once a question for `step` has been asked: questions before it have been answered.
+  void AwaitQuestion(uint64_t step) {
+    MutexLock lock(&mutex_);
+    while (last_step_ != step) {
+      ASSERT_FALSE(asked_.WaitWithDeadline(&mutex_, Clock::Real().Now() + kPatience));
+    }
+  }
+
+  absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override { return Nothing(); }
+  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest&, absl::Time) override {
+    return Nothing();
+  }
+  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest&,
+                                                          absl::Time) override {
+    return Nothing();
+  }
+  void SetRound(Round) override {}
+  absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
+  absl::Status Leave(absl::Time) override { return Nothing(); }
+  void OnOrder(OrderCallback) override {}
+
+ private:
+  static absl::Status Nothing() { return absl::UnimplementedError("answers for peers only"); }
+
+  Mutex mutex_;
+  CondVar asked_;
+  const absl::StatusOr<Matching> answer_;
+  std::optional<uint64_t> last_step_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The answer for step 0, with the question after it asked already.
+std::optional<Rank> AnswerFor(absl::StatusOr<Matching> answer) {
+  FixedControl control(std::move(answer));
+  PeerSelector selector(control, Question({3, 5, 7}), Rank(5));
+  selector.Prefetch(0);
+  control.AwaitQuestion(0);
+  selector.Prefetch(1);
+  control.AwaitQuestion(1);
+  return selector.PeerAt(0);
+}
+
+TEST(PeerSelectorTest, GivesThePlaceOfThePeerInTheGroup) {
+  EXPECT_EQ(AnswerFor(Matching{1, 0, 2}), Rank(0));
+  EXPECT_EQ(AnswerFor(Matching{0, 1, 2}), Rank(1)) << "sits out";
+}
+
+TEST(PeerSelectorTest, LacksAnswersThatDoNotComeOrMakeNoSense) {
+  EXPECT_EQ(AnswerFor(absl::UnavailableError("lost")), std::nullopt);
+  EXPECT_EQ(AnswerFor(Matching{1, 0}), std::nullopt) << "of another group";
+  EXPECT_EQ(AnswerFor(Matching{1, 3, 2}), std::nullopt) << "outside the group";
+  EXPECT_EQ(AnswerFor(Matching{1, 2, 0}), std::nullopt) << "not the same on both ends";
+}
+
+TEST(PeerSelectorTest, LacksWhatItWasNotToldToFetch) {
+  FixedControl control(Matching{0});
+  PeerSelector selector(control, Question({0}), Rank(0));
+  EXPECT_EQ(selector.PeerAt(0), std::nullopt);
+}
+
+TEST(PeerSelectorTest, BothEndsHearTheSame) {
+  const auto coordinator = InProcessCoordinator::Make(Clock::Real());
+  const auto controls = coordinator->MakeWorld("job", WorldSize(4));
+  std::vector<std::unique_ptr<PeerSelector>> selectors;
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    selectors.push_back(std::make_unique<PeerSelector>(*controls[static_cast<size_t>(rank)],
+                                                       Question({0, 1, 2, 3}), Rank(rank)));
+  }
+  const absl::Time deadline = Clock::Real().Now() + kPatience;
+  for (uint64_t step = 0; step < 8; ++step) {
+    std::vector<Rank> peers;
+    for (auto& selector : selectors) {
+      selector->Prefetch(step);
+      std::optional<Rank> peer;
+      while (!peer.has_value() && Clock::Real().Now() < deadline) {
+        std::this_thread::yield();
+        peer = selector->PeerAt(step);
+      }
+      ASSERT_TRUE(peer.has_value());
+      peers.push_back(*peer);
+    }
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(peers[static_cast<size_t>(peers[static_cast<size_t>(rank)].value())], Rank(rank));
+    }
+  }
+  selectors.clear();
+}
+
+}  // namespace
+}  // namespace pelton
