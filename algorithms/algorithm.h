@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/tiers.h"
+#include "comm/topology/matching.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
 #include "core/registry/registry.h"
@@ -38,8 +39,9 @@ struct Schedule {
   // and so on; steps count from 1. Pipelines count rounds, not steps.
   uint64_t first_step = 1;
   uint64_t interval = 1;
-  uint64_t delay = 0;    // of kWeightsAfterStep; below the interval
-  absl::Duration pause;  // of kWeightsAnytime: from the end of a round to the start of the next
+  uint64_t delay = 0;  // of kWeightsAfterStep; below the interval
+  // Of kWeightsAnytime: from the end of a round to the start of the next.
+  absl::Duration pause = absl::ZeroDuration();
   // Each weight becomes kept * weight + taken * result: {0, 1} replaces it.
   double kept = 0;
   double taken = 1;
@@ -59,6 +61,9 @@ class Algorithm {
   virtual Schedule schedule() const { return {}; }
   // Whether its stages use the tiers of the group beside the communicator of all its ranks.
   virtual bool IsHierarchical() const { return false; }
+  // How the control plane is to choose peers for Tiers::peers, which is null without; of the
+  // leaders where it is hierarchical.
+  virtual std::optional<PeerPolicy> peer_policy() const { return std::nullopt; }
   // What it asks of the plan. After Configure.
   virtual PlanConstraints Constraints() const { return {}; }
   // Whether it communicates this tensor at all; the same on all ranks.

@@ -379,6 +379,53 @@ TEST(ModelTest, ARoundOnUnequalHostsAveragesOverTheRanks) {
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }
 
+// Exchanges one number per rank, which begins as the rank's own, for `rounds` rounds; by rank, what
+// it is then.
+std::vector<float> ExchangeInPairs(int world_size, const AlgorithmOptions& algorithm_options,
+                                   int rounds) {
+  std::vector<float> numbers(static_cast<size_t>(world_size));
+  const auto results = RunRanks(world_size, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(OnTwoHosts(options)));
+    ModelOptions model_options;
+    model_options.name = "net";
+    model_options.group = Group::World(backend->world_size());
+    model_options.algorithm = "decentralized";
+    model_options.algorithm_options = algorithm_options;
+    ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                     Model::Create(*backend, model_options, {{.name = "number", .count = 1}}));
+    auto& number = reinterpret_cast<float&>(*model->rounds().DataOf(SlotId(0)));
+    number = static_cast<float>(options.rank.value());
+    for (int round = 0; round < rounds; ++round) {
+      RETURN_IF_ERROR(model->rounds().MarkReady(SlotId(0)));
+      RETURN_IF_ERROR(model->rounds().EndRound());
+      RETURN_IF_ERROR(model->rounds().WaitRound(Soon()));
+    }
+    numbers[static_cast<size_t>(options.rank.value())] = number;
+    model.reset();
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+  return numbers;
+}
+
+TEST(ModelTest, TheCoordinatorChoosesPeers) {
+  for (const char* mode : {"random_matching", "latency_aware", "avoid_stragglers"}) {
+    float sum = 0;
+    for (float number : ExchangeInPairs(3, {{"peer_selection_mode", mode}}, 60)) {
+      EXPECT_NEAR(number, 1, 0.01) << mode;
+      sum += number;
+    }
+    EXPECT_NEAR(sum, 3, 1e-4) << mode;
+  }
+}
+
+TEST(ModelTest, TheCoordinatorChoosesPeersAmongTheHostsLeaders) {
+  const AlgorithmOptions options = {{"peer_selection_mode", "random_matching"},
+                                    {"hierarchical", "true"}};
+  // Two hosts, of 2 and 3 ranks: one exchange gives the mean over all ranks.
+  for (float number : ExchangeInPairs(5, options, 1)) EXPECT_EQ(number, 2);
+}
+
 TEST(ModelTest, APlanThatDiffersIsAnErrorOnEveryRankThatNamesTheTensor) {
   const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));

@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
   ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group));
   model->tiers_ = Tiers::Of(*model->communicator_);
   if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
+  model->SelectPeers(options.group);
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
   return model;
 }
@@ -72,13 +73,29 @@ absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
                    Clock::Real().Now() + backend_.options().join_timeout);
 }
 
+std::vector<Rank> Model::LeadersOf(const Group& group) const {
+  std::vector<Rank> leaders;
+  for (Rank member : group.members) {
+    if (backend_.hosts().IntraRanks(group, member).front() == member) leaders.push_back(member);
+  }
+  return leaders;
+}
+
+void Model::SelectPeers(const Group& group) {
+  const std::optional<PeerPolicy> policy = algorithm_->peer_policy();
+  if (!policy.has_value() || (tiers_.are_open() && !tiers_.is_leader())) return;
+  SelectPeersRequest question;
+  question.members = tiers_.are_open() ? LeadersOf(group) : group.members;
+  question.policy = *policy;
+  peers_ = std::make_unique<PeerSelector>(backend_.control(), std::move(question), backend_.rank());
+  tiers_.peers = peers_.get();
+}
+
 // Every rank of the group sees the same hosts, so all of a tier open it in the same order.
 absl::Status Model::OpenTiers(const Group& group) {
-  Group leaders{{}, group.generation};
-  for (Rank member : group.members) {
-    const std::vector<Rank> with = backend_.hosts().IntraRanks(group, member);
-    if (with.front() != member) continue;
-    leaders.members.push_back(member);
+  const Group leaders{LeadersOf(group), group.generation};
+  for (Rank leader : leaders.members) {
+    const std::vector<Rank> with = backend_.hosts().IntraRanks(group, leader);
     tiers_.host_sizes.push_back(static_cast<int32_t>(with.size()));
   }
   const Group host{backend_.hosts().IntraRanks(group, backend_.rank()), group.generation};

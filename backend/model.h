@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "backend/peer_selector.h"
 #include "backend/watched_communicator.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
@@ -66,6 +67,10 @@ class Model {
   absl::StatusOr<Plan> MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors);
   absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
   absl::Status OpenTiers(const Group& group);
+  // The hosts' leaders, in the group's order.
+  std::vector<Rank> LeadersOf(const Group& group) const;
+  // Asks the control plane for peers where the algorithm wants that.
+  void SelectPeers(const Group& group);
   absl::Status MakeRounds(Plan plan, const ModelOptions& options);
 
   Backend& backend_;
@@ -74,6 +79,7 @@ class Model {
   // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
   std::unique_ptr<WatchedCommunicator> host_;
   std::unique_ptr<WatchedCommunicator> leaders_;
+  std::unique_ptr<PeerSelector> peers_;  // where the algorithm names a policy
   Tiers tiers_;
   std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
   std::unique_ptr<ModelRounds> rounds_;   // last: it runs on the communicators

@@ -1,0 +1,111 @@
+// Asynchronous model average: beside training, and on no step's path, the ranks average snapshots
+// of their weights, again and again; each adds to its weights by how much the average differs from
+// its own snapshot. What it has learnt in the meantime is kept.
+//
+//   snapshot_i = x_i;  d_i = (sum of all ranks' snapshots) / n - snapshot_i;  later: x_i += d_i
+//
+// Who takes the snapshots and adds the results, and when: backend/averaging_loop.h.
+//
+// Steps: one allreduce per bucket and round. Bytes: for a bucket of B bytes those of the
+// communicator's allreduce of B bytes, each round; B of memory for the snapshot.
+// Result: bitwise the AVG allreduce less this rank's elements; ranks differ.
+// Source: Bagua's asynchronous model average; Lian et al., Asynchronous Decentralized Parallel
+// Stochastic Gradient Descent, arXiv 1710.06952, with all ranks for peers.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/linear_combination.h"
+#include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
+
+namespace pelton {
+namespace {
+
+// What a bucket held when its round began. It is of no use to the next round, so it is no state.
+// Threads: its stages'. Owns: the elements.
+using Snapshot = std::vector<std::byte>;
+
+// Prepare: keeps the bucket's elements.
+// Threads: as Stage. Owns: a share of the snapshot.
+class KeepStage final : public Stage {
+ public:
+  explicit KeepStage(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+  absl::string_view name() const override { return "snapshot"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    snapshot_->assign(run.flat(),
+                      run.flat() + run.layout().flat_count * SizeOf(run.layout().dtype));
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<Snapshot> snapshot_;  // shared by the two stages of one bucket
+};
+
+// Merge: the bucket, the average, becomes average - snapshot.
+// Threads: as Stage. Owns: a share of the snapshot.
+class SubtractStage final : public Stage {
+ public:
+  explicit SubtractStage(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+  absl::string_view name() const override { return "difference"; }
+  StageKind kind() const override { return StageKind::kMerge; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    const DType dtype = run.layout().dtype;
+    const Term terms[] = {{run.flat(), 1, dtype}, {snapshot_->data(), -1, dtype}};
+    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<Snapshot> snapshot_;  // see KeepStage
+};
+
+// Options:
+//   sync_interval_ms  from the end of a round to the start of the next: 500. Units: milliseconds.
+// Threads: as Algorithm. Owns: its options.
+class AsyncModelAverage final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) {
+      if (name != "sync_interval_ms") return UnknownOption(name, "sync_interval_ms");
+      ASSIGN_OR_RETURN(const uint64_t milliseconds, ParseCountOption(name, value, 0));
+      pause_ = absl::Milliseconds(milliseconds);
+    }
+    return absl::OkStatus();
+  }
+
+  Schedule schedule() const override {
+    return {.subject = Subject::kWeightsAnytime, .pause = pause_, .kept = 1, .taken = 1};
+  }
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
+  bool RanksAgree() const override { return false; }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {
+    const auto snapshot = std::make_shared<Snapshot>();
+    PipelineSpec spec;
+    spec.stages.push_back(std::make_unique<KeepStage>(snapshot));
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
+    spec.stages.push_back(std::make_unique<SubtractStage>(snapshot));
+    spec.allows_standalone = false;
+    return spec;
+  }
+
+ private:
+  absl::Duration pause_ = absl::Milliseconds(500);
+};
+
+REGISTER_ALGORITHM(async_model_average, "average of all ranks' weights, on a timer beside training",
+                   AsyncModelAverage);
+
+}  // namespace
+}  // namespace pelton

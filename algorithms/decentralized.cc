@@ -1,0 +1,238 @@
+// Decentralized averaging in full precision: from before the forward pass until after the backward
+// pass the ranks average the weights that the gradients are taken at; the optimizer then applies
+// those gradients to the averages.
+//
+//   all        x_i = mean of all ranks' x.
+//   shift_one  x_i = (x_i + x_peer) / 2 with the peer of the step (comm/topology/shift_one.h; with
+//              an odd number of ranks one sits each step out). Steps count rounds, from 0.
+//   random_matching, latency_aware, avoid_stragglers
+//              the same with the peer that the control plane chooses (comm/topology/matching.h), or
+//              shift_one's in rounds for which a rank lacks its answer; that all have theirs is
+//              agreed on at the head of the round (algorithms/stage/round_peers.h).
+//
+// Hierarchical, in pairs: with S_i the sum over the ranks of host i and s_i their number, the
+// leaders of hosts i and j exchange sums, and all ranks of both get (S_i + S_j) / (s_i + s_j): each
+// step keeps the mean over all ranks, however many a host has. Sums are rounded to the weights'
+// dtype. Hierarchical `all` needs no steps of its own: an allreduce over several hosts is
+// composed of tiers in any case (docs/hierarchy.md).
+//
+// Steps: all: an allreduce per bucket. In pairs: a send and a receive per bucket; hierarchical: a
+// reduce and a broadcast on the host around it. Chosen peers: an allreduce per round.
+// Bytes: for a bucket of B bytes on n ranks: all: those of an allreduce of B bytes. In pairs: B
+// from each rank that does not sit out; hierarchical: B from each host's leader, and the reduce and
+// the broadcast on each host. Chosen peers: those of an allreduce of one byte per round. Result:
+// all: bitwise the AVG allreduce. In pairs: bitwise equal on both ends, and the mean in rank order.
+// Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, arXiv
+// 1705.09056; shift_one: Bagua.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/round_peers.h"
+#include "algorithms/stage/tier_stages.h"
+#include "comm/communicator.h"
+#include "comm/reduction/reduction.h"
+#include "comm/scratch.h"
+#include "comm/topology/matching.h"
+#include "core/base/status.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/operation_batch.h"
+#include "core/pipeline/standard_stages.h"
+
+namespace pelton {
+namespace {
+
+// What the pair exchanges of all buckets share.
+struct Pairing {
+  // Shared by the stages of all buckets: it goes with the last of them, before the communicator.
+  std::shared_ptr<RoundPeers> peers;
+  std::vector<int32_t> sizes;  // ranks that each rank of the communicator stands for
+};
+
+// Exchange: the bucket, a sum over `sizes[rank]` ranks, becomes the mean over those of both ends.
+// Threads: as Stage. Owns: memory for what it receives.
+class PairExchangeStage final : public Stage {
+ public:
+  PairExchangeStage(Communicator& communicator, Pairing pairing, std::unique_ptr<Scratch> received)
+      : communicator_(communicator.id()),
+        rank_(communicator.rank()),
+        pairing_(std::move(pairing)),
+        received_(std::move(received)) {}
+  absl::string_view name() const override { return "pair exchange"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    has_begun_ = false;
+    pairing_.peers->Start(run);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    if (!has_begun_) {
+      ASSIGN_OR_RETURN(has_begun_, pairing_.peers->Advance(run));
+      if (!has_begun_) return false;
+      Exchange(run);
+    }
+    ASSIGN_OR_RETURN(const bool done, batch_.Advance(run));
+    if (done) Average(run);
+    return done;
+  }
+
+ private:
+  Rank peer() const { return pairing_.peers->peer(); }
+  size_t SizeOfHost(Rank rank) const {
+    return static_cast<size_t>(pairing_.sizes[static_cast<size_t>(rank.value())]);
+  }
+
+  void Exchange(const BucketRun& run) {
+    batch_.Clear();
+    if (peer() == rank_ || run.layout().flat_count == 0) return;
+    const Segment flat = run.segments().front();
+    Operation operation;
+    operation.dtype = run.layout().dtype;
+    operation.count = flat.count;
+    operation.peer = peer().value();
+    operation.communicator = communicator_;
+    operation.kind = OperationKind::kSend;
+    operation.set_source(flat.location);
+    batch_.Add(operation);
+    operation.kind = OperationKind::kRecv;
+    operation.set_source({});
+    operation.set_target(received_->At(0));
+    batch_.Add(operation);
+  }
+
+  void Average(const BucketRun& run) const {
+    const uint64_t count = run.layout().flat_count;
+    std::byte* const flat = run.flat();
+    if (peer() == rank_) {
+      if (SizeOfHost(rank_) == 1) return;
+      ReduceToMean({&flat, 1}, {&flat, 1}, count, run.layout().dtype, SizeOfHost(rank_));
+      return;
+    }
+    // In rank order, so that both ends get the same bits.
+    const std::byte* in_order[] = {flat, received_->data()};
+    if (peer() < rank_) std::swap(in_order[0], in_order[1]);
+    ReduceToMean(in_order, {&flat, 1}, count, run.layout().dtype,
+                 SizeOfHost(rank_) + SizeOfHost(peer()));
+  }
+
+  const CommunicatorId communicator_;
+  const Rank rank_;
+  const Pairing pairing_;
+  const std::unique_ptr<Scratch> received_;
+  OperationBatch batch_;
+  bool has_begun_ = false;
+};
+
+// Options:
+//   peer_selection_mode     all (default), shift_one, random_matching, latency_aware or
+//                           avoid_stragglers.
+//   communication_interval  steps from one round to the next: 1.
+//   hierarchical            false: every rank is a peer; true: every host is.
+// Threads: as Algorithm. Owns: its options.
+class Decentralized final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) {
+      if (name == "peer_selection_mode") {
+        RETURN_IF_ERROR(SetMode(value));
+      } else if (name == "communication_interval") {
+        ASSIGN_OR_RETURN(schedule_.interval, ParseCountOption(name, value, 1));
+      } else if (name == "hierarchical") {
+        ASSIGN_OR_RETURN(hierarchical_, ParseBoolOption(name, value));
+      } else {
+        return UnknownOption(name, "communication_interval, hierarchical, peer_selection_mode");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Schedule schedule() const override { return schedule_; }
+  bool IsHierarchical() const override { return in_pairs_ && hierarchical_; }
+  std::optional<PeerPolicy> peer_policy() const override { return policy_; }
+
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
+  bool RanksAgree() const override { return !in_pairs_; }
+  std::optional<ReduceOp> EqualsReduction(DType) const override {
+    if (in_pairs_) return std::nullopt;
+    return ReduceOp::kAvg;
+  }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    PipelineSpec spec;
+    spec.allows_standalone = false;
+    if (!in_pairs_) {
+      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
+      return spec;
+    }
+    if (!hierarchical_) {
+      const auto size = static_cast<size_t>(tiers.all->world_size().value());
+      RETURN_IF_ERROR(
+          AddExchange(*tiers.all, tiers.peers, std::vector<int32_t>(size, 1), layout, spec));
+      return spec;
+    }
+    if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
+    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host));
+    if (tiers.is_leader()) {
+      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.peers, tiers.host_sizes, layout, spec));
+    }
+    spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
+    return spec;
+  }
+
+ private:
+  absl::Status SetMode(const std::string& value) {
+    in_pairs_ = value != "all";
+    if (value == "all" || value == "shift_one") return absl::OkStatus();
+    const absl::StatusOr<PeerPolicy> policy = ParsePeerPolicy(value);
+    if (!policy.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("option peer_selection_mode is '", value,
+                                                     "', not one of: all, shift_one, ",
+                                                     PeerPolicyNames()));
+    }
+    policy_ = *policy;
+    return absl::OkStatus();
+  }
+
+  absl::Status AddExchange(Communicator& communicator, PeerSource* source,
+                           std::vector<int32_t> sizes, const BucketLayout& layout,
+                           PipelineSpec& spec) {
+    std::shared_ptr<RoundPeers> peers = peers_.lock();
+    if (peers == nullptr) {
+      ASSIGN_OR_RETURN(peers, RoundPeers::Create(communicator, source));
+      peers_ = peers;
+    }
+    const uint64_t size_bytes = layout.flat_count * SizeOf(layout.dtype);
+    // A bucket of empty tensors has no elements.
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Scratch> received,
+        Scratch::Create(communicator, "peer weights", std::max<uint64_t>(size_bytes, 1)));
+    spec.stages.push_back(std::make_unique<PairExchangeStage>(
+        communicator, Pairing{std::move(peers), std::move(sizes)}, std::move(received)));
+    return absl::OkStatus();
+  }
+
+  Schedule schedule_{.subject = Subject::kWeightsInForward};
+  bool in_pairs_ = false;
+  std::optional<PeerPolicy> policy_;
+  bool hierarchical_ = false;
+  std::weak_ptr<RoundPeers> peers_;  // of the pipelines that there are
+};
+
+REGISTER_ALGORITHM(decentralized,
+                   "average of the weights, of all ranks or of one peer after another",
+                   Decentralized);
+
+}  // namespace
+}  // namespace pelton

@@ -1,0 +1,197 @@
+// DiLoCo: every rank takes `interval` steps of its inner optimizer by itself; then an outer
+// optimizer, Nesterov SGD, takes one step whose gradient is how far the ranks have come on average,
+// and all continue from there. Streaming DiLoCo shares the buckets out into fragments, of which one
+// is exchanged each interval / fragments steps, `delay` steps ahead of its use.
+//
+// State per bucket: the anchor a, the outer weights as of their last step, which begin as the
+// initial model, and the momentum v, which begins at zero. With x_i rank i's weights:
+//   g = (sum over i of (a - x_i)) / n;  v = m v + g;  a = a - r (g + m v)
+// with r the outer learning rate and m the outer momentum; then x_i = mix x_i + (1 - mix) a.
+//
+// Fragment p of P holds the buckets k with k mod P = p, and is exchanged in the rounds 1 + p,
+// 1 + p + P and so on; rounds are interval / P steps apart. A bucket that is not of the round's
+// fragment keeps what its rank has written there: the caller leaves its weights alone
+// (ModelRounds::Communicates).
+//
+// Steps: one allreduce per bucket of the fragment. Bytes: for a bucket of B bytes those of the
+// communicator's allreduce of B bytes, each `interval` steps.
+// Result: the anchors are bitwise equal on all ranks (SUM-1a).
+// Source: Douillard et al., DiLoCo, arXiv 2311.08105, algorithm 1, with FedOpt's Nesterov SGD;
+// Douillard et al., Streaming DiLoCo, arXiv 2501.18512, algorithm 2, whose alpha is `mix` and whose
+// tau is `delay`.
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/linear_combination.h"
+#include "core/base/status.h"
+#include "core/pipeline/flat_state.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/operation_batch.h"
+
+namespace pelton {
+namespace {
+
+constexpr NumberRange kAnyRate = {0, 1e6};
+constexpr NumberRange kFraction = {0, 1};
+
+struct OuterOptimizer {
+  double learning_rate = 0.7;
+  double momentum = 0.9;
+};
+
+// Exchange: the bucket, a rank's weights, becomes the anchor after the outer step.
+// Threads: as Stage. Owns: the operations of the round.
+class OuterStepStage final : public Stage {
+ public:
+  explicit OuterStepStage(OuterOptimizer optimizer) : optimizer_(optimizer) {}
+  absl::string_view name() const override { return "outer step"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    auto state = std::make_unique<FlatState>();
+    state->Add("anchor", layout.dtype, 0, layout.flat_count);
+    state->Add("momentum", MomentumTypeOf(layout.dtype), 0, layout.flat_count);
+    return state;
+  }
+
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    if (layout.flat_count == 0) return;
+    std::memcpy(AnchorOf(state), flat, layout.flat_count * SizeOf(layout.dtype));
+  }
+
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    const DType dtype = run.layout().dtype;
+    batch_.Clear();
+    if (run.layout().flat_count == 0) return absl::OkStatus();
+    const Term terms[] = {{AnchorOf(*state), 1, dtype}, {run.flat(), -1, dtype}};
+    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
+    const Segment flat = run.segments().front();
+    Operation operation;
+    operation.kind = OperationKind::kAllReduce;
+    operation.dtype = dtype;
+    operation.reduce_op = ReduceOp::kAvg;
+    operation.count = flat.count;
+    operation.set_source(flat.location);
+    operation.set_target(flat.location);
+    batch_.Add(operation);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    ASSIGN_OR_RETURN(const bool done, batch_.Advance(run));
+    if (done && run.layout().flat_count > 0) Step(run, *state);
+    return done;
+  }
+
+ private:
+  // Small gradients would be lost in a momentum of 16 bits.
+  static DType MomentumTypeOf(DType dtype) {
+    return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  }
+  static std::byte* AnchorOf(const StageState& state) { return state.buffers()[0].data; }
+  static std::byte* MomentumOf(const StageState& state) { return state.buffers()[1].data; }
+
+  void Step(const BucketRun& run, const StageState& state) const {
+    const DType dtype = run.layout().dtype;
+    const uint64_t count = run.layout().flat_count;
+    const CombinationTarget momentum = {MomentumOf(state), MomentumTypeOf(dtype)};
+    const Term gradient = {run.flat(), 1, dtype};
+    const Term moved[] = {{momentum.data, optimizer_.momentum, momentum.dtype}, gradient};
+    LinearCombination(moved, momentum, count);
+    const double rate = optimizer_.learning_rate;
+    const Term stepped[] = {{AnchorOf(state), 1, dtype},
+                            {gradient.data, -rate, dtype},
+                            {momentum.data, -rate * optimizer_.momentum, momentum.dtype}};
+    LinearCombination(stepped, {AnchorOf(state), dtype}, count);
+    std::memcpy(run.flat(), AnchorOf(state), count * SizeOf(dtype));
+  }
+
+  const OuterOptimizer optimizer_;
+  OperationBatch batch_;
+};
+
+// Options:
+//   interval             inner steps between two outer steps of a bucket: 100.
+//   fragments            1; divides the interval.
+//   delay                steps that an exchange may take: 0; below interval / fragments.
+//   outer_learning_rate  0.7.
+//   outer_momentum       0.9; 0 to 1.
+//   mix                  how much of a rank's own weights stays; 0 to 1: 0, but 0.5 with a delay.
+// Threads: as Algorithm. Owns: its options.
+class DiLoCo final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) RETURN_IF_ERROR(Read(name, value));
+    if (interval_ % fragments_ != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "option fragments is ", fragments_, ", which does not divide the interval, ", interval_));
+    }
+    if (delay_ < interval_ / fragments_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "option delay is ", delay_, ", not below interval / fragments, ", interval_ / fragments_));
+  }
+
+  Schedule schedule() const override {
+    const double mix = mix_.value_or(delay_ > 0 ? 0.5 : 0);
+    return {.subject = Subject::kWeightsAfterStep,
+            .first_step = interval_ / fragments_,
+            .interval = interval_ / fragments_,
+            .delay = delay_,
+            .kept = mix,
+            .taken = 1 - mix};
+  }
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
+  // Buckets that are not of the round's fragment hold what each rank has put there.
+  bool RanksAgree() const override { return fragments_ == 1; }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
+    PipelineSpec spec;
+    spec.stages.push_back(std::make_unique<OuterStepStage>(optimizer_));
+    spec.period = fragments_;
+    spec.phase = static_cast<uint64_t>(layout.id.value()) % fragments_;
+    spec.allows_standalone = false;
+    return spec;
+  }
+
+ private:
+  absl::Status Read(const std::string& name, const std::string& value) {
+    if (name == "interval") {
+      ASSIGN_OR_RETURN(interval_, ParseCountOption(name, value, 1));
+    } else if (name == "fragments") {
+      ASSIGN_OR_RETURN(fragments_, ParseCountOption(name, value, 1));
+    } else if (name == "delay") {
+      ASSIGN_OR_RETURN(delay_, ParseCountOption(name, value, 0));
+    } else if (name == "outer_learning_rate") {
+      ASSIGN_OR_RETURN(optimizer_.learning_rate, ParseNumberOption(name, value, kAnyRate));
+    } else if (name == "outer_momentum") {
+      ASSIGN_OR_RETURN(optimizer_.momentum, ParseNumberOption(name, value, kFraction));
+    } else if (name == "mix") {
+      ASSIGN_OR_RETURN(mix_, ParseNumberOption(name, value, kFraction));
+    } else {
+      return UnknownOption(name,
+                           "delay, fragments, interval, mix, outer_learning_rate, outer_momentum");
+    }
+    return absl::OkStatus();
+  }
+
+  uint64_t interval_ = 100;
+  uint64_t fragments_ = 1;
+  uint64_t delay_ = 0;
+  std::optional<double> mix_;
+  OuterOptimizer optimizer_;
+};
+
+REGISTER_ALGORITHM(diloco, "an outer Nesterov step on the mean progress of all ranks, in fragments",
+                   DiLoCo);
+
+}  // namespace
+}  // namespace pelton

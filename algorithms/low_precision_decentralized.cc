@@ -1,0 +1,314 @@
+// Decentralized averaging in low precision on a ring: after each optimizer step every rank tells
+// its two neighbours, in a codec's few bits, by how much its weights have changed.
+//
+// State per bucket: w, the weights that this rank has told its neighbours of, and l and r, what the
+// left and the right one have told of theirs; all begin as the initial model, which is the same on
+// all ranks. With x the weights after the step, and D(q) what the message q decodes to:
+//   q = encode(x + l/3 + r/3 - (5/3) w), the bucket as one chunk
+//   x = w = w + D(q);  l += D(q of the left);  r += D(q of the right)
+// So x becomes x + (l + r - 2 w)/3 up to the codec's error, l and r stay the neighbours' w bit by
+// bit, and the mean over all ranks is kept up to that error. On 2 ranks l and r are one: the other
+// rank counts twice, with 2/3, and is told once. One rank has nobody to tell: its weights stay.
+//
+// Hierarchical: x is the mean over a host's ranks, the ring is one of hosts, and all ranks of a
+// host get its x. Where hosts differ in their number of ranks s, the third of a neighbour becomes
+// min(1, s of the neighbour / s of mine)/3 (Metropolis weights), and 5/3 becomes 1 + both: what
+// flows between two hosts is then the same in both directions when weighted with s, which keeps the
+// mean over the ranks. Of equal hosts that is the formula above.
+//
+// Error feedback, where the codec needs it: what D(q) lacks of the difference is added to the next.
+//
+// Steps: two sends and two receives per bucket (on 2 ranks one of each); hierarchical: a reduce and
+// a broadcast on the host around them.
+// Bytes: with E the size of a bucket encoded, each rank (hierarchical: each host's leader) sends
+// 2 E, on 2 ranks E, alone none; hierarchical: and the reduce and the broadcast on each host.
+// Result: the neighbours' replicas bitwise; ranks differ.
+// Source: Tang et al., Communication Compression for Decentralized Training, arXiv 1803.06443,
+// DCD-PSGD, on a ring with weights 1/3; Bagua.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/codec/codec.h"
+#include "algorithms/codec/error_feedback.h"
+#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/linear_combination.h"
+#include "algorithms/stage/tier_stages.h"
+#include "comm/communicator.h"
+#include "comm/reduction/reduction.h"
+#include "comm/scratch.h"
+#include "core/base/status.h"
+#include "core/pipeline/flat_state.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/operation_batch.h"
+
+namespace pelton {
+namespace {
+
+// A rank's place on the ring, and what its neighbours' weights count.
+struct RingPlace {
+  int32_t left = 0;
+  int32_t right = 0;  // the left one on 2 ranks
+  double left_factor = 0;
+  double right_factor = 0;
+
+  bool has_two_neighbours() const { return left != right; }
+};
+
+// `sizes[rank]` are the ranks that each rank of the ring stands for. Requires: two ranks or more.
+RingPlace PlaceOf(Rank rank, absl::Span<const int32_t> sizes) {
+  const auto count = static_cast<int32_t>(sizes.size());
+  const auto size_of = [&](int32_t r) {
+    return static_cast<double>(sizes[static_cast<size_t>(r)]);
+  };
+  RingPlace place;
+  place.left = (rank.value() + count - 1) % count;
+  place.right = (rank.value() + 1) % count;
+  const double mine = size_of(rank.value());
+  place.left_factor = std::min(1.0, size_of(place.left) / mine) / 3;
+  place.right_factor = std::min(1.0, size_of(place.right) / mine) / 3;
+  return place;
+}
+
+// Merge: the bucket, a sum of `size` ranks' elements, becomes their mean.
+// Threads: as Stage. Owns: nothing.
+class DivideStage final : public Stage {
+ public:
+  explicit DivideStage(size_t size) : size_(size) {}
+  absl::string_view name() const override { return "divide"; }
+  StageKind kind() const override { return StageKind::kMerge; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    std::byte* const flat = run.flat();
+    ReduceToMean({&flat, 1}, {&flat, 1}, run.layout().flat_count, run.layout().dtype, size_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const size_t size_;
+};
+
+// Exchange: the step of the head of this file.
+// Threads: as Stage. Owns: the messages of a round, and a bucket's worth of differences.
+class RingExchangeStage final : public Stage {
+ public:
+  struct Parts {
+    std::shared_ptr<const Codec> codec;  // shared by the stages of all buckets
+    bool error_feedback = false;
+    RingPlace place;
+    CommunicatorId communicator;
+    std::unique_ptr<Scratch> messages;  // of mine, the left and the right one
+    uint64_t message_bytes = 0;
+  };
+
+  explicit RingExchangeStage(Parts parts) : parts_(std::move(parts)) {}
+  absl::string_view name() const override { return "ring exchange"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    if (!parts_.error_feedback) {
+      return std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"});
+    }
+    return std::make_unique<FlatState>(layout, layout.dtype,
+                                       Names{"weight", "left", "right", "residual"});
+  }
+
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    if (layout.flat_count == 0) return;
+    for (size_t replica : {kWeight, kLeft, kRight}) {
+      std::memcpy(state.buffers()[replica].data, flat, layout.flat_count * SizeOf(layout.dtype));
+    }
+  }
+
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    batch_.Clear();
+    if (run.layout().flat_count == 0) return absl::OkStatus();
+    Encode(run, *state);
+    Post(OperationKind::kSend, parts_.place.left, 0);
+    if (parts_.place.has_two_neighbours()) Post(OperationKind::kSend, parts_.place.right, 0);
+    Post(OperationKind::kRecv, parts_.place.left, parts_.message_bytes);
+    if (parts_.place.has_two_neighbours()) {
+      Post(OperationKind::kRecv, parts_.place.right, 2 * parts_.message_bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    ASSIGN_OR_RETURN(const bool done, batch_.Advance(run));
+    if (done && run.layout().flat_count > 0) Update(run, *state);
+    return done;
+  }
+
+ private:
+  using Names = std::initializer_list<absl::string_view>;
+  static constexpr size_t kWeight = 0;
+  static constexpr size_t kLeft = 1;
+  static constexpr size_t kRight = 2;
+  static constexpr size_t kResidual = 3;
+
+  static std::byte* Buffer(const StageState& state, size_t index) {
+    return state.buffers()[index].data;
+  }
+
+  void Encode(const BucketRun& run, const StageState& state) {
+    const DType dtype = run.layout().dtype;
+    const uint64_t count = run.layout().flat_count;
+    const RingPlace& place = parts_.place;
+    difference_.resize(count * SizeOf(dtype));
+    const Term terms[] = {
+        {run.flat(), 1, dtype},
+        {Buffer(state, kLeft), place.left_factor, dtype},
+        {Buffer(state, kRight), place.right_factor, dtype},
+        {Buffer(state, kWeight), -(1 + place.left_factor + place.right_factor), dtype}};
+    LinearCombination(terms, {difference_.data(), dtype}, count);
+    std::byte* const message = parts_.messages->data();
+    if (!parts_.error_feedback) {
+      return parts_.codec->Encode(difference_.data(), count, dtype, message);
+    }
+    decoded_.resize(difference_.size());
+    EncodeWithFeedback(*parts_.codec, difference_.data(), count, dtype, Buffer(state, kResidual),
+                       message, decoded_.data());
+  }
+
+  void Post(OperationKind kind, int32_t peer, uint64_t offset_bytes) {
+    Operation operation;
+    operation.kind = kind;
+    operation.dtype = DType::kUInt8;
+    operation.count = parts_.message_bytes;
+    operation.peer = peer;
+    operation.communicator = parts_.communicator;
+    const Location message = parts_.messages->At(offset_bytes);
+    kind == OperationKind::kSend ? operation.set_source(message) : operation.set_target(message);
+    batch_.Add(operation);
+  }
+
+  void Update(const BucketRun& run, const StageState& state) {
+    AddMessage(run, 0, {Buffer(state, kWeight), run.flat()});
+    // One neighbour on both sides has sent one message.
+    if (!parts_.place.has_two_neighbours()) {
+      return AddMessage(run, 1, {Buffer(state, kLeft), Buffer(state, kRight)});
+    }
+    AddMessage(run, 1, {Buffer(state, kLeft)});
+    AddMessage(run, 2, {Buffer(state, kRight)});
+  }
+
+  // The first of `targets`, and with it the others, becomes itself + what message `index` says.
+  void AddMessage(const BucketRun& run, uint64_t index, std::initializer_list<std::byte*> targets) {
+    const DType dtype = run.layout().dtype;
+    const uint64_t count = run.layout().flat_count;
+    const std::byte* const message = parts_.messages->data() + index * parts_.message_bytes;
+    parts_.codec->Decode(message, count, dtype, difference_.data());
+    const std::byte* const terms[] = {*targets.begin(), difference_.data()};
+    Reduce(terms, {targets.begin(), targets.size()}, count, dtype, ReduceOp::kSum);
+  }
+
+  const Parts parts_;
+  std::vector<std::byte> difference_;
+  std::vector<std::byte> decoded_;  // with error feedback
+  OperationBatch batch_;
+};
+
+// Exchange: nothing, where there is nobody to exchange with.
+// Threads: as Stage. Owns: nothing.
+class AloneStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "alone"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
+};
+
+// Options:
+//   communication_interval  steps from one round to the next: 1.
+//   hierarchical            false: every rank is on the ring; true: every host is.
+//   codec, codec.<option>   min_max_uint8.
+//   error_feedback          auto (default): where the codec needs it; true; false.
+// Threads: as Algorithm. Owns: its options.
+class LowPrecisionDecentralized final : public Algorithm {
+ public:
+  absl::Status Configure(const AlgorithmOptions& options) override {
+    for (const auto& [name, value] : options) {
+      if (name == "communication_interval") {
+        ASSIGN_OR_RETURN(schedule_.interval, ParseCountOption(name, value, 1));
+      } else if (name == "hierarchical") {
+        ASSIGN_OR_RETURN(hierarchical_, ParseBoolOption(name, value));
+      } else {
+        ASSIGN_OR_RETURN(const bool is_known, compression_.Read(name, value));
+        if (is_known) continue;
+        return UnknownOption(name, absl::StrCat("communication_interval, hierarchical, ",
+                                                CompressionOptions::kKnown));
+      }
+    }
+    return compression_.Finish();
+  }
+
+  Schedule schedule() const override { return schedule_; }
+  bool IsHierarchical() const override { return hierarchical_; }
+
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    constraints.packs_slots = true;  // a gap would be part of the chunk
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && compression_.codec()->Takes(tensor.dtype);
+  }
+  bool RanksAgree() const override { return false; }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    PipelineSpec spec;
+    spec.allows_standalone = false;
+    if (!hierarchical_) {
+      const auto size = static_cast<size_t>(tiers.all->world_size().value());
+      RETURN_IF_ERROR(AddExchange(*tiers.all, std::vector<int32_t>(size, 1), layout, spec));
+      return spec;
+    }
+    if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
+    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host));
+    if (tiers.is_leader()) {
+      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.host_sizes, layout, spec));
+    }
+    spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
+    return spec;
+  }
+
+ private:
+  // `sizes`: as PlaceOf.
+  absl::Status AddExchange(Communicator& ring, const std::vector<int32_t>& sizes,
+                           const BucketLayout& layout, PipelineSpec& spec) const {
+    const auto mine = static_cast<size_t>(sizes[static_cast<size_t>(ring.rank().value())]);
+    if (mine > 1) spec.stages.push_back(std::make_unique<DivideStage>(mine));
+    if (sizes.size() == 1) {
+      spec.stages.push_back(std::make_unique<AloneStage>());
+      return absl::OkStatus();
+    }
+    RingExchangeStage::Parts parts;
+    parts.codec = compression_.codec();
+    parts.error_feedback = compression_.error_feedback();
+    parts.place = PlaceOf(ring.rank(), sizes);
+    parts.communicator = ring.id();
+    parts.message_bytes = parts.codec->EncodedBytes(layout.flat_count, layout.dtype);
+    ASSIGN_OR_RETURN(
+        parts.messages,
+        Scratch::Create(ring, "ring messages", std::max<uint64_t>(3 * parts.message_bytes, 1)));
+    spec.stages.push_back(std::make_unique<RingExchangeStage>(std::move(parts)));
+    return absl::OkStatus();
+  }
+
+  Schedule schedule_{.subject = Subject::kWeightsAfterStep};
+  bool hierarchical_ = false;
+  CompressionOptions compression_{"min_max_uint8"};
+};
+
+REGISTER_ALGORITHM(low_precision_decentralized,
+                   "weights averaged on a ring, as compressed differences",
+                   LowPrecisionDecentralized);
+
+}  // namespace
+}  // namespace pelton

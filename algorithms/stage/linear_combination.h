@@ -1,0 +1,35 @@
+// Weighted sums of tensors: the arithmetic of the algorithms that exchange weights.
+#ifndef PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_
+#define PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "core/memory/dtype.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: nothing.
+struct Term {
+  const std::byte* data = nullptr;
+  double factor = 1;
+  DType dtype = DType::kFloat32;
+};
+
+// Threads: a value. Owns: nothing.
+struct CombinationTarget {
+  std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;
+};
+
+// target[i] = factor_0 * term_0[i] + factor_1 * term_1[i] + ..., from the left, in float32, or in
+// float64 where a term or the target is float64; factors are rounded to that type, and the sum to
+// the target's at the end. No multiply-add is fused.
+// Shape: all [count], aligned to their elements. The target may be one of the terms; else nothing
+// overlaps. Requires: floating point dtypes; at least one term.
+void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count);
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_

@@ -1,0 +1,56 @@
+#include "algorithms/stage/round_peers.h"
+
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/pipeline/operation.h"
+
+namespace pelton {
+
+absl::StatusOr<std::unique_ptr<RoundPeers>> RoundPeers::Create(Communicator& communicator,
+                                                               PeerSource* source) {
+  std::unique_ptr<Scratch> scratch;
+  if (source != nullptr) {
+    ASSIGN_OR_RETURN(scratch, Scratch::Create(communicator, "peer agreement", 1));
+    source->Prefetch(0);
+  }
+  return std::unique_ptr<RoundPeers>(new RoundPeers(communicator, source, std::move(scratch)));
+}
+
+RoundPeers::RoundPeers(Communicator& communicator, PeerSource* source,
+                       std::unique_ptr<Scratch> scratch)
+    : communicator_(communicator.id()),
+      seat_{communicator.rank(), communicator.world_size()},
+      source_(source),
+      scratch_(std::move(scratch)) {}
+
+void RoundPeers::Start(const BucketRun& run) {
+  if (run.round() == round_) return;
+  round_ = run.round();
+  const uint64_t step = round_.value() - 1;
+  peer_ = ShiftOnePeer(seat_, step);
+  is_settled_ = source_ == nullptr;
+  if (is_settled_) return;
+  chosen_ = source_->PeerAt(step);
+  source_->Prefetch(step + 1);
+  everyone_knows() = chosen_.has_value() ? 1 : 0;
+  Operation operation;
+  operation.kind = OperationKind::kAllReduce;
+  operation.dtype = DType::kUInt8;
+  operation.reduce_op = ReduceOp::kMin;
+  operation.count = 1;
+  operation.communicator = communicator_;
+  operation.set_source(scratch_->At(0));
+  operation.set_target(scratch_->At(0));
+  agreement_.Clear();
+  agreement_.Add(operation);
+}
+
+absl::StatusOr<bool> RoundPeers::Advance(BucketRun& run) {
+  if (is_settled_) return true;
+  ASSIGN_OR_RETURN(is_settled_, agreement_.Advance(run));
+  if (is_settled_ && everyone_knows() != 0) peer_ = *chosen_;
+  return is_settled_;
+}
+
+}  // namespace pelton

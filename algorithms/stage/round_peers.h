@@ -1,0 +1,58 @@
+// With whom this rank exchanges in the round under way.
+#ifndef PELTON_ALGORITHMS_STAGE_ROUND_PEERS_H_
+#define PELTON_ALGORITHMS_STAGE_ROUND_PEERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "comm/scratch.h"
+#include "comm/topology/peer_source.h"
+#include "comm/topology/shift_one.h"
+#include "core/base/ids.h"
+#include "core/pipeline/operation_batch.h"
+#include "core/pipeline/stage.h"
+
+namespace pelton {
+
+// One for all buckets of a model: they have the same peer in a round. Steps are rounds, from 0.
+// Without a source the peer is shift_one's. With one, the first bucket of a round finds out whether
+// every rank has the source's answer; where any lacks it, all fall back to shift_one for that
+// round, so that both ends always agree.
+// Steps of that agreement: one allreduce (MIN). Bytes: those of an allreduce of one byte.
+// Threads: its stages'. Owns: one byte for the agreement; borrows communicator and source, which
+// outlive it.
+class RoundPeers {
+ public:
+  // The ranks are those of `communicator`. Errors: those of Scratch::Create.
+  static absl::StatusOr<std::unique_ptr<RoundPeers>> Create(Communicator& communicator,
+                                                            PeerSource* source);
+
+  // Begins to find the peer of the run's round; nothing to do for all but its first bucket.
+  void Start(const BucketRun& run);
+  // True once peer() holds. Blocks: never. Errors: those of the agreement.
+  absl::StatusOr<bool> Advance(BucketRun& run);
+  // This rank itself where it sits the round out.
+  Rank peer() const { return peer_; }
+
+ private:
+  RoundPeers(Communicator& communicator, PeerSource* source, std::unique_ptr<Scratch> scratch);
+  uint8_t& everyone_knows() const { return *reinterpret_cast<uint8_t*>(scratch_->data()); }
+
+  const CommunicatorId communicator_;
+  const Seat seat_;
+  PeerSource* const source_;
+  const std::unique_ptr<Scratch> scratch_;  // null without a source
+  Round round_{0};                          // that peer_ and chosen_ are of
+  bool is_settled_ = false;
+  Rank peer_;
+  std::optional<Rank> chosen_;  // by the source
+  OperationBatch agreement_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_ROUND_PEERS_H_
