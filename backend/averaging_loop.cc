@@ -1,5 +1,6 @@
 #include "backend/averaging_loop.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ namespace {
 constexpr char kStopTensor[] = "averaging: wish to stop";
 // The loop itself answers at the deadline, with a better text than a future has.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+// A rank alone would do nothing but average.
+constexpr absl::Duration kLeastPause = absl::Microseconds(100);
 
 struct ClaimWeights {
   Promise<void> reply;
@@ -162,7 +165,7 @@ class AveragingActor final : public Actor {
       return;
     }
     phase_ = Phase::kPausing;
-    context().SendAfter(*this, options_.pause, BeginRound{});
+    context().SendAfter(*this, std::max(options_.pause, kLeastPause), BeginRound{});
   }
 
   void EndByAgreement() {

@@ -25,7 +25,7 @@ class AveragingActor;
 
 // Threads: a value, moved into Create. Owns: its callbacks.
 struct AveragingLoopOptions {
-  absl::Duration pause = absl::ZeroDuration();  // Schedule::pause
+  absl::Duration pause = absl::ZeroDuration();  // Schedule::pause; at least 100 us are kept
   // Longest time from a snapshot to its result: how late a rank may be with its own snapshot.
   absl::Duration round_timeout = limits::kDefaultOperationTimeout;
   // Copies the weight behind a slot, as it is now, to `target`; adds `difference` to that weight.
