@@ -32,7 +32,8 @@ struct CompressedAllReduceOptions {
   std::shared_ptr<const Codec> codec;
   bool average = true;  // else the sum
   // Whether what a message drops is added to the next one: on the worker's side beside the whole
-  // flat part ("residual"), on the server's beside the own chunk ("server_residual").
+  // flat part ("residual"), on the server's beside the own chunk ("server_residual"). What is added
+  // to a tensor that nobody uses in that round is lost.
   bool error_feedback = false;
 };
 

@@ -32,12 +32,13 @@ struct Matrix {
   uint64_t columns;
   uint64_t left_begin;   // of its factor of vectors of rows, in the first message
   uint64_t right_begin;  // of that of vectors of columns, in the second
+  uint64_t index;        // of its slot in the bucket
   uint64_t seed;         // of the first query
 };
 
 // What travels in which message. Threads: a value. Owns: its lists.
 struct Contents {
-  std::vector<Share> plain;  // tensors as they are, and the used tail
+  std::vector<Share> plain;  // tensors as they are, and at last the used tail
   std::vector<Matrix> matrices;
   PowerSgdCounts counts;
 };
@@ -56,7 +57,8 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
   const auto add_plain = [&](uint64_t flat_begin, uint64_t count) {
     contents.plain.push_back({flat_begin, count, std::exchange(first, first + count)});
   };
-  for (SlotId id : layout.slots) {
+  for (size_t i = 0; i < layout.slots.size(); ++i) {
+    const SlotId id = layout.slots[i];
     const TensorSpec& tensor = plan.tensor(id);
     const uint64_t begin =
         (plan.slot(id).offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
@@ -66,8 +68,13 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
     }
     const uint64_t rows = tensor.count / tensor.columns;
     contents.matrices.push_back(
-        {begin, rows, tensor.columns, std::exchange(first, first + options.rank * rows),
-         std::exchange(second, second + options.rank * tensor.columns), SeedOf(tensor.name)});
+        {.flat_begin = begin,
+         .rows = rows,
+         .columns = tensor.columns,
+         .left_begin = std::exchange(first, first + options.rank * rows),
+         .right_begin = std::exchange(second, second + options.rank * tensor.columns),
+         .index = i,
+         .seed = SeedOf(tensor.name)});
   }
   add_plain(layout.tail_offset_count, layout.tail_count);
   return contents;
@@ -188,6 +195,12 @@ class PowerSgdStage final : public Stage {
     return operation;
   }
 
+  // Whether any rank used it in this round, once the first message is there.
+  bool IsUsed(const Matrix& matrix) const {
+    const Share& tail = contents_.plain.back();
+    return tail.count == 0 || Message()[tail.message_begin + matrix.index] > 0;
+  }
+
   void MakeLeft(const BucketRun& run, const Matrix& matrix, StageState& state);
   void MakeRight(const Matrix& matrix, StageState& state);
   void TakeResults(const BucketRun& run, StageState& state);
@@ -237,9 +250,11 @@ void PowerSgdStage<T>::TakeResults(const BucketRun& run, StageState& state) {
 }
 
 // The bucket gets the product of the factors, the error the rest of M, 0 where that is not finite:
-// an overflow shows in one round and not in all that follow.
+// an overflow shows in one round and not in all that follow. The result of a tensor that nobody
+// used is not looked at: its error and query stay for the next time.
 template <typename T>
 void PowerSgdStage<T>::TakeMatrix(const BucketRun& run, const Matrix& matrix, StageState& state) {
+  if (!IsUsed(matrix)) return;
   const Vectors<T> right = RightOf(matrix);
   std::copy_n(right.data, right.count * right.rank, QueryOf(matrix, state).data);
   T* error = ErrorOf(matrix, state);
