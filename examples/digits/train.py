@@ -89,15 +89,25 @@ def make_algorithm(
     name: str, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[object, torch.optim.Optimizer]:
     """The algorithm of that name, with options that suit so short a training, and the optimizer that it goes with."""
-    from pelton.torch_api.algorithms import Algorithm
-    from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
+    from pelton.torch_api.algorithms import Algorithm, one_bit_adam, q_adam, zero_one_adam
 
     if name == "qadam":
-        optimizer = QAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=40)
-        return Algorithm.init(name, q_adam_optimizer=optimizer), optimizer
+        optimizer = q_adam.QAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
+        return q_adam.QAdamAlgorithm(optimizer), optimizer
+    if name == "one_bit_adam":
+        optimizer = one_bit_adam.OneBitAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
+        return one_bit_adam.OneBitAdamAlgorithm(optimizer), optimizer
+    if name == "zero_one_adam":
+        optimizer = zero_one_adam.ZeroOneAdamOptimizer(model.parameters(), lr=0.002)
+        return zero_one_adam.ZeroOneAdamAlgorithm(optimizer), optimizer
     options: dict[str, dict[str, object]] = {
         "async": {"sync_interval_ms": 20, "warmup_steps": 20},
         "decentralized": {"peer_selection_mode": "shift_one"},
+        "diloco": {"interval": 8},
+        "post_local_sgd": {"warmup_steps": 60},
+        # Within one host a hierarchical one encodes nothing.
+        "bytegrad": {"hierarchical": False},
+        "low_precision_decentralized": {"hierarchical": False},
     }
     return Algorithm.init(name, **options.get(name, {})), optimizer
 
