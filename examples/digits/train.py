@@ -93,13 +93,13 @@ def make_algorithm(
 
     if name == "qadam":
         optimizer = q_adam.QAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
-        return q_adam.QAdamAlgorithm(optimizer), optimizer
+        return q_adam.QAdamAlgorithm(optimizer, hierarchical=False), optimizer
     if name == "one_bit_adam":
         optimizer = one_bit_adam.OneBitAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
-        return one_bit_adam.OneBitAdamAlgorithm(optimizer), optimizer
+        return one_bit_adam.OneBitAdamAlgorithm(optimizer, hierarchical=False), optimizer
     if name == "zero_one_adam":
         optimizer = zero_one_adam.ZeroOneAdamOptimizer(model.parameters(), lr=0.002)
-        return zero_one_adam.ZeroOneAdamAlgorithm(optimizer), optimizer
+        return zero_one_adam.ZeroOneAdamAlgorithm(optimizer, hierarchical=False), optimizer
     options: dict[str, dict[str, object]] = {
         "async": {"sync_interval_ms": 20, "warmup_steps": 20},
         "decentralized": {"peer_selection_mode": "shift_one"},
