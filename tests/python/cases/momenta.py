@@ -1,0 +1,286 @@
+"""Adams whose first moments are averaged over the ranks: exact where nothing is encoded, close where it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
+from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
+from torch import nn
+
+from cases.checks import (
+    SHAPE,
+    assert_same_on_all_ranks,
+    batch,
+    expected,
+    local_gradients,
+    make_mlp,
+    mean_of,
+    raises,
+    rank_and_size,
+    seeded,
+    square_loss,
+)
+from cases.registry import case
+from cases.worlds import Make, assert_weights, exact_mean, run, train_step
+
+WARM_UP = 4
+BETAS = (0.8, 0.99)
+
+
+def _qadam(model: Any, **options: Any) -> QAdamOptimizer:
+    return QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=WARM_UP, betas=BETAS, **options)
+
+
+def _wrapped(make: Make = make_mlp, hierarchical: bool = True, **options: Any) -> tuple[Any, QAdamOptimizer]:
+    """On one host nothing is encoded with `hierarchical`."""
+    model = seeded(rank_and_size()[0], make)
+    optimizer = _qadam(model, **options)
+    return model.with_bagua([optimizer], QAdamAlgorithm(optimizer, hierarchical=hierarchical)), optimizer
+
+
+@case(1, 2, 3)
+def qadam_warms_up_as_adam() -> None:
+    """Bitwise torch's Adam on the mean gradients: moments before the step WARM_UP, weights with them."""
+    _, size = rank_and_size()
+    model, optimizer = _wrapped(weight_decay=0.1)
+    reference = seeded(0, make_mlp)
+    adam = torch.optim.Adam(reference.parameters(), lr=0.05, betas=BETAS, weight_decay=0.1, foreach=False)
+    for step in range(WARM_UP - 1):
+        means = mean_of([local_gradients(reference, batch(r, step, *SHAPE)) for r in range(size)])
+        for name, parameter in reference.named_parameters():
+            parameter.grad = means[name]
+        adam.step()
+        train_step(model, optimizer, step)
+        for mine, theirs in zip(model.parameters(), reference.parameters()):
+            assert torch.equal(optimizer.state[mine]["exp_avg"], adam.state[theirs]["exp_avg"])
+            assert torch.equal(optimizer.state[mine]["exp_avg_sq"], adam.state[theirs]["exp_avg_sq"])
+        assert_weights(model, list(reference.parameters()))
+
+
+class _Reference:
+    """QAdam in one process: one model, since all ranks hold the same."""
+
+    def __init__(self, make: Make) -> None:
+        self.model = seeded(0, make)
+        self.first = [torch.zeros_like(p) for p in self.model.parameters()]
+        self.second = [torch.zeros_like(p) for p in self.model.parameters()]
+
+    def step(self, step: int) -> None:
+        """Step number `step`, from 1."""
+        _, size = rank_and_size()
+        local = [local_gradients(self.model, _batch(self.model, r, step - 1)) for r in range(size)]
+        means = mean_of(local)
+        lr, (beta1, beta2) = 0.05, BETAS
+        for i, (name, parameter) in enumerate(self.model.named_parameters()):
+            if step < WARM_UP:
+                self.first[i].lerp_(means[name], 1 - beta1)
+                self.second[i].mul_(beta2).addcmul_(means[name], means[name], value=1 - beta2)
+            elif step > WARM_UP:
+                self.first[i] = exact_mean([self.first[i].lerp(found[name], 1 - beta1) for found in local])
+            denominator = (self.second[i].sqrt() / math.sqrt(1 - beta2**step)).add_(1e-8)
+            with torch.no_grad():
+                parameter.addcdiv_(self.first[i], denominator, value=-lr / (1 - beta1**step))
+
+
+def _batch(model: Any, rank: int, step: int) -> torch.Tensor:
+    return batch(rank, step, *SHAPE, dtype=next(model.parameters()).dtype)
+
+
+def _check_qadam(make: Make) -> None:
+    model, optimizer = _wrapped(make)
+    reference = _Reference(make)
+    for step in range(1, 2 * WARM_UP + 1):
+        train_step(model, optimizer, step - 1)
+        reference.step(step)
+        assert_weights(model, [p.detach() for p in reference.model.parameters()])
+    moments = [optimizer.state[p]["exp_avg"] for p in model.parameters()]
+    for moment, wanted in zip(moments, reference.first):
+        assert torch.equal(moment, wanted)
+    assert_same_on_all_ranks(moments)
+
+
+@case(1, 2, 3, 4)
+def qadam_equals_one_process() -> None:
+    _check_qadam(make_mlp)
+
+
+@case(2)
+def qadam_in_bfloat16_equals_one_process() -> None:
+    _check_qadam(lambda: make_mlp().bfloat16())
+
+
+@case(2)
+def qadam_in_float64_equals_one_process() -> None:
+    _check_qadam(lambda: make_mlp().double())
+
+
+@case(2, 3)
+def encoded_moments_are_the_same_on_all_ranks_and_close() -> None:
+    model, optimizer = _wrapped(hierarchical=False)
+    reference = _Reference(make_mlp)
+    for step in range(1, 2 * WARM_UP + 1):
+        train_step(model, optimizer, step - 1)
+        reference.step(step)
+    assert_weights(model, [p.detach() for p in reference.model.parameters()], tolerance=0.1)
+    assert_same_on_all_ranks([optimizer.state[p]["exp_avg"] for p in model.parameters()])
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def the_gradient_stays_each_ranks_own() -> None:
+    model, optimizer = _wrapped()
+    for step in range(WARM_UP):
+        train_step(model, optimizer, step)
+    rank, _ = rank_and_size()
+    wanted = local_gradients(copy.deepcopy(model), batch(rank, 50, *SHAPE))
+    optimizer.zero_grad()
+    run(model, rank, 50)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, wanted[name]), name
+    assert model.bagua_algorithm.optimizer_step_id == WARM_UP
+
+
+class _Branches(nn.Module):
+    """A layer for all, one for odd ranks and one for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common, self.odd, self.idle = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 3)
+        self.use_odd = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out = self.common(inputs)
+        return out + self.odd(inputs) if self.use_odd else out
+
+
+@case(2, 3)
+def unused_parameters_have_a_zero_gradient() -> None:
+    rank, size = rank_and_size()
+    model, optimizer = _wrapped(_Branches)
+    for step in range(WARM_UP):
+        model.use_odd = True
+        train_step(model, optimizer, step)
+    plain = copy.deepcopy(model)
+    before = optimizer.state[model.odd.weight]["exp_avg"].clone()
+    idle = model.idle.weight.detach().clone()
+    everyones = []
+    for r in range(size):
+        plain.use_odd = r % 2 == 1
+        gradient = local_gradients(plain, batch(r, 9, *SHAPE))["odd.weight"]
+        everyones.append(before.lerp(gradient, 1 - BETAS[0]) if r % 2 == 1 else before * BETAS[0])
+    model.use_odd = rank % 2 == 1
+    train_step(model, optimizer, 9)
+    assert torch.equal(optimizer.state[model.odd.weight]["exp_avg"], exact_mean(everyones))
+    assert model.idle.weight.grad is None
+    assert torch.equal(model.idle.weight, idle)
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def local_micro_batches_are_added_up() -> None:
+    rank, size = rank_and_size()
+    model, optimizer = _wrapped()
+    for step in range(WARM_UP):
+        train_step(model, optimizer, step)
+    before, plain = optimizer.state[model[0].weight]["exp_avg"].clone(), copy.deepcopy(model)
+    sums = []
+    for r in range(size):
+        one, two = (local_gradients(plain, batch(r, step, *SHAPE))["0.weight"] for step in (20, 21))
+        sums.append(before.lerp(one + two, 1 - BETAS[0]))
+    optimizer.zero_grad()
+    with model.no_sync():
+        run(model, rank, 20)
+    run(model, rank, 21)
+    assert torch.equal(optimizer.state[model[0].weight]["exp_avg"], exact_mean(sums))
+
+
+@case(2)
+def a_gradient_that_was_taken_cannot_be_added_to() -> None:
+    model, optimizer = _wrapped()
+    for step in range(WARM_UP):
+        train_step(model, optimizer, step)
+    optimizer.zero_grad(set_to_none=False)  # written to since: a new gradient
+    run(model, rank_and_size()[0], 30)
+    with raises(RuntimeError, "in the optimizer's moment already", "no_sync"):
+        run(model, rank_and_size()[0], 31)
+
+
+@case(2)
+def moments_that_were_replaced_are_registered_again() -> None:
+    model, optimizer = _wrapped()
+    reference = _Reference(make_mlp)
+    for step in range(1, 2 * WARM_UP + 1):
+        if step == WARM_UP + 3:
+            optimizer.load_state_dict(optimizer.state_dict())
+        train_step(model, optimizer, step - 1)
+        reference.step(step)
+    assert_weights(model, [p.detach() for p in reference.model.parameters()])
+
+
+@case(2, 3)
+def one_bit_adam_keeps_the_ranks_together_and_learns() -> None:
+    rank, _ = rank_and_size()
+    model = seeded(rank, _Branches)
+    optimizer = OneBitAdamOptimizer(model.parameters(), lr=0.02, warmup_steps=WARM_UP, weight_decay=0.01)
+    model.with_bagua([optimizer], OneBitAdamAlgorithm(optimizer, hierarchical=False))
+    first = float(square_loss(model, batch(rank, 0, *SHAPE)).detach())
+    idle = model.idle.weight.detach().clone()
+    for step in range(40):
+        train_step(model, optimizer, step % 4)
+    assert_same_on_all_ranks(list(model.parameters()))
+    assert torch.equal(model.idle.weight, idle), "a parameter without gradients moved"
+    assert float(square_loss(model, batch(rank, 0, *SHAPE)).detach()) < 0.5 * first
+
+
+@case(1, 2, 3)
+def zero_one_adam_without_codec_equals_adam() -> None:
+    """While all steps exchange and all second moments are updated it is Adam, up to rounding."""
+    rank, size = rank_and_size()
+    model, reference = seeded(rank, make_mlp), seeded(0, make_mlp)
+    optimizer = ZeroOneAdamOptimizer(model.parameters(), lr=0.05, betas=BETAS)
+    adam = torch.optim.Adam(reference.parameters(), lr=0.05, betas=BETAS, foreach=False)
+    model.with_bagua([optimizer], ZeroOneAdamAlgorithm(optimizer))
+    for step in range(8):
+        train_step(model, optimizer, step)
+        means = mean_of([local_gradients(reference, batch(r, step, *SHAPE)) for r in range(size)])
+        for name, parameter in reference.named_parameters():
+            parameter.grad = means[name]
+        adam.step()
+        assert_weights(model, [p.detach() for p in reference.parameters()], tolerance=1e-4)
+    assert expected(make_mlp).keys() == dict(model.named_parameters()).keys()
+
+
+@case(2, 3)
+def zero_one_adam_steps_alone_and_comes_together() -> None:
+    rank, _ = rank_and_size()
+    model = seeded(rank, make_mlp)
+    optimizer = ZeroOneAdamOptimizer(
+        model.parameters(), lr=0.02, variance_updates=4, variance_freeze_step=8, doubling_steps=4, max_local_steps=4
+    )
+    model.with_bagua([optimizer], ZeroOneAdamAlgorithm(optimizer, hierarchical=False))
+    first = float(square_loss(model, batch(rank, 0, *SHAPE)).detach())
+    updates = [step for step in range(1, 33) if optimizer.updates_variance(step)]
+    assert updates == [1, 2, 3, 4, 5, 7], updates
+    exchanges = [step for step in range(9, 33) if optimizer.exchanges(step)]
+    assert exchanges == [9, 10, 11, 12, 14, 16, 20, 24, 28, 32], exchanges
+    for step in range(32):
+        train_step(model, optimizer, step % 4)
+        if optimizer.exchanges(step + 1):
+            assert_same_on_all_ranks(list(model.parameters()))
+    assert float(square_loss(model, batch(rank, 0, *SHAPE)).detach()) < 0.6 * first
+    assert model.bagua_ddp.statistics()["rounds"] == len(updates) + 8 + len(exchanges)
+
+
+@case(2)
+def arguments_are_checked() -> None:
+    parameters = list(make_mlp().parameters())
+    for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}):
+        with raises(ValueError, next(iter(wrong))):
+            QAdamOptimizer(parameters, **wrong)
+    with raises(ValueError, "q_adam_optimizer"):
+        QAdamAlgorithm(torch.optim.SGD(parameters, lr=0.1))  # type: ignore[arg-type]
