@@ -129,6 +129,11 @@ absl::Status Links::LossOf(int peer) const {
   return links_[peer].loss;
 }
 
+bool Links::HasLeft(int peer) const {
+  MutexLock lock(&mutex_);
+  return links_[peer].said_goodbye && !links_[peer].loss.ok();
+}
+
 void Links::Poke() {
   const uint64_t one = 1;
   (void)!write(poke_.get(), &one, sizeof one);

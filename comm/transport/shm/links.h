@@ -53,6 +53,8 @@ class Links {
                                        absl::Time deadline);
   // Why `peer` is gone; OK while it is there.
   absl::Status LossOf(int peer) const;
+  // Whether it is gone because it has left in good order.
+  bool HasLeft(int peer) const;
 
  private:
   struct Outgoing {

@@ -85,6 +85,11 @@ void PointToPoint::Cancel(OnDone on_done, const absl::Status& reason) {
   NoteOldest();
 }
 
+bool PointToPoint::Needs(int peer) const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [peer](const Pending& pending) { return pending.operation.peer == peer; });
+}
+
 void PointToPoint::NoteOldest() {
   oldest_peer_.store(pending_.empty() ? kNoPeer : pending_.front().operation.peer,
                      std::memory_order_relaxed);

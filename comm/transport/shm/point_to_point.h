@@ -35,6 +35,8 @@ class PointToPoint {
   absl::StatusOr<bool> Step(OnDone on_done);
   void Cancel(OnDone on_done, const absl::Status& reason);
 
+  // Whether one in flight is with `peer`.
+  bool Needs(int peer) const;
   // The peer of the oldest one in flight, or kNoPeer.
   int oldest_peer() const { return oldest_peer_.load(std::memory_order_relaxed); }
 

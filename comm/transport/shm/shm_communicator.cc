@@ -108,8 +108,29 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
 
 bool ShmCommunicator::Progress() {
   if (abort_.is_thrown()) return ProgressAborted();
-  const bool moved = AdvanceCollectives();
-  return (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
+  bool moved = AdvanceCollectives();
+  moved = (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
+  if (moved || !has_anybody_left_.load(std::memory_order_relaxed)) return moved;
+  return EndIfLeft();
+}
+
+bool ShmCommunicator::EndIfLeft() {
+  MutexLock lock(&mutex_);
+  for (const auto& [member, reason] : left_) {
+    if (!Needs(member)) continue;
+    abort_.Throw(reason, /*is_death=*/true);
+    return true;
+  }
+  return false;
+}
+
+// A rank that leaves has nothing in flight, so a collective that it came to needs it no more.
+bool ShmCommunicator::Needs(int member) const {
+  if (point_to_point_.Needs(member)) return true;
+  const uint64_t in_flight = last_.load() - first_;
+  if (in_flight == 0) return false;
+  const uint64_t newest = collective_.sequence() + in_flight - (collective_.is_active() ? 1 : 0);
+  return context_.arena.rank(member).arrived.load() < newest;
 }
 
 bool ShmCommunicator::AdvanceCollectives() {
@@ -201,10 +222,17 @@ void ShmCommunicator::Abort(const absl::Status& reason) {
   abort_.Throw(reason, /*is_death=*/false);
 }
 
-void ShmCommunicator::Lose(int world_rank, const absl::Status& reason) {
+void ShmCommunicator::Lose(const Loss& loss) {
   const std::vector<int>& members = context_.world_ranks;
-  if (std::find(members.begin(), members.end(), world_rank) == members.end()) return;
-  abort_.Throw(reason, /*is_death=*/true);
+  const auto found = std::find(members.begin(), members.end(), loss.world_rank);
+  if (found == members.end()) return;
+  if (!loss.has_left) return abort_.Throw(loss.reason, /*is_death=*/true);
+  {
+    MutexLock lock(&mutex_);
+    left_.emplace_back(static_cast<int>(found - members.begin()), loss.reason);
+  }
+  has_anybody_left_.store(true);
+  Wake();
 }
 
 std::vector<Rank> ShmCommunicator::Missing() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -43,8 +44,15 @@ class ShmCommunicator final : public Communicator {
   void Abort(const absl::Status& reason) override;
   std::vector<Rank> Missing() const override;
 
-  // If `world_rank` is a member: it is gone, so this communicator is, too. Threads: any.
-  void Lose(int world_rank, const absl::Status& reason);
+  // A rank of the world that is gone.
+  struct Loss {
+    int world_rank = 0;
+    bool has_left = false;  // in good order: its part in everything that it launched is done
+    absl::Status reason;
+  };
+  // If it is a member: this communicator is gone, too; after a leave only when an operation needs
+  // that member, so that the others end what they do among themselves. Threads: any.
+  void Lose(const Loss& loss);
 
  private:
   static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
@@ -65,6 +73,9 @@ class ShmCommunicator final : public Communicator {
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
   bool ProgressAborted();
+  // Ends the communicator if what is in flight waits for a member that has left; true if so.
+  bool EndIfLeft();
+  bool Needs(int member) const;
   void FailAll(const absl::Status& reason);
   void Complete(uint64_t ticket, const absl::Status& status);
 
@@ -82,8 +93,10 @@ class ShmCommunicator final : public Communicator {
   uint64_t first_ = 0;
   std::atomic<uint64_t> last_ = 0;
   std::atomic<bool> wake_ = false;
+  std::atomic<bool> has_anybody_left_ = false;
   mutable Mutex mutex_;
   std::multiset<uint32_t> registered_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<int, absl::Status>> left_ ABSL_GUARDED_BY(mutex_);  // members, and why
 };
 
 }  // namespace pelton::shm

@@ -30,6 +30,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
@@ -258,6 +259,36 @@ TEST(ShmProcessTest, ARankThatLeavesInGoodOrderIsNamed) {
   });
   EXPECT_THAT(processes.Join(0), HasSubstr("has left"));
   EXPECT_THAT(processes.Join(1), IsEmpty());
+}
+
+// What two ranks do between them does not need a third that has left; what all do does.
+TEST(ShmProcessTest, ARankThatLeavesEndsOnlyWhatNeedsIt) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options);
+    if (!end.ok()) return std::string(end.status().message());
+    Communicator& communicator = *end->communicator;
+    std::vector<float> data(1000);
+    const std::string wrong = CheckSum(communicator, data.data(), data.size());
+    if (!wrong.empty() || options.rank == Rank(2)) return wrong;
+    const Rank peer(1 - options.rank.value());
+    const Tensor tensor{data.data(), data.size(), DType::kFloat32};
+    absl::Status status;
+    for (int i = 0; i < 5000 && status.ok(); ++i) {
+      const absl::StatusOr<Completion> done = options.rank == Rank(i % 2)
+                                                  ? Send(communicator, tensor, peer)
+                                                  : Recv(communicator, tensor, peer);
+      status = done.ok() ? Await(communicator, *done, Soon()) : done.status();
+    }
+    const absl::StatusOr<Completion> completion = Barrier(communicator);
+    if (!completion.ok()) return std::string(completion.status().message());
+    return std::string(Await(communicator, *completion, Soon()).message());
+  });
+  for (int rank : {0, 1}) {
+    const std::string text = processes.Join(rank);
+    EXPECT_THAT(text, HasSubstr("has left"));
+    EXPECT_THAT(text, Not(HasSubstr("between two")));
+  }
+  EXPECT_THAT(processes.Join(2), IsEmpty());
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class ShmTransport final : public Transport {
     for (int peer = 0; peer < links_.world_size(); ++peer) {
       // It may have died before we were in the list.
       const absl::Status loss = links_.LossOf(peer);
-      if (!loss.ok()) communicator->Lose(peer, loss);
+      if (!loss.ok()) communicator->Lose({peer, links_.HasLeft(peer), loss});
     }
   }
 
@@ -121,8 +121,9 @@ class ShmTransport final : public Transport {
   }
 
   void Lose(int peer, const absl::Status& reason) {
+    const bool has_left = links_.HasLeft(peer);
     MutexLock lock(&mutex_);
-    for (ShmCommunicator* communicator : open_) communicator->Lose(peer, reason);
+    for (ShmCommunicator* communicator : open_) communicator->Lose({peer, has_left, reason});
   }
 
   const int rank_;
