@@ -14,8 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "algorithms/algorithm.h"
-#include "comm/await.h"
-#include "comm/collectives.h"
 #include "comm/reduction/half.h"
 #include "comm/reduction/reference.h"
 #include "comm/transport/shm/shm_transport.h"
@@ -251,12 +249,8 @@ class AlgorithmConformanceTest : public ::testing::TestWithParam<Parameter> {
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                      transport->Open(CommunicatorId(1), Group::World(WorldSize(world_size())),
                                      absl::Now() + kPatience));
-    absl::StatusOr<RankLog> log = TestRank(algorithm(), *communicator).Run();
-    RETURN_IF_ERROR(log.status());
-    // Nobody leaves while others still exchange in pairs.
-    ASSIGN_OR_RETURN(const Completion all_done, Barrier(*communicator));
-    RETURN_IF_ERROR(Await(*communicator, all_done, absl::Now() + kPatience));
-    return log;
+    TestRank test_rank(algorithm(), *communicator);
+    return test_rank.Run();
   }
 };
 
