@@ -131,7 +131,7 @@ TEST_P(CompressedAllReduceTest, EqualsOneProcessBitByBit) { CheckAgainstOneProce
 TEST_P(CompressedPartsTest, EqualOneProcessBitByBit) { CheckAgainstOneProcess(2); }
 
 TEST_P(CompressedAllReduceTest, KnowsExactlyWhatNobodyUsed) {
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(RunRound(round).ok());
     for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
       for (SlotId slot : layout().slots) {
