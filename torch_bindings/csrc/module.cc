@@ -16,6 +16,7 @@
 #include "torch_bindings/csrc/c10d/bind.h"
 #include "torch_bindings/csrc/define_communicator.h"
 #include "torch_bindings/csrc/define_model.h"
+#include "torch_bindings/csrc/define_user_model.h"
 #include "torch_bindings/csrc/python_communicator.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -164,6 +165,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineBackend(module);
   bindings::DefineCommunicator(module);
   bindings::DefineModel(module);
+  bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));

@@ -230,6 +230,65 @@ class AveragingModel:
     def detach(self, timeout_s: float) -> None:
         """Stops in agreement with the other ranks if that can be had in time, and frees everything. Idempotent."""
 
+class AveragingControl:
+    """The lock of the weights that an averaging beside training changes, and the wish to stop it."""
+
+    def __init__(self) -> None: ...
+    def lock_weight(self, timeout_s: float) -> None:
+        """Raises FailedPrecondition if this thread holds it; DeadlineExceeded."""
+    def unlock_weight(self) -> None:
+        """Raises FailedPrecondition if nobody holds it."""
+    def held_by_this_thread(self) -> bool: ...
+    def abort(self) -> None: ...
+    def reset(self) -> None: ...
+    def get_status(self) -> bool:
+        """Whether it goes on, as the ranks agreed in the last round."""
+
+class UserOperation:
+    """One operation of a bucket that a user has chosen; it keeps the tensors alive."""
+
+    def __init__(
+        self,
+        name: str,  # for errors
+        algorithm: str = "",  # a name of algorithms() whose stages do the work
+        options: Mapping[str, str] = ...,
+        function: Callable[[], str | None] | None = None,  # else: called on the thread that runs the operations; what
+        # went wrong, or None
+        peer_weight: torch.Tensor | None = None,  # takes the outcome, in the bucket's place
+        replicas: Mapping[str, torch.Tensor] = ...,  # state, by the name of the stage's buffer
+        control: AveragingControl | None = None,  # of an averaging whose outcome is added to the live tensors
+    ) -> None: ...
+
+class UserModel:
+    """Buckets that a user has chosen, of any tensors, and their rounds."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        ranks: Sequence[int],
+        name: str,
+        tensors: Sequence[tuple[str, torch.dtype, int, int]],  # name, dtype, elements, bucket; buckets in order
+        operations: Sequence[Sequence[UserOperation]],  # by bucket, in the order in which they run
+        timeout_s: float,
+    ) -> None:
+        """Plans the buckets and agrees on them, and on their operations, with all ranks. Collective over `ranks`."""
+    def memory(self, slot: int, count: int) -> torch.Tensor:
+        """`count` elements from where tensor number `slot` lies in its bucket; those of a bucket have no gaps."""
+    def mark_ready(self, slot: int, live: torch.Tensor | None = None) -> None:
+        """The elements are final, in memory(slot, ...); `live`: the tensor itself, if that is only a copy."""
+    def mark_unused(self, slot: int) -> None:
+        """As mark_ready, for a tensor that this rank did not use."""
+    def finish_round(self) -> None:
+        """Waits for the round; what is not marked counts as unused zeros."""
+    def used_by_any(self, slot: int) -> bool:
+        """Of the last round; True where that is not known."""
+    def abort(self, reason: str) -> None:
+        """Ends this round and all later ones, on all ranks."""
+    def statistics(self) -> dict[str, float]:
+        """rounds, wait_seconds, bytes, sent_bytes, plan_generation."""
+    def detach(self) -> None:
+        """Frees the buckets, but for memory that tensors lie in. Idempotent."""
+
 def process_group(
     backend: Backend,
     ranks: Sequence[int],  # of the backend's world

@@ -1,0 +1,165 @@
+#include "torch_bindings/csrc/user_algorithm.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+// A bucket that one of the operations cannot work on is refused as a whole.
+void RestrictTo(const std::vector<DType>& dtypes, PipelineSpec& spec) {
+  if (dtypes.empty()) return;
+  if (spec.dtypes.empty()) {
+    spec.dtypes = dtypes;
+    return;
+  }
+  const auto is_left_out = [&dtypes](DType dtype) {
+    return std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end();
+  };
+  spec.dtypes.erase(std::remove_if(spec.dtypes.begin(), spec.dtypes.end(), is_left_out),
+                    spec.dtypes.end());
+}
+
+bool KeepsState(const Stage& stage, const BucketLayout& layout) {
+  const std::unique_ptr<StageState> state = stage.MakeState(layout);
+  return state != nullptr && !state->buffers().empty();
+}
+
+}  // namespace
+
+std::string DescribeOperations(const UserOperations& operations) {
+  return absl::StrJoin(operations, ", ", [](std::string* out, const UserOperation& operation) {
+    absl::StrAppend(out, operation.algorithm.empty()
+                             ? "function"
+                             : DescribeAlgorithm(operation.algorithm, operation.options));
+  });
+}
+
+absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
+    std::vector<UserOperations> buckets, const LiveMemory& live) {
+  std::unique_ptr<UserAlgorithm> made(new UserAlgorithm(live));
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    std::vector<Step>& steps = made->buckets_.emplace_back();
+    for (UserOperation& operation : buckets[i]) {
+      Step& step = steps.emplace_back();
+      step.operation = std::move(operation);
+      if (step.operation.algorithm.empty()) continue;
+      auto algorithm = MakeAlgorithm(step.operation.algorithm, step.operation.options);
+      if (!algorithm.ok()) {
+        return Annotate(algorithm.status(), absl::StrCat("bucket ", i, ", ", step.operation.name));
+      }
+      step.algorithm = *std::move(algorithm);
+    }
+  }
+  return made;
+}
+
+absl::Status UserAlgorithm::Configure(const AlgorithmOptions& options) {
+  if (options.empty()) return absl::OkStatus();
+  return UnknownOption(options.begin()->first, "none");
+}
+
+bool UserAlgorithm::IsHierarchical() const {
+  for (const std::vector<Step>& steps : buckets_) {
+    for (const Step& step : steps) {
+      if (step.algorithm != nullptr && step.algorithm->IsHierarchical()) return true;
+    }
+  }
+  return false;
+}
+
+PlanConstraints UserAlgorithm::Constraints() const {
+  PlanConstraints constraints;
+  constraints.packs_slots = true;
+  constraints.allows_standalone = false;
+  for (const std::vector<Step>& steps : buckets_) {
+    for (const Step& step : steps) {
+      if (step.algorithm == nullptr) continue;
+      constraints.alignment_count =
+          std::lcm(constraints.alignment_count, step.algorithm->Constraints().alignment_count);
+    }
+  }
+  constraints.used_tail_op = CommonTailOp();
+  return constraints;
+}
+
+std::optional<ReduceOp> UserAlgorithm::CommonTailOp() const {
+  std::optional<ReduceOp> common;
+  for (const std::vector<Step>& steps : buckets_) {
+    for (const Step& step : steps) {
+      if (step.algorithm == nullptr) continue;
+      const std::optional<ReduceOp> op = step.algorithm->Constraints().used_tail_op;
+      if (!op.has_value() || common.value_or(*op) != *op) return std::nullopt;
+      common = op;
+    }
+  }
+  return common;
+}
+
+absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout,
+                                                      const Tiers& tiers) {
+  PipelineSpec spec;
+  spec.apply_point = ApplyPoint::kNow;
+  spec.allows_standalone = false;
+  for (Step& step : buckets_[static_cast<size_t>(layout.id.value())]) {
+    RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
+  }
+  if (spec.stages.empty()) spec.stages.push_back(MakeNothingStage());
+  return spec;
+}
+
+absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, const Tiers& tiers,
+                                    PipelineSpec& spec) {
+  if (step.algorithm == nullptr) {
+    spec.stages.push_back(MakeFunctionStage(step.operation.function));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(PipelineSpec part, step.algorithm->StagesFor(layout, tiers));
+  if (part.period != 1) {
+    return absl::InvalidArgumentError("it runs in some rounds only; mark the tensors less often");
+  }
+  RestrictTo(part.dtypes, spec);
+  if (!part.dtypes.empty() && spec.dtypes.empty()) {
+    return absl::InvalidArgumentError("no dtype suits it and the operations before it");
+  }
+  spec.alignment_count = std::lcm(spec.alignment_count, part.alignment_count);
+  spec.yields_used_tail = spec.yields_used_tail || part.yields_used_tail;
+  AddStages(step.operation, layout, std::move(part.stages), spec);
+  return absl::OkStatus();
+}
+
+void UserAlgorithm::AddStages(const UserOperation& operation, const BucketLayout& layout,
+                              std::vector<std::unique_ptr<Stage>> stages, PipelineSpec& spec) {
+  AsideStages aside;
+  if (operation.peer_weight.count > 0) aside = MakeAsideStages(operation.peer_weight);
+  if (aside.first != nullptr) spec.stages.push_back(std::move(aside.first));
+  if (operation.control != nullptr) {
+    spec.stages.push_back(MakeAgreeToStopStage(operation.control));
+    stages.push_back(MakeAddToLiveStage(live_, operation.control));
+  }
+  for (std::unique_ptr<Stage>& stage : stages) {
+    spec.stages.push_back(Adapt(operation, layout, std::move(stage)));
+  }
+  if (aside.last != nullptr) spec.stages.push_back(std::move(aside.last));
+}
+
+std::unique_ptr<Stage> UserAlgorithm::Adapt(const UserOperation& operation,
+                                            const BucketLayout& layout,
+                                            std::unique_ptr<Stage> stage) const {
+  // Apply stages must be the last ones of a pipeline; here other operations may follow.
+  if (stage->kind() == StageKind::kApply) stage = RunInPlace(std::move(stage));
+  if (operation.control != nullptr) stage = UnlessStopped(std::move(stage), operation.control);
+  // On ranks that lead no host no stage may keep any.
+  if (!operation.replicas.empty() && KeepsState(*stage, layout)) {
+    stage = WithReplicas(std::move(stage), operation.replicas);
+  }
+  return stage;
+}
+
+}  // namespace pelton::torch_bindings
