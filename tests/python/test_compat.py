@@ -19,6 +19,11 @@ SCRIPT = """
 import sys
 import bagua.torch_api as bagua
 import bagua.torch_api.algorithms.gradient_allreduce as by_path
+from bagua.torch_api.algorithms import Algorithm, AlgorithmImpl
+from bagua.torch_api.bucket import BaguaBucket
+from bagua.torch_api.communication import BaguaProcessGroup
+from bagua.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+from bagua.torch_api.tensor import BaguaTensor
 from bagua.torch_api.algorithms import gradient_allreduce
 from bagua.torch_api.communication import ReduceOp
 import torch
@@ -43,6 +48,43 @@ except ImportError as error:
     assert "Pelton does not offer bluefog yet" in str(error), error
 
 
+class Summing(AlgorithmImpl):
+    def __init__(self, process_group: BaguaProcessGroup, hierarchical: bool):
+        super().__init__(process_group)
+        self.hierarchical = hierarchical
+
+    def init_tensors(self, bagua_ddp: BaguaDistributedDataParallel) -> list[BaguaTensor]:
+        tensors = []
+        for name, parameter in bagua_ddp.bagua_build_params().__reversed__():
+            tensors.append(parameter.bagua_ensure_grad().ensure_bagua_tensor(
+                name,
+                bagua_ddp.bagua_module_name,
+                getter_closure=lambda parameter: parameter.grad,
+                setter_closure=lambda parameter, t: setattr(parameter, "grad", t),
+            ))
+        return tensors
+
+    def tensors_to_buckets(self, tensors: list[list[BaguaTensor]], do_flatten: bool) -> list[BaguaBucket]:
+        size = self.process_group.get_global_communicator().nranks()
+        return [BaguaBucket(group, flatten=do_flatten, name=str(i), alignment=size) for i, group in enumerate(tensors)]
+
+    def init_backward_hook(self, bagua_ddp: BaguaDistributedDataParallel):
+        def hook(parameter_name, parameter):
+            assert parameter.bagua_backend_tensor().data_ptr() == parameter.grad.data_ptr()
+            parameter.bagua_mark_communication_ready()
+        return hook
+
+    def init_operations(self, bagua_ddp: BaguaDistributedDataParallel, bucket: BaguaBucket):
+        bucket.clear_ops()
+        bucket.append_centralized_synchronous_op(
+            hierarchical=self.hierarchical, average=False, group=self.process_group)
+
+
+class SummingAlgorithm(Algorithm):
+    def reify(self, process_group: BaguaProcessGroup) -> Summing:
+        return Summing(process_group, hierarchical=False)
+
+
 def child(index):
     import bagua.torch_api.env as env
     assert env.__name__ == "pelton.torch_api.env"
@@ -55,6 +97,9 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model = model.with_bagua([optimizer], gradient_allreduce.GradientAllReduceAlgorithm())
     model(torch.ones(3, 4) * bagua.get_rank()).sum().backward()
+    custom = torch.nn.Linear(4, 2).with_bagua([], SummingAlgorithm())
+    custom(torch.ones(3, 4)).sum().backward()
+    assert custom.weight.grad.eq(3 * bagua.get_world_size()).all(), custom.weight.grad
     total = torch.ones(1)
     bagua.allreduce(total, total, op=ReduceOp.SUM)
     print("total", int(total), sys.argv[1:], __name__)

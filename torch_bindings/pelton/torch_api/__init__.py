@@ -34,9 +34,11 @@ from pelton.torch_api.communication import (
 )
 from pelton.torch_api.distributed import BaguaModule, bagua_init
 from pelton.torch_api.env import get_local_rank, get_local_size, get_rank, get_world_size
+from pelton.torch_api.tensor import BaguaTensor
 
 __all__ = [
     "BaguaModule",
+    "BaguaTensor",
     "ReduceOp",
     "RepeatedInitializationError",
     "algorithms",

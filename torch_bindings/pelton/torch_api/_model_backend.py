@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pelton.errors import NotFound
@@ -22,13 +23,40 @@ class ModelBackend:
         """The model's name, that of rank 0."""
         return str(self._model.bagua_module_name)
 
-    def wait_pending_comm_ops(self) -> None:
-        """Completes the round that is open, if one is: gradients may be read then.
+    def wait_pending_comm_ops(self) -> int:
+        """Completes the round that is open, if one is: results may be read then.
+
+        Returns:
+          The number of buckets that were waited for.
 
         Raises:
-          PeltonError: what the round failed with.
+          PeltonError: what the round failed with; the exception itself that an operation written in Python raised.
         """
-        self._model.finish_round()
+        return int(self._model.wait_pending())
+
+    def mark_communication_ready(self, bagua_tensor: Any, event: object = None) -> None:
+        """Says that a registered tensor is final; when all of its bucket are, the bucket's operations run.
+
+        Args:
+          bagua_tensor: the tensor, or its `bagua_backend_tensor()`.
+          event: accepted; on the CPU there is nothing to wait for.
+
+        Raises:
+          As `Tensor.bagua_mark_communication_ready`.
+        """
+        getattr(bagua_tensor, "proxy", bagua_tensor).bagua_mark_communication_ready()
+
+    def register_ordered_buckets(self, buckets: Sequence[Any]) -> None:
+        """Has the model communicate these buckets, in this order, from now on. Collective over its group.
+
+        Args:
+          buckets: `BaguaBucket` objects, or their `backend_bucket`s.
+
+        Raises:
+          InvalidArgument: they cannot be served, or differ between ranks.
+          FailedPrecondition: the model's algorithm is one of the runtime's, which has buckets of its own.
+        """
+        self._model.register_ordered_buckets(buckets)
 
     def statistics(self) -> dict[str, float]:
         """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation."""

@@ -23,6 +23,17 @@ _Module = TypeVar("_Module", bound=nn.Module)
 _numbers = itertools.count()
 
 
+class _Settable(property):
+    """A property that can be called with a module and a value, which is what its signature tells of setting it.
+
+    Threads: as property. Owns: nothing.
+    """
+
+    def __call__(self, module: nn.Module, name: str) -> None:
+        """Sets it."""
+        self.__set__(module, name)
+
+
 class BaguaModule:
     """The methods that modules get; never instantiated.
 
@@ -148,6 +159,9 @@ def _inner(module: BaguaModule) -> BaguaDistributedDataParallel:
 
 
 setattr(BaguaModule, "__id_iter", _numbers)  # a class body would mangle the name
+_named: Any = BaguaModule.__dict__["bagua_module_name"]
+_bagua_module: Any = BaguaModule
+_bagua_module.bagua_module_name = _Settable(_named.fget, _named.fset, None, _named.__doc__)
 for _name in (
     "bagua_module_name",
     "bagua_algorithm",

@@ -1,4 +1,4 @@
-"""What an algorithm is to Python: a name and options of an algorithm of the runtime."""
+"""What an algorithm is to Python: a name and options of an algorithm of the runtime, or hooks that do the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import torch
 from pelton.errors import Unsupported
 
 if TYPE_CHECKING:
+    from pelton.torch_api.bucket import BaguaBucket
     from pelton.torch_api.communication import BaguaProcessGroup
+    from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+    from pelton.torch_api.tensor import BaguaTensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,10 @@ class RegisteredAlgorithm:
 
 
 class AlgorithmImpl:
-    """An algorithm at work on one process group. Threads: the trainer's. Owns: nothing."""
+    """An algorithm at work on one process group: either `registered` names one of the runtime's, or the hooks do it.
+
+    Threads: the trainer's. Owns: nothing.
+    """
 
     def __init__(self, process_group: BaguaProcessGroup) -> None:
         """Args:
@@ -45,19 +51,96 @@ class AlgorithmImpl:
         """
         self.process_group = process_group
 
-    def registered(self) -> RegisteredAlgorithm:
-        """The runtime's algorithm that does the work, with its options.
-
-        Raises:
-          Unsupported: the class does not say; algorithms whose stages are written in Python are not offered yet.
-        """
-        raise Unsupported(f"{type(self).__name__} names no algorithm of the runtime (override `registered`)")
+    def registered(self) -> RegisteredAlgorithm | None:
+        """The runtime's algorithm that does the work, with its options; None where the hooks below do it."""
+        return None
 
     def need_reset(self) -> bool:
-        """Whether `registered` names another algorithm from now on, for algorithms of several phases. Asked before each
-        forward pass in training mode that is not inside `no_sync`, on all ranks alike.
+        """Whether everything below, or `registered`, is to be asked again: for algorithms of several phases. Called
+        before each forward pass in training mode that is not inside `no_sync`, on all ranks alike.
         """
         return False
+
+    def init_tensors(self, bagua_ddp: BaguaDistributedDataParallel) -> list[BaguaTensor]:
+        """The tensors that are communicated: by default the gradients, last parameter first.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+
+        Returns:
+          Registered tensors (`ensure_bagua_tensor`), in the order in which they are likely to become ready.
+        """
+        parameters: list[Any] = list(reversed(bagua_ddp.bagua_build_params()))
+        self._communication_tensor_names = {name for name, _ in parameters}
+        return [
+            parameter.bagua_ensure_grad().ensure_bagua_tensor(
+                name, bagua_ddp.bagua_module_name, getter_closure=_gradient, setter_closure=_set_gradient
+            )
+            for name, parameter in parameters
+        ]
+
+    def tensors_to_buckets(self, tensors: list[list[BaguaTensor]], do_flatten: bool) -> list[BaguaBucket]:
+        """The buckets: by default those that are suggested.
+
+        Args:
+          tensors: the tensors of each bucket, as Pelton suggests them.
+          do_flatten: whether a bucket's tensors are to lie one after the other in memory.
+        """
+        from pelton.torch_api.bucket import BaguaBucket  # which imports what wraps models
+
+        return [BaguaBucket(group, name=str(i), flatten=do_flatten) for i, group in enumerate(tensors)]
+
+    def init_forward_pre_hook(self, bagua_ddp: BaguaDistributedDataParallel) -> Callable[[Any], None]:
+        """Makes what is called with the model's inputs before each forward pass in training mode; by default nothing.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+        """
+        return _nothing
+
+    def init_backward_hook(self, bagua_ddp: BaguaDistributedDataParallel) -> Callable[[str, Any], None]:
+        """Makes what is called with a parameter's name and the parameter when its gradient is final; by default it
+        marks the parameter ready.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+        """
+
+        def hook(parameter_name: str, parameter: Any) -> None:
+            if parameter_name in self._communication_tensor_names:
+                parameter.bagua_mark_communication_ready()
+
+        return hook
+
+    def init_post_backward_hook(self, bagua_ddp: BaguaDistributedDataParallel) -> Callable[[], None]:
+        """Makes what is called when the backward pass is done; by default it waits for communication.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+        """
+
+        def hook() -> None:
+            bagua_ddp._bagua_backend.wait_pending_comm_ops()
+
+        return hook
+
+    def init_post_optimizer_step_hook(
+        self, bagua_ddp: BaguaDistributedDataParallel
+    ) -> Callable[[torch.optim.Optimizer], None]:
+        """Makes what is called with an optimizer after its step; by default nothing.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+        """
+        return _nothing
+
+    def init_operations(self, bagua_ddp: BaguaDistributedDataParallel, bucket: BaguaBucket) -> None:
+        """Appends the bucket's operations. An algorithm whose hooks do the work must override it.
+
+        Args:
+          bagua_ddp: what keeps the model's ranks together.
+          bucket: one of the buckets.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers beside the runtime's state, as plain values: its phase, for instance."""
@@ -72,6 +155,18 @@ class AlgorithmImpl:
         Raises:
           KeyError: something is missing.
         """
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    return parameter.grad
+
+
+def _set_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    parameter.grad = gradient
+
+
+def _nothing(_argument: object) -> None:
+    """A hook that does nothing."""
 
 
 class Algorithm:

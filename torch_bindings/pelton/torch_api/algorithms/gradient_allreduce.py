@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pelton.torch_api.algorithms.base import (
     Algorithm,
@@ -12,6 +12,7 @@ from pelton.torch_api.algorithms.base import (
 )
 
 if TYPE_CHECKING:
+    from pelton.torch_api.bucket import BaguaBucket
     from pelton.torch_api.communication import BaguaProcessGroup
 
 
@@ -27,6 +28,17 @@ class GradientAllReduceAlgorithmImpl(AlgorithmImpl):
         super().__init__(process_group)
         self.hierarchical = hierarchical
         self.average = average
+
+    def init_operations(self, _: Any, bucket: BaguaBucket) -> None:
+        """For classes derived from this one that work by hooks: the same operation.
+
+        Args:
+          bucket: one of the buckets.
+        """
+        bucket.clear_ops()
+        bucket.append_centralized_synchronous_op(
+            hierarchical=self.hierarchical, average=self.average, group=self.process_group
+        )
 
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `gradient_allreduce`."""
@@ -48,6 +60,13 @@ class GradientAllReduceAlgorithm(Algorithm):
         """
         self.hierarchical = hierarchical
         self.average = average
+
+    def __repr__(self) -> str:
+        given = [f"{name}={value}" for name, value, default in self._options() if value != default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def _options(self) -> list[tuple[str, bool, bool]]:
+        return [("hierarchical", self.hierarchical, False), ("average", self.average, True)]
 
     def reify(self, process_group: BaguaProcessGroup) -> GradientAllReduceAlgorithmImpl:
         """Puts it to work on a group."""

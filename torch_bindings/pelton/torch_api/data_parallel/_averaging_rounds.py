@@ -49,7 +49,7 @@ class AveragingRounds:
         """See `Rounds`."""
         self._is_synchronized = enabled
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: object) -> None:
         """Takes hold of the weights; the first one starts the averaging.
 
         Raises:

@@ -45,7 +45,7 @@ class GradientRounds:
         """See `Rounds`."""
         self._model.set_synchronized(enabled)
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""
         if self._moments is not None:
             self._model.set_betas([beta for _, beta in self._moments()])

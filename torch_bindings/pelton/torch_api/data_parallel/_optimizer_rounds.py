@@ -48,7 +48,7 @@ class OptimizerRounds:
         self._is_synchronized = enabled
         self._gradients.set_synchronized(enabled and self._exchange.needs_gradients())
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""
         self.set_synchronized(self._is_synchronized)
 

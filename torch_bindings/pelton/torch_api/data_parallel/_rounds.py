@@ -37,8 +37,12 @@ class Rounds(Protocol):
     def set_synchronized(self, enabled: bool) -> None:
         """Off: what happens from now on is local (`no_sync`)."""
 
-    def before_forward(self) -> None:
-        """A forward pass in training mode, with gradients, begins."""
+    def before_forward(self, inputs: object) -> None:
+        """A forward pass in training mode, with gradients, begins.
+
+        Args:
+          inputs: the module's positional arguments.
+        """
 
     def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
         """A forward pass with gradients has ended; the outputs have gradient functions."""

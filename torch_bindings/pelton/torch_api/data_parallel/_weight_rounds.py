@@ -93,7 +93,7 @@ class InForwardRounds(_WeightRounds):
         self._is_in_iteration = False
         self._is_in_step = False
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: object) -> None:
         """Begins the iteration's round, if one is due."""
         if not self._is_synchronized or is_in_backward():
             return
@@ -143,7 +143,7 @@ class AfterStepRounds(_WeightRounds):
         self._stepped: set[int] = set()
         self._begun_at = 0
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: object) -> None:
         """Counts a step that not all optimizers took part in."""
         if self._is_synchronized and self._stepped and not is_in_backward():
             self._count_step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,18 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
-from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
+from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
 from pelton.torch_api import _session
+from pelton.torch_api._model_backend import ModelBackend
 from pelton.torch_api._parameters import NamedTensors, SelectedTensors, Snapshot, select
 from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
-from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, from_dict
 from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds
 from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class BaguaDistributedDataParallel:
         self._is_synchronized = True
         self._ended: str | None = None
         self._rounds: Rounds | None = None
-        self._first_algorithm = self.bagua_algorithm.registered()
+        self._first_algorithm = runtime_algorithm(self.bagua_algorithm)
         self._known: dict[int, torch.Tensor] = {}
         self._session = _session.current()
         inherited = self._inherit(predecessor)
@@ -95,10 +97,14 @@ class BaguaDistributedDataParallel:
         return [(name, tensor) for name, tensor in self._selected.trainable if isinstance(tensor, nn.Parameter)]
 
     @property
-    def bagua_buckets(self) -> list[Bucket]:
-        """The buckets in the order in which they are communicated. Empty after `detach`."""
+    def bagua_buckets(self) -> list[Any]:
+        """The buckets in the order in which they are communicated: `Bucket`, or an algorithm's own `BaguaBucket`.
+        Empty after `detach`.
+        """
         if self._rounds is None:
             return []
+        if isinstance(self._rounds, UserAlgorithm):
+            return list(self._rounds.bagua_buckets)
         return [Bucket(f"bucket {i}", tuple(names)) for i, names in enumerate(self._rounds.buckets())]
 
     @property
@@ -175,9 +181,12 @@ class BaguaDistributedDataParallel:
         self._rounds = None
         self._install(self._selected, state)
 
-    def before_forward(self) -> None:
+    def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
         tells the algorithm.
+
+        Args:
+          inputs: the module's positional arguments.
 
         Raises:
           FailedPrecondition: the process group has ended.
@@ -195,7 +204,7 @@ class BaguaDistributedDataParallel:
         self.bagua_train_step_counter += 1
         if self._is_synchronized and self.bagua_algorithm.need_reset():
             self._register_again()
-        self._live_rounds().before_forward()
+        self._live_rounds().before_forward(inputs)
 
     def after_forward(self, output: Any) -> None:
         """Has the backward pass that starts at `output` complete the round when it ends.
@@ -217,6 +226,28 @@ class BaguaDistributedDataParallel:
         """
         if self._rounds is not None:
             self._rounds.finish()
+
+    def wait_pending(self) -> int:
+        """Completes the round that is open, if one is.
+
+        Returns:
+          The number of its buckets.
+
+        Raises:
+          PeltonError: what the round failed with.
+        """
+        if isinstance(self._rounds, UserAlgorithm):
+            return self._rounds.wait_pending_comm_ops()
+        self.finish_round()
+        return len(self.bagua_buckets)
+
+    def register_ordered_buckets(self, buckets: Sequence[Any]) -> None:
+        """See `ModelBackend`."""
+        if not isinstance(self._rounds, UserAlgorithm):
+            raise FailedPrecondition(
+                f"{self.bagua_module_name} is kept together by an algorithm of the runtime, which chooses its buckets"
+            )
+        self._rounds.register_ordered_buckets(buckets)
 
     def stop_averaging(self) -> None:
         """Ends an averaging beside training when all ranks have asked for it; without one it does nothing.
@@ -247,6 +278,10 @@ class BaguaDistributedDataParallel:
             remove()
         self._removers = []
 
+    @property
+    def _bagua_backend(self) -> ModelBackend:
+        return ModelBackend(self)
+
     def _before_step(self, *_: object) -> None:
         if self._rounds is not None:
             self._rounds.before_step()
@@ -264,7 +299,10 @@ class BaguaDistributedDataParallel:
     def _state(self) -> AlgorithmState:
         rounds = self._live_rounds()
         rank = self.process_group.get_global_communicator().rank()
-        registered, implementation = self.bagua_algorithm.registered(), self.bagua_algorithm.state_dict()
+        registered, implementation = runtime_algorithm(self.bagua_algorithm), self.bagua_algorithm.state_dict()
+        if registered is None:
+            kind = type(self.bagua_algorithm).__name__
+            raise Unsupported(f"{kind} is written in Python: what it remembers is its own, and not kept by the runtime")
         return AlgorithmState(
             registered, self.process_group.ranks, rank, implementation, rounds.steps, rounds.state()
         )
@@ -289,7 +327,8 @@ class BaguaDistributedDataParallel:
         self.bagua_algorithm.load_state_dict(state.implementation)
         described = [(n, t.dtype, t.shape) for n, t in select(self.module).trainable]
         is_same = described == [(n, t.dtype, t.shape) for n, t in predecessor._selected.trainable]
-        fits = state.fits(self.bagua_algorithm.registered(), self.process_group.ranks)
+        registered = runtime_algorithm(self.bagua_algorithm)
+        fits = registered is not None and state.fits(registered, self.process_group.ranks)
         return state if is_same and fits else None
 
     def _adopt_implementation(self, state: AlgorithmState) -> None:
@@ -298,11 +337,11 @@ class BaguaDistributedDataParallel:
         except (KeyError, TypeError, ValueError) as error:
             kind = type(self.bagua_algorithm).__name__
             raise InvalidArgument(f"state: it is not that of {kind}: {error!r}") from None
-        registered = self.bagua_algorithm.registered()
+        registered = runtime_algorithm(self.bagua_algorithm)
         if registered != state.algorithm:
+            this = f"{registered.name} {registered.options}" if registered else "written in Python"
             raise InvalidArgument(
-                f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is "
-                f"{registered.name} {registered.options}"
+                f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is {this}"
             )
 
     def _register_again(self) -> None:
@@ -337,19 +376,39 @@ class BaguaDistributedDataParallel:
         return selected
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
+        algorithm = runtime_algorithm(self.bagua_algorithm)
+        if algorithm is None:
+            self._install_hooks(selected)
+        else:
+            self._rounds = self._make_rounds(selected, algorithm, state)
+        self._live_rounds().set_synchronized(self._is_synchronized)
+        self._known = {id(tensor): tensor for _, tensor in selected.all}
+        self._snapshot = Snapshot(self.module, selected.frozen)
+
+    def _install_hooks(self, selected: SelectedTensors) -> None:
+        """An algorithm written in Python looks at this object while it is asked."""
+        self._selected = selected
+        self._rounds = user = UserAlgorithm(self, selected.trainable)
+        try:
+            user.build()
+        except BaseException:
+            self._rounds = None
+            user.detach()
+            raise
+
+    def _make_rounds(
+        self, selected: SelectedTensors, algorithm: RegisteredAlgorithm, state: AlgorithmState | None
+    ) -> Rounds:
         registration = Registration(
             self._session,
             self.process_group.ranks,
             self.bagua_module_name,
             selected.trainable,
             self.bagua_optimizers,
-            self.bagua_algorithm.registered(),
+            algorithm,
             self._flatten,
         )
-        self._rounds = make_rounds(registration, state)
-        self._rounds.set_synchronized(self._is_synchronized)
-        self._known = {id(tensor): tensor for _, tensor in selected.all}
-        self._snapshot = Snapshot(self.module, selected.frozen)
+        return make_rounds(registration, state)
 
     def _check_unowned(self, trainable: NamedTensors) -> None:
         """Two wrapped models would communicate a parameter of both twice."""
@@ -375,11 +434,11 @@ def _nothing() -> None:
     """What a wrapped model's machinery becomes in a copy."""
 
 
-def _before_forward(module: nn.Module, _inputs: object) -> None:
+def _before_forward(module: nn.Module, inputs: object) -> None:
     """The hook on every wrapped module; a function of the module, so that copies of the model can carry it."""
     inner = module.__dict__.get("bagua_ddp")
     if inner is not None and torch.is_grad_enabled():
-        inner.before_forward()
+        inner.before_forward(inputs)
 
 
 def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
