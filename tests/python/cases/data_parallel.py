@@ -1,0 +1,214 @@
+"""The interface of torch's DistributedDataParallel, held against torch's own; and collectives with gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as torch_functional
+from pelton.errors import InvalidArgument, Unsupported
+from pelton.torch_api.data_parallel import DistributedDataParallel, DistributedDataParallel_V1_9_0
+from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
+from pelton.torch_api.data_parallel.functional import ReduceOp, all_reduce, torch_reduce_op_to_bagua
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
+
+from cases.checks import batch, gradients, make_mlp, raises, rank_and_size, seeded, square_loss
+from cases.registry import case
+from cases.torch_world import torch_world
+
+
+class _Net(nn.Module):
+    """Has buffers that a forward pass changes, and a branch that it may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh())
+        self.heads = nn.ModuleList(nn.Linear(16, 3) for _ in range(3))
+        self.used: tuple[int, ...] = (0, 1, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.trunk(inputs)
+        return torch.stack([self.heads[i](hidden) for i in self.used]).sum(0)
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def _assert_same_states(ours: nn.Module, theirs: nn.Module) -> None:
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for (name, mine), wanted in zip(ours.state_dict().items(), theirs.state_dict().values()):
+        assert torch.equal(mine, wanted), f"{name}: {(mine - wanted).abs().max()}"
+
+
+# A mean of two has one order, so that both must agree to the bit.
+@case(2)
+def training_is_that_of_torchs() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        ours: Any = DistributedDataParallel(seeded(3 + rank, _Net))
+        theirs: Any = TorchDistributedDataParallel(seeded(3 + rank, _Net))
+        pairs = [(ours, _optimizer(ours)), (theirs, _optimizer(theirs))]
+        for step in range(6):
+            for model, optimizer in pairs:
+                if step % 3 == 0:
+                    optimizer.zero_grad()
+                accumulates = step % 3 == 1
+                with model.no_sync() if accumulates else contextlib.nullcontext():
+                    square_loss(model, batch(rank, step, 8, 6)).backward()
+                if not accumulates:
+                    optimizer.step()
+            _assert_same_states(ours, theirs)
+        for model, _ in pairs:
+            model.eval()
+            with torch.no_grad():
+                model(batch(rank, 9, 8, 6))
+        _assert_same_states(ours, theirs)
+
+
+@case(2)
+def unused_parameters_are_those_of_torchs() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        ours: Any = DistributedDataParallel(seeded(rank, _Net), find_unused_parameters=True)
+        theirs: Any = TorchDistributedDataParallel(seeded(rank, _Net), find_unused_parameters=True)
+        pairs = [(ours, _optimizer(ours)), (theirs, _optimizer(theirs))]
+        for step, used in enumerate(((0, 1) if rank == 0 else (0,), (0,), (1, 2), (0, 1, 2))):
+            found = []
+            for model, optimizer in pairs:
+                model.module.used = used
+                optimizer.zero_grad()
+                square_loss(model, batch(rank, step, 8, 6)).backward()
+                found.append(gradients(model))
+                optimizer.step()
+            assert {n for n, g in found[0].items() if g is None} == {n for n, g in found[1].items() if g is None}
+            _assert_same_states(ours, theirs)
+
+
+@case(2)
+def the_interface() -> None:
+    module: Any = make_mlp()
+    optimizer = _optimizer(module)
+    model: Any = DistributedDataParallel(module, optimizers=[optimizer])
+    assert DistributedDataParallel_V1_9_0 in type(model).__mro__
+    assert model.module is module
+    assert model.inner is module.bagua_ddp
+    assert list(model.state_dict()) == [f"module.{name}" for name in module.state_dict()]
+    assert model.bagua_optimizers == [optimizer]
+    assert model.bagua_algorithm is model.inner.bagua_algorithm
+    assert [name for bucket in model.bagua_buckets for name in bucket.tensor_names] == list(module.state_dict())[::-1]
+    assert model.parameters_to_ignore == []
+    assert model.require_backward_grad_sync
+    with model.no_sync():
+        assert not model.require_backward_grad_sync
+    assert not model.will_sync_module_buffers()  # it has none
+    for call in ("gather", "scatter", "to_kwargs"):
+        with raises(NotImplementedError, call):
+            getattr(model, call)(*[None] * (2 if call == "gather" else 3))
+    with raises(NotImplementedError, "register_comm_hook"):
+        model.register_comm_hook(None, print)
+    with raises(NotImplementedError, "join"):
+        model.join()
+
+
+@case(2)
+def arguments_that_are_wrong() -> None:
+    frozen = make_mlp().requires_grad_(False)
+    with raises(AssertionError, "no parameter that requires a gradient"):
+        DistributedDataParallel(frozen)
+    with raises(ValueError, "device_ids=[0, 1]"):
+        DistributedDataParallel_V1_9_0(make_mlp(), device_ids=[0, 1])
+    mixed = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, device="meta")])
+    with raises(ValueError, "cpu, meta"):
+        DistributedDataParallel(mixed)
+    with raises(InvalidArgument, "process_group", "'world'"):
+        DistributedDataParallel(make_mlp(), process_group="world")  # type: ignore[arg-type]
+
+
+@case(2)
+def torchs_own_takes_over_with_a_warning() -> None:
+    with torch_world(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = DistributedDataParallel(make_mlp(), broadcast_buffers=False)
+        assert isinstance(model, TorchDistributedDataParallel)
+    texts = [str(warning.message) for warning in caught]
+    assert any("broadcast_buffers is not the default" in text and "`algorithm`" in text for text in texts), texts
+    with raises(InvalidArgument, "process_group"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        group = bagua.communication._get_default_group()
+        DistributedDataParallel(make_mlp(), dim=1, process_group=group)
+
+
+@case(3)
+def groups_of_either_kind() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        torchs = dist.new_group([0, 2])
+        ours = bagua.new_group([0, 1])
+        assert to_bagua_process_group(ours) is ours
+        assert to_bagua_process_group(None).ranks == [0, 1, 2]
+        for group, ranks in ((torchs, (0, 2)), (ours, (0, 1))):
+            if rank not in ranks:
+                continue
+            assert isinstance(group, (dist.ProcessGroup, bagua.communication.BaguaProcessGroup))
+            model: Any = DistributedDataParallel(nn.Linear(4, 1, bias=False), process_group=group)
+            model(torch.full((1, 4), float(rank))).sum().backward()
+            assert model.module.weight.grad.tolist() == [[sum(ranks) / 2] * 4]
+            total = all_reduce(torch.ones(2), group=group)
+            assert total.tolist() == [2, 2]
+        bagua.barrier()  # a rank that leaves early would be missed
+
+
+def _gradient(reduce: Any, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tensor = batch(rank, 0, 5, 3).requires_grad_()
+    result = reduce(tensor)
+    (result * batch(rank, 1, 5, 3)).sum().backward()
+    assert tensor.grad is not None
+    return result.detach(), tensor.grad
+
+
+@case(2, 3)
+def all_reduce_has_torchs_gradients() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            ours = _gradient(lambda tensor, op=op: all_reduce(tensor, op), rank)
+            theirs = _gradient(lambda tensor, op=op: torch_functional.all_reduce(tensor, op), rank)
+            assert all(map(torch.equal, ours, theirs)), op
+        whole = _gradient(lambda tensor: all_reduce(tensor.t(), group=dist.group.WORLD).t(), rank)
+        assert torch.equal(whole[1], _gradient(all_reduce, rank)[1])
+
+
+@case(2, 3)
+def all_reduce_has_the_gradients_of_one_process() -> None:
+    """Of the sum of all ranks' losses."""
+    rank, size = rank_and_size()
+    for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN):
+        inputs = [batch(r, 0, 5, 3).round().requires_grad_() for r in range(size)]  # rounded: some are equal
+        stacked = torch.stack(inputs)
+        combined = {ReduceOp.SUM: stacked.sum(0), ReduceOp.AVG: stacked.mean(0), ReduceOp.MIN: stacked.amin(0)}[op]
+        torch.stack([combined * batch(r, 1, 5, 3) for r in range(size)]).sum().backward()
+        mine = batch(rank, 0, 5, 3).round().requires_grad_()
+        result = all_reduce(mine, op)
+        (result * batch(rank, 1, 5, 3)).sum().backward()
+        assert torch.allclose(result, combined)
+        wanted = inputs[rank].grad
+        assert mine.grad is not None
+        assert wanted is not None
+        assert torch.allclose(mine.grad, wanted), op
+
+
+@case(2)
+def all_reduce_of_other_kinds() -> None:
+    assert torch_reduce_op_to_bagua(dist.ReduceOp.BXOR) is ReduceOp.BXOR
+    with raises(Unsupported, "PRODUCT"):
+        all_reduce(torch.ones(2), dist.ReduceOp.PRODUCT)
+    with raises(InvalidArgument, "op="):
+        all_reduce(torch.ones(2), 77)
+    with raises(InvalidArgument, "tensor"):
+        all_reduce([1.0])  # type: ignore[arg-type]
