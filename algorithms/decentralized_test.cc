@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
+#include "algorithms/test_ranks.h"
 #include "algorithms/test_world.h"
 #include "comm/topology/matching.h"
 #include "comm/topology/peer_source.h"
@@ -32,17 +33,14 @@ const std::vector<TensorSpec>& Tensors() {
   return *tensors;
 }
 
-TestWorldOptions OptionsOf(std::vector<int32_t> host_sizes, AlgorithmOptions algorithm_options) {
-  TestWorldOptions options;
+TestRanksOptions OptionsOf(std::vector<int32_t> host_sizes, AlgorithmOptions algorithm_options) {
+  TestRanksOptions options;
   options.algorithm = "decentralized";
-  options.algorithm_options = std::move(algorithm_options);
+  options.options = std::move(algorithm_options);
   options.host_sizes = std::move(host_sizes);
   options.tensors = Tensors();
+  options.bucket_size_bytes = 600;
   return options;
-}
-
-int32_t CountOf(const std::vector<int32_t>& host_sizes) {
-  return std::accumulate(host_sizes.begin(), host_sizes.end(), 0);
 }
 
 std::vector<Values> Inputs(int32_t size, uint64_t round) {
@@ -197,11 +195,11 @@ TEST(DecentralizedTest, SendsTheBytesOfItsFormula) {
     const auto ranks = static_cast<uint64_t>(size);
     TestWorld all(OptionsOf(hosts, {}));
     all.Round(Inputs(size, 0));
-    EXPECT_EQ(all.fabric().TotalBytesSent(), 2 * (ranks - 1) * all.BucketBytes());
+    EXPECT_EQ(all.SentBytes(), 2 * (ranks - 1) * all.BucketBytes());
 
     TestWorld pairs(OptionsOf(hosts, {{"peer_selection_mode", "shift_one"}}));
     pairs.Round(Inputs(size, 0));
-    EXPECT_EQ(pairs.fabric().TotalBytesSent(), ranks / 2 * 2 * pairs.BucketBytes());
+    EXPECT_EQ(pairs.SentBytes(), ranks / 2 * 2 * pairs.BucketBytes());
   }
 }
 
@@ -213,9 +211,9 @@ TEST(DecentralizedTest, HoldsUnderDelaysAndReorderings) {
     if (hierarchical) hosts[seed % hosts.size()] = 1 + static_cast<int32_t>(seed / 4 % 3);
     AlgorithmOptions algorithm = {{"hierarchical", hierarchical ? "true" : "false"},
                                   {"peer_selection_mode", in_pairs ? "shift_one" : "all"}};
-    TestWorldOptions options = OptionsOf(hosts, algorithm);
+    TestRanksOptions options = OptionsOf(hosts, algorithm);
     options.seed = seed;
-    options.disturbed = true;
+    options.is_disturbed = true;
     TestWorld world(options);
     std::vector<Values> values = Inputs(world.size(), seed);
     for (uint64_t step = 0; step < 3; ++step) {
@@ -256,7 +254,7 @@ void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchic
     matchings.push_back(MatchAtRandom(places, hosts.size(), seed + step));
   }
   std::vector<std::unique_ptr<ScriptedPeers>> scripts;
-  TestWorldOptions options = OptionsOf(hosts, {{"peer_selection_mode", "random_matching"},
+  TestRanksOptions options = OptionsOf(hosts, {{"peer_selection_mode", "random_matching"},
                                                {"hierarchical", hierarchical ? "true" : "false"}});
   for (int32_t place : places) {
     // One rank's answer is lost in step 1, another's in step 3.
@@ -269,7 +267,7 @@ void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchic
     options.peers.push_back(scripts.back().get());
   }
   options.seed = seed;
-  options.disturbed = true;
+  options.is_disturbed = true;
   TestWorld world(options);
   std::vector<Values> values = Inputs(world.size(), seed);
   for (uint64_t step = 0; step < 4; ++step) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "algorithms/algorithm.h"
+#include "algorithms/test_ranks.h"
 #include "algorithms/test_world.h"
 #include "core/actor/sim_test.h"
 #include "gmock/gmock.h"
@@ -21,12 +22,13 @@ const std::vector<TensorSpec>& Tensors() {
   return *tensors;
 }
 
-TestWorldOptions OptionsOf(int32_t size, AlgorithmOptions options) {
-  TestWorldOptions world;
+TestRanksOptions OptionsOf(int32_t size, AlgorithmOptions options) {
+  TestRanksOptions world;
   world.algorithm = "diloco";
-  world.algorithm_options = std::move(options);
+  world.options = std::move(options);
   world.host_sizes.assign(static_cast<size_t>(size), 1);
-  world.tensors = Tensors();  // each is a bucket of its own
+  world.tensors = Tensors();
+  world.bucket_size_bytes = 600;  // each is a bucket of its own
   return world;
 }
 
@@ -67,9 +69,9 @@ std::vector<Values> Trained(std::vector<Values> values, uint64_t round) {
 }
 
 void ExpectEqualsReference(int32_t size, uint64_t fragments, uint64_t disturbing_seed) {
-  TestWorldOptions options =
+  TestRanksOptions options =
       OptionsOf(size, {{"interval", "12"}, {"fragments", std::to_string(fragments)}});
-  options.disturbed = disturbing_seed != 0;
+  options.is_disturbed = disturbing_seed != 0;
   options.seed = disturbing_seed;
   TestWorld world(options);
   world.Prime(Initial());
@@ -120,9 +122,8 @@ TEST(DiLoCoTest, SendsAFragmentOfTheBytes) {
     for (const BucketLayout& bucket : world.plan().buckets()) {
       world.Round(std::vector<Values>(static_cast<size_t>(size), Initial()));
       const uint64_t bytes = bucket.flat_count * sizeof(float);
-      EXPECT_EQ(world.fabric().TotalBytesSent() - sent,
-                2 * (static_cast<uint64_t>(size) - 1) * bytes);
-      sent = world.fabric().TotalBytesSent();
+      EXPECT_EQ(world.SentBytes() - sent, 2 * (static_cast<uint64_t>(size) - 1) * bytes);
+      sent = world.SentBytes();
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "algorithms/algorithm.h"
+#include "algorithms/test_ranks.h"
 #include "algorithms/test_world.h"
 #include "core/actor/sim_test.h"
 #include "gmock/gmock.h"
@@ -20,12 +21,13 @@ const std::vector<TensorSpec>& Tensors() {
   return *tensors;
 }
 
-TestWorldOptions OptionsOf(const std::string& algorithm, int32_t size, uint64_t disturbing_seed) {
-  TestWorldOptions world;
+TestRanksOptions OptionsOf(const std::string& algorithm, int32_t size, uint64_t disturbing_seed) {
+  TestRanksOptions world;
   world.algorithm = algorithm;
   world.host_sizes.assign(static_cast<size_t>(size), 1);
   world.tensors = Tensors();
-  world.disturbed = disturbing_seed != 0;
+  world.bucket_size_bytes = 600;
+  world.is_disturbed = disturbing_seed != 0;
   world.seed = disturbing_seed;
   return world;
 }
@@ -62,8 +64,7 @@ void ExpectMeans(int32_t size, uint64_t disturbing_seed) {
     const std::vector<Values> inputs = Inputs(size, round + disturbing_seed);
     for (const Values& result : world.Round(inputs)) ASSERT_EQ(result, MeanOf(inputs));
   }
-  EXPECT_EQ(world.fabric().TotalBytesSent(),
-            3 * 2 * (static_cast<uint64_t>(size) - 1) * world.BucketBytes());
+  EXPECT_EQ(world.SentBytes(), 3 * 2 * (static_cast<uint64_t>(size) - 1) * world.BucketBytes());
 }
 
 void ExpectDifferences(int32_t size, uint64_t disturbing_seed) {

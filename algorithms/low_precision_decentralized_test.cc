@@ -11,6 +11,7 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/error_feedback.h"
+#include "algorithms/test_ranks.h"
 #include "algorithms/test_world.h"
 #include "core/actor/sim_test.h"
 #include "gmock/gmock.h"
@@ -32,12 +33,13 @@ const std::vector<TensorSpec>& Tensors() {
   return *tensors;
 }
 
-TestWorldOptions OptionsOf(const std::vector<int32_t>& host_sizes, AlgorithmOptions options) {
-  TestWorldOptions world;
+TestRanksOptions OptionsOf(const std::vector<int32_t>& host_sizes, AlgorithmOptions options) {
+  TestRanksOptions world;
   world.algorithm = "low_precision_decentralized";
-  world.algorithm_options = std::move(options);
+  world.options = std::move(options);
   world.host_sizes = host_sizes;
   world.tensors = Tensors();
+  world.bucket_size_bytes = 600;
   return world;
 }
 
@@ -195,9 +197,9 @@ std::vector<Values> Stepped(std::vector<Values> values, uint64_t round) {
 
 void ExpectEqualsReference(const std::vector<int32_t>& hosts, const std::string& codec,
                            bool hierarchical, uint64_t rounds, uint64_t disturbing_seed) {
-  TestWorldOptions options =
+  TestRanksOptions options =
       OptionsOf(hosts, {{"codec", codec}, {"hierarchical", hierarchical ? "true" : "false"}});
-  options.disturbed = disturbing_seed != 0;
+  options.is_disturbed = disturbing_seed != 0;
   options.seed = disturbing_seed;
   TestWorld world(options);
   const Values initial = Initial();
@@ -303,7 +305,7 @@ TEST(LowPrecisionDecentralizedTest, SendsTheBytesOfItsFormula) {
       encoded += codec->EncodedBytes(bucket.flat_count, bucket.dtype);
     }
     const uint64_t messages = size == 1 ? 0 : size == 2 ? 1 : 2;
-    EXPECT_EQ(world.fabric().TotalBytesSent(), static_cast<uint64_t>(size) * messages * encoded);
+    EXPECT_EQ(world.SentBytes(), static_cast<uint64_t>(size) * messages * encoded);
   }
 }
 

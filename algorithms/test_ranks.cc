@@ -92,6 +92,10 @@ void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
   plan.bucket_size_bytes = options.bucket_size_bytes;
   plan.constraints = own.algorithm->Constraints();
   plan.algorithm = DescribeAlgorithm(options.algorithm, options.options);
+  const Communicator* const paired = own.tiers.are_open() ? own.tiers.leaders : own.tiers.all;
+  if (!options.peers.empty() && paired != nullptr) {
+    own.tiers.peers = options.peers[static_cast<size_t>(paired->rank().value())];
+  }
   own.runner = std::make_unique<TieredRunner>(own.tiers);
   ModelRoundsOptions rounds;
   rounds.rank = Rank(rank);

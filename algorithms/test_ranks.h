@@ -11,6 +11,7 @@
 #include "algorithms/algorithm.h"
 #include "comm/communicator.h"
 #include "comm/tiers.h"
+#include "comm/topology/peer_source.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
 #include "core/bucket/model_rounds.h"
@@ -30,6 +31,8 @@ struct TestRanksOptions {
   // Whether the seed chooses latencies, stalled ranks and the order and times of the marks; else
   // every rank marks in registration order, at once, and no wire takes time.
   bool is_disturbed = false;
+  // Chooses peers, by rank (of the leaders where the algorithm is hierarchical); may be empty.
+  std::vector<PeerSource*> peers = {};
 };
 
 // Threads: one. Owns: executor, fabric, communicators, algorithm objects and rounds of all ranks.
