@@ -38,8 +38,7 @@ class CommandLane:
 def python_tests(settings: Settings) -> Result:
     """Pytest over tests/python, with real processes."""
     report = LOGS / "python.xml"
-    workers = ["-n", "2", "--dist", "loadgroup"]  # much of the time is spent waiting for deadlines
-    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, "tests/python", f"--junitxml={report}"]
+    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={report}"]
     status = run(command, LOGS / "python.log", timeout_s=14400 if settings.long else 2400, settings=settings)
     result = Result()
     result.add_junit(report)
