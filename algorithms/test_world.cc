@@ -1,5 +1,6 @@
 #include "algorithms/test_world.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -55,9 +56,12 @@ Values TestWorld::StateOf(int32_t rank, const std::string& key) {
   Values values(tensors_.size());
   for (const SlotState& state : rounds(rank).States()) {
     if (state.key != key) continue;
+    const auto slot = static_cast<size_t>(state.slot.value());
     const auto* const floats = reinterpret_cast<const float*>(state.bytes.data());
-    values[static_cast<size_t>(state.slot.value())].assign(
-        floats, floats + state.bytes.size() / sizeof(float));
+    // The share ends with the gap behind the tensor.
+    const uint64_t count = std::min<uint64_t>(state.bytes.size() / sizeof(float),
+                                              tensors_[slot].count - state.begin_count);
+    values[slot].assign(floats, floats + count);
   }
   return values;
 }

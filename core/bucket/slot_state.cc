@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -10,11 +11,35 @@
 namespace pelton {
 namespace {
 
-// The share of `slot`, whose elements are those from `slot_begin` on in the flat part.
+constexpr uint64_t kToTheEnd = std::numeric_limits<uint64_t>::max();
+
+// The places in the flat part where the bucket's slots begin, then the end. The gap behind a slot
+// is counted to it: stages that work on whole buffers leave state there too.
+std::vector<uint64_t> BoundsOf(const Plan& plan, const BucketLayout& bucket,
+                               absl::Span<const SlotId> slots) {
+  std::vector<uint64_t> bounds;
+  for (SlotId slot : slots) {
+    bounds.push_back((plan.slot(slot).offset_bytes - bucket.flat_offset_bytes) /
+                     SizeOf(bucket.dtype));
+  }
+  bounds.push_back(kToTheEnd);
+  return bounds;
+}
+
+// The bucket's slots in its flat part, which lie there in this order.
+std::vector<SlotId> FlatSlotsOf(const Plan& plan, const BucketLayout& bucket) {
+  std::vector<SlotId> slots;
+  for (SlotId slot : bucket.slots) {
+    if (!plan.slot(slot).standalone) slots.push_back(slot);
+  }
+  return slots;
+}
+
+// The share of `slot`, whose elements are those from `slot_begin` to `slot_end` in the flat part.
 void Append(const StateBuffer& buffer, const std::string& key, SlotId slot, uint64_t slot_begin,
-            uint64_t slot_count, std::vector<SlotState>& states) {
+            uint64_t slot_end, std::vector<SlotState>& states) {
   const uint64_t begin = std::max(buffer.begin_count, slot_begin);
-  const uint64_t end = std::min(buffer.begin_count + buffer.count, slot_begin + slot_count);
+  const uint64_t end = std::min(buffer.begin_count + buffer.count, slot_end);
   if (begin >= end) return;
   const size_t element_bytes = SizeOf(buffer.dtype);
   std::byte* const data = buffer.data + (begin - buffer.begin_count) * element_bytes;
@@ -43,16 +68,14 @@ std::vector<SlotState> SlotStatesOf(PlanInstance& instance) {
   std::vector<SlotState> states;
   for (const BucketLayout& bucket : instance.plan.buckets()) {
     Pipeline& pipeline = instance.pipelines[static_cast<size_t>(bucket.id.value())];
+    const std::vector<SlotId> slots = FlatSlotsOf(instance.plan, bucket);
+    const std::vector<uint64_t> bounds = BoundsOf(instance.plan, bucket, slots);
     for (size_t i = 0; i < pipeline.stage_count(); ++i) {
       if (pipeline.state(i) == nullptr) continue;
       for (const StateBuffer& buffer : pipeline.state(i)->buffers()) {
         const std::string key = absl::StrCat(pipeline.stage(i).name(), " ", i, "/", buffer.name);
-        for (SlotId slot : bucket.slots) {
-          const SlotLayout& layout = instance.plan.slot(slot);
-          if (layout.standalone) continue;
-          const uint64_t begin =
-              (layout.offset_bytes - bucket.flat_offset_bytes) / SizeOf(bucket.dtype);
-          Append(buffer, key, slot, begin, instance.plan.tensor(slot).count, states);
+        for (size_t k = 0; k < slots.size(); ++k) {
+          Append(buffer, key, slots[k], bounds[k], bounds[k + 1], states);
         }
       }
     }
