@@ -30,11 +30,14 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     Each step: m = beta1 m + (1 - beta1) g;  u += c m;  s += c;  x -= c m / d, with d = sqrt(v / (1 - beta2^k)) + eps
     after k updates of v.
     t in T_u: u becomes the ranks' mean, as signs with error feedback; then with y the x after the last such step
-    x = y - u / d;  m = u / s;  u = s = 0.
+    x = y - u / d;  m = u / s;  u = s = 0. Where t is in T_v too and t - 1 was in T_u, the ranks' u are the same
+    already, and nothing is exchanged.
 
     T_v: 1, and then 2^floor(j / variance_updates) steps from the j-th to the next, up to F = variance_freeze_step.
     T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
     Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
+    Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that
+    are rarely seen, choose an eps of that size, or a finer codec.
     Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1 and section 6; Adam's corrections of
     the moments' bias are added.
     """
@@ -145,7 +148,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
                 if not exchanges:
                     self._step_alone(parameter, group)
         if exchanges:
-            if self.exchange is not None:
+            if self.exchange is not None and not (updates_variance and self.exchanges(step - 1)):
                 self.exchange()
             for group in self.param_groups:
                 for parameter in group["params"]:

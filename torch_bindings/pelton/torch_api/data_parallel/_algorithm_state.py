@@ -33,8 +33,8 @@ class AlgorithmState:
 
     def common(self) -> list[Any]:
         """What must be the same on all ranks, for comparison."""
-        rounds, order, tensors = self.runtime
-        return [self.steps, rounds, order, len(tensors)]
+        rounds, order, _ = self.runtime
+        return [self.steps, rounds, order]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers, numbers, texts and tensors: `torch.load(..., weights_only=True)` reads them."""
