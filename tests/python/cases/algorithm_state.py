@@ -1,0 +1,194 @@
+"""What algorithms remember: saved and loaded, taken along, and left behind when another one takes over."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
+from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
+from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from pelton.torch_api.algorithms.local_sgd import PostLocalSGDAlgorithm
+from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithm
+from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+
+from cases.checks import assert_same_on_all_ranks, make_mlp, raises, rank_and_size, seeded
+from cases.registry import case
+from cases.worlds import World, assert_weights, sgd, train_step
+
+MakeAlgorithm = Callable[[], Algorithm]
+
+
+def _wrapped(algorithm: Algorithm) -> tuple[Any, Any]:
+    model = seeded(rank_and_size()[0], make_mlp)
+    optimizer = sgd(model)
+    return model.with_bagua([optimizer], algorithm), optimizer
+
+
+def _through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def _check_resumed(make: MakeAlgorithm) -> None:
+    """Training that goes on from a checkpoint goes on bit by bit as if it had not stopped."""
+    model, optimizer = _wrapped(make())
+    for step in range(5):
+        train_step(model, optimizer, step)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    algorithm = _through_a_file(model.bagua_ddp.algorithm_state_dict())
+    for step in range(5, 10):
+        train_step(model, optimizer, step)
+    resumed, other = _wrapped(make())
+    train_step(resumed, other, 77)  # leaves something that must not stay
+    resumed.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    resumed.bagua_ddp.load_algorithm_state_dict(algorithm)
+    for step in range(5, 10):
+        train_step(resumed, other, step)
+    assert_weights(resumed, [p.detach() for p in model.parameters()])
+
+
+@case(1, 2, 3)
+def gradient_allreduce_goes_on() -> None:
+    _check_resumed(GradientAllReduceAlgorithm)
+
+
+@case(2, 3)
+def error_feedback_goes_on() -> None:
+    _check_resumed(lambda: ByteGradAlgorithm(hierarchical=False, codec="one_bit"))
+
+
+@case(2)
+def power_sgd_goes_on() -> None:
+    _check_resumed(lambda: PowerSGDAlgorithm(rank=1, min_compression=1))
+
+
+@case(2, 4)
+def shift_one_goes_on_with_its_next_peer() -> None:
+    _check_resumed(
+        lambda: DecentralizedAlgorithm(False, peer_selection_mode="shift_one", communication_interval=2)
+    )
+
+
+@case(2, 3)
+def the_ring_goes_on_with_its_neighbours_weights() -> None:
+    _check_resumed(lambda: LowPrecisionDecentralizedAlgorithm(hierarchical=False, communication_interval=3))
+
+
+@case(2)
+def diloco_goes_on_with_anchor_and_momentum() -> None:
+    _check_resumed(lambda: DiLoCoAlgorithm(interval=3))
+
+
+@case(2)
+def phases_go_on() -> None:
+    _check_resumed(lambda: PostLocalSGDAlgorithm(warmup_steps=3, interval=3))
+
+
+def _check_taken_along(make: MakeAlgorithm) -> None:
+    """Wrapping again with the same algorithm in the middle changes nothing."""
+    model, optimizer = _wrapped(make())
+    other, other_optimizer = _wrapped(make())
+    for step in range(8):
+        if step == 4:
+            other.with_bagua([other_optimizer], make())
+        train_step(model, optimizer, step)
+        train_step(other, other_optimizer, step)
+    assert_weights(other, [p.detach() for p in model.parameters()])
+
+
+@case(2, 3)
+def wrapping_again_takes_error_feedback_along() -> None:
+    _check_taken_along(lambda: ByteGradAlgorithm(hierarchical=False, codec="one_bit"))
+
+
+@case(2)
+def wrapping_again_takes_the_phase_along() -> None:
+    """Weights come back to rank 0's, as whenever a model is wrapped; the schedule goes on."""
+    model, optimizer = _wrapped(PostLocalSGDAlgorithm(warmup_steps=2, interval=4))
+    for step in range(4):
+        train_step(model, optimizer, step)
+    model.with_bagua([optimizer], PostLocalSGDAlgorithm(warmup_steps=2, interval=4))
+    state = model.bagua_ddp.algorithm_state_dict()
+    assert (state["algorithm"], state["steps"], state["rounds"]) == ("local_sgd", 2, 0), state
+    for step in range(4, 6):
+        train_step(model, optimizer, step)
+    assert model.bagua_ddp.statistics()["rounds"] == 1
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def other_options_begin_anew() -> None:
+    model, optimizer = _wrapped(ByteGradAlgorithm(hierarchical=False, codec="one_bit"))
+    train_step(model, optimizer, 0)
+    model.with_bagua([optimizer], ByteGradAlgorithm(hierarchical=False, codec="one_bit", error_feedback=False))
+    assert model.bagua_ddp.algorithm_state_dict()["rounds"] == 0
+    assert model.bagua_ddp.algorithm_state_dict()["tensors"] == []
+
+
+@case(1, 2, 3)
+def algorithms_switch_in_the_middle_of_a_run() -> None:
+    """Each begins where the last one left rank 0, and the next steps are those of a fresh world."""
+    model = seeded(rank_and_size()[0], make_mlp)
+    world = World()
+    optimizer = sgd(model)
+    rounds: list[tuple[Algorithm, Callable[[], None]]] = [
+        (DecentralizedAlgorithm(hierarchical=False), lambda: None),
+        (LowPrecisionDecentralizedAlgorithm(hierarchical=False), lambda: None),
+        (ByteGradAlgorithm(hierarchical=False), lambda: assert_same_on_all_ranks(list(model.parameters()))),
+        (DiLoCoAlgorithm(interval=2), lambda: assert_same_on_all_ranks(list(model.parameters()))),
+        (GradientAllReduceAlgorithm(), lambda: assert_same_on_all_ranks(list(model.parameters()))),
+    ]
+    for algorithm, check in rounds:
+        model.with_bagua([optimizer], algorithm)
+        assert_same_on_all_ranks(list(model.parameters()))
+        for step in range(2):
+            train_step(model, optimizer, step)
+        check()
+    qadam = QAdamOptimizer(model.parameters(), warmup_steps=1)
+    model.with_bagua([qadam], QAdamAlgorithm(qadam))
+    for step in range(3):
+        train_step(model, qadam, step)
+    assert_same_on_all_ranks(list(model.parameters()))
+    model.with_bagua([optimizer], DecentralizedAlgorithm(hierarchical=False))
+    world.set_weights([[p.detach() for p in model.parameters()]] * world.size)
+    moments = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    for rank, other in enumerate(world.optimizers):
+        for parameter, moment in zip(world.models[rank].parameters(), moments):
+            other.state[parameter]["momentum_buffer"] = moment.clone()
+    for step in range(3):
+        train_step(model, optimizer, step)
+        world.backward(step)
+        world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+
+
+@case(2)
+def foreign_states_are_refused_on_all_ranks() -> None:
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(ByteGradAlgorithm(hierarchical=False, codec="one_bit"))
+    train_step(model, optimizer, 0)
+    state = model.bagua_ddp.algorithm_state_dict()
+    inner = model.bagua_ddp
+    with raises(ValueError, "algorithm_state_dict()"):
+        inner.load_algorithm_state_dict({"format": 1})
+    with raises(ValueError, "this is rank" if rank == 1 else "rank 1"):
+        inner.load_algorithm_state_dict({**state, "rank": 0})
+    with raises(ValueError, "gradient_allreduce"):
+        inner.load_algorithm_state_dict({**state, "algorithm": "gradient_allreduce"})
+    with raises(ValueError, "format"):
+        inner.load_algorithm_state_dict({**state, "format": 2})
+    with raises(ValueError, "rank 0's" if rank == 1 else "rank 1"):
+        inner.load_algorithm_state_dict({**state, "steps": rank})
+    train_step(model, optimizer, 1)
+    assert_same_on_all_ranks(list(model.parameters()))

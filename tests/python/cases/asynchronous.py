@@ -1,0 +1,153 @@
+"""Averaging beside training: it brings ranks together, stops by agreement, and never hangs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
+
+from cases.checks import (
+    SHAPE,
+    assert_same_on_all_ranks,
+    batch,
+    local_gradients,
+    make_mlp,
+    mean_of,
+    raises,
+    rank_and_size,
+    seeded,
+)
+from cases.registry import case
+from cases.worlds import assert_weights, run, sgd, train_step
+
+
+def _wrapped(**options: Any) -> tuple[Any, Any]:
+    model = seeded(rank_and_size()[0], make_mlp)
+    optimizer = sgd(model)
+    return model.with_bagua([optimizer], AsyncModelAverageAlgorithm(**options)), optimizer
+
+
+def _distance(model: Any) -> float:
+    """How far this rank is from the mean of all, at most."""
+    own = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    mean = torch.zeros_like(own)
+    bagua.allreduce(own, mean, bagua.ReduceOp.AVG)
+    return float((own - mean).abs().max())
+
+
+def _train_until(model: Any, optimizer: Any, rounds: int, limit_s: float = 20) -> None:
+    """Until this rank has seen so many averages."""
+    end = time.monotonic() + limit_s
+    step = 0
+    while model.bagua_ddp.statistics()["rounds"] < rounds:
+        assert time.monotonic() < end, f"{model.bagua_ddp.statistics()['rounds']} rounds in {limit_s} s"
+        train_step(model, optimizer, step)
+        step += 1
+
+
+@case(1, 2, 3, 4)
+def ranks_are_one_when_all_have_stopped() -> None:
+    model, optimizer = _wrapped(sync_interval_ms=0)
+    _train_until(model, optimizer, 5)
+    model.bagua_algorithm.abort(model)
+    model.bagua_algorithm.abort(model.bagua_ddp)
+    assert _distance(model) < 1e-5, _distance(model)
+
+
+@case(2, 3)
+def it_goes_on_after_a_stop() -> None:
+    model, optimizer = _wrapped(sync_interval_ms=1)
+    _train_until(model, optimizer, 2)
+    model.bagua_algorithm.abort(model)
+    seen = model.bagua_ddp.statistics()["rounds"]
+    for step in range(3):
+        train_step(model, optimizer, step)
+    assert model.bagua_ddp.statistics()["rounds"] == seen
+    apart = _distance(model)
+    assert apart > 1e-4, apart
+    model.bagua_algorithm.resume(model)
+    model.bagua_algorithm.resume(model)
+    _train_until(model, optimizer, int(seen) + 3)
+    model.bagua_algorithm.abort(model)
+    assert _distance(model) < 1e-5
+
+
+@case(2)
+def ranks_may_take_unequally_many_steps() -> None:
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(sync_interval_ms=1)
+    for step in range(5 + 20 * rank):
+        train_step(model, optimizer, step)
+    model.bagua_algorithm.abort(model)
+    assert _distance(model) < 1e-5
+
+
+@case(2, 3)
+def the_warm_up_is_gradient_allreduce() -> None:
+    _, size = rank_and_size()
+    model, optimizer = _wrapped(sync_interval_ms=1, warmup_steps=3)
+    model.bagua_algorithm.abort(model)  # does nothing yet
+    reference = seeded(0, make_mlp)
+    other = sgd(reference)
+    for step in range(3):
+        means = mean_of([local_gradients(reference, batch(r, step, *SHAPE)) for r in range(size)])
+        for name, parameter in reference.named_parameters():
+            parameter.grad = means[name]
+        other.step()
+        train_step(model, optimizer, step)
+        assert_weights(model, [p.detach() for p in reference.parameters()])
+    _train_until(model, optimizer, 2)
+    model.bagua_algorithm.abort(model)
+    assert _distance(model) < 1e-5
+
+
+@case(2)
+def training_that_ends_without_a_stop_ends_soon() -> None:
+    model, optimizer = _wrapped(sync_interval_ms=1)
+    _train_until(model, optimizer, 2)
+    begin = time.monotonic()
+    bagua.destroy_process_group()
+    assert time.monotonic() - begin < 8
+    with raises(RuntimeError, "not synchronised any more"):
+        train_step(model, optimizer, 0)
+
+
+@case(2)
+def another_algorithm_may_follow() -> None:
+    model, optimizer = _wrapped(sync_interval_ms=1)
+    _train_until(model, optimizer, 2)
+    model.with_bagua([optimizer], bagua.algorithms.Algorithm.init("gradient_allreduce"))
+    train_step(model, optimizer, 0)
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def gradients_are_of_the_weights_that_the_step_changes() -> None:
+    """Averages are never added between a forward pass and the step: three slow passes, and nothing has changed."""
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(sync_interval_ms=0)
+    train_step(model, optimizer, 0)
+    optimizer.zero_grad()
+    with model.no_sync():
+        run(model, rank, 1)
+        before = [p.detach().clone() for p in model.parameters()]
+        time.sleep(0.2)
+        run(model, rank, 2)
+    time.sleep(0.2)
+    assert_weights(model, before)
+    optimizer.step()
+    model.bagua_algorithm.abort(model)
+    assert _distance(model) < 1e-5
+
+
+@case(2)
+def arguments_are_checked() -> None:
+    with raises(ValueError, "peer_selection_mode"):
+        AsyncModelAverageAlgorithm(peer_selection_mode="shift_one")
+    with raises(ValueError, "sync_interval_ms"):
+        AsyncModelAverageAlgorithm(sync_interval_ms=-1)
+    with raises(ValueError, "bagua_ddp"):
+        _wrapped()[0].bagua_algorithm.abort(make_mlp())

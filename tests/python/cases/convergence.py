@@ -1,0 +1,112 @@
+"""Every algorithm learns the handwritten digits as well as gradient allreduce."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+from pelton.torch_api.algorithms import Algorithm
+from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamOptimizer
+from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
+from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamOptimizer
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from cases.checks import rank_and_size, seeded
+from cases.registry import case
+
+EPOCHS = 12
+BATCH = 64
+TEST_POINTS = 0.5  # percent
+
+Setup = Callable[[Any], tuple[Algorithm, torch.optim.Optimizer]]
+
+
+@functools.cache
+def _digits() -> list[torch.Tensor]:
+    """Images and digits to train on and to test on."""
+    digits = load_digits()
+    images = digits.images.astype(numpy.float32).reshape(-1, 64) / 16
+    parts = train_test_split(images, digits.target, test_size=0.3, random_state=3, stratify=digits.target)
+    return [torch.from_numpy(parts[i]) for i in (0, 2, 1, 3)]
+
+
+def _make() -> Any:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def _sgd(name: str, **options: Any) -> Setup:
+    return lambda model: (
+        Algorithm.init(name, **options),
+        torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
+    )
+
+
+def _accuracy(setup: Setup) -> float:
+    """Of this rank's model, in percent."""
+    rank, size = rank_and_size()
+    images, digits, test_images, test_digits = _digits()
+    model = seeded(0, _make)
+    algorithm, optimizer = setup(model)
+    model.with_bagua([optimizer], algorithm)
+    steps_per_epoch = len(images) // BATCH
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, EPOCHS * steps_per_epoch)
+    order = torch.Generator().manual_seed(5)
+    for _ in range(EPOCHS):
+        shuffled = torch.randperm(len(images), generator=order)
+        for step in range(steps_per_epoch):
+            mine = shuffled[step * BATCH : (step + 1) * BATCH][rank::size]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[mine]), digits[mine]).backward()
+            optimizer.step()
+            schedule.step()
+    if hasattr(model.bagua_algorithm, "abort"):
+        model.bagua_algorithm.abort(model)
+    with torch.no_grad():
+        return float((model.eval()(test_images).argmax(1) == test_digits).double().mean()) * 100
+
+
+def _adam(name: str, kind: Callable[..., torch.optim.Optimizer], codec: str | None = None, **options: Any) -> Setup:
+    def setup(model: Any) -> tuple[Algorithm, torch.optim.Optimizer]:
+        optimizer = kind(model.parameters(), lr=0.005, **options)
+        arguments = {f"{name}_optimizer".replace("qadam", "q_adam"): optimizer}
+        return Algorithm.init(name, hierarchical=False, codec=codec, **arguments), optimizer
+
+    return setup
+
+
+_SETUPS: dict[str, Setup] = {
+    "bytegrad": _sgd("bytegrad", hierarchical=False),
+    "bytegrad in 4 bits": _sgd("bytegrad", hierarchical=False, codec="block_int4"),
+    "power_sgd": _sgd("power_sgd", rank=4),
+    "decentralized": _sgd("decentralized", hierarchical=False),
+    "shift_one": _sgd("decentralized", hierarchical=False, peer_selection_mode="shift_one"),
+    "low_precision_decentralized": _sgd("low_precision_decentralized", hierarchical=False),
+    "async": _sgd("async", sync_interval_ms=2, warmup_steps=20),
+    "local_sgd": _sgd("local_sgd", interval=4),
+    "post_local_sgd": _sgd("post_local_sgd", warmup_steps=20, interval=4),
+    "diloco": _sgd("diloco", interval=5, outer_learning_rate=0.7, outer_momentum=0.5),
+    "qadam": _adam("qadam", QAdamOptimizer, warmup_steps=40),
+    "one_bit_adam": _adam("one_bit_adam", OneBitAdamOptimizer, warmup_steps=60),
+    "zero_one_adam": _adam(
+        "zero_one_adam",
+        ZeroOneAdamOptimizer,
+        codec="block_int4",
+        variance_freeze_step=60,
+        doubling_steps=60,
+        max_local_steps=4,
+    ),
+}
+
+
+@case(2)
+def digits_are_learnt_as_with_allreduce() -> None:
+    wanted = _accuracy(_sgd("gradient_allreduce"))
+    found = {name: _accuracy(setup) for name, setup in _SETUPS.items()}
+    behind = {name: accuracy for name, accuracy in found.items() if accuracy < wanted - TEST_POINTS}
+    assert wanted > 95, wanted
+    assert not behind, f"allreduce has {wanted:.2f}; behind are {behind} of {found}"

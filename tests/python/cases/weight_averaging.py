@@ -1,0 +1,227 @@
+"""Algorithms that average weights equal all ranks simulated in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cases.checks import SHAPE, batch, make_mlp, raises, rank_and_size, seeded, square_loss
+from cases.registry import case
+from cases.worlds import Make, MakeOptimizer, Quadratic, World, adam, assert_weights, exact_mean, run, sgd, train_step
+
+STEPS = 5
+
+
+def _wrapped(algorithm: Algorithm, make: Make = make_mlp, make_optimizer: MakeOptimizer = sgd) -> tuple[Any, Any]:
+    rank, _ = rank_and_size()
+    model = seeded(rank, make)
+    optimizer = make_optimizer(model)
+    return model.with_bagua([optimizer], algorithm), optimizer
+
+
+def _check_all(make: Make, make_optimizer: MakeOptimizer, interval: int = 1) -> None:
+    """x becomes the mean of all ranks' x, to which the gradients at the old x are applied."""
+    model, optimizer = _wrapped(
+        DecentralizedAlgorithm(hierarchical=False, communication_interval=interval), make, make_optimizer
+    )
+    world = World(make, make_optimizer)
+    for step in range(STEPS):
+        train_step(model, optimizer, step)
+        world.backward(step)
+        if step % interval == 0:
+            world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+
+
+@case(1, 2, 3, 4)
+def decentralized_all_equals_the_simulated_world() -> None:
+    _check_all(make_mlp, sgd)
+
+
+@case(2)
+def decentralized_all_on_a_quadratic_with_adam() -> None:
+    _check_all(Quadratic, adam)
+
+
+@case(3)
+def decentralized_rounds_are_an_interval_apart() -> None:
+    _check_all(make_mlp, sgd, interval=3)
+
+
+@case(2)
+def decentralized_in_bfloat16() -> None:
+    _check_all(lambda: make_mlp().bfloat16(), sgd)
+
+
+@case(3)
+def decentralized_in_float64() -> None:
+    _check_all(lambda: make_mlp().double(), sgd)
+
+
+def _peer(rank: int, size: int, round_: int) -> int:
+    """Bagua's rule for an even number of ranks."""
+    half = size // 2
+    if rank < half:
+        return (round_ + rank) % half + half
+    return (rank - half - round_) % half
+
+
+@case(2, 4)
+def decentralized_shift_one_equals_the_simulated_world() -> None:
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False, peer_selection_mode="shift_one"))
+    world = World()
+    for step in range(STEPS):
+        train_step(model, optimizer, step)
+        world.backward(step)
+        old = world.weights()
+        mixed = []
+        for rank in range(world.size):
+            pair = sorted((rank, _peer(rank, world.size, step)))
+            mixed.append([exact_mean([old[pair[0]][i], old[pair[1]][i]]) for i in range(len(old[0]))])
+        world.set_weights(mixed)
+        world.step()
+        assert_weights(model, world.mine())
+
+
+@case(2)
+def no_sync_begins_no_round_and_is_no_step() -> None:
+    """Two local micro-batches, then one that counts: a round a step, and the gradient is the sum."""
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False, communication_interval=2))
+    world = World()
+    for step in range(4):
+        optimizer.zero_grad()
+        with model.no_sync():
+            run(model, world.rank, 10 * step)
+            run(model, world.rank, 10 * step + 1)
+        run(model, world.rank, 10 * step + 2)
+        optimizer.step()
+        world.backward(10 * step)
+        for rank in range(world.size):
+            for micro in (1, 2):
+                run(world.models[rank], rank, 10 * step + micro)
+        if step % 2 == 0:
+            world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+    assert model.bagua_ddp.statistics()["rounds"] == 2
+
+
+@case(2)
+def two_forward_passes_before_one_backward_share_a_round() -> None:
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False))
+    world = World()
+
+    def loss(net: Any, rank: int, step: int) -> torch.Tensor:
+        one, two = batch(rank, step, *SHAPE), batch(rank, step + 100, *SHAPE)
+        return square_loss(net, one) + square_loss(net, two)
+
+    for step in range(3):
+        optimizer.zero_grad()
+        loss(model, world.rank, step).backward()
+        optimizer.step()
+        for rank, (net, other) in enumerate(zip(world.models, world.optimizers)):
+            other.zero_grad()
+            loss(net, rank, step).backward()
+        world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+    assert model.bagua_ddp.statistics()["rounds"] == 3
+
+
+@case(2)
+def a_closure_of_the_optimizer_is_an_iteration() -> None:
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False))
+    world = World()
+
+    for step in range(3):
+
+        def closure(step: int = step) -> None:
+            optimizer.zero_grad()
+            run(model, world.rank, step)
+
+        optimizer.step(closure)
+        world.backward(step)
+        world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+
+
+@case(2)
+def a_step_that_a_rank_skips_leaves_the_ranks_in_step() -> None:
+    """As a gradient scaler does on one rank: the next forward pass ends the round."""
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False))
+    world = World()
+    for step in range(4):
+        optimizer.zero_grad()
+        run(model, world.rank, step)
+        skips = step == 1 and world.rank == 0
+        if not skips:
+            optimizer.step()
+        world.backward(step)
+        world.set_weights([world.means()] * world.size)
+        for rank, other in enumerate(world.optimizers):
+            if step != 1 or rank != 0:
+                other.step()
+        if not skips:
+            assert_weights(model, world.mine())
+    assert model.bagua_ddp.statistics()["rounds"] == 4
+
+
+class _Checkpointed(nn.Module):
+    """Runs the whole of its inner model again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = make_mlp()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, inputs, use_reentrant=True)
+
+
+@case(2)
+def evaluation_and_checkpointing_begin_no_round() -> None:
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False), _Checkpointed)
+    world = World(_Checkpointed)
+    for step in range(3):
+        if world.rank == 0:
+            model.eval()
+            model(batch(0, 0, *SHAPE))
+            model.train()
+        optimizer.zero_grad()
+        inputs = batch(world.rank, step, *SHAPE).requires_grad_()
+        square_loss(model, inputs).backward()
+        optimizer.step()
+        for rank, (net, other) in enumerate(zip(world.models, world.optimizers)):
+            other.zero_grad()
+            square_loss(net, batch(rank, step, *SHAPE).requires_grad_()).backward()
+        world.set_weights([world.means()] * world.size)
+        world.step()
+        assert_weights(model, world.mine())
+
+
+@case(2)
+def a_cast_brings_all_ranks_back_to_rank_0() -> None:
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False, communication_interval=100))
+    for step in range(3):
+        train_step(model, optimizer, step)
+    before = [p.detach().clone().double() for p in model.parameters()]
+    model.double()
+    optimizer.state.clear()
+    model(batch(0, 0, *SHAPE, dtype=torch.float64))
+    rank, _ = rank_and_size()
+    same = all(torch.equal(p.detach(), old) for p, old in zip(model.parameters(), before))
+    assert same == (rank == 0)
+
+
+@case(2)
+def options_are_checked() -> None:
+    with raises(ValueError, "sideways", "peer_selection_mode"):
+        _wrapped(DecentralizedAlgorithm(peer_selection_mode="sideways"))
+    with raises(ValueError, "communication_interval"):
+        _wrapped(DecentralizedAlgorithm(communication_interval=0))
