@@ -35,7 +35,15 @@ LEAST_ACCURACY = 0.95
 STEPS_PER_EPOCH = 22
 SMOOTHED_STEPS = 5  # in the picture
 # Their ranks' weights differ between the exchanges, or are exchanged in parts.
-OWN_STEPS = ("async", "decentralized", "diloco", "local_sgd", "low_precision_decentralized", "post_local_sgd")
+OWN_STEPS = (
+    "async",
+    "decentralized",
+    "diloco",
+    "local_sgd",
+    "low_precision_decentralized",
+    "post_local_sgd",
+    "zero_one_adam",
+)
 LIMIT_S = 300
 
 
@@ -182,7 +190,7 @@ def main() -> int:
     options = parser.parse_args()
     ways = [Way("one process", "single", 1), Way("PyTorch DDP (gloo)", "ddp", options.ranks)]
     ways += [Way(f"Pelton {name}", name, options.ranks, name not in OWN_STEPS) for name in options.algorithms]
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     columns = (TextColumn("{task.description:34}"), BarColumn(), TextColumn("{task.fields[loss]}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console) as progress:

@@ -95,15 +95,18 @@ def make_algorithm(
         optimizer = q_adam.QAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
         return q_adam.QAdamAlgorithm(optimizer, hierarchical=False), optimizer
     if name == "one_bit_adam":
-        optimizer = one_bit_adam.OneBitAdamOptimizer(model.parameters(), lr=0.002, warmup_steps=60)
+        # A sign an element needs a settled variance: half of the training warms it up.
+        optimizer = one_bit_adam.OneBitAdamOptimizer(model.parameters(), lr=0.001, warmup_steps=132, eps=1e-4)
         return one_bit_adam.OneBitAdamAlgorithm(optimizer, hierarchical=False), optimizer
     if name == "zero_one_adam":
-        optimizer = zero_one_adam.ZeroOneAdamOptimizer(model.parameters(), lr=0.002)
-        return zero_one_adam.ZeroOneAdamAlgorithm(optimizer, hierarchical=False), optimizer
+        optimizer = zero_one_adam.ZeroOneAdamOptimizer(
+            model.parameters(), lr=0.001, eps=1e-4, variance_freeze_step=132, doubling_steps=60, max_local_steps=4
+        )
+        return zero_one_adam.ZeroOneAdamAlgorithm(optimizer, hierarchical=False, codec="block_int4"), optimizer
     options: dict[str, dict[str, object]] = {
         "async": {"sync_interval_ms": 20, "warmup_steps": 20},
         "decentralized": {"peer_selection_mode": "shift_one"},
-        "diloco": {"interval": 8},
+        "diloco": {"interval": 4, "outer_momentum": 0.5},
         "post_local_sgd": {"warmup_steps": 60},
         # Within one host a hierarchical one encodes nothing.
         "bytegrad": {"hierarchical": False},

@@ -72,7 +72,7 @@ LANES: dict[str, Lane] = {
     "clang": BazelLane("clang", NATIVE, ("--config=clang_asan",), without="noasan"),
     "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only"), without="notsan"),
     "outside": _outside(),
-    "demo": CommandLane("demo", (("tools/demo",),)),
+    "demo": CommandLane("demo", (("tools/demo",),), timeout_s=1200),
 }
 QUICK = ("lint", "gcc", "python")
 
