@@ -78,11 +78,7 @@ def wrap(kind: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer,
     algorithm, optimizer = make_algorithm(kind, model, optimizer)
     wrapped = model.with_bagua([optimizer], algorithm)  # type: ignore[operator]
 
-    def figures() -> tuple[float, float]:
-        counts = wrapped.bagua_ddp.statistics()
-        return counts["wait_seconds"], counts["sent_bytes"]
-
-    return wrapped, optimizer, figures
+    return wrapped, optimizer, _PeltonFigures(wrapped)
 
 
 def make_algorithm(
@@ -113,6 +109,22 @@ def make_algorithm(
         "low_precision_decentralized": {"hierarchical": False},
     }
     return Algorithm.init(name, **options.get(name, {})), optimizer
+
+
+class _PeltonFigures:
+    """What Pelton counts, over all phases of an algorithm: each begins to count anew."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._earlier = self._last = (0.0, 0.0)
+
+    def __call__(self) -> tuple[float, float]:
+        counts = self._model.bagua_ddp.statistics()  # type: ignore[union-attr, operator]
+        now = counts["wait_seconds"], counts["sent_bytes"]
+        if now[1] < self._last[1]:
+            self._earlier = self._earlier[0] + self._last[0], self._earlier[1] + self._last[1]
+        self._last = now
+        return self._earlier[0] + now[0], self._earlier[1] + now[1]
 
 
 class _DdpFigures:

@@ -404,7 +404,10 @@ TEST_F(NcclCommunicatorTest, ADeathOnTheHostsSideEndsTheCommunicator) {
     const auto completion = LaunchSum(communicator, value);
     const absl::Status status =
         completion.ok() ? Await(communicator, *completion, FarDeadline()) : completion.status();
-    EXPECT_EQ(status, absl::UnavailableError("rank 2 died"));
+    // NCCL may be quicker to notice than the hosts.
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(TextOf(status),
+                testing::AnyOf(HasSubstr("rank 2 died"), HasSubstr("remote process exited")));
   });
 }
 
