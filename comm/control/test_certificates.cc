@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
@@ -51,7 +52,7 @@ TestAuthority::Key TestAuthority::NewKey() { return Key(EVP_EC_gen("P-256")); }
 TestAuthority::Certificate TestAuthority::NewCertificate(const std::string& subject, EVP_PKEY* key,
                                                          absl::Time until,
                                                          bool is_authority) const {
-  static int last_serial = 0;
+  static std::atomic<int> last_serial = 0;
   Certificate made(X509_new());
   X509* const certificate = made.get();
   X509_set_version(certificate, 2);  // that is: version 3
