@@ -33,7 +33,7 @@ class TwoStageAdam(torch.optim.Optimizer):
         """Args:
         params: parameters, or groups of them.
         lr: learning rate.
-        warmup_steps: steps of the first stage.
+        warmup_steps: steps of the first stage; see the subclass.
         betas: of the first and the second moment.
         eps: added to the denominator.
         weight_decay: see the subclass.
@@ -104,12 +104,15 @@ class TwoStageAdam(torch.optim.Optimizer):
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
 
-    def _apply(self, parameter: torch.Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        """One step: x -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)."""
-        beta1, beta2 = group["betas"]
-        step = state["step"]
-        denominator = (state["exp_avg_sq"].sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
-        parameter.addcdiv_(state["exp_avg"], denominator, value=-group["lr"] / (1 - beta1**step))
+
+def denominator_of(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
+    """sqrt(v / (1 - beta2^k)) + eps, after k updates of the second moment v. Shape: that of `second`."""
+    return (second.sqrt() / math.sqrt(1 - beta2**updates)).add_(eps)
+
+
+def guarded_denominator(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
+    """The same, and infinite where v is zero: no rank had a gradient there, a step would follow the signs' noise."""
+    return denominator_of(second, updates, beta2, eps).masked_fill_(second == 0, math.inf)
 
 
 def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:

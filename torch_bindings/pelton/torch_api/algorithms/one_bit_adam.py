@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam
+from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam, guarded_denominator
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
@@ -28,28 +27,6 @@ class OneBitAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        warmup_steps: int = 100,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Args:
-        params: parameters, or groups of them.
-        lr: learning rate.
-        warmup_steps: steps before the second moments stand still.
-        betas: of the first and the second moment.
-        eps: added to the denominator.
-        weight_decay: decoupled, as AdamW's.
-
-        Raises:
-          ValueError: a value is out of range; the text names it.
-        """
-        super().__init__(params, lr, warmup_steps, betas, eps, weight_decay)
-
     def _step(
         self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
     ) -> None:
@@ -57,12 +34,11 @@ class OneBitAdamOptimizer(TwoStageAdam):
         if state["step"] <= self.warmup_steps:
             self._update_moments(gradient, group, state)
         beta1, beta2 = group["betas"]
-        lr, second = group["lr"], state["exp_avg_sq"]
+        lr = group["lr"]
         if group["weight_decay"] != 0:
             parameter.mul_(1 - lr * group["weight_decay"])
-        correction = math.sqrt(1 - beta2 ** min(state["step"], self.warmup_steps))
-        denominator = (second.sqrt() / correction).add_(group["eps"])
-        denominator.masked_fill_(second == 0, math.inf)
+        updates = min(state["step"], self.warmup_steps)
+        denominator = guarded_denominator(state["exp_avg_sq"], updates, beta2, group["eps"])
         parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / (1 - beta1 ** state["step"]))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam
+from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam, denominator_of
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
@@ -27,28 +27,6 @@ class QAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: Bagua; 1-bit Adam, arXiv 2102.02888, algorithm 1.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        warmup_steps: int = 100,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Args:
-        params: parameters, or groups of them.
-        lr: learning rate.
-        warmup_steps: the step at which the moments cease to be Adam's.
-        betas: of the first and the second moment.
-        eps: added to the denominator.
-        weight_decay: times the weights, added to the gradient; in the warm-up only.
-
-        Raises:
-          ValueError: a value is out of range; the text names it.
-        """
-        super().__init__(params, lr, warmup_steps, betas, eps, weight_decay)
-
     def _step(
         self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
     ) -> None:
@@ -57,7 +35,9 @@ class QAdamOptimizer(TwoStageAdam):
             if group["weight_decay"] != 0:
                 gradient = gradient.add(parameter, alpha=group["weight_decay"])
             self._update_moments(gradient, group, state)
-        self._apply(parameter, group, state)
+        beta1, beta2 = group["betas"]
+        denominator = denominator_of(state["exp_avg_sq"], state["step"], beta2, group["eps"])
+        parameter.addcdiv_(state["exp_avg"], denominator, value=-group["lr"] / (1 - beta1 ** state["step"]))
 
 
 class QAdamAlgorithmImpl(MomentumImpl):

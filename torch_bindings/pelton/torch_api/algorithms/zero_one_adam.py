@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import check_adam
+from pelton.torch_api.algorithms._adam import check_adam, guarded_denominator
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import (
     Algorithm,
@@ -188,9 +187,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         state["total"], state["decay"] = 0.0, 1.0
 
     def _denominator(self, state: dict[str, Any], group: dict[str, Any]) -> torch.Tensor:
-        second: torch.Tensor = state["exp_avg_sq"]
-        correction = math.sqrt(1 - group["betas"][1] ** state["variance_updates"])
-        return (second.sqrt() / correction).add_(group["eps"]).masked_fill_(second == 0, math.inf)
+        return guarded_denominator(state["exp_avg_sq"], state["variance_updates"], group["betas"][1], group["eps"])
 
 
 class ZeroOneAdamAlgorithmImpl(AlgorithmImpl):
