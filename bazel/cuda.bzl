@@ -1,7 +1,7 @@
 """CUDA sources, compiled by nvcc where there is one; an empty library where there is none."""
 
 load("@local_cuda//:defs.bzl", "CUDA_HOME")
-load("@rules_cc//cc:defs.bzl", "cc_library")
+load("//bazel:cc.bzl", "cc_library")
 
 _OPTIONS = [
     "-c",

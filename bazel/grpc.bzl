@@ -1,6 +1,6 @@
 """C++ code for a .proto file: its messages, and the services in it for gRPC."""
 
-load("@rules_cc//cc:defs.bzl", "cc_library")
+load("//bazel:cc.bzl", "cc_library")
 
 def cc_grpc_library(name, src, visibility = None):
     """One cc_library with the messages and services of one .proto file.

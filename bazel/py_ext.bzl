@@ -1,6 +1,6 @@
 """A Python extension module that shows nothing but its PyInit function."""
 
-load("@rules_cc//cc:defs.bzl", "cc_binary")
+load("//bazel:cc.bzl", "cc_binary")
 
 def py_extension(name, deps, copts = [], **kwargs):
     """Builds `<name>.so`; `<name>` names it, too.
