@@ -66,13 +66,6 @@ absl::StatusOr<std::byte*> Address(Location location, uint64_t size_bytes, absl:
 
 }  // namespace
 
-bool Reduces(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
-bool HasRoot(OperationKind kind) { return PeerUseOf(kind) == PeerUse::kRoot; }
-
 absl::Status CheckOperation(const Operation& operation, Rank rank, WorldSize world_size) {
   const PeerUse use = PeerUseOf(operation.kind);
   if (use == PeerUse::kUnsupported) {

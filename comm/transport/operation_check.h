@@ -13,10 +13,6 @@
 
 namespace pelton {
 
-// Whether a collective looks at `reduce_op`, and whether its `peer` is a root.
-bool Reduces(OperationKind kind);
-bool HasRoot(OperationKind kind);
-
 // Checks the fields of `operation` that do not need memory: kind, dtype, op, peer and count.
 // Errors: InvalidArgument: names the rank, the field and its value; also for the kinds that no
 // transport runs yet.

@@ -10,14 +10,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/round_up.h"
 #include "core/base/status.h"
 
 namespace pelton {
 namespace {
-
-uint64_t RoundUp(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 absl::Status CheckOptions(const PlanOptions& options) {
   const int32_t world_size = options.world_size.value();

@@ -40,16 +40,6 @@ absl::string_view NameOf(OperationKind kind) {
 
 namespace {
 
-bool Reduces(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
-bool HasRoot(OperationKind kind) {
-  return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
-         kind == OperationKind::kGather || kind == OperationKind::kScatter;
-}
-
 template <typename A, typename B>
 std::string Differ(absl::string_view what, const A& mine, Rank rank, const B& theirs, Rank peer) {
   return absl::StrCat(what, " is ", mine, " on rank ", rank.value(), " and ", theirs, " on rank ",

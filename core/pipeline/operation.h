@@ -38,6 +38,18 @@ inline constexpr bool IsPointToPoint(OperationKind kind) {
   return kind == OperationKind::kSend || kind == OperationKind::kRecv;
 }
 
+// Whether it looks at `reduce_op`.
+inline constexpr bool Reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+
+// Whether `peer` is a root.
+inline constexpr bool HasRoot(OperationKind kind) {
+  return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
+         kind == OperationKind::kGather || kind == OperationKind::kScatter;
+}
+
 inline constexpr int32_t kNoPeer = -1;
 inline constexpr BucketId kNoBucket{-1};
 

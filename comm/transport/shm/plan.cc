@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
+
 namespace pelton::shm {
 namespace {
 
@@ -12,15 +14,6 @@ constexpr uint64_t kMaxChunkBytes = uint64_t{256} << 10;
 constexpr uint64_t kMaxPulledChunkBytes = uint64_t{128} << 10;  // copies of it stay in the L2 cache
 constexpr uint64_t kChunksPerSlice = 8;
 constexpr uint64_t kSliceAlignmentBytes = 64;  // whole elements, whole cache lines
-
-constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-bool Reduces(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
 
 }  // namespace
 

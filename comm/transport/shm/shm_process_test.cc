@@ -34,24 +34,6 @@ using ::testing::Not;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
-// One rank's world: a transport and a communicator of everyone.
-struct End {
-  std::unique_ptr<Transport> transport;
-  std::unique_ptr<Communicator> communicator;
-};
-
-absl::StatusOr<End> MakeEnd(const TransportOptions& options) {
-  End end;
-  auto transport = MakeShmTransport(options);
-  if (!transport.ok()) return transport.status();
-  end.transport = *std::move(transport);
-  auto communicator =
-      end.transport->Open(CommunicatorId(1), Group::World(options.world_size), Soon());
-  if (!communicator.ok()) return communicator.status();
-  end.communicator = *std::move(communicator);
-  return end;
-}
-
 // Value of element i of rank r: sums of them are exact.
 float ValueOf(int rank, size_t i) { return static_cast<float>((i % 1000) * (rank + 1)); }
 
@@ -76,7 +58,7 @@ constexpr size_t kCounts[] = {1, 1000, 4096, 100'001, 1 << 20, (3 << 20) + 7};
 
 TEST(ShmProcessTest, AllReduceInRegionsGivesTheSum) {
   Processes processes(3, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     auto region = Region::Create((size_t{4} << 20) * sizeof(float), "test").value();
     if (!end->communicator->Register(*region).ok()) return "Register";
@@ -92,7 +74,7 @@ TEST(ShmProcessTest, AllReduceInRegionsGivesTheSum) {
 
 TEST(ShmProcessTest, AllReduceOfPrivateMemoryGivesTheSum) {
   Processes processes(3, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     std::vector<float> data(size_t{4} << 20);
     for (const size_t count : kCounts) {
@@ -106,7 +88,7 @@ TEST(ShmProcessTest, AllReduceOfPrivateMemoryGivesTheSum) {
 
 TEST(ShmProcessTest, ARankMayBeInARegionAndAnotherInPrivateMemory) {
   Processes processes(2, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     auto region = Region::Create((size_t{4} << 20) * sizeof(float), "test").value();
     std::vector<float> own(size_t{4} << 20);
@@ -163,7 +145,7 @@ TEST(ShmProcessTest, MemoryThatPeersMayNotReadIsStaged) {
     const absl::Status forbidden = ReadMemory(peer, reinterpret_cast<uintptr_t>(&secret),
                                               reinterpret_cast<std::byte*>(&read), sizeof read);
     if (!absl::IsPermissionDenied(forbidden)) return absl::StrCat("could read ", read);
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     std::vector<float> data(size_t{3} << 20);
     const std::string wrong = CheckSum(*end->communicator, data.data(), data.size());
@@ -197,7 +179,7 @@ int StillThere(const std::set<std::string>& inodes) {
 
 TEST(ShmProcessTest, AKilledRankIsNamedByAllSurvivorsAndNothingStays) {
   Processes processes(3, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     const size_t count = size_t{16} << 20;
     auto region = Region::Create(count * sizeof(float), "test").value();
@@ -227,7 +209,7 @@ TEST(ShmProcessTest, AKilledRankIsNamedByAllSurvivorsAndNothingStays) {
 
 TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {
   Processes processes(2, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     Processes::Mark(options.rank.value());
     if (options.rank == Rank(1)) {
@@ -248,7 +230,7 @@ TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {
 
 TEST(ShmProcessTest, ARankThatLeavesInGoodOrderIsNamed) {
   Processes processes(2, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     std::vector<float> data(1000);
     const std::string wrong = CheckSum(*end->communicator, data.data(), data.size());
@@ -264,7 +246,7 @@ TEST(ShmProcessTest, ARankThatLeavesInGoodOrderIsNamed) {
 // What two ranks do between them does not need a third that has left; what all do does.
 TEST(ShmProcessTest, ARankThatLeavesEndsOnlyWhatNeedsIt) {
   Processes processes(3, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     Communicator& communicator = *end->communicator;
     std::vector<float> data(1000);

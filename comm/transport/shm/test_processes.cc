@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "core/base/check.h"
 #include "core/base/futex.h"
+#include "core/base/status.h"
 
 namespace pelton::shm {
 namespace {
@@ -126,6 +127,15 @@ std::string Processes::JoinAll() {
     absl::StrAppend(&all, Join(static_cast<int>(rank)));
   }
   return all;
+}
+
+absl::StatusOr<End> MakeEnd(const TransportOptions& options, TransportMaker make) {
+  End end;
+  ASSIGN_OR_RETURN(end.transport, make(options));
+  ASSIGN_OR_RETURN(end.communicator,
+                   end.transport->Open(CommunicatorId(1), Group::World(options.world_size),
+                                       absl::Now() + kLongest));
+  return end;
 }
 
 }  // namespace pelton::shm

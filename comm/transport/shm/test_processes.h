@@ -5,10 +5,13 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/communicator.h"
 #include "comm/transport/transport.h"
 
 namespace pelton::shm {
@@ -36,6 +39,17 @@ class Processes {
  private:
   std::vector<pid_t> pids_;
 };
+
+// What a rank needs to communicate with all others.
+struct End {
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Communicator> communicator;  // of the world
+};
+
+using TransportMaker = absl::StatusOr<std::unique_ptr<Transport>> (*)(const TransportOptions&);
+
+// Blocks: until all ranks have called. Errors: those of `make` and Open.
+absl::StatusOr<End> MakeEnd(const TransportOptions& options, TransportMaker make);
 
 }  // namespace pelton::shm
 

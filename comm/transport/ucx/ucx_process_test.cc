@@ -39,24 +39,6 @@ constexpr size_t kCount = size_t{4} << 20;  // float32: 16 MiB
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(40); }
 
-// One rank's world: a transport and a communicator of everyone.
-struct End {
-  std::unique_ptr<Transport> transport;
-  std::unique_ptr<Communicator> communicator;
-};
-
-absl::StatusOr<End> MakeEnd(const TransportOptions& options) {
-  End end;
-  auto transport = MakeUcxTransport(options);
-  if (!transport.ok()) return transport.status();
-  end.transport = *std::move(transport);
-  auto communicator =
-      end.transport->Open(CommunicatorId(1), Group::World(options.world_size), Soon());
-  if (!communicator.ok()) return communicator.status();
-  end.communicator = *std::move(communicator);
-  return end;
-}
-
 // Sends to the next rank and receives from the one before; the first failure.
 absl::Status Shift(Communicator& communicator, std::vector<float>& out, std::vector<float>& in,
                    absl::Time deadline) {
@@ -74,7 +56,7 @@ absl::Status Shift(Communicator& communicator, std::vector<float>& out, std::vec
 
 // Shifts around the ring until something fails; what failed.
 std::string ShiftForEver(const TransportOptions& options, absl::Duration patience) {
-  auto end = MakeEnd(options);
+  auto end = shm::MakeEnd(options, MakeUcxTransport);
   if (!end.ok()) return end.status().ToString();
   std::vector<float> out(kCount, 1);
   std::vector<float> in(kCount);
@@ -101,7 +83,7 @@ TEST(UcxProcessTest, AKilledRankIsNamedByAllSurvivors) {
 
 TEST(UcxProcessTest, AKilledRankWakesAParkedSurvivor) {
   shm::Processes processes(2, [](const TransportOptions& options) -> std::string {
-    auto end = MakeEnd(options);
+    auto end = shm::MakeEnd(options, MakeUcxTransport);
     if (!end.ok()) return end.status().ToString();
     shm::Processes::Mark(options.rank.value());
     if (options.rank == Rank(1)) {
@@ -301,7 +283,7 @@ std::string MemoryFunctions() {
 TEST(UcxProcessTest, LeavesMemoryCallsAndSignalsAlone) {
   shm::Processes processes(2, [](const TransportOptions& options) -> std::string {
     const std::string before = MemoryFunctions();
-    auto end = MakeEnd(options);
+    auto end = shm::MakeEnd(options, MakeUcxTransport);
     if (!end.ok()) return end.status().ToString();
     std::vector<float> out(kCount, 1);
     std::vector<float> in(kCount);
