@@ -44,15 +44,13 @@ absl::Status PointToPoint::StartSend(Record& record) {
   const uint64_t size_bytes = BytesOf(record.header.operation);
   record.header.operation.sequence = ++peer.sent;
   const bool is_rendezvous = size_bytes > kEagerBytes;
-  if (!is_rendezvous) {
-    const bool has_room =
-        peer.untaken_messages < kWindowMessages && peer.untaken_bytes + size_bytes <= kWindowBytes;
-    if (has_room) {
-      ++peer.untaken_messages;
-      peer.untaken_bytes += size_bytes;
-    } else {
-      record.header.flags = kNeedsAck;
-    }
+  const bool has_room =
+      peer.untaken_messages < kWindowMessages && peer.untaken_bytes + size_bytes <= kWindowBytes;
+  if (!is_rendezvous && has_room) {
+    ++peer.untaken_messages;
+    peer.untaken_bytes += size_bytes;
+  } else {
+    record.header.flags = kNeedsAck;
   }
   ASSIGN_OR_RETURN(
       const bool done,
@@ -117,10 +115,11 @@ bool PointToPoint::Meet(Record& record, const Arrival& arrival) {
   }
   if (arrival.payload.is_rendezvous) {
     record.stage = Stage::kPulling;
+    record.met = arrival.header;
     const absl::StatusOr<bool> done =
         worker_.Pull(arrival.payload, record.memory, &PointToPoint::OnPulled, &record);
     if (!done.ok()) failure_ = done.status();
-    if (done.ok() && *done) Finish(record, absl::OkStatus());
+    if (done.ok() && *done) Pulled(record);
     return true;
   }
   if (arrival.payload.size_bytes > 0) {
@@ -205,11 +204,16 @@ void PointToPoint::OnSent(void* request, ucs_status_t status, void* record) {
 void PointToPoint::OnPulled(void* request, ucs_status_t status, size_t, void* record) {
   Record& pulled = *static_cast<Record*>(record);
   if (status == UCS_OK) {
-    pulled.owner->Finish(pulled, absl::OkStatus());
+    pulled.owner->Pulled(pulled);
   } else {
     pulled.owner->failure_ = ToStatus(status, "receiving");
   }
   ucp_request_free(request);
+}
+
+void PointToPoint::Pulled(Record& record) {
+  Settle(record.met);
+  Finish(record, absl::OkStatus());
 }
 
 void PointToPoint::Finish(Record& record, const absl::Status& status) {

@@ -21,15 +21,17 @@ namespace pelton::ucx {
 // as long as no more than kWindow of them are untaken at that peer: the receiver gives the room
 // back by kCredit. Beyond that the sender waits for kAck, so that a receiver keeps at most the
 // window and kMaxOperationsInFlight messages more from each peer. Long ones are fetched by the
-// receiver straight into their target (rendezvous).
+// receiver straight into their target (rendezvous), and end with kAck, too: what a slow link leaves
+// with UCX moves only while its sender progresses, who has no reason to once all is done. The
+// window is what the kernel takes at once.
 //
 // Threads: one at a time. Owns: the operations in flight and the payloads that nobody has asked
 // for; the worker outlives it.
 class PointToPoint {
  public:
   static constexpr size_t kEagerBytes = 8192;
-  static constexpr size_t kWindowBytes = size_t{256} << 10;
-  static constexpr uint64_t kWindowMessages = 128;
+  static constexpr size_t kWindowBytes = size_t{32} << 10;
+  static constexpr uint64_t kWindowMessages = 64;
 
   PointToPoint(const Members& members, Worker& worker);
 
@@ -78,6 +80,7 @@ class PointToPoint {
     uint64_t ticket = 0;
     std::byte* memory = nullptr;
     Header header;  // its operation is the record's
+    Header met;     // of a receive that pulls: its send
     absl::Status status;
   };
   struct Arrival {
@@ -102,6 +105,7 @@ class PointToPoint {
   bool Meet(Record& record, const Arrival& arrival);
   void Settle(const Header& send);
   void Refuse(const Header& send, const Operation& receive);
+  void Pulled(Record& record);
   void Finish(Record& record, const absl::Status& status);
   void Sent(Record& record, ucs_status_t status);
   static void OnSent(void* request, ucs_status_t status, void* record);

@@ -1,4 +1,5 @@
 // Sends and receives between ranks that are threads, over loopback.
+#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -183,6 +184,24 @@ TEST(UcxPointToPointTest, AShortSendAndAReceiveThatDifferFailOnTheReceiver) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(TextOf(status), HasSubstr("count is 4 on rank 0 and 5 on rank 1"));
   });
+}
+
+// Small socket buffers leave the last bytes with UCX, which sends them only while it is progressed:
+// rank 0 does not come back after its last send.
+TEST(UcxPointToPointTest, WhatIsDoneArrivesThoughItsSenderStaysAway) {
+  setenv("UCX_TCP_SNDBUF", "8k", 1);
+  World world(2);
+  unsetenv("UCX_TCP_SNDBUF");
+  for (const size_t count : {size_t{5'000}, size_t{100'000}, size_t{1'000'000}}) {
+    world.Run([count](Communicator& communicator) {
+      std::vector<int32_t> values = Pattern(count, 0);
+      const auto done = communicator.rank() == Rank(0)
+                            ? Send(communicator, TensorOf(values), Rank(1))
+                            : Recv(communicator, TensorOf(values), Rank(0));
+      const absl::Status status = Finish(communicator, done, absl::Now() + absl::Seconds(20));
+      ASSERT_TRUE(status.ok()) << count << ": " << status;
+    });
+  }
 }
 
 TEST(UcxPointToPointTest, CollectivesAreRefusedByName) {
