@@ -1,11 +1,12 @@
-// Schedules over the sends and receives of two transports: as good as a transport of their own, but
-// for the order of sums and what they say of ranks that disagree or are missing.
+// Schedules over the sends and receives of three transports: as good as a transport of their own,
+// but for the order of sums and what they say of ranks that disagree or are missing.
 #include <utility>
 
 #include "comm/collectives/test_scheduled_transport.h"
 #include "comm/transport/conformance_test.h"
 #include "comm/transport/shm/test_transports.h"
 #include "comm/transport/sim/sim_fabric.h"
+#include "comm/transport/ucx/test_ranks.h"
 
 namespace pelton {
 namespace {
@@ -44,10 +45,26 @@ class OverShm final : public ScheduledFixture {
   }
 };
 
+class OverUcx final : public ScheduledFixture {
+ public:
+  TransportPromises promises() const override {
+    TransportPromises promises = ScheduledFixture::promises();
+    promises.short_sends_learn_of_a_difference = false;
+    return promises;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Transport>> MakeWires(WorldSize world_size) override {
+    return ucx::MakeRanks(world_size);
+  }
+};
+
 INSTANTIATE_TEST_SUITE_P(ScheduledSim, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<OverSim>));
 INSTANTIATE_TEST_SUITE_P(ScheduledShm, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<OverShm>));
+INSTANTIATE_TEST_SUITE_P(ScheduledUcx, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<OverUcx>));
 
 }  // namespace
 }  // namespace pelton

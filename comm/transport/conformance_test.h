@@ -34,6 +34,8 @@ struct TransportPromises {
   // Goes on after the ranks' operations differed. Else that ends the communicator, with a text that
   // names the field: on a rank whose part was done before, its next operation says so.
   bool survives_disagreement = true;
+  // A send fails where its receive differs. Else a short one may be done before anybody knows.
+  bool short_sends_learn_of_a_difference = true;
   // Missing() names exactly the ranks that have not launched. Else at least one of them.
   bool names_exactly_who_is_missing = true;
 };

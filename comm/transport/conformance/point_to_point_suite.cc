@@ -112,7 +112,8 @@ TEST_P(TransportConformanceTest, PointToPointDoesNotWaitForCollectives) {
 
 TEST_P(TransportConformanceTest, ASendAndAReceiveThatDifferFailOnBothRanks) {
   TestWorld world(GetParam(), 2);
-  world.Run([](Communicator& communicator) {
+  const bool sender_knows = world.promises().short_sends_learn_of_a_difference;
+  world.Run([sender_knows](Communicator& communicator) {
     std::vector<int32_t> values(5);
     const bool sends = communicator.rank() == Rank(0);
     values.resize(sends ? 4 : 5);
@@ -120,6 +121,7 @@ TEST_P(TransportConformanceTest, ASendAndAReceiveThatDifferFailOnBothRanks) {
                                   : Recv(communicator, TensorOf(values), Rank(0));
     ASSERT_TRUE(completion.ok()) << completion.status();
     const absl::Status status = Await(communicator, *completion, FarDeadline());
+    if (sends && !sender_knows && status.ok()) return;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_NE(status.message().find("count"), absl::string_view::npos) << status;
   });
