@@ -110,6 +110,7 @@ absl::Status Backend::Connect(absl::Time deadline) {
   hierarchy.rank = rank();
   hierarchy.host_of = hosts_.host_of;
   hierarchy.inside = std::move(found.inside);
+  ASSIGN_OR_RETURN(hierarchy.table, AgreeOnSchedules(deadline));
   ASSIGN_OR_RETURN(hierarchy.between, ConnectHosts(deadline));
   transport_ = MakeHierarchicalTransport(std::move(hierarchy));
   return absl::OkStatus();
@@ -135,6 +136,20 @@ absl::StatusOr<std::unique_ptr<Transport>> Backend::ConnectHosts(absl::Time dead
     ASSIGN_OR_RETURN(options.interface, InterfaceTowards(options_.coordinator_address));
   }
   return wire->factory(options);
+}
+
+// The messages of one table's schedules match no other's.
+absl::StatusOr<SelectionTable> Backend::AgreeOnSchedules(absl::Time deadline) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   control_->AllGather("schedules", options_.schedules, deadline));
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("schedules: the table of rank ", rank, " is not that of rank 0"));
+  }
+  absl::StatusOr<SelectionTable> table = SelectionTable::Parse(options_.schedules);
+  if (!table.ok()) return Annotate(table.status(), "schedules");
+  return table;
 }
 
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group) {

@@ -14,6 +14,7 @@
 #include "backend/hosts.h"
 #include "backend/root.h"
 #include "backend/watched_communicator.h"
+#include "comm/collectives/selection.h"
 #include "comm/communicator.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_server.h"
@@ -40,6 +41,7 @@ struct BackendOptions {
   std::string wire = "ucx";         // the transport between hosts
   std::string interface;            // network interface of that wire; "": towards the coordinator
   std::string host_label;           // ranks with different ones share no memory, wherever they are
+  std::string schedules;            // rows for SelectionTable::Parse, used between hosts
   absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
   absl::Duration join_timeout = limits::kDefaultJoinTimeout;
 };
@@ -102,6 +104,7 @@ class Backend : private FailureSink {
   void StartRoot();
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
+  absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
   // A number that no other communicator of the job has, the same on all members.
   absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
   // Aborts `communicator` when a rank is lost, at once if one is lost already, and makes shared

@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "comm/transport/operation_check.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 namespace {
@@ -148,6 +148,18 @@ absl::StatusOr<ScheduleRegistry::Entry> SelectionTable::Select(const ProgramShap
   return absl::UnimplementedError(absl::StrCat("no schedule for ", NameOf(shape.kind), " of ",
                                                NameOf(shape.dtype), " on ", shape.world_size,
                                                " ranks"));
+}
+
+absl::StatusOr<std::vector<std::string>> SchedulesFor(absl::string_view kind, int32_t world_size) {
+  ProgramShape shape;
+  ASSIGN_OR_RETURN(shape.kind, ParseKind(kind));
+  shape.world_size = world_size;
+  shape.count = static_cast<uint64_t>(world_size);  // whatever needs an element for each rank
+  std::vector<std::string> names;
+  for (const ScheduleRegistry::Entry& entry : ScheduleRegistry::Get().List()) {
+    if (entry.factory.supports(shape)) names.push_back(entry.name);
+  }
+  return names;
 }
 
 }  // namespace pelton

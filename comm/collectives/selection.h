@@ -39,6 +39,10 @@ class SelectionTable {
   std::vector<SelectionRow> rows_;
 };
 
+// Names of the schedules that can run the collective of that name with float32 sums, sorted.
+// Errors: InvalidArgument: there is no such collective.
+absl::StatusOr<std::vector<std::string>> SchedulesFor(absl::string_view kind, int32_t world_size);
+
 }  // namespace pelton
 
 #endif  // PELTON_COMM_COLLECTIVES_SELECTION_H_

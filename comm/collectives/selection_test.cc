@@ -108,5 +108,13 @@ TEST(SelectionTableTest, AKindWithoutARowIsUnimplemented) {
   EXPECT_THAT(std::string(entry.status().message()), HasSubstr("alltoall_v"));
 }
 
+TEST(SchedulesForTest, ListsWhatSupportsTheKindAtThatWorldSize) {
+  const auto names = SchedulesFor("broadcast", 4);
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(*names, testing::ElementsAre("pairwise", "tree"));
+  EXPECT_THAT(*SchedulesFor("barrier", 1), testing::Contains("alone"));
+  EXPECT_EQ(SchedulesFor("allreduc", 4).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace pelton

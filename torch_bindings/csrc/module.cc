@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "comm/collectives/selection.h"
 #include "comm/control/tls_options.h"
 #include "core/base/clock.h"
 #include "torch_bindings/csrc/c10d/bind.h"
@@ -58,7 +59,8 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
                                       std::string coordinator_address, std::string job_id,
                                       std::string job_token, bool serve, double timeout_s,
                                       double join_timeout_s, const TlsPaths& tls,
-                                      std::string interface, std::string host_label) {
+                                      std::string interface, std::string host_label,
+                                      std::string schedules) {
   BackendOptions options;
   options.rank = Rank(rank);
   options.world_size = WorldSize(world_size);
@@ -71,6 +73,7 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.join_timeout = absl::Seconds(join_timeout_s);
   options.interface = std::move(interface);
   options.host_label = std::move(host_label);
+  options.schedules = std::move(schedules);
   std::shared_ptr<Backend> backend = ValueOrThrow(Backend::Start(options));
   SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
     if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
@@ -104,7 +107,7 @@ void DefineBackend(py::module_& module) {
            py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
            py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"),
            py::arg("tls") = TlsPaths(), py::arg("interface") = "", py::arg("host_label") = "",
-           NoGil())
+           py::arg("schedules") = "", NoGil())
       .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
       .def_property_readonly("world_size",
                              [](const Backend& self) { return self.world_size().value(); })
@@ -152,6 +155,10 @@ std::vector<std::pair<std::string, std::string>> ListAlgorithms() {
   return listed;
 }
 
+std::vector<std::string> ListSchedules(const std::string& kind, int32_t world_size) {
+  return ValueOrThrow(SchedulesFor(kind, world_size));
+}
+
 at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {
   return EmptyShared(shape, dtype);
 }
@@ -168,6 +175,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
   module.def("algorithms", &bindings::ListAlgorithms);
+  module.def("schedules", &bindings::ListSchedules, pybind11::arg("kind"),
+             pybind11::arg("world_size"));
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
   module.def("set_gradient_allocator", &bindings::SharedAllocation::SetEnabled,
              pybind11::arg("enabled"));

@@ -29,6 +29,7 @@ class Backend:
         tls: Mapping[str, str] = ...,  # paths of PEM files: "ca", "certificate", "key"; and "server_name"
         interface: str = "",  # network interface of the wire between hosts; empty: towards the coordinator
         host_label: str = "",  # ranks with different ones share no memory, wherever they are
+        schedules: str = "",  # rows "collective world_size bytes schedule", used between hosts, the same on all ranks
     ) -> None:
         """Joins the job. Blocks: until the world is complete, or `join_timeout_s`.
 
@@ -305,6 +306,12 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported on a con
 
 def algorithms() -> list[tuple[str, str]]:
     """(name, summary) of every registered algorithm."""
+
+def schedules(kind: str, world_size: int) -> list[str]:
+    """Names of the schedules that can run a collective between hosts.
+
+    Raises: InvalidArgument: there is no such collective.
+    """
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised tensor in memory that the ranks of this host reach directly."""

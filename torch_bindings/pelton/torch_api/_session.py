@@ -174,6 +174,7 @@ def init_process_group(
         _rendezvous.tls_from_environment(),
         env.interface(),
         env.host_label(),
+        env.schedules(),
     )
     if backend.host_warning:
         warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 from pelton.errors import InvalidArgument
 
@@ -144,6 +145,21 @@ def interface() -> str:
 def host_label() -> str:
     """Ranks with different labels share no memory, wherever they are (PELTON_HOST_LABEL; none if unset)."""
     return os.environ.get("PELTON_HOST_LABEL", "")
+
+
+def schedules() -> str:
+    """Which schedule runs a collective between hosts: the rows of the file PELTON_SCHEDULES (none if unset).
+
+    Raises:
+      InvalidArgument: the file cannot be read.
+    """
+    path = os.environ.get("PELTON_SCHEDULES", "")
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"PELTON_SCHEDULES={path!r} in the environment: {error}") from None
 
 
 def _positive(name: str, default: float) -> float:
