@@ -5,39 +5,17 @@ Needs `bazel build //benchmarks/point_to_point:ucx_pair`, and root for namespace
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 import time
-from collections.abc import Iterator
 
-import pytest
-
-from tests.network.hosts import Hosts, NotPermitted
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAIR = os.environ.get("PELTON_UCX_PAIR", str(ROOT / "bazel-bin/benchmarks/point_to_point/ucx_pair"))
+from tests.network.conftest import MakeHosts
+from tests.network.hosts import Hosts
+from tests.network.pair import Ranks, start
 
 
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    if not os.path.exists(PAIR):
-        pytest.skip("ucx_pair is not built: bazel build //benchmarks/point_to_point:ucx_pair")
-    try:
-        made = Hosts(2, rate="1gbit").__enter__()
-    except NotPermitted as reason:
-        pytest.skip(f"network namespaces are not permitted here: {reason}")
-    yield made
-    made.__exit__()
-
-
-def start(hosts: Hosts, folder: pathlib.Path, turns: int, patience: int) -> list[subprocess.Popen[str]]:
+def in_the_middle(hosts: Hosts, folder: pathlib.Path, turns: int, patience: int) -> Ranks:
     """Both ranks, with rank 0's ping-pongs done and its 64 MiB transfers begun."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    ranks = []
-    for rank in (0, 1):
-        command = [PAIR, str(rank), hosts.interface, str(folder), str(turns), str(patience)]
-        ranks.append(hosts.popen(rank, command, **pipes))
+    ranks = start(hosts, folder, turns, patience)
     for _ in range(2):
         assert ranks[0].stdout is not None
         assert ranks[0].stdout.readline().startswith("pingpong")
@@ -45,8 +23,9 @@ def start(hosts: Hosts, folder: pathlib.Path, turns: int, patience: int) -> list
     return ranks
 
 
-def test_a_link_that_comes_back_costs_time_only(hosts: Hosts, tmp_path: pathlib.Path) -> None:
-    ranks = start(hosts, tmp_path, turns=5, patience=60)
+def test_a_link_that_comes_back_costs_time_only(make_hosts: MakeHosts, tmp_path: pathlib.Path) -> None:
+    hosts = make_hosts(rate="1gbit")
+    ranks = in_the_middle(hosts, tmp_path, turns=5, patience=60)
     hosts.cut(1)
     time.sleep(1.5)
     hosts.restore(1)
@@ -55,8 +34,11 @@ def test_a_link_that_comes_back_costs_time_only(hosts: Hosts, tmp_path: pathlib.
         assert rank.returncode == 0, errors
 
 
-def test_a_link_that_stays_cut_ends_in_a_status_that_names_the_peer(hosts: Hosts, tmp_path: pathlib.Path) -> None:
-    ranks = start(hosts, tmp_path, turns=50, patience=8)
+def test_a_link_that_stays_cut_ends_in_a_status_that_names_the_peer(
+    make_hosts: MakeHosts, tmp_path: pathlib.Path
+) -> None:
+    hosts = make_hosts(rate="1gbit")
+    ranks = in_the_middle(hosts, tmp_path, turns=50, patience=8)
     hosts.cut(1)
     begin = time.monotonic()
     for number, rank in enumerate(ranks):

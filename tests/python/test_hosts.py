@@ -24,10 +24,10 @@ Start = Callable[[int, dict[str, str]], "subprocess.Popen[str]"]  # takes the ra
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    """Two hosts, or a skip that says why there are none."""
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """Two hosts, the parameter's seconds apart, or a skip that says why there are none."""
     try:
-        made = Hosts(2).__enter__()
+        made = Hosts(2, delay_s=request.param).__enter__()
     except (NotPermitted, FileNotFoundError) as reason:
         pytest.skip(f"network namespaces are not permitted here: {reason}")
     yield made
@@ -67,7 +67,12 @@ def _check(results: list[dict[str, Any]], host_of: list[int]) -> None:
         assert result["error"] < 1e-6
 
 
-@pytest.mark.parametrize("host_of", [[0, 0, 1, 1], [0, 1, 1]], ids=["two_and_two", "one_and_two"])
+@pytest.mark.parametrize(
+    ("hosts", "host_of"),
+    [(0, [0, 0, 1, 1]), (0, [0, 1, 1]), (0.02, [0, 0, 1])],
+    ids=["two_and_two", "one_and_two", "far_apart"],
+    indirect=["hosts"],
+)
 def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int]) -> None:
     """Memory is shared inside each namespace only, and the mean is that over the ranks."""
 

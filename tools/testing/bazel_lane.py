@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.testing.environment import LOGS, Settings, output_base, run
+from tools.testing.environment import LOGS, ROOT, Settings, output_base, run
 from tools.testing.result import Result
+
+SYMLINKS = "--experimental_convenience_symlinks"
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class BazelLane:
         events = LOGS / f"{self.name}.events.json"
         log = LOGS / f"{self.name}.log"
         options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
-        options.append("--experimental_convenience_symlinks=ignore")
-        options += [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+        options.append(f"{SYMLINKS}=ignore")
         options += ["--test_timeout=7200"] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
-        command = [*self._bazel(), "test", *options, *self.flags, "--", *self.targets]
+        environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+        command = [*self._bazel(), "test", *options, *self.flags, *environment, "--", *self.targets]
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()
         count_tests(read_events(events), result, self.without)
@@ -53,6 +56,14 @@ class BazelLane:
 
     def _bazel(self) -> list[str]:
         return ["bazel", f"--output_base={output_base(self.name)}"] if self.own_output_base else ["bazel"]
+
+
+def build(package: str, name: str, log: Path, settings: Settings) -> Path:
+    """Builds a program in the output base that plain `bazel` uses. Returns its path, also if that failed."""
+    command = ["bazel", "build", "--noshow_progress", f"{SYMLINKS}=ignore", f"//{package}:{name}"]
+    run(command, log, timeout_s=900, settings=settings)
+    printed = subprocess.run(["bazel", "info", "bazel-bin"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return Path(printed.stdout.strip()) / package / name
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tools.testing.bazel_lane import BazelLane
+from tools.testing.bazel_lane import BazelLane, build
 from tools.testing.environment import LOGS, PYTHON, ROOT, Settings, output_base, run
 from tools.testing.result import Result
 
@@ -36,10 +36,13 @@ class CommandLane:
 
 
 def python_tests(settings: Settings) -> Result:
-    """Pytest over tests/python, with real processes."""
+    """Pytest over tests/python and tests/network, with real processes."""
     report = LOGS / "python.xml"
-    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={report}"]
-    status = run(command, LOGS / "python.log", timeout_s=14400 if settings.long else 2400, settings=settings)
+    log = LOGS / "python.log"
+    pair = build("benchmarks/point_to_point", "ucx_pair", log, settings)
+    pytest = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command = ["env", f"PELTON_UCX_PAIR={pair}", *pytest, "tests/python", "tests/network"]
+    status = run(command, log, timeout_s=14400 if settings.long else 2400, settings=settings)
     result = Result()
     result.add_junit(report)
     if status != 0 and not result.failures:
@@ -54,7 +57,7 @@ def _outside() -> CommandLane:
 
 
 def _lint() -> CommandLane:
-    sources = ("tools", "torch_bindings", "tests/python", "examples/digits")
+    sources = ("tools", "torch_bindings", "tests/python", "tests/network", "examples/digits")
     return CommandLane(
         "lint",
         (
@@ -74,6 +77,8 @@ LANES: dict[str, Lane] = {
     "outside": _outside(),
     "demo": CommandLane("demo", (("tools/demo",),), timeout_s=1200),
 }
+# Those of a group run beside each other: Python's tests wait more than they compute, clang compiles.
+GROUPS = (("lint",), ("gcc",), ("python", "clang"), ("tsan",), ("outside",), ("demo",))
 QUICK = ("lint", "gcc", "python")
 
 if __name__ == "__main__":
