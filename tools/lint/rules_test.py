@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterator
 
-from tools.lint import build_files, classes, layers, size, text
+from tools.lint import build_files, classes, compiler, layers, size, text
 from tools.lint.source import Finding, Source
 
 CLASS = "// What it is. Threads: any. Owns: nothing.\nclass Wheel {\n};\n"
@@ -24,6 +24,13 @@ class RulesTest(unittest.TestCase):
     def expect(self, findings: Iterator[Finding], lines: list[int]) -> None:
         """The findings are on these lines and on no others."""
         self.assertEqual([finding.line for finding in findings], lines)
+
+    def test_headers_are_compiled_again_when_one_has_changed(self) -> None:
+        header, code = Source("a.h", "int x;"), Source("a.cc", "int x = 1;")
+        key = compiler.key_of([header, code])
+        self.assertEqual(key, compiler.key_of([header, Source("a.cc", "int x = 2;")]))
+        self.assertNotEqual(key, compiler.key_of([Source("a.h", "long x;"), code]))
+        self.assertNotEqual(key, compiler.key_of([header]))
 
     def test_includes_go_downward_only(self) -> None:
         good = Source("comm/x.cc", '#include "comm/x.h"\n#include "core/base/ids.h"\n#include <vector>\n')

@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+from tools.testing import lanes
 from tools.testing.bazel_lane import count_tests
 from tools.testing.result import Result
 
@@ -66,6 +67,9 @@ class CountingTest(unittest.TestCase):
     def test_a_passed_test_without_cases_is_one_case(self) -> None:
         count_tests(iter([configured("//a:t"), tested("//a:t", "PASSED")]), self.result)
         self.assertEqual((self.result.passed, self.result.failed), (1, 0))
+
+    def test_every_lane_is_in_one_group(self) -> None:
+        self.assertEqual(sorted(name for group in lanes.GROUPS for name in group), sorted(lanes.LANES))
 
     def test_libraries_are_no_tests(self) -> None:
         count_tests(iter([configured("//a:lib", size=None)]), self.result)
