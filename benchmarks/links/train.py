@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import pathlib
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 
@@ -18,43 +20,46 @@ import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
 from torch import nn
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train_step"))
+
+from models import CASES as ALL_CASES
+from models import Case
 from variants import VARIANTS, Variant, make
 
-WIDTH, DEPTH, CLASSES, BATCH = 1024, 6, 10, 32  # 25 MB of float32
+CASES = {case.name: case for case in ALL_CASES if case.name != "transformer"}  # whose inputs are no directions
+CLASSES = 10
 RATE = 0.02
 
 
-def _net() -> nn.Module:
-    layers: list[nn.Module] = []
-    for _ in range(DEPTH):
-        layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
-
-
-def _batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless; each class is a direction in the input, buried in noise."""
-    directions = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+def _batches(case: Case, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Endless, of the case's shape; each class is a direction in the input, buried in noise."""
+    inputs, classes = case.batch(rank)
+    directions = torch.randn(CLASSES, *inputs.shape[1:], generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(100 + rank)
     while True:
-        labels = torch.randint(CLASSES, (BATCH,), generator=generator)
-        yield directions[labels] * 0.3 + torch.randn(BATCH, WIDTH, generator=generator), labels
+        labels = torch.randint(CLASSES, classes.shape, generator=generator)
+        yield directions[labels] * 0.3 + torch.randn(inputs.shape, generator=generator), labels
 
 
 class Run:
     """One variant's training. Threads: the rank's. Owns: its model and figures."""
 
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: Variant, case: Case) -> None:
         """Args:
         variant: what keeps the ranks together.
+        case: what they train.
         """
         self.variant = variant
-        self.model, self.optimizer = make(variant, _net, RATE)
-        self.batches = _batches(dist.get_rank())
+        self.model, self.optimizer = make(variant, case.model, RATE)
+        self.batches = _batches(case, dist.get_rank())
+        self._average(False)
         self.losses: list[float] = []
         self.times: list[float] = []
 
     def take_turn(self, steps: int) -> None:
         """Trains some steps and times them."""
+        self._average(True)
         dist.barrier()
         began = time.perf_counter()
         for _ in range(steps):
@@ -65,6 +70,13 @@ class Run:
             self.optimizer.step()
             self.losses.append(loss.item())
         self.times.append((time.perf_counter() - began) / steps)
+        self._average(False)
+
+    def _average(self, is_on: bool) -> None:
+        """What averages in the background must not do so in another's turn."""
+        algorithm = getattr(self.model, "bagua_algorithm", None)
+        if hasattr(algorithm, "abort"):
+            (algorithm.resume if is_on else algorithm.abort)(self.model)
 
     def report(self, turn: int) -> dict[str, object]:
         """The figures, the same on all ranks but for the bytes."""
@@ -75,6 +87,7 @@ class Run:
         sent = inner.statistics()["sent_bytes"] / len(self.losses) if inner is not None else None
         return {
             "variant": self.variant.name,
+            "peer": self.variant.peer,
             "ms": statistics.median(self.times[1:]) * 1e3,
             "first_loss": ends[0].item(),
             "final_loss": ends[1].item(),
@@ -88,11 +101,12 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=[variant.name for variant in VARIANTS])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--turn", type=int, default=5, help="steps of a variant before it is the next one's turn")
+    parser.add_argument("--case", default="mlp 25 MB", choices=list(CASES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     bagua.init_process_group()
-    runs = [Run(variant) for variant in VARIANTS if variant.name in options.variants]
+    runs = [Run(variant, CASES[options.case]) for variant in VARIANTS if variant.name in options.variants]
     for turn in range(0, options.steps, options.turn):
         for run in runs:
             run.take_turn(options.turn)

@@ -23,7 +23,12 @@ class Variant:
     hook: str = ""  # of DDP
     algorithm: str = ""  # "module.Class" below pelton.torch_api.algorithms; "": DDP
     options: dict[str, Any] = field(default_factory=dict)
-    optimizer: str = ""  # class in the same module, instead of SGD
+    optimizer: str = ""  # instead of SGD: class in the same module, or torch's for DDP
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    peer: str = "ddp"  # the variant whose time is compared with this one's
+
+
+_ADAM_RATE = {"lr": 1e-3}
 
 
 VARIANTS = (
@@ -37,18 +42,40 @@ VARIANTS = (
     Variant("decentralized", algorithm="decentralized.DecentralizedAlgorithm"),
     Variant("low precision", algorithm="decentralized.LowPrecisionDecentralizedAlgorithm"),
     Variant("local sgd 8", algorithm="local_sgd.LocalSGDAlgorithm", options={"interval": 8}),
+    Variant("diloco 8", algorithm="diloco.DiLoCoAlgorithm", options={"interval": 8, "outer_momentum": 0.5}),
     Variant("async", algorithm="async_model_average.AsyncModelAverageAlgorithm", options={"sync_interval_ms": 100}),
+    Variant("ddp adam", optimizer="Adam", optimizer_options=_ADAM_RATE, peer="ddp adam"),
+    Variant(
+        "qadam",
+        algorithm="q_adam.QAdamAlgorithm",
+        optimizer="QAdamOptimizer",
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 5},
+        peer="ddp adam",
+    ),
+    Variant(
+        "1-bit adam",
+        algorithm="one_bit_adam.OneBitAdamAlgorithm",
+        optimizer="OneBitAdamOptimizer",
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 5, "eps": 1e-4},
+        peer="ddp adam",
+    ),
 )
 
 
 def wrap(variant: Variant, model: nn.Module, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model under `variant`, and what steps it with learning rate `rate`."""
+    module, _, name = variant.algorithm.rpartition(".")
+    source = importlib.import_module(f"pelton.torch_api.algorithms.{module}") if module else torch.optim
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    if variant.optimizer:
+        optimizer = getattr(source, variant.optimizer)(model.parameters(), **variant.optimizer_options)
     if variant.algorithm:
-        module, _, name = variant.algorithm.rpartition(".")
-        algorithm = getattr(importlib.import_module(f"pelton.torch_api.algorithms.{module}"), name)
-        return model.with_bagua([optimizer], algorithm(**variant.options)), optimizer  # type: ignore[operator]
-    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        belongs_to = [optimizer] if variant.optimizer else []
+        algorithm = getattr(source, name)(*belongs_to, **variant.options)
+        return model.with_bagua([optimizer], algorithm), optimizer  # type: ignore[operator]
+    # Over gloo, several buckets' PowerSGD hooks launch in an order that differs between ranks, and crash.
+    one_bucket = {"bucket_cap_mb": 1000} if variant.hook == "powersgd" else {}
+    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True, **one_bucket)
     register(variant.hook, parallel)
     return parallel, optimizer
 

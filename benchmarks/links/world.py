@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -33,8 +33,14 @@ def _environment(hosts: Hosts, rank: int, host_of: Sequence[int]) -> dict[str, s
     }
 
 
-def lines_of_rank_0(hosts: Hosts, host_of: Sequence[int], command: Sequence[str]) -> Iterator[str]:
-    """Runs `command` as every rank; rank r is on host host_of[r]. What rank 0 prints, line by line.
+Changes = Callable[[int], dict[str, str]]
+
+
+def lines_of_rank_0(
+    hosts: Hosts, host_of: Sequence[int], command: Sequence[str], changes: Changes = lambda _: {}
+) -> Iterator[str]:
+    """Runs `command` as every rank; rank r is on host host_of[r], and its environment has changes(r).
+    What rank 0 prints, line by line.
 
     Raises:
       SystemExit: a rank failed.
@@ -42,7 +48,10 @@ def lines_of_rank_0(hosts: Hosts, host_of: Sequence[int], command: Sequence[str]
     limited = ["timeout", str(LIMIT_S), *command]
     ranks = [
         hosts.popen(
-            host, limited, env=_environment(hosts, rank, host_of), stdout=subprocess.PIPE if rank == 0 else None
+            host,
+            limited,
+            env={**_environment(hosts, rank, host_of), **changes(rank)},
+            stdout=subprocess.PIPE if rank == 0 else None,
         )
         for rank, host in enumerate(host_of)
     ]
