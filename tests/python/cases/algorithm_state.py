@@ -14,8 +14,10 @@ from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, Lo
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.algorithms.local_sgd import PostLocalSGDAlgorithm
+from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
 from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
 
 from cases.checks import assert_same_on_all_ranks, make_mlp, raises, rank_and_size, seeded
 from cases.registry import case
@@ -87,6 +89,62 @@ def the_ring_goes_on_with_its_neighbours_weights() -> None:
 @case(2)
 def diloco_goes_on_with_anchor_and_momentum() -> None:
     _check_resumed(lambda: DiLoCoAlgorithm(interval=3))
+
+
+def _check_adam_resumed(make: Callable[[Any], tuple[torch.optim.Optimizer, Algorithm]]) -> None:
+    """As _check_resumed, for algorithms that belong to an optimizer: before, at and after the end of its warm-up."""
+    for stop in (2, 4, 7):
+        model, optimizer = _wrapped_adam(make)
+        for step in range(stop):
+            train_step(model, optimizer, step)
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        algorithm = _through_a_file(model.bagua_ddp.algorithm_state_dict())
+        for step in range(stop, stop + 5):
+            train_step(model, optimizer, step)
+        resumed, other = _wrapped_adam(make)
+        resumed.load_state_dict(saved[0])
+        other.load_state_dict(saved[1])
+        resumed.bagua_ddp.load_algorithm_state_dict(algorithm)
+        for step in range(stop, stop + 5):
+            train_step(resumed, other, step)
+        assert_weights(resumed, [p.detach() for p in model.parameters()])
+
+
+def _wrapped_adam(make: Callable[[Any], tuple[torch.optim.Optimizer, Algorithm]]) -> tuple[Any, Any]:
+    model = seeded(rank_and_size()[0], make_mlp)
+    optimizer, algorithm = make(model)
+    return model.with_bagua([optimizer], algorithm), optimizer
+
+
+def _qadam(model: Any, hierarchical: bool) -> tuple[torch.optim.Optimizer, Algorithm]:
+    optimizer = QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=4)
+    return optimizer, QAdamAlgorithm(optimizer, hierarchical=hierarchical)
+
+
+@case(2)
+def qadam_goes_on() -> None:
+    _check_adam_resumed(lambda model: _qadam(model, hierarchical=True))
+    _check_adam_resumed(lambda model: _qadam(model, hierarchical=False))
+
+
+@case(2)
+def one_bit_adam_goes_on_with_its_errors() -> None:
+    def make(model: Any) -> tuple[torch.optim.Optimizer, Algorithm]:
+        optimizer = OneBitAdamOptimizer(model.parameters(), lr=0.02, warmup_steps=4)
+        return optimizer, OneBitAdamAlgorithm(optimizer, hierarchical=False)
+
+    _check_adam_resumed(make)
+
+
+@case(2)
+def zero_one_adam_goes_on() -> None:
+    def make(model: Any) -> tuple[torch.optim.Optimizer, Algorithm]:
+        optimizer = ZeroOneAdamOptimizer(
+            model.parameters(), lr=0.02, variance_updates=2, variance_freeze_step=4, doubling_steps=4, max_local_steps=4
+        )
+        return optimizer, ZeroOneAdamAlgorithm(optimizer, hierarchical=False)
+
+    _check_adam_resumed(make)
 
 
 @case(2)

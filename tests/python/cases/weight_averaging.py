@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from pelton.torch_api import communication
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
 from torch import nn
@@ -87,6 +88,50 @@ def decentralized_shift_one_equals_the_simulated_world() -> None:
         world.set_weights(mixed)
         world.step()
         assert_weights(model, world.mine())
+
+
+def _everyones(model: Any) -> list[torch.Tensor]:
+    """All weights of each rank, by rank."""
+    own = torch.cat([p.detach().flatten() for p in model.parameters()])
+    _, size = rank_and_size()
+    found = torch.empty(size * own.numel())
+    communication.allgather(own, found)
+    return list(found.chunk(size))
+
+
+def _check_pairs(mode: str) -> None:
+    """Steps of no length: what changes is the averaging. Each rank meets one other, whose choice it is too."""
+    rank, size = rank_and_size()
+    model = seeded(rank, make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.with_bagua([optimizer], DecentralizedAlgorithm(hierarchical=False, peer_selection_mode=mode))
+    pairs = set()
+    for step in range(12):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(4.0**rank)  # no two pairs have one mean
+        before = _everyones(model)
+        train_step(model, optimizer, step)
+        after = _everyones(model)
+        met = [next(b for b in range(size) if torch.equal(after[a], (before[a] + before[b]) / 2)) for a in range(size)]
+        assert all(met[a] != a and met[met[a]] == a for a in range(size)), (step, met)
+        pairs.add(tuple(met))
+    assert len(pairs) > 1 or size == 2 or mode == "latency_aware", pairs  # whose nearest stay the nearest
+
+
+@case(2, 4)
+def random_matching_averages_pairs() -> None:
+    _check_pairs("random_matching")
+
+
+@case(2, 4)
+def latency_aware_matching_averages_pairs() -> None:
+    _check_pairs("latency_aware")
+
+
+@case(2, 4)
+def matching_that_avoids_stragglers_averages_pairs() -> None:
+    _check_pairs("avoid_stragglers")
 
 
 @case(2)

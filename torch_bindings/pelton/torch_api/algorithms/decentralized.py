@@ -56,8 +56,9 @@ class DecentralizedAlgorithm(Algorithm):
     ) -> None:
         """Args:
         hierarchical: average inside each host first; peers are hosts then.
-        peer_selection_mode: "all" for the mean of all ranks, "shift_one" for a peer that changes from round to round,
-          with which one rank sits out where their number is odd.
+        peer_selection_mode: "all" for the mean of all ranks; "shift_one" for a peer that changes from round to round,
+          with which one rank sits out where their number is odd; or a peer that the coordinator chooses:
+          "random_matching", "latency_aware" (from heartbeats' round trips) or "avoid_stragglers".
         communication_interval: a round at the first step and each so many steps later. Units: steps; what happens
           inside `no_sync` is none.
         """
