@@ -29,7 +29,7 @@ from variants import VARIANTS, Variant, make
 
 CASES = {case.name: case for case in ALL_CASES if case.name != "transformer"}  # whose inputs are no directions
 CLASSES = 10
-RATE = 0.02
+RATE = 0.2
 
 
 def _batches(case: Case, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

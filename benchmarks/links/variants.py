@@ -12,15 +12,13 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-MOMENTUM = 0.9
-
 
 @dataclass(frozen=True)
 class Variant:
     """A way to train. Threads: a value. Owns: its options."""
 
     name: str
-    hook: str = ""  # of DDP
+    hook: str = ""  # of DDP; "none": no DDP either, every rank for itself
     algorithm: str = ""  # "module.Class" below pelton.torch_api.algorithms; "": DDP
     options: dict[str, Any] = field(default_factory=dict)
     optimizer: str = ""  # instead of SGD: class in the same module, or torch's for DDP
@@ -32,6 +30,7 @@ _ADAM_RATE = {"lr": 1e-3}
 
 
 VARIANTS = (
+    Variant("none", hook="none"),
     Variant("ddp"),
     Variant("ddp fp16", hook="fp16"),
     Variant("ddp powersgd", hook="powersgd"),
@@ -49,7 +48,7 @@ VARIANTS = (
         "qadam",
         algorithm="q_adam.QAdamAlgorithm",
         optimizer="QAdamOptimizer",
-        optimizer_options={**_ADAM_RATE, "warmup_steps": 5},
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 5, "eps": 1e-4},
         peer="ddp adam",
     ),
     Variant(
@@ -66,13 +65,15 @@ def wrap(variant: Variant, model: nn.Module, rate: float) -> tuple[nn.Module, to
     """The model under `variant`, and what steps it with learning rate `rate`."""
     module, _, name = variant.algorithm.rpartition(".")
     source = importlib.import_module(f"pelton.torch_api.algorithms.{module}") if module else torch.optim
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     if variant.optimizer:
         optimizer = getattr(source, variant.optimizer)(model.parameters(), **variant.optimizer_options)
     if variant.algorithm:
         belongs_to = [optimizer] if variant.optimizer else []
         algorithm = getattr(source, name)(*belongs_to, **variant.options)
         return model.with_bagua([optimizer], algorithm), optimizer  # type: ignore[operator]
+    if variant.hook == "none":
+        return model, optimizer
     # Over gloo, several buckets' PowerSGD hooks launch in an order that differs between ranks, and crash.
     one_bucket = {"bucket_cap_mb": 1000} if variant.hook == "powersgd" else {}
     parallel = DistributedDataParallel(model, gradient_as_bucket_view=True, **one_bucket)
