@@ -100,7 +100,7 @@ def _everyones(model: Any) -> list[torch.Tensor]:
 
 
 def _check_pairs(mode: str) -> None:
-    """Steps of no length: what changes is the averaging. Each rank meets one other, whose choice it is too."""
+    """Steps of no length: what changes is the averaging. Each rank meets at most one other, whose choice it is too."""
     rank, size = rank_and_size()
     model = seeded(rank, make_mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -114,9 +114,11 @@ def _check_pairs(mode: str) -> None:
         train_step(model, optimizer, step)
         after = _everyones(model)
         met = [next(b for b in range(size) if torch.equal(after[a], (before[a] + before[b]) / 2)) for a in range(size)]
-        assert all(met[a] != a and met[met[a]] == a for a in range(size)), (step, met)
+        # Who meets itself sits out: the ends of a row of neighbours, or who is late.
+        assert all(met[met[a]] == a for a in range(size)), (step, met)
+        assert mode != "random_matching" or all(met[a] != a for a in range(size)), (step, met)
         pairs.add(tuple(met))
-    assert len(pairs) > 1 or size == 2 or mode == "latency_aware", pairs  # whose nearest stay the nearest
+    assert len(pairs - {tuple(range(size))}) > (0 if size == 2 else 1), pairs
 
 
 @case(2, 4)
