@@ -94,9 +94,9 @@ TEST_P(TransportConformanceTest, APairThatIsNotPromisedIsRefused) {
   world.ExpectUsable();
 }
 
-// A mebibyte and a bit: more than any block of a kernel, and no multiple of one. The thread
-// sanitizer takes seconds for each such tensor, and there a fourth shows the same races.
-#ifdef ABSL_HAVE_THREAD_SANITIZER
+// A mebibyte and a bit: more than any block of a kernel, and no multiple of one. The sanitizers
+// take seconds for each such tensor, and there a fourth shows the same.
+#if defined(ABSL_HAVE_THREAD_SANITIZER) || defined(ABSL_HAVE_ADDRESS_SANITIZER)
 constexpr uint64_t kLargeCount = 65539;
 constexpr uint64_t kMediumCount = 9001;
 #else
