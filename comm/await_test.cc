@@ -1,10 +1,12 @@
 #include "comm/await.h"
 
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
+#include "comm/forwarding_communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
 #include "gmock/gmock.h"
@@ -41,6 +43,30 @@ TEST(AwaitTest, NamesTheMissingRanksAndAborts) {
                                                 "deadline; waiting for rank(s) 0, 3"));
   EXPECT_EQ(Barrier(*world[1]).status(), status);
   EXPECT_THAT(TextOf(world[2]->Query({1}).status), HasSubstr("rank 1 aborted: "));
+}
+
+// Its peer gives up while this rank looks who is missing. Threads: one. Owns: what it wraps.
+class Late final : public ForwardingCommunicator {
+ public:
+  Late(std::unique_ptr<Communicator> wrapped, Communicator& peer)
+      : ForwardingCommunicator(std::move(wrapped)), peer_(peer) {}
+  std::vector<Rank> Missing() const override {
+    peer_.Abort(absl::DeadlineExceededError("waiting for rank(s) 1"));
+    return ForwardingCommunicator::Missing();
+  }
+
+ private:
+  Communicator& peer_;
+};
+
+TEST(AwaitTest, GivesTheWordsOfARankWhoseDeadlineHasPassedFirst) {
+  SimFabric fabric(WorldSize(3));
+  auto world = OpenWorld(fabric);
+  Late late(std::move(world[0]), *world[2]);
+  const auto barrier = Barrier(late);
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[2]).ok());
+  EXPECT_THAT(TextOf(Await(late, *barrier, absl::Now())),
+              HasSubstr("rank 2 aborted: waiting for rank(s) 1"));
 }
 
 TEST(AwaitTest, SaysSoWhenAllHaveArrived) {
