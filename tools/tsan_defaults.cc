@@ -5,10 +5,10 @@
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:libgrpc.so\nrace:libgrpc++.so\nrace:libgpr.so\nrace:libupb.so\nrace:libabsl_\nrace:"
-         "libprotobuf.so\n"
-         "deadlock:libabsl_\ncalled_from_lib:libgrpc.so\ncalled_from_lib:libgrpc++.so\n"
-         "race:libssl.so\nrace:libcrypto.so\ncalled_from_lib:libssl.so\ncalled_from_lib:libcrypto."
-         "so\n"
+  return "race:libgrpc.so\nrace:libgrpc++.so\nrace:libgpr.so\nrace:libupb.so\n"
+         "race:libabsl_\nrace:libprotobuf.so\ndeadlock:libabsl_\n"
+         "called_from_lib:libgrpc.so\ncalled_from_lib:libgrpc++.so\n"
+         "race:libssl.so\nrace:libcrypto.so\n"
+         "called_from_lib:libssl.so\ncalled_from_lib:libcrypto.so\n"
          "race:grpc::internal::CallOpClientRecvStatus\nrace:absl::*::Status::Unref\n";
 }
