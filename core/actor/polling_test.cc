@@ -67,6 +67,18 @@ TEST(PollingTest, PollsUntilTheWorkInFlightIsDone) {
   });
 }
 
+// A worker that takes an actor off the list while another still holds its turn must not lose it.
+TEST(PollingTest, ManyWorkersLoseNoActorToPoll) {
+  PoolExecutor executor({.thread_count = 4});
+  std::vector<ActorRef<Channel>> channels;
+  for (int i = 0; i < 2; ++i) channels.push_back(Spawn<Channel>(executor, {}));
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Future<int>> answers;
+    for (const auto& channel : channels) answers.push_back(channel.Ask(Launch{100, {}}, Soon()));
+    for (auto& answer : answers) ASSERT_TRUE(std::move(answer).Await(Soon()).ok()) << round;
+  }
+}
+
 TEST(PollingTest, AnActorWithNothingInFlightIsLeftAlone) {
   ThreadExecutor executor;
   const auto channel = Spawn<Channel>(executor, {});

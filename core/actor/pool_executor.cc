@@ -128,15 +128,19 @@ void PoolExecutor::RunTurn(Worker& worker, ActorCell& cell) {
     worker.poll_backoff.Reset();
   }
   if (outcome.dead) return cell.Unref();
-  if (outcome.poll != PollResult::kNothingToDo) PollLater(cell, outcome.max_park);
+  Polled polled;  // holds the actor, which may end once the turn is released
+  if (outcome.poll != PollResult::kNothingToDo) {
+    polled = {RefPtr<ActorCell>::Share(&cell), outcome.max_park};
+  }
   // Behind the others: it had its share.
   if (outcome.more || !cell.TryRelease()) Enqueue(cell);
+  // Not before: a worker that found the turn taken would drop the actor from the list for good.
+  if (polled.cell) PollLater(std::move(polled));
 }
 
-void PoolExecutor::PollLater(ActorCell& cell, absl::Duration max_park) {
+void PoolExecutor::PollLater(Polled polled) {
   MutexLock lock(&mutex_);
-  if (std::exchange(cell.on_poll_list, true)) return;
-  polled_.push_back({RefPtr<ActorCell>::Share(&cell), max_park});
+  if (!std::exchange(polled.cell->on_poll_list, true)) polled_.push_back(std::move(polled));
 }
 
 bool PoolExecutor::PollNext(Worker& worker) {
@@ -150,7 +154,7 @@ bool PoolExecutor::PollNext(Worker& worker) {
     cell->on_poll_list = false;
   }
   ++worker.idle_polls;
-  // Whoever else holds the turn sees to it that the actor is polled again.
+  // Whoever else holds the turn puts the actor back on the list after it, or schedules it.
   if (cell->TryAcquire()) RunTurn(worker, *cell);
   return true;
 }

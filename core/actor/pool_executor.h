@@ -47,7 +47,7 @@ class PoolExecutor final : public internal::ExecutorBase {
  private:
   struct Polled {
     internal::RefPtr<internal::ActorCell> cell;
-    absl::Duration max_park;
+    absl::Duration max_park = absl::ZeroDuration();
   };
   struct Worker {
     PoolExecutor* pool = nullptr;
@@ -72,7 +72,8 @@ class PoolExecutor final : public internal::ExecutorBase {
   bool LooksIdle() const { return queued_.load(std::memory_order_relaxed) == 0; }
   void Park(Worker& worker);
   void Enqueue(internal::ActorCell& cell);
-  void PollLater(internal::ActorCell& cell, absl::Duration max_park);
+  // After its turn has been released, or scheduled again.
+  void PollLater(Polled polled);
   // The worker to kick because there is work in the queue, or null.
   Worker* TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnEarlierTimer() override { Kick(); }
