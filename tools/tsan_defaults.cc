@@ -1,7 +1,8 @@
 // What the thread sanitizer must not report: the distribution's libraries are not instrumented.
 // That holds for what gRPC's headers inline as well: CallOpClientRecvStatus copies an error text
-// that the library allocated on whichever of our threads was polling, and the count of references
-// that orders a shared absl::Status before its deletion is kept inside the library.
+// that the library allocated on whichever of our threads was polling, MetadataMap reads what was
+// received there, and the count of references that orders a shared absl::Status before its
+// deletion is kept inside the library.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
@@ -10,5 +11,6 @@ extern "C" const char* __tsan_default_suppressions() {
          "called_from_lib:libgrpc.so\ncalled_from_lib:libgrpc++.so\n"
          "race:libssl.so\nrace:libcrypto.so\n"
          "called_from_lib:libssl.so\ncalled_from_lib:libcrypto.so\n"
-         "race:grpc::internal::CallOpClientRecvStatus\nrace:absl::*::Status::Unref\n";
+         "race:grpc::internal::CallOpClientRecvStatus\nrace:grpc::internal::MetadataMap\n"
+         "race:absl::*::Status::Unref\n";
 }

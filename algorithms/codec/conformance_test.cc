@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/convert.h"
 #include "algorithms/codec/reference.h"
 #include "algorithms/codec/test_tensors.h"
+#include "core/base/sanitizer.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 
@@ -21,11 +21,7 @@ constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, 
 constexpr uint64_t kCounts[] = {0,    1,    2,    3,    7,    8,    15,   16,   17,   31,   32,
                                 33,   63,   64,   65,   127,  128,  129,  255,  256,  257,  511,
                                 1000, 1023, 1024, 1025, 2048, 2500, 4095, 4096, 4097, 8192, 9001};
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-constexpr uint64_t kMaxCount = 1025;  // a sanitizer makes the others many times slower
-#else
-constexpr uint64_t kMaxCount = 9001;
-#endif
+constexpr uint64_t kMaxCount = kSanitized ? 1025 : 9001;
 constexpr std::byte kUntouched{0x5A};
 
 struct Case {

@@ -1,13 +1,12 @@
 // Compiled once per instruction set (Highway's foreach_target); the best one is chosen at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "algorithms/codec/convert.cc"
-// Next to nothing faster than SSE4.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
 #include "algorithms/codec/convert.h"
 
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
 #include "comm/reduction/formats-inl.h"

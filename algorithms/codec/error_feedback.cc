@@ -1,14 +1,13 @@
 // Compiled once per instruction set (Highway's foreach_target); the best one is chosen at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "algorithms/codec/error_feedback.cc"
-// Next to nothing faster than SSE4.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
 #include "algorithms/codec/error_feedback.h"
 
 #include <cstring>
 
 #include "comm/reduction/reduction.h"
 #include "core/base/check.h"
+#include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
 #include "comm/reduction/formats-inl.h"

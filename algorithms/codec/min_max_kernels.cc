@@ -1,12 +1,11 @@
 // Compiled once per instruction set (Highway's foreach_target); the best one is chosen at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "algorithms/codec/min_max_kernels.cc"
-// Next to nothing faster than SSE4.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
 #include "algorithms/codec/min_max_kernels.h"
 
 #include <cstring>
 
+#include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
 #include "algorithms/codec/bytes-inl.h"

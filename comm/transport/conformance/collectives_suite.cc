@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "comm/collectives.h"
 #include "comm/transport/conformance/test_world.h"
+#include "core/base/sanitizer.h"
 
 namespace pelton::conformance {
 namespace {
@@ -58,20 +58,28 @@ void RunAllKinds(TransportFixtureFactory factory, int32_t world_size,
   }
 }
 
+#if PELTON_SANITIZED
+const std::vector<uint64_t> kCounts = {0, 1023};
+const std::vector<uint64_t> kFewCounts = {63};
+#else
+const std::vector<uint64_t> kCounts = {0, 1, 7, 1023};
+const std::vector<uint64_t> kFewCounts = {1, 63};
+#endif
+
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnOneRank) {
-  RunAllKinds(GetParam(), 1, {0, 1, 7, 1023});
+  RunAllKinds(GetParam(), 1, kCounts);
 }
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnTwoRanks) {
-  RunAllKinds(GetParam(), 2, {0, 1, 7, 1023});
+  RunAllKinds(GetParam(), 2, kCounts);
 }
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnThreeRanks) {
-  RunAllKinds(GetParam(), 3, {0, 1, 7, 1023});
+  RunAllKinds(GetParam(), 3, kCounts);
 }
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnFourRanks) {
-  RunAllKinds(GetParam(), 4, {1, 7, 1023});
+  RunAllKinds(GetParam(), 4, kCounts);
 }
 TEST_P(TransportConformanceTest, EveryKindTypeAndOpOnEightRanks) {
-  RunAllKinds(GetParam(), 8, {1, 63});
+  RunAllKinds(GetParam(), 8, kFewCounts);
 }
 
 // What cannot be reduced is refused at once, and by name.
@@ -94,15 +102,10 @@ TEST_P(TransportConformanceTest, APairThatIsNotPromisedIsRefused) {
   world.ExpectUsable();
 }
 
-// A mebibyte and a bit: more than any block of a kernel, and no multiple of one. The sanitizers
-// take seconds for each such tensor, and there a fourth shows the same.
-#if defined(ABSL_HAVE_THREAD_SANITIZER) || defined(ABSL_HAVE_ADDRESS_SANITIZER)
-constexpr uint64_t kLargeCount = 65539;
-constexpr uint64_t kMediumCount = 9001;
-#else
-constexpr uint64_t kLargeCount = 262147;
-constexpr uint64_t kMediumCount = 70001;
-#endif
+// A mebibyte and a bit: more than any block of a kernel, and no multiple of one. A fourth shows the
+// same where each such tensor takes seconds.
+constexpr uint64_t kLargeCount = kSanitized ? 65539 : 262147;
+constexpr uint64_t kMediumCount = kSanitized ? 9001 : 70001;
 
 void RunLarge(TransportFixtureFactory factory, int32_t world_size,
               const std::vector<Placement>& placements) {

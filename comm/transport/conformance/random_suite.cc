@@ -3,11 +3,12 @@
 #include <vector>
 
 #include "comm/transport/conformance/test_world.h"
+#include "core/base/sanitizer.h"
 
 namespace pelton::conformance {
 namespace {
 
-constexpr uint64_t kSequences = 1000;
+constexpr uint64_t kSequences = kSanitized ? 100 : 1000;
 constexpr int32_t kRanks = 3;
 
 ExchangeSpec RandomSpec(std::mt19937_64& random, const TransportPromises& promises) {
