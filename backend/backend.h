@@ -38,7 +38,7 @@ struct BackendOptions {
   std::string coordinator_address;  // "<host>:<port>"
   bool serves_coordinator = false;  // on the address above; for one rank of the job
   TlsOptions tls;                   // this rank's certificate for the control plane, if it has any
-  std::string wire = "ucx";         // the transport between hosts
+  std::string wire = "tcp";         // the transport between hosts, by its registered name
   std::string interface;            // network interface of that wire; "": towards the coordinator
   std::string host_label;           // ranks with different ones share no memory, wherever they are
   std::string schedules;            // rows for SelectionTable::Parse, used between hosts

@@ -4,9 +4,12 @@
 
 #include "comm/collectives/test_scheduled_transport.h"
 #include "comm/transport/conformance_test.h"
+#include "comm/transport/network/test_ranks.h"
 #include "comm/transport/shm/test_transports.h"
 #include "comm/transport/sim/sim_fabric.h"
-#include "comm/transport/ucx/test_ranks.h"
+#include "comm/transport/tcp/tcp_transport.h"
+#include "comm/transport/ucx/ucx_transport.h"
+#include "core/base/sanitizer.h"
 
 namespace pelton {
 namespace {
@@ -45,7 +48,8 @@ class OverShm final : public ScheduledFixture {
   }
 };
 
-class OverUcx final : public ScheduledFixture {
+template <TransportFactory kFactory>
+class OverNetwork final : public ScheduledFixture {
  public:
   TransportPromises promises() const override {
     TransportPromises promises = ScheduledFixture::promises();
@@ -55,7 +59,7 @@ class OverUcx final : public ScheduledFixture {
 
  private:
   std::vector<std::unique_ptr<Transport>> MakeWires(WorldSize world_size) override {
-    return ucx::MakeRanks(world_size);
+    return network::MakeRanks(world_size, kFactory);
   }
 };
 
@@ -63,8 +67,12 @@ INSTANTIATE_TEST_SUITE_P(ScheduledSim, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<OverSim>));
 INSTANTIATE_TEST_SUITE_P(ScheduledShm, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<OverShm>));
+INSTANTIATE_TEST_SUITE_P(ScheduledTcp, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<OverNetwork<&MakeTcpTransport>>));
+#if !PELTON_SANITIZED  // the same above the worker
 INSTANTIATE_TEST_SUITE_P(ScheduledUcx, TransportConformanceTest,
-                         testing::Values(&MakeTransportFixture<OverUcx>));
+                         testing::Values(&MakeTransportFixture<OverNetwork<&MakeUcxTransport>>));
+#endif
 
 }  // namespace
 }  // namespace pelton

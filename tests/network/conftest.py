@@ -18,7 +18,7 @@ MakeHosts = Callable[..., Hosts]
 def make_hosts() -> Iterator[MakeHosts]:
     """Makes two hosts; takes what Hosts takes after their number."""
     if not os.path.exists(PAIR):
-        pytest.skip("ucx_pair is not built: bazel build //benchmarks/point_to_point:ucx_pair")
+        pytest.skip("wire_pair is not built: bazel build //benchmarks/point_to_point:wire_pair")
     with contextlib.ExitStack() as made:
 
         def make(rate: str | None = None, delay_s: float = 0) -> Hosts:

@@ -68,17 +68,17 @@ def _check(results: list[dict[str, Any]], host_of: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "host_of"),
-    [(0, [0, 0, 1, 1]), (0, [0, 1, 1]), (0.02, [0, 0, 1])],
-    ids=["two_and_two", "one_and_two", "far_apart"],
+    ("hosts", "host_of", "wire"),
+    [(0, [0, 0, 1, 1], "tcp"), (0, [0, 1, 1], "ucx"), (0.02, [0, 0, 1], "tcp")],
+    ids=["two_and_two", "one_and_two_over_ucx", "far_apart"],
     indirect=["hosts"],
 )
-def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int]) -> None:
+def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int], wire: str) -> None:
     """Memory is shared inside each namespace only, and the mean is that over the ranks."""
 
     def start(rank: int, variables: dict[str, str]) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return hosts.popen(host_of[rank], _SCRIPT, env=variables, stdout=pipe, stderr=pipe)
+        return hosts.popen(host_of[rank], _SCRIPT, env={**variables, "PELTON_WIRE": wire}, stdout=pipe, stderr=pipe)
 
     _check(_run(host_of, hosts.address(0), _PORT, start), host_of)
 

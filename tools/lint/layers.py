@@ -32,7 +32,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pybind11/": ("torch_bindings/",),
     "grpc": ("comm/control/", "backend/", "tests/"),
     "google/protobuf": ("comm/control/", "backend/", "tests/"),
-    "openssl/": ("comm/control/", "comm/transport/ucx/"),
+    "openssl/": ("comm/control/", "comm/transport/network/"),
     "hwy/": ("comm/reduction/", "algorithms/codec/"),
     "nccl": ("comm/transport/nccl/",),
     "ucp/": ("comm/transport/ucx/",),

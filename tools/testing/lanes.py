@@ -39,9 +39,9 @@ def python_tests(settings: Settings) -> Result:
     """Pytest over tests/python and tests/network, with real processes."""
     report = LOGS / "python.xml"
     log = LOGS / "python.log"
-    pair = build("benchmarks/point_to_point", "ucx_pair", log, settings)
+    pair = build("benchmarks/point_to_point", "wire_pair", log, settings)
     pytest = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    command = ["env", f"PELTON_UCX_PAIR={pair}", *pytest, "tests/python", "tests/network"]
+    command = ["env", f"PELTON_WIRE_PAIR={pair}", *pytest, "tests/python", "tests/network"]
     status = run(command, log, timeout_s=14400 if settings.long else 2400, settings=settings)
     result = Result()
     result.add_junit(report)

@@ -60,7 +60,7 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
                                       std::string job_token, bool serve, double timeout_s,
                                       double join_timeout_s, const TlsPaths& tls,
                                       std::string interface, std::string host_label,
-                                      std::string schedules) {
+                                      std::string schedules, std::string wire) {
   BackendOptions options;
   options.rank = Rank(rank);
   options.world_size = WorldSize(world_size);
@@ -74,6 +74,7 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.interface = std::move(interface);
   options.host_label = std::move(host_label);
   options.schedules = std::move(schedules);
+  options.wire = std::move(wire);
   std::shared_ptr<Backend> backend = ValueOrThrow(Backend::Start(options));
   SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
     if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
@@ -107,7 +108,7 @@ void DefineBackend(py::module_& module) {
            py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
            py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"),
            py::arg("tls") = TlsPaths(), py::arg("interface") = "", py::arg("host_label") = "",
-           py::arg("schedules") = "", NoGil())
+           py::arg("schedules") = "", py::arg("wire") = "tcp", NoGil())
       .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
       .def_property_readonly("world_size",
                              [](const Backend& self) { return self.world_size().value(); })

@@ -30,6 +30,7 @@ class Backend:
         interface: str = "",  # network interface of the wire between hosts; empty: towards the coordinator
         host_label: str = "",  # ranks with different ones share no memory, wherever they are
         schedules: str = "",  # rows "collective world_size bytes schedule", used between hosts, the same on all ranks
+        wire: str = "tcp",  # between hosts; "ucx" where there is RDMA
     ) -> None:
         """Joins the job. Blocks: until the world is complete, or `join_timeout_s`.
 

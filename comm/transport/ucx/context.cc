@@ -21,7 +21,7 @@ struct Setting {
   const char* value;
 };
 
-// docs/ucx.md gives the reasons and what was measured.
+// docs/network.md gives the reasons and what was measured.
 constexpr Setting kSettings[] = {
     {"MAX_EAGER_LANES", "1"},  // keeps a peer's messages in order
     // UCX 1.13's TCP wire ends the process when a connection breaks under a send without copy.

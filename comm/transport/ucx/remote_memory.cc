@@ -57,7 +57,7 @@ absl::Status Transfer::status() const {
   return ToStatus(ucp_request_check_status(request_), "one-sided transfer");
 }
 
-absl::StatusOr<std::unique_ptr<RemoteMemory>> RemoteMemory::Attach(Worker& worker, int peer,
+absl::StatusOr<std::unique_ptr<RemoteMemory>> RemoteMemory::Attach(UcxWorker& worker, int peer,
                                                                    const std::string& key) {
   KeyPrefix prefix = {};
   if (key.size() >= sizeof prefix) std::memcpy(&prefix, key.data(), sizeof prefix);

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/ucx/context.h"
-#include "comm/transport/ucx/worker.h"
+#include "comm/transport/ucx/ucx_worker.h"
 
 namespace pelton::ucx {
 
@@ -67,7 +67,7 @@ class RemoteMemory {
  public:
   // `key` is that of an ExposedMemory of `peer`, to which `worker` is connected. Errors:
   // InvalidArgument: it is no such key.
-  static absl::StatusOr<std::unique_ptr<RemoteMemory>> Attach(Worker& worker, int peer,
+  static absl::StatusOr<std::unique_ptr<RemoteMemory>> Attach(UcxWorker& worker, int peer,
                                                               const std::string& key);
   ~RemoteMemory();
   RemoteMemory(const RemoteMemory&) = delete;
@@ -84,11 +84,11 @@ class RemoteMemory {
   absl::StatusOr<Transfer> Flush();
 
  private:
-  RemoteMemory(Worker& worker, int peer, ucp_rkey_h key, uint64_t base, size_t size_bytes)
+  RemoteMemory(UcxWorker& worker, int peer, ucp_rkey_h key, uint64_t base, size_t size_bytes)
       : worker_(worker), peer_(peer), key_(key), base_(base), size_bytes_(size_bytes) {}
   absl::Status Check(size_t count_bytes, size_t offset_bytes) const;
 
-  Worker& worker_;
+  UcxWorker& worker_;
   const int peer_;
   ucp_rkey_h key_;
   const uint64_t base_;

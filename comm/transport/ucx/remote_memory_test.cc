@@ -18,9 +18,10 @@ using ::testing::IsEmpty;
 absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
 // Counts what comes in. Threads: one. Owns: nothing.
-class Counter final : public Receiver {
+class Counter final : public network::Receiver {
  public:
-  bool Receive(const Header&, const Payload&) override {
+  bool Knows(const network::Header&) const override { return true; }
+  bool Receive(const network::Header&, const network::Payload&) override {
     ++messages;
     return false;
   }
@@ -35,7 +36,7 @@ struct End {
   std::unique_ptr<Context> context;
   std::vector<int32_t> exposed;
   std::unique_ptr<ExposedMemory> memory;
-  std::unique_ptr<Worker> worker;
+  std::unique_ptr<UcxWorker> worker;
   std::unique_ptr<RemoteMemory> remote;
 };
 
@@ -51,7 +52,7 @@ absl::Status MakeEnd(const TransportOptions& options, size_t count, End* end) {
   auto context = Context::Make("");
   if (!context.ok()) return context.status();
   end->context = *std::move(context);
-  auto worker = Worker::Create(*end->context, end->counter, 2);
+  auto worker = UcxWorker::Create(*end->context, end->counter, 2);
   if (!worker.ok()) return worker.status();
   end->worker = *std::move(worker);
   end->exposed.assign(count, options.rank.value());
@@ -99,7 +100,7 @@ std::string PutAndGet(const TransportOptions& options, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       if (end.exposed[i] != (i < half ? 1 : 7)) return absl::StrCat("put: element ", i);
     }
-    end.worker->Post(0, Header{});
+    end.worker->Post(0, network::Header{});
     return AwaitMessages(end, 2) ? "" : "no farewell";
   }
   const std::vector<int32_t> source(count - half, 7);
@@ -107,10 +108,10 @@ std::string PutAndGet(const TransportOptions& options, size_t count) {
   const size_t bytes = source.size() * sizeof(int32_t);
   absl::Status status = Finish(end, end.remote->Put(source.data(), bytes, half * sizeof(int32_t)));
   if (status.ok()) status = Finish(end, end.remote->Flush());
-  end.worker->Post(1, Header{});
+  end.worker->Post(1, network::Header{});
   if (!AwaitMessages(end, 1)) return "no answer";
   if (status.ok()) status = Finish(end, end.remote->Get(target.data(), count * 4, 0));
-  end.worker->Post(1, Header{});
+  end.worker->Post(1, network::Header{});
   while (!end.worker->Flush()) end.worker->Progress();
   if (!status.ok()) return status.ToString();
   for (size_t i = 0; i < count; ++i) {

@@ -1,129 +1,37 @@
 #include "comm/transport/ucx/ucx_transport.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "comm/transport/network/network_transport.h"
 #include "comm/transport/ucx/context.h"
-#include "comm/transport/ucx/control.h"
-#include "comm/transport/ucx/session.h"
-#include "comm/transport/ucx/ucx_communicator.h"
-#include "core/base/clock.h"
+#include "comm/transport/ucx/ucx_worker.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 
 namespace pelton {
-namespace ucx {
 namespace {
 
-// A peer that has not closed by then keeps what the kernel has of ours, and no more.
-constexpr absl::Duration kLinger = absl::Milliseconds(500);
-
-// Threads: as Transport. Owns: the context, the control worker, and the sessions of communicators
-// that this rank has closed and a peer has not.
-class UcxTransport final : public Transport {
+// Threads: as Network. Owns: the context.
+class UcxNetwork final : public network::Network {
  public:
-  UcxTransport(const TransportOptions& options, std::unique_ptr<Context> context,
-               std::unique_ptr<Control> control)
-      : rank_(options.rank),
-        world_size_(options.world_size),
-        job_token_(options.job_token),
-        context_(std::move(context)),
-        control_(std::move(control)) {}
+  explicit UcxNetwork(std::unique_ptr<ucx::Context> context) : context_(std::move(context)) {}
 
-  ~UcxTransport() override {
-    const absl::Time until = Clock::Real().Now() + kLinger;
-    while (!SettleClosed() && Clock::Real().Now() < until) sched_yield();
-  }
-
-  absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
-                                                     absl::Time deadline) override {
-    RETURN_IF_ERROR(CheckGroup(group));
-    SettleClosed();
-    auto opened = OpenChecked(id, group, deadline);
-    return opened.ok()
-               ? std::move(opened)
-               : Annotate(opened.status(), absl::StrCat("ucx: rank ", rank_.value(),
-                                                        ": opening communicator ", id.value()));
-  }
-
-  void Abort(const absl::Status& reason) override {
-    MutexLock lock(&mutex_);
-    for (UcxCommunicator* communicator : open_) communicator->Abort(reason);
+  const std::string& interface() const override { return context_->interface(); }
+  absl::StatusOr<std::unique_ptr<network::Worker>> MakeWorker(network::Receiver& receiver,
+                                                              int peer_count) const override {
+    return ucx::UcxWorker::Create(*context_, receiver, peer_count);
   }
 
  private:
-  absl::Status CheckGroup(const Group& group) const {
-    if (!group.RankOf(rank_)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group: rank ", rank_.value(), " is not one of its members"));
-    }
-    for (const Rank member : group.members) {
-      if (member.value() >= 0 && member.value() < world_size_.value()) continue;
-      return absl::InvalidArgumentError(absl::StrCat("group: rank ", member.value(),
-                                                     " is not in [0, ", world_size_.value(), ")"));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::unique_ptr<Communicator>> OpenChecked(CommunicatorId id, const Group& group,
-                                                            absl::Time deadline) {
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<Session> session,
-        Session::Create(*context_, Members(job_token_, id, group, *group.RankOf(rank_))));
-    session->worker().door().Admit(control_->hosts());
-    ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                     control_->Exchange(session->members(), session->worker().address(), deadline));
-    RETURN_IF_ERROR(session->Greet(addresses, deadline));
-    auto on_close = [this](UcxCommunicator* closed, std::unique_ptr<Session> rest) {
-      Forget(closed, std::move(rest));
-    };
-    ASSIGN_OR_RETURN(std::unique_ptr<UcxCommunicator> communicator,
-                     UcxCommunicator::Create(std::move(session), *control_, on_close));
-    MutexLock lock(&mutex_);
-    open_.push_back(communicator.get());
-    return communicator;
-  }
-
-  void Forget(UcxCommunicator* communicator, std::unique_ptr<Session> rest) {
-    MutexLock lock(&mutex_);
-    open_.erase(std::remove(open_.begin(), open_.end(), communicator), open_.end());
-    if (rest != nullptr) closed_.push_back(std::move(rest));
-  }
-
-  // Drops the closed sessions that are over; true when there is none left.
-  bool SettleClosed() {
-    MutexLock lock(&mutex_);
-    for (const std::unique_ptr<Session>& session : closed_) session->SayBye();
-    closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
-                                 [](const auto& session) { return session->IsOver(); }),
-                  closed_.end());
-    return closed_.empty();
-  }
-
-  const Rank rank_;
-  const WorldSize world_size_;
-  const std::string job_token_;
-  const std::unique_ptr<Context> context_;
-  const std::unique_ptr<Control> control_;
-  Mutex mutex_;
-  std::vector<UcxCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Session>> closed_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<ucx::Context> context_;
 };
 
 }  // namespace
-}  // namespace ucx
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(const TransportOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<ucx::Context> context, ucx::Context::Make(options.interface));
-  ASSIGN_OR_RETURN(std::unique_ptr<ucx::Control> control, ucx::Control::Make(*context, options));
-  return std::make_unique<ucx::UcxTransport>(options, std::move(context), std::move(control));
+  return network::MakeNetworkTransport(options, std::make_unique<UcxNetwork>(std::move(context)));
 }
 
-REGISTER_TRANSPORT(ucx, "ranks of different hosts, over TCP or RDMA", MakeUcxTransport);
+REGISTER_TRANSPORT(ucx, "ranks of different hosts, over RDMA or TCP", MakeUcxTransport);
 
 }  // namespace pelton

@@ -175,6 +175,7 @@ def init_process_group(
         env.interface(),
         env.host_label(),
         env.schedules(),
+        env.wire(),
     )
     if backend.host_warning:
         warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)

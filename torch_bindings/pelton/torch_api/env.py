@@ -142,6 +142,11 @@ def interface() -> str:
     return os.environ.get("PELTON_INTERFACE", "")
 
 
+def wire() -> str:
+    """What carries messages between hosts (PELTON_WIRE; "tcp" if unset): "tcp", or "ucx" where there is RDMA."""
+    return os.environ.get("PELTON_WIRE", "tcp")
+
+
 def host_label() -> str:
     """Ranks with different labels share no memory, wherever they are (PELTON_HOST_LABEL; none if unset)."""
     return os.environ.get("PELTON_HOST_LABEL", "")

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/point_to_point.h"
+#include "comm/transport/network/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "comm/transport/operation_check.h"
 #include "core/base/status.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 namespace {
 
 uint64_t BytesOf(const Operation& operation) { return operation.count * SizeOf(operation.dtype); }
@@ -52,11 +52,10 @@ absl::Status PointToPoint::StartSend(Record& record) {
   } else {
     record.header.flags = kNeedsAck;
   }
-  ASSIGN_OR_RETURN(
-      const bool done,
-      worker_.Send(destination, {&record.header, record.memory, size_bytes, is_rendezvous, &record},
-                   &PointToPoint::OnSent));
-  if (done) Sent(record, UCS_OK);
+  ASSIGN_OR_RETURN(const bool done,
+                   worker_.Send(destination, {&record.header, record.memory, size_bytes,
+                                              is_rendezvous, &record}));
+  if (done) Sent(record);
   return absl::OkStatus();
 }
 
@@ -116,8 +115,7 @@ bool PointToPoint::Meet(Record& record, const Arrival& arrival) {
   if (arrival.payload.is_rendezvous) {
     record.stage = Stage::kPulling;
     record.met = arrival.header;
-    const absl::StatusOr<bool> done =
-        worker_.Pull(arrival.payload, record.memory, &PointToPoint::OnPulled, &record);
+    const absl::StatusOr<bool> done = worker_.Pull(arrival.payload, record.memory, &record);
     if (!done.ok()) failure_ = done.status();
     if (done.ok() && *done) Pulled(record);
     return true;
@@ -171,7 +169,7 @@ void PointToPoint::Answer(const Header& header) {
   const bool is_waiting = record.stage == Stage::kSending || record.stage == Stage::kAwaitingAck;
   if (record.ticket != header.ticket || !is_waiting ||
       send.peer != static_cast<int32_t>(header.source)) {
-    return;  // of a short send that was done when UCX had it
+    return;  // of a short send that was done when it had left
   }
   if (header.type == MessageType::kRefusal) {
     const Rank peer(send.peer);
@@ -184,31 +182,23 @@ void PointToPoint::Answer(const Header& header) {
   if (record.stage == Stage::kAwaitingAck) Finish(record, record.status);
 }
 
-void PointToPoint::Sent(Record& record, ucs_status_t status) {
-  if (record.stage != Stage::kSending) return;
-  if (status != UCS_OK) {
-    failure_ = ToStatus(status, "sending");
-  } else if (record.is_answered || (record.header.flags & kNeedsAck) == 0) {
+void PointToPoint::Sent(Record& record) {
+  if (record.is_answered || (record.header.flags & kNeedsAck) == 0) {
     Finish(record, record.status);
   } else {
     record.stage = Stage::kAwaitingAck;
   }
 }
 
-void PointToPoint::OnSent(void* request, ucs_status_t status, void* record) {
-  Record& sent = *static_cast<Record*>(record);
-  sent.owner->Sent(sent, status);
-  ucp_request_free(request);
-}
-
-void PointToPoint::OnPulled(void* request, ucs_status_t status, size_t, void* record) {
-  Record& pulled = *static_cast<Record*>(record);
-  if (status == UCS_OK) {
-    pulled.owner->Pulled(pulled);
+void PointToPoint::Ended(Record& record, const absl::Status& status) {
+  if (record.stage != Stage::kSending && record.stage != Stage::kPulling) return;
+  if (!status.ok()) {
+    failure_ = status;
+  } else if (record.stage == Stage::kSending) {
+    Sent(record);
   } else {
-    pulled.owner->failure_ = ToStatus(status, "receiving");
+    Pulled(record);
   }
-  ucp_request_free(request);
 }
 
 void PointToPoint::Pulled(Record& record) {
@@ -266,4 +256,4 @@ void PointToPoint::Cancel(const absl::Status& reason) {
   }
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

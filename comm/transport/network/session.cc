@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/session.h"
+#include "comm/transport/network/session.h"
 
 #include <sched.h>
 
@@ -10,11 +10,11 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Context& context, Members members) {
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Network& network, Members members) {
   std::unique_ptr<Session> session(new Session(std::move(members)));
-  ASSIGN_OR_RETURN(session->worker_, Worker::Create(context, *session, session->members_.size()));
+  ASSIGN_OR_RETURN(session->worker_, network.MakeWorker(*session, session->members_.size()));
   session->point_to_point_ = std::make_unique<PointToPoint>(session->members_, *session->worker_);
   return session;
 }
@@ -27,7 +27,9 @@ Session::Session(Members members)
 
 // The worker tells the operations of their end.
 Session::~Session() {
-  if (worker_ != nullptr) worker_->Close();
+  if (worker_ == nullptr) return;
+  if (point_to_point_ != nullptr) point_to_point_->DropArrivals();
+  worker_->Close();
 }
 
 absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Time deadline) {
@@ -42,7 +44,7 @@ absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Tim
     // Not Flush: that may wait for a peer which has left here and does not progress any more.
     const bool is_done = missing.ok() && worker_->IsPosted();
     const bool is_over = Clock::Real().Now() >= deadline;
-    if (is_done) return worker_->door().Bar();
+    if (is_done) return worker_->Bar();
     if ((!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing)))) return missing;
     if (is_over) return absl::DeadlineExceededError("sending the greetings");
     if (!moved) sched_yield();
@@ -138,4 +140,4 @@ void Session::Lose(int peer, const absl::Status& why) {
   has_gaps_ = true;
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,6 +1,6 @@
-// How the ranks of a UCX transport speak while they open communicators, and when one of these ends.
-#ifndef PELTON_COMM_TRANSPORT_UCX_CONTROL_H_
-#define PELTON_COMM_TRANSPORT_UCX_CONTROL_H_
+// How the ranks of a network speak while they open communicators, and when one of these ends.
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_CONTROL_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_CONTROL_H_
 
 #include <cstdint>
 #include <deque>
@@ -14,12 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/transport/network/members.h"
+#include "comm/transport/network/worker.h"
 #include "comm/transport/transport.h"
-#include "comm/transport/ucx/members.h"
-#include "comm/transport/ucx/worker.h"
 #include "core/base/sync.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 // A worker beside those of the communicators, to every rank of the world. Nobody progresses it but
 // who needs it: ranks that open, and ranks that suspect a peer.
@@ -29,7 +29,7 @@ class Control final : public Receiver {
   // Exchanges the workers' addresses over the bootstrap and connects to every rank, so that nobody
   // needs to be let in later; collective over the world. Blocks: until
   // `options.deadline`. Errors: Unauthenticated: names a rank that does not hold the job's token.
-  static absl::StatusOr<std::unique_ptr<Control>> Make(const Context& context,
+  static absl::StatusOr<std::unique_ptr<Control>> Make(const Network& network,
                                                        const TransportOptions& options);
   ~Control() override;
 
@@ -47,6 +47,7 @@ class Control final : public Receiver {
   // nothing. Blocks: never.
   absl::Status NewsOf(const Members& members);
 
+  bool Knows(const Header& header) const override { return world_.IsGenuine(header); }
   bool Receive(const Header& header, const Payload& payload) override;
   void Lose(int peer, const absl::Status& why) override;
 
@@ -55,7 +56,7 @@ class Control final : public Receiver {
   using Key = std::tuple<uint32_t, uint32_t, int>;
 
   explicit Control(const TransportOptions& options);
-  absl::Status Start(const Context& context, const TransportOptions& options);
+  absl::Status Start(const Network& network, const TransportOptions& options);
   absl::Status Admit(int rank, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Connect(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerTo(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,6 +78,6 @@ class Control final : public Receiver {
   std::unique_ptr<Worker> worker_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_CONTROL_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_CONTROL_H_

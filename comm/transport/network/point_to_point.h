@@ -1,6 +1,6 @@
 // Sends and receives: matched by peer and tag in launch order, on the receiving rank.
-#ifndef PELTON_COMM_TRANSPORT_UCX_POINT_TO_POINT_H_
-#define PELTON_COMM_TRANSPORT_UCX_POINT_TO_POINT_H_
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_POINT_TO_POINT_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_POINT_TO_POINT_H_
 
 #include <array>
 #include <cstddef>
@@ -9,20 +9,20 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/transport/ucx/members.h"
-#include "comm/transport/ucx/worker.h"
+#include "comm/transport/network/members.h"
+#include "comm/transport/network/worker.h"
 #include "core/base/limits.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/operation_runner.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
-// Short messages go at once and wait at the receiver; the sender is done when UCX has taken them,
+// Short messages go at once and wait at the receiver; the sender is done when they have left,
 // as long as no more than kWindow of them are untaken at that peer: the receiver gives the room
 // back by kCredit. Beyond that the sender waits for kAck, so that a receiver keeps at most the
 // window and kMaxOperationsInFlight messages more from each peer. Long ones are fetched by the
 // receiver straight into their target (rendezvous), and end with kAck, too: what a slow link leaves
-// with UCX moves only while its sender progresses, who has no reason to once all is done. The
+// with its sender moves only while that progresses, who has no reason to once all is done. The
 // window is what the kernel takes at once.
 //
 // Threads: one at a time. Owns: the operations in flight and the payloads that nobody has asked
@@ -55,7 +55,7 @@ class PointToPoint {
   int oldest_peer() const;
   // Whether an operation in flight cannot end without another message of `peer`.
   bool Needs(int peer) const;
-  // What UCX said when it gave up a transfer.
+  // What the worker said when it gave up a transfer.
   const absl::Status& failure() const { return failure_; }
 
   // Gives unclaimed payloads back to the worker, which is about to close.
@@ -69,11 +69,13 @@ class PointToPoint {
   enum class Stage : uint8_t {
     kDone,
     kPosted,       // a receive without its send
-    kPulling,      // a receive whose bytes UCX fetches
-    kSending,      // a send that UCX has
-    kAwaitingAck,  // a send that UCX has passed on
+    kPulling,      // a receive whose bytes are being fetched
+    kSending,      // a send that the worker has
+    kAwaitingAck,  // a send that has left
   };
-  struct Record {
+  struct Record final : Waiter {
+    void OnDone(const absl::Status& status) override { owner->Ended(*this, status); }
+
     PointToPoint* owner = nullptr;
     Stage stage = Stage::kDone;
     bool is_answered = false;  // the send's kAck or kRefusal is here
@@ -101,15 +103,14 @@ class PointToPoint {
   absl::Status StartSend(Record& record);
   absl::Status StartReceive(Record& record);
   bool IsValid(const Header& header, const Payload& payload);
-  // True if the payload is UCX's still, which only a rendezvous is.
+  // True if the payload is the worker's still, which only a rendezvous is.
   bool Meet(Record& record, const Arrival& arrival);
   void Settle(const Header& send);
   void Refuse(const Header& send, const Operation& receive);
   void Pulled(Record& record);
   void Finish(Record& record, const absl::Status& status);
-  void Sent(Record& record, ucs_status_t status);
-  static void OnSent(void* request, ucs_status_t status, void* record);
-  static void OnPulled(void* request, ucs_status_t status, size_t size_bytes, void* record);
+  void Sent(Record& record);
+  void Ended(Record& record, const absl::Status& status);
 
   const Members& members_;
   Worker& worker_;
@@ -121,6 +122,6 @@ class PointToPoint {
   absl::Status failure_;
 };
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_POINT_TO_POINT_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_POINT_TO_POINT_H_

@@ -1,15 +1,14 @@
-#include "comm/transport/ucx/test_ranks.h"
+#include "comm/transport/network/test_ranks.h"
 
 #include <thread>
 
 #include "absl/time/clock.h"
 #include "comm/transport/shm/test_bootstrap.h"
-#include "comm/transport/ucx/ucx_transport.h"
 #include "core/base/check.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
-std::vector<std::unique_ptr<Transport>> MakeRanks(WorldSize world_size) {
+std::vector<std::unique_ptr<Transport>> MakeRanks(WorldSize world_size, TransportFactory factory) {
   const auto count = static_cast<size_t>(world_size.value());
   shm::MeetingPlace place(world_size.value());
   std::vector<std::unique_ptr<Transport>> transports(count);
@@ -24,7 +23,7 @@ std::vector<std::unique_ptr<Transport>> MakeRanks(WorldSize world_size) {
       options.job_token = "token";
       options.bootstrap = &bootstrap;
       options.deadline = absl::Now() + absl::Seconds(60);
-      auto transport = MakeUcxTransport(options);
+      auto transport = factory(options);
       PELTON_CHECK(transport.ok()) << transport.status();
       transports[rank] = *std::move(transport);
     });
@@ -33,4 +32,4 @@ std::vector<std::unique_ptr<Transport>> MakeRanks(WorldSize world_size) {
   return transports;
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,8 +1,8 @@
-#include "comm/transport/ucx/members.h"
+#include "comm/transport/network/members.h"
 
 #include <utility>
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 Members::Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank)
     : id_(id), group_(std::move(group)), rank_(rank) {
@@ -28,4 +28,4 @@ bool Members::IsGenuine(const Header& header) const {
          header.source != static_cast<uint32_t>(rank_.value());
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,7 +1,5 @@
-#include "comm/transport/ucx/control.h"
+#include "comm/transport/network/control.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sched.h>
 
 #include <cstring>
@@ -11,11 +9,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/control/bind_address.h"
+#include "comm/transport/network/interface.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 namespace {
 
 // No communicator has this number: the control messages have keys of their own.
@@ -27,25 +25,16 @@ constexpr size_t kMaxKept = size_t{1} << 16;
 constexpr int kRoundsPerLook = 16;
 constexpr absl::Duration kTellTime = absl::Milliseconds(50);
 
-// The interface's IPv4 address, in network order.
-absl::StatusOr<uint32_t> HostOf(const std::string& interface) {
-  ASSIGN_OR_RETURN(const std::string text, ResolveBindAddress(interface));
-  in_addr address = {};
-  if (inet_pton(AF_INET, text.c_str(), &address) == 1) return address.s_addr;
-  return absl::UnimplementedError(
-      absl::StrCat("interface: '", interface, "' has no IPv4 address, which ucx needs"));
-}
-
 std::string SignAddress(const std::string& token, int rank, const std::string& address) {
-  return Sign(token, absl::StrCat("pelton ucx address ", rank, " ", address));
+  return Sign(token, absl::StrCat("pelton network address ", rank, " ", address));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Control>> Control::Make(const Context& context,
+absl::StatusOr<std::unique_ptr<Control>> Control::Make(const Network& network,
                                                        const TransportOptions& options) {
   std::unique_ptr<Control> control(new Control(options));
-  RETURN_IF_ERROR(control->Start(context, options));
+  RETURN_IF_ERROR(control->Start(network, options));
   return control;
 }
 
@@ -60,25 +49,25 @@ Control::~Control() {
   if (worker_ != nullptr) worker_->Close();
 }
 
-absl::Status Control::Start(const Context& context, const TransportOptions& options) {
+absl::Status Control::Start(const Network& network, const TransportOptions& options) {
   {
     MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(worker_, Worker::Create(context, *this, options.world_size.value()));
-    ASSIGN_OR_RETURN(const uint32_t host, HostOf(context.interface()));
+    ASSIGN_OR_RETURN(worker_, network.MakeWorker(*this, options.world_size.value()));
+    ASSIGN_OR_RETURN(const uint32_t host, HostOf(network.interface()));
     std::string own(reinterpret_cast<const char*>(&host), sizeof host);
     own += worker_->address();
     const std::string digest = SignAddress(job_token_, options.rank.value(), own);
     ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                     options.bootstrap->AllGather("ucx", absl::WebSafeBase64Escape(digest + own),
-                                                  options.deadline));
+                     options.bootstrap->AllGather(
+                         "network", absl::WebSafeBase64Escape(digest + own), options.deadline));
     for (int rank = 0; rank < options.world_size.value(); ++rank) {
       RETURN_IF_ERROR(Admit(rank, all[static_cast<size_t>(rank)]));
     }
-    worker_->door().Admit(hosts_);
+    RETURN_IF_ERROR(worker_->Admit(hosts_));
   }
   RETURN_IF_ERROR(Exchange(world_, "", options.deadline).status());
   MutexLock lock(&mutex_);
-  return worker_->door().Bar();
+  return worker_->Bar();
 }
 
 absl::Status Control::Admit(int rank, const std::string& text) {
@@ -89,7 +78,7 @@ absl::Status Control::Admit(int rank, const std::string& text) {
   const std::string own = is_long_enough ? value.substr(kDigestBytes) : "";
   if (!is_long_enough || value != SignAddress(job_token_, rank, own) + own) {
     return absl::UnauthenticatedError(
-        absl::StrCat("ucx: rank ", rank, " does not hold the job's token"));
+        absl::StrCat("network: rank ", rank, " does not hold the job's token"));
   }
   std::memcpy(&host, own.data(), sizeof host);
   hosts_.insert(host);
@@ -238,4 +227,4 @@ void Control::Lose(int peer, const absl::Status& why) {
   losses_[static_cast<size_t>(peer)] = why;
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/worker.h"
+#include "comm/transport/ucx/ucx_worker.h"
 
 #include <cstring>
 #include <utility>
@@ -13,23 +13,21 @@ constexpr unsigned kMessageId = 1;
 // Rounds of progress in which closed endpoints give back what they hold; they need very few.
 constexpr int kCloseRounds = 10000;
 
-// A note on its way.
-struct Letter {
-  Header header;
-  std::string note;
-  int* count;  // of letters on their way
-};
+void OnSent(void* request, ucs_status_t status, void* waiter) {
+  static_cast<network::Waiter*>(waiter)->OnDone(ToStatus(status, "sending"));
+  ucp_request_free(request);
+}
 
-void OnLetterSent(void* request, ucs_status_t, void* letter) {
-  --*static_cast<Letter*>(letter)->count;
-  delete static_cast<Letter*>(letter);
+void OnPulled(void* request, ucs_status_t status, size_t, void* waiter) {
+  static_cast<network::Waiter*>(waiter)->OnDone(ToStatus(status, "receiving"));
   ucp_request_free(request);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Context& context, Receiver& receiver,
-                                                       int peer_count) {
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Context& context,
+                                                             network::Receiver& receiver,
+                                                             int peer_count) {
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -41,12 +39,12 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Context& context, R
   const std::set<int> listening_before = Door::Listening();
   RETURN_IF_ERROR(
       ToStatus(ucp_worker_create(context.handle(), &params, &handle), "making a worker"));
-  std::unique_ptr<Worker> worker(new Worker(handle, receiver, peer_count));
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(handle, receiver, peer_count));
   RETURN_IF_ERROR(worker->Start(listening_before));
   return worker;
 }
 
-Worker::Worker(ucp_worker_h handle, Receiver& receiver, int peer_count)
+UcxWorker::UcxWorker(ucp_worker_h handle, network::Receiver& receiver, int peer_count)
     : handle_(handle), receiver_(receiver), endpoints_(static_cast<size_t>(peer_count)) {
   for (int peer = 0; peer < peer_count; ++peer) {
     endpoints_[peer].worker = this;
@@ -54,15 +52,15 @@ Worker::Worker(ucp_worker_h handle, Receiver& receiver, int peer_count)
   }
 }
 
-Worker::~Worker() { Close(); }
+UcxWorker::~UcxWorker() { Close(); }
 
-absl::Status Worker::Start(const std::set<int>& listening_before) {
+absl::Status UcxWorker::Start(const std::set<int>& listening_before) {
   ucp_am_handler_param_t handler = {};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kMessageId;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG | UCP_AM_FLAG_PERSISTENT_DATA;
-  handler.cb = &Worker::OnMessage;
+  handler.cb = &UcxWorker::OnMessage;
   handler.arg = this;
   RETURN_IF_ERROR(
       ToStatus(ucp_worker_set_am_recv_handler(handle_, &handler), "setting the receiver"));
@@ -77,63 +75,53 @@ absl::Status Worker::Start(const std::set<int>& listening_before) {
   return absl::OkStatus();
 }
 
-absl::Status Worker::Connect(int peer, const std::string& address) {
+absl::Status UcxWorker::Connect(int peer, const std::string& address) {
   Endpoint& endpoint = endpoints_[peer];
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = &Worker::OnError;
+  params.err_handler.cb = &UcxWorker::OnError;
   params.err_handler.arg = &endpoint;
   return ToStatus(ucp_ep_create(handle_, &params, &endpoint.handle), "connecting");
 }
 
-absl::StatusOr<bool> Worker::Send(int peer, const Parcel& parcel, OnDone on_done) {
+absl::StatusOr<bool> UcxWorker::Send(int peer, const Parcel& parcel) {
   ucp_request_param_t param = {};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.cb.send = on_done;
-  param.user_data = parcel.argument;
+  param.cb.send = &OnSent;
+  param.user_data = parcel.waiter;
   param.flags = parcel.is_rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, parcel.header, sizeof(Header),
+      ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, parcel.header, sizeof(network::Header),
                       parcel.data, parcel.size_bytes, &param);
   if (UCS_PTR_IS_ERR(request)) return ToStatus(UCS_PTR_STATUS(request), "sending");
   return request == nullptr;
 }
 
-void Worker::Post(int peer, const Header& header, const std::string& note) {
-  if (!IsConnected(peer)) return;
-  auto letter = std::make_unique<Letter>(Letter{header, note, &letters_});
-  const absl::StatusOr<bool> done =
-      Send(peer, {&letter->header, letter->note.data(), letter->note.size(), false, letter.get()},
-           &OnLetterSent);
-  // On the way: OnLetterSent deletes it. A failure is reported by OnError.
-  if (!done.ok() || *done) return;
-  ++letters_;
-  letter.release();
-}
-
-absl::StatusOr<bool> Worker::Pull(const Payload& payload, void* target, OnPulled on_pulled,
-                                  void* argument) {
+absl::StatusOr<bool> UcxWorker::Pull(const network::Payload& payload, void* target,
+                                     network::Waiter* waiter) {
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.recv_am = on_pulled;
-  param.user_data = argument;
+  param.cb.recv_am = &OnPulled;
+  param.user_data = waiter;
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(handle_, payload.data, target, payload.size_bytes, &param);
   if (UCS_PTR_IS_ERR(request)) return ToStatus(UCS_PTR_STATUS(request), "receiving");
   return request == nullptr;
 }
 
-void Worker::Release(const Payload& payload) { ucp_am_data_release(handle_, payload.data); }
+void UcxWorker::Release(const network::Payload& payload) {
+  ucp_am_data_release(handle_, payload.data);
+}
 
-bool Worker::Progress() { return ucp_worker_progress(handle_) != 0; }
+bool UcxWorker::Progress() { return ucp_worker_progress(handle_) != 0; }
 
-bool Worker::Arm() { return ucp_worker_arm(handle_) == UCS_OK; }
+bool UcxWorker::Arm() { return ucp_worker_arm(handle_) == UCS_OK; }
 
-bool Worker::Flush() {
+bool UcxWorker::Flush() {
   if (flush_ == nullptr) {
     ucp_request_param_t param = {};
     void* const request = ucp_worker_flush_nbx(handle_, &param);
@@ -145,7 +133,7 @@ bool Worker::Flush() {
   return true;
 }
 
-void Worker::Close() {
+void UcxWorker::Close() {
   if (handle_ == nullptr) return;
   std::vector<void*> closing;
   for (Endpoint& endpoint : endpoints_) {
@@ -166,19 +154,20 @@ void Worker::Close() {
   ucp_worker_destroy(std::exchange(handle_, nullptr));
 }
 
-ucs_status_t Worker::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
-                               size_t size_bytes, const ucp_am_recv_param_t* param) {
-  if (header_bytes != sizeof(Header)) return UCS_OK;  // dropped: nobody of ours sends that
-  Header copy;
+ucs_status_t UcxWorker::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+                                  size_t size_bytes, const ucp_am_recv_param_t* param) {
+  if (header_bytes != sizeof(network::Header)) return UCS_OK;  // dropped: nobody of ours sends that
+  network::Header copy;
   std::memcpy(&copy, header, sizeof copy);
-  const Payload payload{data, size_bytes, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0};
+  const network::Payload payload{data, size_bytes,
+                                 (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0};
   const bool can_keep =
       payload.is_rendezvous || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
-  const bool kept = static_cast<Worker*>(self)->receiver_.Receive(copy, payload);
+  const bool kept = static_cast<UcxWorker*>(self)->receiver_.Receive(copy, payload);
   return kept && can_keep ? UCS_INPROGRESS : UCS_OK;
 }
 
-void Worker::OnError(void* endpoint, ucp_ep_h, ucs_status_t status) {
+void UcxWorker::OnError(void* endpoint, ucp_ep_h, ucs_status_t status) {
   const Endpoint& broken = *static_cast<Endpoint*>(endpoint);
   broken.worker->receiver_.Lose(broken.peer, ToStatus(status, "the connection broke"));
 }

@@ -1,15 +1,15 @@
 // Who takes part in a communicator, and how their messages are told from a stranger's.
-#ifndef PELTON_COMM_TRANSPORT_UCX_MEMBERS_H_
-#define PELTON_COMM_TRANSPORT_UCX_MEMBERS_H_
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_MEMBERS_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_MEMBERS_H_
 
 #include <string>
 #include <vector>
 
 #include "comm/group.h"
-#include "comm/transport/ucx/wire.h"
+#include "comm/transport/network/wire.h"
 #include "core/base/ids.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 // Threads: immutable once made. Owns: the keys of all paths from and to this rank.
 class Members {
@@ -37,6 +37,6 @@ class Members {
   std::vector<MessageKey> incoming_;
 };
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_MEMBERS_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_MEMBERS_H_

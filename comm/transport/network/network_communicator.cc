@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/ucx_communicator.h"
+#include "comm/transport/network/network_communicator.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -14,7 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 namespace {
 
 // Looking at a socket costs a system call, which gives the peer time as well.
@@ -28,22 +28,22 @@ constexpr absl::Duration kByeTime = absl::Milliseconds(500);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UcxCommunicator>> UcxCommunicator::Create(
+absl::StatusOr<std::unique_ptr<NetworkCommunicator>> NetworkCommunicator::Create(
     std::unique_ptr<Session> session, Control& control, OnClose on_close) {
-  auto communicator = std::make_unique<UcxCommunicator>(std::move(session), control, on_close);
+  auto communicator = std::make_unique<NetworkCommunicator>(std::move(session), control, on_close);
   communicator->wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (communicator->wake_.is_open()) return communicator;
-  return absl::ResourceExhaustedError(absl::StrCat("ucx: eventfd: ", std::strerror(errno)));
+  return absl::ResourceExhaustedError(absl::StrCat("network: eventfd: ", std::strerror(errno)));
 }
 
-UcxCommunicator::UcxCommunicator(std::unique_ptr<Session> session, Control& control,
-                                 OnClose on_close)
+NetworkCommunicator::NetworkCommunicator(std::unique_ptr<Session> session, Control& control,
+                                         OnClose on_close)
     : control_(control),
       on_close_(std::move(on_close)),
       session_(std::move(session)),
       members_(session_->members()) {}
 
-UcxCommunicator::~UcxCommunicator() {
+NetworkCommunicator::~NetworkCommunicator() {
   std::unique_ptr<Session> session;
   {
     MutexLock lock(&mutex_);
@@ -59,9 +59,9 @@ UcxCommunicator::~UcxCommunicator() {
   on_close_(this, std::move(session));
 }
 
-int UcxCommunicator::spins() const { return kSpins; }
+int NetworkCommunicator::spins() const { return kSpins; }
 
-absl::StatusOr<Completion> UcxCommunicator::Launch(const Operation& operation, Stream& stream) {
+absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operation, Stream& stream) {
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: this transport works on host memory only");
   }
@@ -71,7 +71,7 @@ absl::StatusOr<Completion> UcxCommunicator::Launch(const Operation& operation, S
   if (!IsPointToPoint(operation.kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", members_.rank(), ": kind: ", NameOf(operation.kind),
-                     " is not one of the UCX transport, which only sends and receives"));
+                     " is not one of this transport, which only sends and receives"));
   }
   ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank(), world_size()));
   PointToPoint& point_to_point = session_->point_to_point();
@@ -96,23 +96,23 @@ absl::StatusOr<Completion> UcxCommunicator::Launch(const Operation& operation, S
   return Completion{*ticket};
 }
 
-bool UcxCommunicator::Progress() {
+bool NetworkCommunicator::Progress() {
   MutexLock lock(&mutex_);
   return ProgressLocked();
 }
 
-bool UcxCommunicator::ProgressLocked() {
+bool NetworkCommunicator::ProgressLocked() {
   if (is_thrown_.load()) return AdvanceAbort();
   PointToPoint& point_to_point = session_->point_to_point();
   const uint64_t before = point_to_point.events();
   const bool moved = session_->worker().Progress();
   Examine();
   if (is_thrown_.load()) return AdvanceAbort();
-  // UCX also moves for its own sake, which is no news to who waits for nothing.
+  // A worker also moves for its own sake, which is no news to who waits for nothing.
   return point_to_point.events() != before || (moved && !point_to_point.is_idle());
 }
 
-void UcxCommunicator::Examine() {
+void NetworkCommunicator::Examine() {
   if (!session_->aborted().ok()) {
     Throw(session_->aborted(), Origin::kPeer);
     return;
@@ -123,11 +123,11 @@ void UcxCommunicator::Examine() {
   const absl::Status& failure = session_->point_to_point().failure();
   if (failure.ok() || is_thrown_.load()) return;
   if (!suspect_) suspect_ = Clock::Real().Now();
-  // UCX reports the broken connection itself; this is for a transfer that fails alone.
+  // The worker reports a broken connection itself; this is for a transfer that fails alone.
   if (Clock::Real().Now() - *suspect_ > kSuspicion) Throw(failure, Origin::kHere);
 }
 
-void UcxCommunicator::ExamineLoss(int peer) {
+void NetworkCommunicator::ExamineLoss(int peer) {
   const int32_t rank = members_.WorldRankOf(peer).value();
   if (session_->HasLeft(peer)) {
     if (peer == members_.rank() || !session_->point_to_point().Needs(peer)) return;
@@ -147,7 +147,7 @@ void UcxCommunicator::ExamineLoss(int peer) {
   }
 }
 
-void UcxCommunicator::Throw(const absl::Status& reason, Origin origin) {
+void NetworkCommunicator::Throw(const absl::Status& reason, Origin origin) {
   MutexLock lock(&reason_mutex_);
   if (!reason_.ok()) return;
   reason_ = reason;
@@ -155,12 +155,12 @@ void UcxCommunicator::Throw(const absl::Status& reason, Origin origin) {
   is_thrown_.store(true);
 }
 
-absl::Status UcxCommunicator::Reason() const {
+absl::Status NetworkCommunicator::Reason() const {
   MutexLock lock(&reason_mutex_);
   return reason_;
 }
 
-void UcxCommunicator::Tell() {
+void NetworkCommunicator::Tell() {
   stage_ = Stage::kTelling;
   since_ = Clock::Real().Now();
   Origin origin;
@@ -177,13 +177,13 @@ void UcxCommunicator::Tell() {
   control_.TellAbort(members_, Reason(), flags);
 }
 
-bool UcxCommunicator::AdvanceAbort() {
+bool NetworkCommunicator::AdvanceAbort() {
   if (stage_ == Stage::kClosed) return false;
   if (stage_ == Stage::kOpen) Tell();
   session_->worker().Progress();
   const bool is_told = session_->worker().Flush();
   if (!is_told && Clock::Real().Now() - *since_ < kTellTime) return true;
-  // UCX may still be writing into the receives' memory; without a worker it cannot (OWN-1).
+  // The worker may still be writing into the receives' memory; once closed it cannot (OWN-1).
   session_->point_to_point().DropArrivals();
   session_->worker().Close();
   session_->point_to_point().Cancel(Reason());
@@ -191,7 +191,7 @@ bool UcxCommunicator::AdvanceAbort() {
   return true;
 }
 
-OperationRunner::State UcxCommunicator::Query(Completion completion) {
+OperationRunner::State NetworkCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
   State state = session_->point_to_point().Query(completion.ticket);
   if (!state.done && is_thrown_.load()) {
@@ -201,7 +201,7 @@ OperationRunner::State UcxCommunicator::Query(Completion completion) {
   return state;
 }
 
-void UcxCommunicator::Park(absl::Time until) {
+void NetworkCommunicator::Park(absl::Time until) {
   pollfd files[2] = {{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
   {
     MutexLock lock(&mutex_);
@@ -221,13 +221,13 @@ void UcxCommunicator::Park(absl::Time until) {
   }
 }
 
-void UcxCommunicator::Wake() {
+void NetworkCommunicator::Wake() {
   const uint64_t one = 1;
   // Fails only when the counter is full, and then the Park ends anyway.
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void UcxCommunicator::Abort(const absl::Status& reason) {
+void NetworkCommunicator::Abort(const absl::Status& reason) {
   Throw(reason, Origin::kHere);
   Wake();
   // The thread that runs the operations may be elsewhere for long, and whoever awaits them takes
@@ -236,15 +236,15 @@ void UcxCommunicator::Abort(const absl::Status& reason) {
   FinishAbort();
 }
 
-void UcxCommunicator::FinishAbort() {
+void NetworkCommunicator::FinishAbort() {
   while (is_thrown_.load() && stage_ != Stage::kClosed) AdvanceAbort();
 }
 
-std::vector<Rank> UcxCommunicator::Missing() const {
+std::vector<Rank> NetworkCommunicator::Missing() const {
   MutexLock lock(&mutex_);
   const int peer = session_->point_to_point().oldest_peer();
   if (peer == kNoPeer) return {};
   return {Rank(peer)};
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,6 +1,6 @@
-// One rank of a pair: `ucx_pair RANK INTERFACE FOLDER TURNS PATIENCE_SECONDS`. Rank 0 prints, per
-// size, the median seconds of a ping-pong (there and back), and of a 64 MiB send until its answer.
-// The ranks meet through files in FOLDER.
+// One rank of a pair: `wire_pair RANK INTERFACE FOLDER TURNS PATIENCE_SECONDS WIRE`; WIRE is "tcp"
+// or "ucx". Rank 0 prints, per size, the median seconds of a ping-pong (there and back), and of a
+// 64 MiB send until its answer. The ranks meet through files in FOLDER.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
-#include "comm/transport/ucx/ucx_transport.h"
+#include "comm/transport/transport.h"
 #include "core/base/check.h"
 
 namespace pelton {
@@ -78,7 +78,8 @@ double Time(Communicator& communicator, size_t out_bytes, size_t back_bytes, int
   return seconds[static_cast<size_t>(turns / 2)];
 }
 
-int Run(int rank, const std::string& interface, const std::string& folder, int turns) {
+int Run(int rank, const std::string& interface, const std::string& folder, int turns,
+        const std::string& wire) {
   FileBootstrap bootstrap(folder, rank);
   TransportOptions options;
   options.rank = Rank(rank);
@@ -87,7 +88,9 @@ int Run(int rank, const std::string& interface, const std::string& folder, int t
   options.bootstrap = &bootstrap;
   options.deadline = Soon();
   options.interface = interface;
-  auto transport = MakeUcxTransport(options);
+  const auto entry = TransportRegistry::Get().Find(wire);
+  PELTON_CHECK(entry.ok()) << entry.status();
+  auto transport = entry->factory(options);
   PELTON_CHECK(transport.ok()) << transport.status();
   auto opened = (*transport)->Open(CommunicatorId(1), Group::World(WorldSize(2)), Soon());
   PELTON_CHECK(opened.ok()) << opened.status();
@@ -107,7 +110,7 @@ int Run(int rank, const std::string& interface, const std::string& folder, int t
 }  // namespace pelton
 
 int main(int argc, char** argv) {
-  PELTON_CHECK(argc == 6) << "ucx_pair RANK INTERFACE FOLDER TURNS PATIENCE_SECONDS";
+  PELTON_CHECK(argc == 7) << "wire_pair RANK INTERFACE FOLDER TURNS PATIENCE_SECONDS WIRE";
   pelton::patience = absl::Seconds(std::atoi(argv[5]));
-  return pelton::Run(std::atoi(argv[1]), argv[2], argv[3], std::atoi(argv[4]));
+  return pelton::Run(std::atoi(argv[1]), argv[2], argv[3], std::atoi(argv[4]), argv[6]);
 }

@@ -23,11 +23,12 @@
 #include "comm/collectives.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/test_processes.h"
+#include "comm/transport/tcp/tcp_transport.h"
 #include "comm/transport/ucx/ucx_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 namespace {
 
 using ::testing::AnyOf;
@@ -55,8 +56,9 @@ absl::Status Shift(Communicator& communicator, std::vector<float>& out, std::vec
 }
 
 // Shifts around the ring until something fails; what failed.
-std::string ShiftForEver(const TransportOptions& options, absl::Duration patience) {
-  auto end = shm::MakeEnd(options, MakeUcxTransport);
+std::string ShiftForEver(const TransportOptions& options, TransportFactory factory,
+                         absl::Duration patience) {
+  auto end = shm::MakeEnd(options, factory);
   if (!end.ok()) return end.status().ToString();
   std::vector<float> out(kCount, 1);
   std::vector<float> in(kCount);
@@ -67,9 +69,15 @@ std::string ShiftForEver(const TransportOptions& options, absl::Duration patienc
   }
 }
 
-TEST(UcxProcessTest, AKilledRankIsNamedByAllSurvivors) {
-  shm::Processes processes(
-      3, [](const TransportOptions& options) { return ShiftForEver(options, absl::Seconds(40)); });
+class NetworkProcessTest : public testing::TestWithParam<TransportFactory> {};
+
+INSTANTIATE_TEST_SUITE_P(Tcp, NetworkProcessTest, testing::Values(&MakeTcpTransport));
+INSTANTIATE_TEST_SUITE_P(Ucx, NetworkProcessTest, testing::Values(&MakeUcxTransport));
+
+TEST_P(NetworkProcessTest, AKilledRankIsNamedByAllSurvivors) {
+  shm::Processes processes(3, [factory = GetParam()](const TransportOptions& options) {
+    return ShiftForEver(options, factory, absl::Seconds(40));
+  });
   processes.AwaitMark(1, 3);
   kill(processes.pid(1), SIGKILL);
   const absl::Time killed_at = absl::Now();
@@ -81,19 +89,20 @@ TEST(UcxProcessTest, AKilledRankIsNamedByAllSurvivors) {
   EXPECT_LT(absl::Now() - killed_at, absl::Seconds(10));
 }
 
-TEST(UcxProcessTest, AKilledRankWakesAParkedSurvivor) {
-  shm::Processes processes(2, [](const TransportOptions& options) -> std::string {
-    auto end = shm::MakeEnd(options, MakeUcxTransport);
-    if (!end.ok()) return end.status().ToString();
-    shm::Processes::Mark(options.rank.value());
-    if (options.rank == Rank(1)) {
-      while (true) pause();
-    }
-    float value = 0;
-    const auto recv = Recv(*end->communicator, {&value, 1, DType::kFloat32}, Rank(1));
-    return recv.ok() ? Await(*end->communicator, *recv, Soon()).ToString()
-                     : recv.status().ToString();
-  });
+TEST_P(NetworkProcessTest, AKilledRankWakesAParkedSurvivor) {
+  shm::Processes processes(
+      2, [factory = GetParam()](const TransportOptions& options) -> std::string {
+        auto end = shm::MakeEnd(options, factory);
+        if (!end.ok()) return end.status().ToString();
+        shm::Processes::Mark(options.rank.value());
+        if (options.rank == Rank(1)) {
+          while (true) pause();
+        }
+        float value = 0;
+        const auto recv = Recv(*end->communicator, {&value, 1, DType::kFloat32}, Rank(1));
+        return recv.ok() ? Await(*end->communicator, *recv, Soon()).ToString()
+                         : recv.status().ToString();
+      });
   processes.AwaitMark(0, 1);
   processes.AwaitMark(1, 1);
   kill(processes.pid(1), SIGKILL);
@@ -103,9 +112,10 @@ TEST(UcxProcessTest, AKilledRankWakesAParkedSurvivor) {
 }
 
 // A stopped rank's kernel still acknowledges: nothing but the caller's deadline can end the wait.
-TEST(UcxProcessTest, AStoppedRankMeetsTheDeadline) {
-  shm::Processes processes(
-      2, [](const TransportOptions& options) { return ShiftForEver(options, absl::Seconds(3)); });
+TEST_P(NetworkProcessTest, AStoppedRankMeetsTheDeadline) {
+  shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {
+    return ShiftForEver(options, factory, absl::Seconds(3));
+  });
   processes.AwaitMark(0, 3);
   kill(processes.pid(1), SIGSTOP);
   const absl::Time stopped_at = absl::Now();
@@ -115,26 +125,28 @@ TEST(UcxProcessTest, AStoppedRankMeetsTheDeadline) {
   EXPECT_THAT(said, HasSubstr("1"));
 }
 
-TEST(UcxProcessTest, AWrongTokenIsRefusedByName) {
-  shm::Processes processes(3, [](const TransportOptions& options) -> std::string {
-    TransportOptions mine = options;
-    if (mine.rank == Rank(2)) mine.job_token = "tokem";
-    const absl::Status status = MakeUcxTransport(mine).status();
-    if (!absl::IsUnauthenticated(status)) return status.ToString();
-    const bool names_it =
-        absl::StrContains(status.message(), mine.rank == Rank(2) ? "rank 0" : "rank 2");
-    return names_it ? "" : std::string(status.message());
-  });
+TEST_P(NetworkProcessTest, AWrongTokenIsRefusedByName) {
+  shm::Processes processes(
+      3, [factory = GetParam()](const TransportOptions& options) -> std::string {
+        TransportOptions mine = options;
+        if (mine.rank == Rank(2)) mine.job_token = "tokem";
+        const absl::Status status = factory(mine).status();
+        if (!absl::IsUnauthenticated(status)) return status.ToString();
+        const bool names_it =
+            absl::StrContains(status.message(), mine.rank == Rank(2) ? "rank 0" : "rank 2");
+        return names_it ? "" : std::string(status.message());
+      });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
 }
 
-TEST(UcxProcessTest, AnUnknownInterfaceIsNamed) {
-  shm::Processes processes(1, [](const TransportOptions& options) -> std::string {
-    TransportOptions mine = options;
-    mine.interface = "no_such0";
-    return MakeUcxTransport(mine).status().ToString();
-  });
-  EXPECT_THAT(processes.JoinAll(), HasSubstr("'no_such0' is no network interface"));
+TEST_P(NetworkProcessTest, AnUnknownInterfaceIsNamed) {
+  shm::Processes processes(1,
+                           [factory = GetParam()](const TransportOptions& options) -> std::string {
+                             TransportOptions mine = options;
+                             mine.interface = "no_such0";
+                             return factory(mine).status().ToString();
+                           });
+  EXPECT_THAT(processes.JoinAll(), HasSubstr("interface: 'no_such0' is no "));
 }
 
 // A TCP socket of a process that listens, as the kernel tells it.
@@ -195,10 +207,10 @@ std::vector<Listener> AwaitListeners(pid_t pid) {
   return listeners;
 }
 
-TEST(UcxProcessTest, ListensOnLoopbackOnlyAndOnlyWhileItOpens) {
-  shm::Processes processes(2, [](const TransportOptions& options) {
+TEST_P(NetworkProcessTest, ListensOnLoopbackOnlyAndOnlyWhileItOpens) {
+  shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {
     if (options.rank == Rank(1)) raise(SIGSTOP);
-    return ShiftForEver(options, absl::Seconds(40));
+    return ShiftForEver(options, factory, absl::Seconds(40));
   });
   const std::vector<Listener> listeners = AwaitListeners(processes.pid(0));
   EXPECT_THAT(listeners, Not(IsEmpty()));
@@ -250,13 +262,13 @@ void KnockAll(const std::vector<Listener>& listeners, bool with_magic, int round
 
 // Strangers that do not know UCX's magic number knock while the ranks open, others as well when
 // they are at work: that number would bring UCX down.
-TEST(UcxProcessTest, WorkGoesOnWhileStrangersKnock) {
+TEST_P(NetworkProcessTest, WorkGoesOnWhileStrangersKnock) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
-  shm::Processes processes(2, [](const TransportOptions& options) {
+  shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {
     if (options.rank == Rank(1)) raise(SIGSTOP);
-    return ShiftForEver(options, absl::Seconds(40));
+    return ShiftForEver(options, factory, absl::Seconds(40));
   });
   const std::vector<Listener> listeners = AwaitListeners(processes.pid(0));
   EXPECT_THAT(listeners, Not(IsEmpty()));
@@ -280,7 +292,7 @@ std::string MemoryFunctions() {
   return bytes;
 }
 
-TEST(UcxProcessTest, LeavesMemoryCallsAndSignalsAlone) {
+TEST(UcxTest, LeavesMemoryCallsAndSignalsAlone) {
   shm::Processes processes(2, [](const TransportOptions& options) -> std::string {
     const std::string before = MemoryFunctions();
     auto end = shm::MakeEnd(options, MakeUcxTransport);
@@ -301,4 +313,4 @@ TEST(UcxProcessTest, LeavesMemoryCallsAndSignalsAlone) {
 }
 
 }  // namespace
-}  // namespace pelton::ucx
+}  // namespace pelton::network

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/wire.h"
+#include "comm/transport/network/wire.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 std::string Sign(absl::string_view job_token, absl::string_view text) {
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -25,8 +25,8 @@ std::string Sign(absl::string_view job_token, absl::string_view text) {
 MessageKey DeriveKey(absl::string_view job_token, const Path& path) {
   const std::string digest =
       Sign(job_token,
-           absl::StrCat("pelton ucx path ", path.communicator.value(), " ", path.generation.value(),
-                        " ", path.from.value(), " ", path.to.value()));
+           absl::StrCat("pelton network path ", path.communicator.value(), " ",
+                        path.generation.value(), " ", path.from.value(), " ", path.to.value()));
   MessageKey key;
   std::memcpy(key.data(), digest.data(), key.size());
   return key;
@@ -51,4 +51,4 @@ absl::Status DecodeReason(const Header& header, absl::string_view text, Rank sou
   return absl::Status(known, absl::StrCat("rank ", source.value(), " aborted: ", text));
 }
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network

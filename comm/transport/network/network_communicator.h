@@ -1,7 +1,7 @@
 // One rank's end of a group of ranks on different hosts: sends and receives. Collectives are made
 // of these by comm/collectives.
-#ifndef PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_
-#define PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_
 
 #include <atomic>
 #include <functional>
@@ -11,25 +11,24 @@
 
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
-#include "comm/transport/ucx/control.h"
-#include "comm/transport/ucx/session.h"
+#include "comm/transport/network/control.h"
+#include "comm/transport/network/session.h"
 #include "core/base/sync.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 // Threads and contract: as Communicator. The mutex is there for Abort and Missing: the thread that
 // runs the operations has it to itself, and pays some 20 ns for it. Owns: the session, until it
 // hands that to `on_close`.
-class UcxCommunicator final : public Communicator {
+class NetworkCommunicator final : public Communicator {
  public:
   // Called by the destructor, with the session if peers may still want something of it.
-  using OnClose = std::function<void(UcxCommunicator*, std::unique_ptr<Session>)>;
+  using OnClose = std::function<void(NetworkCommunicator*, std::unique_ptr<Session>)>;
 
-  static absl::StatusOr<std::unique_ptr<UcxCommunicator>> Create(std::unique_ptr<Session> session,
-                                                                 Control& control,
-                                                                 OnClose on_close);
-  UcxCommunicator(std::unique_ptr<Session> session, Control& control, OnClose on_close);
-  ~UcxCommunicator() override;
+  static absl::StatusOr<std::unique_ptr<NetworkCommunicator>> Create(
+      std::unique_ptr<Session> session, Control& control, OnClose on_close);
+  NetworkCommunicator(std::unique_ptr<Session> session, Control& control, OnClose on_close);
+  ~NetworkCommunicator() override;
 
   Rank rank() const override { return Rank(members_.rank()); }
   WorldSize world_size() const override { return members_.world_size(); }
@@ -79,6 +78,6 @@ class UcxCommunicator final : public Communicator {
   Origin origin_ ABSL_GUARDED_BY(reason_mutex_) = Origin::kHere;
 };
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_UCX_COMMUNICATOR_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_

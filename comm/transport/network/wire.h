@@ -1,6 +1,6 @@
-// What ranks say to each other over UCX: one fixed header before every message.
-#ifndef PELTON_COMM_TRANSPORT_UCX_WIRE_H_
-#define PELTON_COMM_TRANSPORT_UCX_WIRE_H_
+// What ranks of different hosts say to each other: one fixed header before every message.
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_WIRE_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_WIRE_H_
 
 #include <array>
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "core/base/ids.h"
 #include "core/pipeline/operation.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 // The numbers are part of the wire format: append only.
 enum class MessageType : uint8_t {
@@ -72,6 +72,6 @@ std::string EncodeReason(const absl::Status& reason, Header* header);
 // As the receiver reports it: "rank N aborted: <reason>".
 absl::Status DecodeReason(const Header& header, absl::string_view text, Rank source);
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_WIRE_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_WIRE_H_

@@ -1,7 +1,7 @@
 // A communicator's worker with what is known of each peer: it outlives the communicator until the
 // peers have taken what was sent.
-#ifndef PELTON_COMM_TRANSPORT_UCX_SESSION_H_
-#define PELTON_COMM_TRANSPORT_UCX_SESSION_H_
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_SESSION_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_SESSION_H_
 
 #include <cstdint>
 #include <memory>
@@ -12,16 +12,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "comm/transport/ucx/members.h"
-#include "comm/transport/ucx/point_to_point.h"
-#include "comm/transport/ucx/worker.h"
+#include "comm/transport/network/members.h"
+#include "comm/transport/network/point_to_point.h"
+#include "comm/transport/network/worker.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 
 // Threads: one at a time. Owns: the worker and what is in flight on it.
 class Session final : public Receiver {
  public:
-  static absl::StatusOr<std::unique_ptr<Session>> Create(const Context& context, Members members);
+  static absl::StatusOr<std::unique_ptr<Session>> Create(const Network& network, Members members);
   ~Session() override;
 
   const Members& members() const { return members_; }
@@ -48,6 +48,7 @@ class Session final : public Receiver {
   // Messages that were no member's, malformed or out of turn.
   uint64_t dropped() const { return dropped_; }
 
+  bool Knows(const Header& header) const override { return members_.IsGenuine(header); }
   bool Receive(const Header& header, const Payload& payload) override;
   void Lose(int peer, const absl::Status& why) override;
 
@@ -73,6 +74,6 @@ class Session final : public Receiver {
   std::unique_ptr<PointToPoint> point_to_point_;
 };
 
-}  // namespace pelton::ucx
+}  // namespace pelton::network
 
-#endif  // PELTON_COMM_TRANSPORT_UCX_SESSION_H_
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_SESSION_H_

@@ -1,11 +1,11 @@
-#include "comm/transport/ucx/wire.h"
+#include "comm/transport/network/wire.h"
 
 #include <set>
 
-#include "comm/transport/ucx/members.h"
+#include "comm/transport/network/members.h"
 #include "gtest/gtest.h"
 
-namespace pelton::ucx {
+namespace pelton::network {
 namespace {
 
 Members MembersOf(const std::string& token, int32_t rank, uint32_t id = 1,
@@ -61,4 +61,4 @@ TEST(WireTest, AReasonKeepsItsCodeAndNamesTheRank) {
 }
 
 }  // namespace
-}  // namespace pelton::ucx
+}  // namespace pelton::network

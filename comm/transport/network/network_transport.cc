@@ -1,0 +1,124 @@
+#include "comm/transport/network/network_transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "comm/transport/network/control.h"
+#include "comm/transport/network/network_communicator.h"
+#include "comm/transport/network/session.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/base/sync.h"
+
+namespace pelton::network {
+namespace {
+
+// A peer that has not closed by then keeps what the kernel has of ours, and no more.
+constexpr absl::Duration kLinger = absl::Milliseconds(500);
+
+// Threads: as Transport. Owns: the network, the control worker, and the sessions of communicators
+// that this rank has closed and a peer has not.
+class NetworkTransport final : public Transport {
+ public:
+  NetworkTransport(const TransportOptions& options, std::unique_ptr<Network> network,
+                   std::unique_ptr<Control> control)
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        job_token_(options.job_token),
+        network_(std::move(network)),
+        control_(std::move(control)) {}
+
+  ~NetworkTransport() override {
+    const absl::Time until = Clock::Real().Now() + kLinger;
+    while (!SettleClosed() && Clock::Real().Now() < until) sched_yield();
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
+                                                     absl::Time deadline) override {
+    RETURN_IF_ERROR(CheckGroup(group));
+    SettleClosed();
+    auto opened = OpenChecked(id, group, deadline);
+    return opened.ok()
+               ? std::move(opened)
+               : Annotate(opened.status(), absl::StrCat("network: rank ", rank_.value(),
+                                                        ": opening communicator ", id.value()));
+  }
+
+  void Abort(const absl::Status& reason) override {
+    MutexLock lock(&mutex_);
+    for (NetworkCommunicator* communicator : open_) communicator->Abort(reason);
+  }
+
+ private:
+  absl::Status CheckGroup(const Group& group) const {
+    if (!group.RankOf(rank_)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group: rank ", rank_.value(), " is not one of its members"));
+    }
+    for (const Rank member : group.members) {
+      if (member.value() >= 0 && member.value() < world_size_.value()) continue;
+      return absl::InvalidArgumentError(absl::StrCat("group: rank ", member.value(),
+                                                     " is not in [0, ", world_size_.value(), ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> OpenChecked(CommunicatorId id, const Group& group,
+                                                            absl::Time deadline) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Session> session,
+        Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_))));
+    RETURN_IF_ERROR(session->worker().Admit(control_->hosts()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                     control_->Exchange(session->members(), session->worker().address(), deadline));
+    RETURN_IF_ERROR(session->Greet(addresses, deadline));
+    auto on_close = [this](NetworkCommunicator* closed, std::unique_ptr<Session> rest) {
+      Forget(closed, std::move(rest));
+    };
+    ASSIGN_OR_RETURN(std::unique_ptr<NetworkCommunicator> communicator,
+                     NetworkCommunicator::Create(std::move(session), *control_, on_close));
+    MutexLock lock(&mutex_);
+    open_.push_back(communicator.get());
+    return communicator;
+  }
+
+  void Forget(NetworkCommunicator* communicator, std::unique_ptr<Session> rest) {
+    MutexLock lock(&mutex_);
+    open_.erase(std::remove(open_.begin(), open_.end(), communicator), open_.end());
+    if (rest != nullptr) closed_.push_back(std::move(rest));
+  }
+
+  // Drops the closed sessions that are over; true when there is none left.
+  bool SettleClosed() {
+    MutexLock lock(&mutex_);
+    for (const std::unique_ptr<Session>& session : closed_) session->SayBye();
+    closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
+                                 [](const auto& session) { return session->IsOver(); }),
+                  closed_.end());
+    return closed_.empty();
+  }
+
+  const Rank rank_;
+  const WorldSize world_size_;
+  const std::string job_token_;
+  const std::unique_ptr<Network> network_;
+  const std::unique_ptr<Control> control_;
+  Mutex mutex_;
+  std::vector<NetworkCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Session>> closed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeNetworkTransport(const TransportOptions& options,
+                                                                std::unique_ptr<Network> network) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Control> control, Control::Make(*network, options));
+  return std::make_unique<NetworkTransport>(options, std::move(network), std::move(control));
+}
+
+}  // namespace pelton::network

@@ -1,0 +1,115 @@
+// What carries messages to and from numbered peers: one implementation for each kind of wire.
+#ifndef PELTON_COMM_TRANSPORT_NETWORK_WORKER_H_
+#define PELTON_COMM_TRANSPORT_NETWORK_WORKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/transport/network/wire.h"
+
+namespace pelton::network {
+
+// What came behind a header: bytes in the worker's memory, or the promise of bytes that Pull
+// fetches. Threads: a value. Owns: nothing.
+struct Payload {
+  void* data = nullptr;
+  size_t size_bytes = 0;
+  bool is_rendezvous = false;
+};
+
+// Told of what comes in; called inside of Worker::Progress. Threads: the worker's. Owns: what its
+// subclass says.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  // Whether a member made this header for this rank. A worker may ask before it takes in more from
+  // a connection whose end it does not know yet.
+  virtual bool Knows(const Header& header) const = 0;
+  // True keeps the payload until Worker::Pull or Release. The header is of no known origin yet.
+  virtual bool Receive(const Header& header, const Payload& payload) = 0;
+  // The connection to `peer` broke.
+  virtual void Lose(int peer, const absl::Status& why) = 0;
+};
+
+// Told once when what it was handed for has ended, inside of any call of the worker. Threads: the
+// worker's. Owns: what its subclass says.
+class Waiter {
+ public:
+  virtual void OnDone(const absl::Status& status) = 0;
+
+ protected:
+  ~Waiter() = default;
+};
+
+// Threads: one at a time. Owns: its connections. The receiver outlives it.
+class Worker {
+ public:
+  virtual ~Worker() = default;
+
+  // What a peer's Connect needs; opaque bytes.
+  virtual const std::string& address() const = 0;
+  // Until Bar, only these IPv4 addresses (in network order) may connect, where the system permits
+  // such filters; nobody may before.
+  virtual absl::Status Admit(const std::set<uint32_t>& hosts) = 0;
+  // From now on nothing listens: every peer is connected. Errors: ResourceExhausted: names the
+  // system's reason.
+  virtual absl::Status Bar() = 0;
+  // `address` must come from a rank of the job: it is not checked. Blocks: never.
+  virtual absl::Status Connect(int peer, const std::string& address) = 0;
+  virtual bool IsConnected(int peer) const = 0;
+
+  struct Parcel {
+    const Header* header;  // these stay as they are until the end
+    const void* data;
+    size_t size_bytes;
+    bool is_rendezvous;
+    Waiter* waiter;
+  };
+  // Starts to send. True: it has ended already, and the waiter is not called. A message that is not
+  // a rendezvous has ended when the worker or the kernel has a copy, a rendezvous when its bytes
+  // have left. Blocks: never.
+  virtual absl::StatusOr<bool> Send(int peer, const Parcel& parcel) = 0;
+  // Fetches a rendezvous payload. True: it has ended already, and the waiter is not called.
+  virtual absl::StatusOr<bool> Pull(const Payload& payload, void* target, Waiter* waiter) = 0;
+  virtual void Release(const Payload& payload) = 0;
+
+  // Sends a short note that nobody waits for; nothing happens if the peer is lost.
+  void Post(int peer, const Header& header, const std::string& note = "");
+  // Whether all notes have left. Unlike Flush, this needs nothing of the peers.
+  bool IsPosted() const { return letters_ == 0; }
+
+  // True if anything moved. Blocks: never.
+  virtual bool Progress() = 0;
+  // Readies descriptor() to become readable. False: something is there already.
+  virtual bool Arm() = 0;
+  virtual int descriptor() const = 0;
+
+  // To be called until true: all that was sent before the first call is with the kernel then, or
+  // its connection is broken.
+  virtual bool Flush() = 0;
+  // Ends all requests and drops all connections: no memory is touched afterwards, and only the
+  // getters may be called.
+  virtual void Close() = 0;
+
+ private:
+  struct Letter;
+  int letters_ = 0;
+};
+
+// One network interface of this host. Threads: immutable. Owns: what its subclass says.
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual const std::string& interface() const = 0;  // never ""
+  virtual absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver& receiver,
+                                                             int peer_count) const = 0;
+};
+
+}  // namespace pelton::network
+
+#endif  // PELTON_COMM_TRANSPORT_NETWORK_WORKER_H_

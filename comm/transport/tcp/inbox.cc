@@ -1,0 +1,126 @@
+#include "comm/transport/tcp/inbox.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "comm/transport/tcp/socket.h"
+#include "core/base/status.h"
+
+namespace pelton::tcp {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{64} << 10;
+// One connection must not keep the thread from the others.
+constexpr size_t kMaxBytesPerRead = size_t{1} << 20;
+constexpr size_t kLongestFrame = sizeof(Frame) + sizeof(network::Header) + kMaxMessageBytes;
+static_assert(kLongestFrame <= kBufferBytes, "a short frame must fit the buffer");
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("tcp: a frame ", what));
+}
+
+}  // namespace
+
+Inbox::Inbox(FrameSink& sink) : sink_(sink), buffer_(new std::byte[kBufferBytes]) {}
+
+absl::StatusOr<bool> Inbox::Read(int socket) {
+  size_t taken = 0;
+  while (taken < kMaxBytesPerRead) {
+    const size_t room = body_left_ + kBufferBytes - end_;
+    ASSIGN_OR_RETURN(const size_t count, Receive(socket));
+    if (count == 0) break;
+    taken += count;
+    RETURN_IF_ERROR(Parse());
+    if (count < room) break;  // that was all, and another look costs a system call
+  }
+  return taken > 0;
+}
+
+// Into the body under way first, and what follows it into the buffer.
+absl::StatusOr<size_t> Inbox::Receive(int socket) {
+  iovec parts[] = {{body_target_, body_left_}, {buffer_.get() + end_, kBufferBytes - end_}};
+  msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &message, MSG_DONTWAIT);
+  } while (received < 0 && errno == EINTR);
+  if (received == 0) return absl::UnavailableError("tcp: the peer closed the connection");
+  if (received < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    return SystemError("receiving");
+  }
+  const auto count = static_cast<size_t>(received);
+  const size_t of_body = std::min(count, body_left_);
+  body_target_ += of_body;
+  body_left_ -= of_body;
+  end_ += count - of_body;
+  if (of_body > 0 && body_left_ == 0) sink_.OnBodyDone(body_);
+  return count;
+}
+
+absl::Status Inbox::Parse() {
+  while (body_left_ == 0) {
+    ASSIGN_OR_RETURN(const bool is_whole, ParseFrame());
+    if (!is_whole) break;
+  }
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (begin_ > 0) {
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Inbox::ParseFrame() {
+  const size_t there = end_ - begin_;
+  if (there < sizeof(Frame)) return false;
+  Frame frame;
+  std::memcpy(&frame, buffer_.get() + begin_, sizeof frame);
+  if (frame.type == FrameType::kBody) {
+    begin_ += sizeof frame;
+    RETURN_IF_ERROR(Begin(frame));
+    return true;
+  }
+  const bool is_message = frame.type == FrameType::kMessage;
+  const bool has_header = is_message || frame.type == FrameType::kOffer;
+  if (!has_header && frame.type != FrameType::kFetch && frame.type != FrameType::kDecline) {
+    return Malformed("is of no known type");
+  }
+  if (is_message && frame.size_bytes > kMaxMessageBytes) return Malformed("is too long");
+  network::Header header;
+  const size_t head_bytes = sizeof frame + (has_header ? sizeof header : 0);
+  const size_t payload_bytes = is_message ? frame.size_bytes : 0;
+  if (there < head_bytes + payload_bytes) return false;
+  const std::byte* const at = buffer_.get() + begin_;
+  if (has_header) std::memcpy(&header, at + sizeof frame, sizeof header);
+  begin_ += head_bytes + payload_bytes;
+  RETURN_IF_ERROR(sink_.OnFrame(frame, header, at + head_bytes));
+  return true;
+}
+
+absl::Status Inbox::Begin(const Frame& frame) {
+  ASSIGN_OR_RETURN(body_target_, sink_.OnBody(frame));
+  body_ = frame;
+  body_left_ = frame.size_bytes;
+  TakeBuffered();
+  if (body_left_ == 0) sink_.OnBodyDone(body_);
+  return absl::OkStatus();
+}
+
+void Inbox::TakeBuffered() {
+  const size_t count = std::min(body_left_, end_ - begin_);
+  if (count > 0) std::memcpy(body_target_, buffer_.get() + begin_, count);
+  begin_ += count;
+  body_target_ += count;
+  body_left_ -= count;
+}
+
+}  // namespace pelton::tcp

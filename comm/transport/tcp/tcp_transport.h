@@ -1,0 +1,19 @@
+// The transport for ranks on different hosts without RDMA.
+#ifndef PELTON_COMM_TRANSPORT_TCP_TCP_TRANSPORT_H_
+#define PELTON_COMM_TRANSPORT_TCP_TCP_TRANSPORT_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "comm/transport/transport.h"
+
+namespace pelton {
+
+// Connects the ranks of the job by TCP over IPv4 on `options.interface`; bytes go between the
+// tensors and the kernel without a copy of ours. For the rest: as MakeNetworkTransport
+// (comm/transport/network/network_transport.h). Errors: NotFound: no such interface.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTcpTransport(const TransportOptions& options);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TRANSPORT_TCP_TCP_TRANSPORT_H_

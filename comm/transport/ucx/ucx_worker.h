@@ -1,0 +1,78 @@
+// A UCX worker and its endpoints: messages to and from numbered peers, progressed by its caller.
+#ifndef PELTON_COMM_TRANSPORT_UCX_UCX_WORKER_H_
+#define PELTON_COMM_TRANSPORT_UCX_UCX_WORKER_H_
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/transport/network/worker.h"
+#include "comm/transport/ucx/context.h"
+#include "comm/transport/ucx/door.h"
+
+namespace pelton::ucx {
+
+// Threads: one at a time. Owns: the ucp_worker and its endpoints. The context and the receiver
+// outlive it.
+class UcxWorker final : public network::Worker {
+ public:
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const Context& context,
+                                                           network::Receiver& receiver,
+                                                           int peer_count);
+  ~UcxWorker() override;
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  const std::string& address() const override { return address_; }
+  absl::Status Admit(const std::set<uint32_t>& hosts) override {
+    door_.Admit(hosts);
+    return absl::OkStatus();
+  }
+  absl::Status Bar() override { return door_.Bar(); }
+  absl::Status Connect(int peer, const std::string& address) override;
+  bool IsConnected(int peer) const override { return endpoints_[peer].handle != nullptr; }
+  // For one-sided transfers (remote_memory.h); null if there is no connection.
+  ucp_ep_h endpoint(int peer) const { return endpoints_[peer].handle; }
+
+  absl::StatusOr<bool> Send(int peer, const Parcel& parcel) override;
+  absl::StatusOr<bool> Pull(const network::Payload& payload, void* target,
+                            network::Waiter* waiter) override;
+  void Release(const network::Payload& payload) override;
+
+  bool Progress() override;
+  bool Arm() override;
+  int descriptor() const override { return descriptor_; }
+  bool Flush() override;
+  void Close() override;
+
+ private:
+  struct Endpoint {
+    UcxWorker* worker = nullptr;
+    ucp_ep_h handle = nullptr;
+    int peer = 0;
+  };
+
+  UcxWorker(ucp_worker_h handle, network::Receiver& receiver, int peer_count);
+  absl::Status Start(const std::set<int>& listening_before);
+  static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+                                size_t size_bytes, const ucp_am_recv_param_t* param);
+  static void OnError(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+
+  ucp_worker_h handle_;
+  network::Receiver& receiver_;
+  std::vector<Endpoint> endpoints_;  // by peer; never resized, UCX holds pointers to them
+  std::string address_;
+  Door door_;
+  int descriptor_ = -1;
+  void* flush_ = nullptr;
+};
+
+}  // namespace pelton::ucx
+
+#endif  // PELTON_COMM_TRANSPORT_UCX_UCX_WORKER_H_
