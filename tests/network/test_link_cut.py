@@ -1,6 +1,6 @@
 """A link between two hosts is cut in the middle of a transfer, and restored or not.
 
-Needs `bazel build //benchmarks/point_to_point:wire_pair`, and root for namespaces; PELTON_WIRE_PAIR names another build.
+Needs `bazel build //benchmarks/point_to_point:wire_pair`, and root for namespaces; PELTON_WIRE_PAIR names another one.
 """
 
 from __future__ import annotations
