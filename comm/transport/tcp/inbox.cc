@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "comm/transport/tcp/socket.h"
 #include "core/base/status.h"
 
