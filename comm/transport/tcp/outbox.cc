@@ -56,7 +56,9 @@ bool Outbox::Declined(uint64_t id) {
 
 bool Outbox::Next() {
   if (short_.empty() && bodies_.empty()) return false;
-  Current& next = current_.emplace();
+  is_writing_ = true;
+  current_ = Current();
+  Current& next = current_;
   const auto add = [&next](const auto& value) {
     std::memcpy(next.head + next.head_bytes, &value, sizeof value);
     next.head_bytes += sizeof value;
@@ -89,8 +91,8 @@ bool Outbox::Next() {
 
 absl::StatusOr<bool> Outbox::Write(int socket) {
   size_t written = 0;
-  while (written < kMaxBytesPerWrite && (current_ || Next())) {
-    Current& now = *current_;
+  while (written < kMaxBytesPerWrite && (is_writing_ || Next())) {
+    Current& now = current_;
     const size_t head_left = now.head_bytes - std::min(now.head_bytes, now.written);
     const size_t data_written = now.written - (now.head_bytes - head_left);
     iovec parts[] = {
@@ -108,7 +110,7 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
     now.written += static_cast<size_t>(sent);
     if (now.written < now.head_bytes + now.size_bytes) continue;
     network::Waiter* const waiter = now.waiter;
-    current_.reset();
+    is_writing_ = false;
     if (waiter != nullptr) waiter->OnDone(absl::OkStatus());
   }
   return written > 0;
@@ -116,11 +118,11 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
 
 void Outbox::Fail(const absl::Status& status) {
   std::deque<network::Waiter*> waiters;
-  if (current_) waiters.push_back(current_->waiter);
+  if (is_writing_) waiters.push_back(current_.waiter);
   for (const Short& message : short_) waiters.push_back(message.waiter);
   for (const Body& body : bodies_) waiters.push_back(body.waiter);
   for (const auto& [id, body] : offers_) waiters.push_back(body.waiter);
-  current_.reset();
+  is_writing_ = false;
   short_.clear();
   bodies_.clear();
   offers_.clear();

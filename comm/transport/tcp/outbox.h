@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
@@ -31,7 +30,7 @@ class Outbox {
   bool Fetched(uint64_t id);
   bool Declined(uint64_t id);
 
-  bool is_empty() const { return !current_ && short_.empty() && bodies_.empty(); }
+  bool is_empty() const { return !is_writing_ && short_.empty() && bodies_.empty(); }
   // Writes what the socket takes, up to a bound. True: anything left. Blocks: never. Errors:
   // Unavailable: the connection is broken.
   absl::StatusOr<bool> Write(int socket);
@@ -65,7 +64,8 @@ class Outbox {
 
   bool Next();
 
-  std::optional<Current> current_;
+  bool is_writing_ = false;  // current_
+  Current current_;
   std::deque<Short> short_;
   std::deque<Body> bodies_;  // the first one is being cut into pieces
   std::unordered_map<uint64_t, Body> offers_;

@@ -119,8 +119,9 @@ bool TcpWorker::Write(int peer) {
   }
   const bool awaits_room = !to.outbox.is_empty();
   if (std::exchange(to.awaits_room, awaits_room) != awaits_room) {
-    const absl::Status watched = Watch(EPOLL_CTL_MOD, to.socket.get(), awaits_room ? EPOLLOUT : 0,
-                                       static_cast<uint64_t>(peer));
+    const absl::Status watched =
+        Watch(EPOLL_CTL_MOD, to.socket.get(), awaits_room ? uint32_t{EPOLLOUT} : 0,
+              static_cast<uint64_t>(peer));
     if (!watched.ok()) Break(peer, watched);
   }
   return *moved;
