@@ -5,18 +5,20 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/network/test_ranks.h"
-#include "comm/transport/tcp/tcp_transport.h"
-#include "comm/transport/ucx/ucx_transport.h"
 #include "core/base/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#ifdef PELTON_OVER_UCX
+#include "comm/transport/ucx/ucx_transport.h"
+#else
+#include "comm/transport/tcp/tcp_transport.h"
+#endif
 
 namespace pelton::network {
 namespace {
@@ -79,9 +81,10 @@ std::vector<int32_t> Pattern(size_t count, int32_t seed) {
 
 class PointToPointTest : public testing::TestWithParam<TransportFactory> {};
 
-INSTANTIATE_TEST_SUITE_P(Tcp, PointToPointTest, testing::Values(&MakeTcpTransport));
-#ifndef ABSL_HAVE_THREAD_SANITIZER  // UCX is not instrumented
+#ifdef PELTON_OVER_UCX
 INSTANTIATE_TEST_SUITE_P(Ucx, PointToPointTest, testing::Values(&MakeUcxTransport));
+#else
+INSTANTIATE_TEST_SUITE_P(Tcp, PointToPointTest, testing::Values(&MakeTcpTransport));
 #endif
 
 // Both ranks launch their send before their receive.
