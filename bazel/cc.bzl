@@ -7,8 +7,8 @@ cc_binary = _cc_binary
 _LIBRARY = Label("//bazel:library_headers")
 _TEST = Label("//bazel:test_headers")
 
-# With clang every file has to include what it uses.
-_IS_CLANG = str(Label("//bazel:is_clang"))
+# --define=precompiled=no shows which file does not include what it uses.
+_IS_PLAIN = str(Label("//bazel:is_plain"))
 
 # Tests are compiled more often than they run long.
 TEST_COPTS = ["-O0"]
@@ -20,8 +20,8 @@ def _with(precompiled, deps, copts, own_copts):
         return {"copts": copts + own_copts, "deps": deps}
     first = ["-Winvalid-pch", "-include", "$(location {})".format(precompiled)]
     return {
-        "copts": select({_IS_CLANG: [], "//conditions:default": first}) + copts,
-        "deps": deps + select({_IS_CLANG: [], "//conditions:default": [precompiled]}),
+        "copts": select({_IS_PLAIN: [], "//conditions:default": first}) + copts,
+        "deps": deps + select({_IS_PLAIN: [], "//conditions:default": [precompiled]}),
     }
 
 def cc_library(name, deps = [], copts = [], **kwargs):

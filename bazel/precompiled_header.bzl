@@ -1,10 +1,12 @@
-"""Headers that gcc reads once: parsing them again for each file took half the time of a build.
-
-For gcc alone; cc.bzl leaves clang without.
-"""
+"""Headers that a compiler reads once: parsing them again for each file took half the time of a build."""
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+# clang wants the language options of the files that include it, and looks for the headers where they were, by absolute
+# paths: a sandbox's are gone by then, and another checkout's are not ours.
+_CLANG_COPTS = ["-fmodules-decluse", "-fmodules-strict-decluse", "-Xclang", "-fno-pch-timestamp"]
+_CLANG_REQUIREMENTS = {"no-sandbox": "1", "no-cache": "1"}
 
 def _precompiled_header_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -30,14 +32,16 @@ def _compile(ctx, toolchain, context, header):
         ctx = ctx,
         cc_toolchain = toolchain,
         requested_features = ctx.features,
-        unsupported_features = ctx.disabled_features,
+        unsupported_features = ctx.disabled_features + ["layering_check"],  # of files
     )
+    is_clang = toolchain.compiler == "clang"
+    own_copts = ctx.attr.copts + (_CLANG_COPTS if is_clang else [])
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
         source_file = header.path,
         output_file = output.path,
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + own_copts + ["-x", "c++-header"],
         include_directories = context.includes,
         quote_include_directories = context.quote_includes,
         system_include_directories = context.system_includes,
@@ -60,6 +64,7 @@ def _compile(ctx, toolchain, context, header):
         inputs = depset([header], transitive = [context.headers, toolchain.all_files]),
         outputs = [output],
         mnemonic = "PrecompileHeader",
+        execution_requirements = _CLANG_REQUIREMENTS if is_clang else {},
     )
     return output
 

@@ -66,8 +66,9 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
   };
   if (DriveUntil(communicator, done, deadline)) return state.status;
   absl::Status missed = MissedDeadline(communicator, completion);
-  // Another rank's deadline may have passed first; then nobody is missing any more, and its words
-  // say who was.
+  // Another rank's deadline may have passed first; then nobody is missing any more, and its words,
+  // which may still have to come in, say who was.
+  communicator.Progress();
   if (done()) return state.status;
   communicator.Abort(missed);
   return missed;

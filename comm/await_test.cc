@@ -45,18 +45,28 @@ TEST(AwaitTest, NamesTheMissingRanksAndAborts) {
   EXPECT_THAT(TextOf(world[2]->Query({1}).status), HasSubstr("rank 1 aborted: "));
 }
 
-// Its peer gives up while this rank looks who is missing. Threads: one. Owns: what it wraps.
+// Its peer gives up while this rank looks who is missing; it hears of that when it makes progress,
+// as over a wire. Threads: one. Owns: what it wraps.
 class Late final : public ForwardingCommunicator {
  public:
   Late(std::unique_ptr<Communicator> wrapped, Communicator& peer)
       : ForwardingCommunicator(std::move(wrapped)), peer_(peer) {}
   std::vector<Rank> Missing() const override {
     peer_.Abort(absl::DeadlineExceededError("waiting for rank(s) 1"));
+    has_heard_ = false;
     return ForwardingCommunicator::Missing();
+  }
+  bool Progress() override {
+    const bool moved = ForwardingCommunicator::Progress();
+    return !std::exchange(has_heard_, true) || moved;
+  }
+  State Query(Completion completion) override {
+    return has_heard_ ? ForwardingCommunicator::Query(completion) : State{};
   }
 
  private:
   Communicator& peer_;
+  mutable bool has_heard_ = true;
 };
 
 TEST(AwaitTest, GivesTheWordsOfARankWhoseDeadlineHasPassedFirst) {

@@ -27,7 +27,7 @@ class Variant:
 
 
 _ADAM_RATE = {"lr": 1e-3}
-
+_ASYNC = "async_model_average.AsyncModelAverageAlgorithm"
 
 VARIANTS = (
     Variant("none", hook="none"),
@@ -41,8 +41,15 @@ VARIANTS = (
     Variant("decentralized", algorithm="decentralized.DecentralizedAlgorithm"),
     Variant("low precision", algorithm="decentralized.LowPrecisionDecentralizedAlgorithm"),
     Variant("local sgd 8", algorithm="local_sgd.LocalSGDAlgorithm", options={"interval": 8}),
+    Variant("local sgd 32", algorithm="local_sgd.LocalSGDAlgorithm", options={"interval": 32}),
     Variant("diloco 8", algorithm="diloco.DiLoCoAlgorithm", options={"interval": 8, "outer_momentum": 0.5}),
-    Variant("async", algorithm="async_model_average.AsyncModelAverageAlgorithm", options={"sync_interval_ms": 100}),
+    Variant(
+        "diloco 32, streamed",
+        algorithm="diloco.DiLoCoAlgorithm",
+        options={"interval": 32, "outer_momentum": 0.5, "fragments": 4, "delay": 4},
+    ),
+    Variant("async 100 ms", algorithm=_ASYNC, options={"sync_interval_ms": 100}),
+    Variant("async", algorithm=_ASYNC),  # every 500 ms, Bagua's default
     Variant("ddp adam", optimizer="Adam", optimizer_options=_ADAM_RATE, peer="ddp adam"),
     Variant(
         "qadam",

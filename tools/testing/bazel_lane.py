@@ -24,6 +24,7 @@ class BazelLane:
       name: of the lane, its log and its output base.
       targets: patterns.
       flags: of the configuration.
+      long_flags: more of them, with --long.
       without: tests with this tag are built and not run; "" for none.
       own_output_base: False shares the output base that plain `bazel` uses in this checkout.
       timeout_s: for the whole lane, from clean.
@@ -32,6 +33,7 @@ class BazelLane:
     name: str
     targets: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    long_flags: tuple[str, ...] = ()
     own_output_base: bool = True
     without: str = ""
     timeout_s: float = 2700
@@ -45,6 +47,7 @@ class BazelLane:
         options += ["--test_timeout=7200"] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
         environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+        options += self.long_flags if settings.long else []
         command = [*self._bazel(), "test", *options, *self.flags, *environment, "--", *self.targets]
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()

@@ -78,7 +78,7 @@ LANES: dict[str, Lane] = {
     "lint": _lint(),
     "gcc": BazelLane("gcc", ("//...",), own_output_base=False),
     "python": python_tests,
-    "clang": BazelLane("clang", NATIVE, ("--config=clang_asan",), without="noasan"),
+    "clang": BazelLane("clang", NATIVE, ("--config=clang_asan",), ("--define=precompiled=no",), without="noasan"),
     "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only"), without="notsan"),
     "outside": _outside(),
     "demo": demo,
