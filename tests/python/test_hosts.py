@@ -63,8 +63,9 @@ def _check(results: list[dict[str, Any]], host_of: list[int]) -> None:
         assert result["host_ranks"] == [r for r in range(size) if host_of[r] == host_of[rank]]
         assert result["sum"] == [size * (size + 1) / 2]
         assert result["mean"] == [(size - 1) / 2]
-        assert result["weights"] == results[0]["weights"]  # SUM-1a
-        assert result["error"] < 1e-6
+        assert result["weights"] == results[0]["weights"]  # SUM-1a, and what is quantised, too
+        for name, error in result["errors"].items():
+            assert error < (1e-2 if name == "bytegrad" else 1e-6), name  # a byte an element
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from tools.testing.environment import LOGS, ROOT, Settings, output_base, run
 from tools.testing.result import Result
 
 SYMLINKS = "--experimental_convenience_symlinks"
+# A machine that stands still for seconds breaks what waits with a deadline. Who passes only now is named.
+ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class BazelLane:
         log = LOGS / f"{self.name}.log"
         options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
         options.append(f"{SYMLINKS}=ignore")
+        options.append(f"--flaky_test_attempts={ATTEMPTS}")
         options += ["--test_timeout=7200"] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
         environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
@@ -78,11 +81,11 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str = "") -> None:
-    """Counts the cases of each test target; a target without a result, or one that ended badly, is a failure, but for
-    those with the tag `without`.
+    """Counts the cases of each test target, of all its shards by their last attempts; a target without a result, or
+    one that ended badly, is a failure, but for those with the tag `without`.
     """
     expected: set[str] = set()
-    seen: dict[str, tuple[str, Path | None]] = {}
+    seen: dict[str, dict[int, dict[str, Any]]] = {}  # by label and shard
     for event in events:
         identity = event.get("id", {})
         configured = event.get("configured", {})
@@ -90,19 +93,27 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str =
         if "targetConfigured" in identity and "testSize" in configured and not is_left_out:
             expected.add(identity["targetConfigured"]["label"])
         if "testResult" in identity and "testResult" in event:
-            label = identity["testResult"]["label"]
-            seen[label] = (event["testResult"].get("status", "NO_STATUS"), _junit_file(event["testResult"]))
+            test = identity["testResult"]
+            seen.setdefault(test["label"], {})[test.get("shard", 1)] = event["testResult"]
+            if test.get("attempt", 1) > 1:
+                result.unsteady.append(f"{test['label']}, shard {test.get('shard', 1)}")
         if event.get("aborted") and "pattern" in identity:
             result.add(f"{identity['pattern']}: {event['aborted'].get('description', '')}", succeeded=False)
     for label in sorted(expected | set(seen)):
-        status, junit = seen.get(label, ("NOT_BUILT", None))
-        failed_before = result.failed
-        counted = junit is not None and result.add_junit(junit)
-        ended_well = status in ("PASSED", "FLAKY")
-        if not ended_well and result.failed == failed_before:
-            result.add(f"{label}: {status}", succeeded=False)
-        elif ended_well and not counted:
-            result.add(label, succeeded=True)
+        for shard in seen.get(label, {1: {"status": "NOT_BUILT"}}).values():
+            _count_shard(label, shard, result)
+
+
+def _count_shard(label: str, shard: dict[str, Any], result: Result) -> None:
+    status = shard.get("status", "NO_STATUS")
+    junit = _junit_file(shard)
+    failed_before = result.failed
+    counted = junit is not None and result.add_junit(junit)
+    ended_well = status in ("PASSED", "FLAKY")
+    if not ended_well and result.failed == failed_before:
+        result.add(f"{label}: {status}", succeeded=False)
+    elif ended_well and not counted:
+        result.add(label, succeeded=True)
 
 
 def _junit_file(test_result: dict[str, Any]) -> Path | None:

@@ -24,10 +24,13 @@ def configured(label: str, size: str | None = "SMALL") -> dict[str, Any]:
     return {"id": {"targetConfigured": {"label": label}}, "configured": {"testSize": size} if size else {}}
 
 
-def tested(label: str, status: str, junit: Path | None = None) -> dict[str, Any]:
-    """The event of a test that ran."""
+def tested(label: str, status: str, junit: Path | None = None, **which: int) -> dict[str, Any]:
+    """The event of a test that ran; `which` shard and attempt."""
     outputs = [{"name": "test.xml", "uri": junit.as_uri()}] if junit else []
-    return {"id": {"testResult": {"label": label}}, "testResult": {"status": status, "testActionOutput": outputs}}
+    return {
+        "id": {"testResult": {"label": label, **which}},
+        "testResult": {"status": status, "testActionOutput": outputs},
+    }
 
 
 class CountingTest(unittest.TestCase):
@@ -42,7 +45,7 @@ class CountingTest(unittest.TestCase):
 
     def test_cases_of_a_junit_file(self) -> None:
         self.assertTrue(self.result.add_junit(self.junit))
-        self.assertEqual(self.result, Result(passed=1, failures=["A.Breaks"], skipped=["A.Waits"]))
+        self.assertEqual(self.result, Result(["A.Works"], ["A.Breaks"], skipped=["A.Waits"]))
 
     def test_an_unreadable_junit_file_holds_no_cases(self) -> None:
         self.junit.write_text("<testsuites>")
@@ -67,6 +70,31 @@ class CountingTest(unittest.TestCase):
     def test_a_passed_test_without_cases_is_one_case(self) -> None:
         count_tests(iter([configured("//a:t"), tested("//a:t", "PASSED")]), self.result)
         self.assertEqual((self.result.passed, self.result.failed), (1, 0))
+
+    def test_every_shard_counts(self) -> None:
+        shards = [tested("//a:t", "PASSED", self.junit, shard=shard) for shard in (1, 2)]
+        count_tests(iter([configured("//a:t"), *shards]), self.result)
+        self.assertEqual((self.result.passed, self.result.failed), (2, 2))
+
+    def test_a_shard_that_failed_is_not_hidden_by_the_next(self) -> None:
+        shards = [tested("//a:t", "FAILED", shard=1), tested("//a:t", "PASSED", shard=2)]
+        count_tests(iter([configured("//a:t"), *shards]), self.result)
+        self.assertEqual((self.result.passed, self.result.failures), (1, ["//a:t: FAILED"]))
+
+    def test_who_passes_at_the_second_attempt_is_counted_once_and_named(self) -> None:
+        attempts = [tested("//a:t", "FAILED", attempt=1), tested("//a:t", "PASSED", attempt=2)]
+        count_tests(iter([configured("//a:t"), *attempts]), self.result)
+        self.assertEqual(self.result, Result(["//a:t"], unsteady=["//a:t, shard 1"]))
+
+    def test_who_fails_at_both_attempts_has_failed(self) -> None:
+        attempts = [tested("//a:t", "FAILED", attempt=attempt) for attempt in (1, 2)]
+        count_tests(iter([configured("//a:t"), *attempts]), self.result)
+        self.assertEqual((self.result.passed, self.result.failures), (0, ["//a:t: FAILED"]))
+
+    def test_a_second_attempt_counts_for_what_passes_in_it(self) -> None:
+        first = Result(["a"], ["b", "c", "d"])
+        first.try_again(Result(["b", "d"], ["c", "d"]))
+        self.assertEqual(first, Result(["a", "b"], ["c", "d"], unsteady=["b"]))
 
     def test_every_lane_is_in_one_group(self) -> None:
         self.assertEqual(sorted(name for group in lanes.GROUPS for name in group), sorted(lanes.LANES))

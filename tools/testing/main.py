@@ -47,6 +47,8 @@ def run_lane(name: str, settings: Settings) -> Result:
     print(f"{name:8} {result.passed} passed, {result.failed} failed, {seconds:.0f} s", flush=True)
     for case in result.skipped:
         print(f"{name:8} skipped: {case}")
+    for case in result.unsteady:
+        print(f"{name:8} UNSTEADY: {case} failed at first; that is a defect, too (test_attempts/ beside its log)")
     if result.failures:
         show_failures(name, result)
     return result

@@ -11,9 +11,15 @@ from pathlib import Path
 class Result:
     """Cases of one lane. A lane with no case at all did not do its work and counts as failed."""
 
-    passed: int = 0
+    passes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)  # did not pass at the first attempt
+
+    @property
+    def passed(self) -> int:
+        """Number of passed cases."""
+        return len(self.passes)
 
     @property
     def failed(self) -> int:
@@ -23,9 +29,16 @@ class Result:
     def add(self, name: str, *, succeeded: bool) -> None:
         """Counts one case."""
         if succeeded:
-            self.passed += 1
+            self.passes.append(name)
         else:
             self.failures.append(name)
+
+    def try_again(self, second: Result) -> None:
+        """What failed and passed in the `second` attempt has passed, and is named."""
+        now = set(second.passes) - set(second.failures)
+        self.unsteady += [name for name in self.failures if name in now]
+        self.passes += [name for name in self.failures if name in now]
+        self.failures = [name for name in self.failures if name not in now]
 
     def add_junit(self, path: Path) -> bool:
         """Counts the cases of a junit file; False if it cannot be read or holds none.
