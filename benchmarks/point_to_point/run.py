@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -14,16 +13,14 @@ sys.path.insert(0, str(ROOT))
 from raw_tcp import SIZE, time_raw  # noqa: E402
 
 from tests.network.hosts import Hosts, NotPermitted  # noqa: E402
+from tests.network.pair import start  # noqa: E402
 
 
-def time_wire(hosts: Hosts, pair: str, turns: int, wire: str) -> dict[str, float]:
+def time_wire(hosts: Hosts, turns: int, wire: str) -> dict[str, float]:
     """Median seconds by what and bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [[pair, str(rank), hosts.interface, folder, str(turns), "120", wire] for rank in (0, 1)]
-        other = hosts.popen(1, command[1])
-        first = hosts.popen(0, command[0], stdout=subprocess.PIPE)
-        printed, _ = first.communicate(timeout=300)
-        other.wait(timeout=30)
+        ranks = start(hosts, pathlib.Path(folder), turns, patience=120, wire=wire)
+        (printed, _), _ = [rank.communicate(timeout=300) for rank in ranks]
     rows = [line.split() for line in printed.splitlines()]
     return {f"{what} {size}": float(seconds) for what, size, seconds in rows}
 
@@ -33,14 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--rates", nargs="+", default=["none", "10gbit", "1gbit"])
-    parser.add_argument("--pair", default=str(ROOT / "bazel-bin/benchmarks/point_to_point/wire_pair"))
     options = parser.parse_args()
     print("| rate | raw MB/s | wire | MB/s | share | 8 B there and back us | 4 KiB us |\n" + "| --- " * 7 + "|")
     for rate in options.rates:
         try:
             with Hosts(2, None if rate == "none" else rate) as hosts:
                 raw = time_raw(hosts, options.turns)
-                timed = {wire: time_wire(hosts, options.pair, options.turns, wire) for wire in ("tcp", "ucx")}
+                timed = {wire: time_wire(hosts, options.turns, wire) for wire in ("tcp", "ucx")}
         except NotPermitted as reason:
             print(f"skipped: namespaces are not permitted here: {reason}")
             return
