@@ -86,6 +86,7 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str =
     """
     expected: set[str] = set()
     seen: dict[str, dict[int, dict[str, Any]]] = {}  # by label and shard
+    retried: set[tuple[str, int]] = set()
     for event in events:
         identity = event.get("id", {})
         configured = event.get("configured", {})
@@ -94,14 +95,18 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str =
             expected.add(identity["targetConfigured"]["label"])
         if "testResult" in identity and "testResult" in event:
             test = identity["testResult"]
-            seen.setdefault(test["label"], {})[test.get("shard", 1)] = event["testResult"]
+            label, number = test["label"], test.get("shard", 1)
+            seen.setdefault(label, {})[number] = event["testResult"]
             if test.get("attempt", 1) > 1:
-                result.unsteady.append(f"{test['label']}, shard {test.get('shard', 1)}")
+                retried.add((label, number))
         if event.get("aborted") and "pattern" in identity:
             result.add(f"{identity['pattern']}: {event['aborted'].get('description', '')}", succeeded=False)
     for label in sorted(expected | set(seen)):
-        for shard in seen.get(label, {1: {"status": "NOT_BUILT"}}).values():
+        for number, shard in seen.get(label, {1: {"status": "NOT_BUILT"}}).items():
+            failed_before = result.failed
             _count_shard(label, shard, result)
+            if (label, number) in retried and result.failed == failed_before:
+                result.unsteady.append(f"{label}, shard {number}")
 
 
 def _count_shard(label: str, shard: dict[str, Any], result: Result) -> None:
