@@ -55,14 +55,14 @@ VARIANTS = (
         "qadam",
         algorithm="q_adam.QAdamAlgorithm",
         optimizer="QAdamOptimizer",
-        optimizer_options={**_ADAM_RATE, "warmup_steps": 5, "eps": 1e-4},
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 32, "eps": 1e-4},
         peer="ddp adam",
     ),
     Variant(
         "1-bit adam",
         algorithm="one_bit_adam.OneBitAdamAlgorithm",
         optimizer="OneBitAdamOptimizer",
-        optimizer_options={**_ADAM_RATE, "warmup_steps": 5, "eps": 1e-4},
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 32, "eps": 1e-4},
         peer="ddp adam",
     ),
 )
