@@ -47,10 +47,9 @@ class BazelLane:
         options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
         options.append(f"{SYMLINKS}=ignore")
         options.append(f"--flaky_test_attempts={ATTEMPTS}")
-        options += ["--test_timeout=7200"] if settings.long else []
+        options += ["--test_timeout=7200", *self.long_flags] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
         environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
-        options += self.long_flags if settings.long else []
         command = [*self._bazel(), "test", *options, *self.flags, *environment, "--", *self.targets]
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()
@@ -85,8 +84,7 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str =
     one that ended badly, is a failure, but for those with the tag `without`.
     """
     expected: set[str] = set()
-    seen: dict[str, dict[int, dict[str, Any]]] = {}  # by label and shard
-    retried: set[tuple[str, int]] = set()
+    last: dict[str, dict[int, dict[str, Any]]] = {}  # event by label and shard
     for event in events:
         identity = event.get("id", {})
         configured = event.get("configured", {})
@@ -95,23 +93,21 @@ def count_tests(events: Iterator[dict[str, Any]], result: Result, without: str =
             expected.add(identity["targetConfigured"]["label"])
         if "testResult" in identity and "testResult" in event:
             test = identity["testResult"]
-            label, number = test["label"], test.get("shard", 1)
-            seen.setdefault(label, {})[number] = event["testResult"]
-            if test.get("attempt", 1) > 1:
-                retried.add((label, number))
+            last.setdefault(test["label"], {})[test.get("shard", 1)] = event
         if event.get("aborted") and "pattern" in identity:
             result.add(f"{identity['pattern']}: {event['aborted'].get('description', '')}", succeeded=False)
-    for label in sorted(expected | set(seen)):
-        for number, shard in seen.get(label, {1: {"status": "NOT_BUILT"}}).items():
-            failed_before = result.failed
-            _count_shard(label, shard, result)
-            if (label, number) in retried and result.failed == failed_before:
+    not_built = {1: {"id": {"testResult": {}}, "testResult": {"status": "NOT_BUILT"}}}
+    for label in sorted(expected | set(last)):
+        for number, event in last.get(label, not_built).items():
+            passed = _count_shard(label, event["testResult"], result)
+            if passed and event["id"]["testResult"].get("attempt", 1) > 1:
                 result.unsteady.append(f"{label}, shard {number}")
 
 
-def _count_shard(label: str, shard: dict[str, Any], result: Result) -> None:
-    status = shard.get("status", "NO_STATUS")
-    junit = _junit_file(shard)
+def _count_shard(label: str, test_result: dict[str, Any], result: Result) -> bool:
+    """Whether all of it passed."""
+    status = test_result.get("status", "NO_STATUS")
+    junit = _junit_file(test_result)
     failed_before = result.failed
     counted = junit is not None and result.add_junit(junit)
     ended_well = status in ("PASSED", "FLAKY")
@@ -119,6 +115,7 @@ def _count_shard(label: str, shard: dict[str, Any], result: Result) -> None:
         result.add(f"{label}: {status}", succeeded=False)
     elif ended_well and not counted:
         result.add(label, succeeded=True)
+    return result.failed == failed_before
 
 
 def _junit_file(test_result: dict[str, Any]) -> Path | None:

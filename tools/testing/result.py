@@ -36,8 +36,9 @@ class Result:
     def try_again(self, second: Result) -> None:
         """What failed and passed in the `second` attempt has passed, and is named."""
         now = set(second.passes) - set(second.failures)
-        self.unsteady += [name for name in self.failures if name in now]
-        self.passes += [name for name in self.failures if name in now]
+        recovered = [name for name in self.failures if name in now]
+        self.unsteady += recovered
+        self.passes += recovered
         self.failures = [name for name in self.failures if name not in now]
 
     def add_junit(self, path: Path) -> bool:
