@@ -66,6 +66,9 @@ class Algorithm {
   virtual std::optional<PeerPolicy> peer_policy() const { return std::nullopt; }
   // What it asks of the plan. After Configure.
   virtual PlanConstraints Constraints() const { return {}; }
+  // Whether its stages take buckets in a device's memory (Stage::takes_device_memory); a trainer
+  // copies tensors of a device to and from the host's for those that do not. After Configure.
+  virtual bool TakesDeviceMemory() const { return false; }
   // Whether it communicates this tensor at all; the same on all ranks.
   virtual bool Takes(const TensorSpec& tensor) const { return true; }
   // What it promises of the results, for the conformance suite. Whether all ranks hold the same,

@@ -48,6 +48,8 @@ class GradientAllReduce final : public Algorithm {
     return constraints;
   }
 
+  bool TakesDeviceMemory() const override { return true; }
+
   std::optional<ReduceOp> EqualsReduction(DType dtype) const override { return ReductionOf(dtype); }
 
   bool Takes(const TensorSpec& tensor) const override {

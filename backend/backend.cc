@@ -152,16 +152,34 @@ absl::StatusOr<SelectionTable> Backend::AgreeOnSchedules(absl::Time deadline) {
   return table;
 }
 
-absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group) {
+absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadline) {
+  if (device.kind == DeviceKind::kHost) return transport_.get();
+  std::unique_ptr<Transport>& gpu = gpus_[device.index];
+  if (gpu != nullptr) return gpu.get();
+  ASSIGN_OR_RETURN(const TransportRegistry::Entry nccl, TransportRegistry::Get().Find("nccl"));
+  TransportOptions options;
+  options.rank = rank();
+  options.world_size = world_size();
+  options.job_token = options_.token;
+  options.deadline = deadline;
+  options.host = transport_.get();
+  options.device_index = device.index;
+  ASSIGN_OR_RETURN(gpu, nccl.factory(options));
+  return gpu.get();
+}
+
+absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group,
+                                                                   Device device) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
   RETURN_IF_ERROR(failure());
   MutexLock lock(&opening_);
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
   ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, deadline));
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport_->Open(id, group, deadline));
+  ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
   auto watched = std::make_unique<WatchedCommunicator>(
       std::move(opened), [this](Communicator* closing) { Forget(closing); });
-  Watch(watched.get());
+  Watch(watched.get(), device.kind);
   return watched;
 }
 
@@ -185,13 +203,15 @@ absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, absl::Time
   return CommunicatorId(number);
 }
 
-void Backend::Watch(Communicator* communicator) {
+void Backend::Watch(Communicator* communicator, DeviceKind kind) {
   absl::Status failed;
   {
     MutexLock lock(&mutex_);
-    watched_.insert(communicator);
+    watched_.emplace(communicator, kind);
     // A region that peers cannot map is read as private memory: slower, never wrong.
-    for (const Region* region : shared_) (void)communicator->Register(*region);
+    if (kind == DeviceKind::kHost) {
+      for (const Region* region : shared_) (void)communicator->Register(*region);
+    }
     failed = failure_;
   }
   if (!failed.ok()) communicator->Abort(failed);
@@ -205,7 +225,9 @@ void Backend::Forget(Communicator* communicator) {
 void Backend::Share(const Region& region) {
   MutexLock lock(&mutex_);
   shared_.push_back(&region);
-  for (Communicator* communicator : watched_) (void)communicator->Register(region);
+  for (const auto& [communicator, kind] : watched_) {
+    if (kind == DeviceKind::kHost) (void)communicator->Register(region);
+  }
 }
 
 absl::Status Backend::failure() const {
@@ -219,7 +241,7 @@ void Backend::Fail(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = Annotate(reason, Here(options_));
   if (transport_ != nullptr) transport_->Abort(failure_);
-  for (Communicator* communicator : watched_) communicator->Abort(failure_);
+  for (const auto& [communicator, kind] : watched_) communicator->Abort(failure_);
 }
 
 void Backend::Report(const absl::Status& reason) {

@@ -3,11 +3,12 @@
 #ifndef PELTON_BACKEND_BACKEND_H_
 #define PELTON_BACKEND_BACKEND_H_
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -27,6 +28,7 @@
 #include "core/base/limits.h"
 #include "core/base/sync.h"
 #include "core/memory/region.h"
+#include "core/memory/stream.h"
 
 namespace pelton {
 
@@ -81,7 +83,13 @@ class Backend : private FailureSink {
   // reaches shared regions. Must be destroyed before the backend. Blocks: until all have called, or
   // the join timeout, and while another thread opens. Errors: InvalidArgument: what CheckGroup
   // says; DeadlineExceeded: names the members that have not called; failure().
-  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group) {
+    return Open(group, Device{});
+  }
+  // The same for memory of `device`, which is of the same kind on all members; the backend of a GPU
+  // is made at the first use. Errors: also those of the device's transport: no such device, no
+  // library of its.
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group, Device device);
 
   // Memory that the ranks of this host may reach directly in every operation from now on; it must
   // outlive the backend. Blocks: never for long.
@@ -107,9 +115,11 @@ class Backend : private FailureSink {
   absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
   // A number that no other communicator of the job has, the same on all members.
   absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
-  // Aborts `communicator` when a rank is lost, at once if one is lost already, and makes shared
-  // regions known to its peers, until it is forgotten.
-  void Watch(Communicator* communicator);
+  absl::StatusOr<Transport*> TransportOf(Device device, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
+  // Aborts `communicator` when a rank is lost, at once if one is lost already, until it is
+  // forgotten; makes shared regions known to its peers, if it is one of the hosts'.
+  void Watch(Communicator* communicator, DeviceKind kind);
   void Forget(Communicator* communicator);
   // Ends everything that waits; the first reason stays.
   void Fail(const absl::Status& reason) override;
@@ -124,11 +134,13 @@ class Backend : private FailureSink {
   HostMap hosts_;
   std::string host_warning_;
   Mutex opening_;  // a transport opens for one thread at a time
+  // By the index of the device.
+  std::map<int32_t, std::unique_ptr<Transport>> gpus_ ABSL_GUARDED_BY(opening_);
 
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<Communicator*> watched_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Communicator*, DeviceKind> watched_ ABSL_GUARDED_BY(mutex_);
   std::vector<const Region*> shared_ ABSL_GUARDED_BY(mutex_);
 };
 

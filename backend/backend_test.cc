@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backend/model.h"
+#include "backend/test_ranks.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "core/base/check.h"
@@ -21,33 +22,6 @@ namespace pelton {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kToken[] = "a-token-of-sixteen-bytes-or-more";
-
-absl::Time Soon() { return Clock::Real().Now() + absl::Seconds(20); }
-
-// Runs `body` as every rank of a world, each on a thread, and gives back what each returned.
-std::vector<absl::Status> RunRanks(int world_size,
-                                   const std::function<absl::Status(const BackendOptions&)>& body) {
-  auto coordinator = ServeCoordinatorAt("127.0.0.1:0", kToken);
-  PELTON_CHECK_OK(coordinator.status());
-  std::vector<absl::Status> results(world_size);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world_size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      BackendOptions options;
-      options.rank = Rank(rank);
-      options.world_size = WorldSize(world_size);
-      options.token = kToken;
-      options.coordinator_address = (*coordinator)->address();
-      options.operation_timeout = absl::Seconds(10);
-      options.join_timeout = absl::Seconds(10);
-      results[rank] = body(options);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  return results;
-}
 
 absl::StatusOr<float> SumOver(Communicator& communicator, float mine) {
   const Tensor tensor{&mine, 1, DType::kFloat32};

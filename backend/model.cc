@@ -14,7 +14,11 @@ namespace {
 template <typename Runner>
 void RunOn(Runner& runner, ModelRoundsOptions& rounds) {
   rounds.runner = &runner;
-  rounds.register_region = [&runner](const Region& region) { return runner.Register(region); };
+  rounds.register_region = [&runner](const Region& region) {
+    const absl::Status registered = runner.Register(region);
+    // Then operations on the memory take another way.
+    return absl::IsUnimplemented(registered) ? absl::OkStatus() : registered;
+  };
   rounds.deregister_region = [&runner](RegionId region) { runner.Deregister(region); };
 }
 
@@ -33,14 +37,41 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
   RETURN_IF_ERROR(CheckGroup(options.group, backend.world_size(), backend.rank()));
   std::unique_ptr<Model> model(new Model(backend));
   model->algorithm_ = std::move(algorithm);
+  ASSIGN_OR_RETURN(const Device device, DeviceOf(tensors, options));
   ASSIGN_OR_RETURN(Plan plan, model->MakePlan(options, std::move(tensors)));
   RETURN_IF_ERROR(model->AgreeOn(plan, options));
-  ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group));
+  RETURN_IF_ERROR(model->OpenDevice(device, options));
+  ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group, device));
   model->tiers_ = Tiers::Of(*model->communicator_);
   if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
   model->SelectPeers(options.group);
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
   return model;
+}
+
+absl::StatusOr<Device> Model::DeviceOf(const std::vector<TensorSpec>& tensors,
+                                       const ModelOptions& options) {
+  const Device device = tensors.empty() ? Device{} : tensors.front().device;
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.device == device) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model '", options.name, "': tensor '", tensors.front().name, "' is on ",
+                     NameOf(device.kind), " ", device.index, ", '", tensor.name, "' on ",
+                     NameOf(tensor.device.kind), " ", tensor.device.index));
+  }
+  if (device.kind != DeviceKind::kHost && options.callers_stream == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model '", options.name, "' is on ", NameOf(device.kind), ": callers_stream is null"));
+  }
+  return device;
+}
+
+absl::Status Model::OpenDevice(Device device, const ModelOptions& options) {
+  device_ = device;
+  if (device.kind == DeviceKind::kHost) return absl::OkStatus();
+  ASSIGN_OR_RETURN(runtime_, cuda::CudaRuntime::Load());
+  ASSIGN_OR_RETURN(queue_, CudaQueue::Create(*runtime_, device.index, options.callers_stream));
+  return absl::OkStatus();
 }
 
 uint64_t Model::sent_bytes() const {
@@ -56,7 +87,10 @@ absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<Te
   plan.world_size = options.group.size();
   plan.bucket_size_bytes = options.bucket_size_bytes;
   plan.constraints = algorithm_->Constraints();
-  if (plan.constraints.allows_standalone) plan.standalone_bytes = options.standalone_bytes;
+  const bool is_on_host = tensors.empty() || tensors.front().device.kind == DeviceKind::kHost;
+  if (plan.constraints.allows_standalone && is_on_host) {
+    plan.standalone_bytes = options.standalone_bytes;
+  }
   plan.buckets = options.buckets;
   plan.algorithm = DescribeAlgorithm(options.algorithm, options.algorithm_options);
   return Plan::Build(std::move(tensors), std::move(plan));
@@ -99,10 +133,10 @@ absl::Status Model::OpenTiers(const Group& group) {
     tiers_.host_sizes.push_back(static_cast<int32_t>(with.size()));
   }
   const Group host{backend_.hosts().IntraRanks(group, backend_.rank()), group.generation};
-  ASSIGN_OR_RETURN(host_, backend_.Open(host));
+  ASSIGN_OR_RETURN(host_, backend_.Open(host, device_));
   tiers_.host = host_.get();
   if (host.members.front() == backend_.rank()) {
-    ASSIGN_OR_RETURN(leaders_, backend_.Open(leaders));
+    ASSIGN_OR_RETURN(leaders_, backend_.Open(leaders, device_));
     tiers_.leaders = leaders_.get();
   }
   runner_ = std::make_unique<TieredRunner>(tiers_);
@@ -113,6 +147,7 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   ModelRoundsOptions rounds;
   rounds.model_name = options.name;
   rounds.rank = communicator_->rank();
+  rounds.device = queue_.get();
   rounds.pipeline_factory = [this](const BucketLayout& layout) {
     return MakePipeline(*algorithm_, layout, tiers_);
   };

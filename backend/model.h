@@ -20,6 +20,9 @@
 #include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/tensor_spec.h"
+#include "core/memory/cuda/cuda_queue.h"
+#include "core/memory/cuda/cuda_runtime.h"
+#include "core/memory/stream.h"
 
 namespace pelton {
 
@@ -34,16 +37,18 @@ struct ModelOptions {
   std::vector<int32_t> buckets;                               // as PlanOptions::buckets
   absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
   Round first_round{1};                                       // as ModelRoundsOptions::first_round
+  // Where the tensors are on a GPU: the stream on which the calling thread puts its work.
+  CudaQueue::CallersStream callers_stream;
 };
 
 // Threads: as ModelRounds. Owns: everything that serves the model; must go before its backend.
 class Model {
  public:
-  // Plans the buckets of `tensors`, given in registration order, for the algorithm that `options`
-  // name, and compares the plan with those of the group's ranks. Collective over the group. Blocks:
-  // until they agree, or the backend's join timeout. Errors: NotFound: no such algorithm;
-  // InvalidArgument: its options, or the group; those of Plan::Build; FailedPrecondition: names the
-  // first tensor that differs between ranks.
+  // Plans the buckets of `tensors`, given in registration order and all of one device, for the
+  // algorithm that `options` name, and compares the plan with those of the group's ranks.
+  // Collective over the group. Blocks: until they agree, or the backend's join timeout. Errors:
+  // NotFound: no such algorithm; InvalidArgument: its options, or the group; those of Plan::Build;
+  // FailedPrecondition: names the first tensor that differs between ranks.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Backend& backend,
                                                        const ModelOptions& options,
                                                        std::vector<TensorSpec> tensors);
@@ -64,6 +69,11 @@ class Model {
  private:
   explicit Model(Backend& backend) : backend_(backend) {}
 
+  // Of the tensors. Errors: InvalidArgument: they are on several, or the GPU's stream is not given.
+  static absl::StatusOr<Device> DeviceOf(const std::vector<TensorSpec>& tensors,
+                                         const ModelOptions& options);
+  absl::Status OpenDevice(Device device, const ModelOptions& options);
+
   absl::StatusOr<Plan> MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors);
   absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
   absl::Status OpenTiers(const Group& group);
@@ -75,6 +85,10 @@ class Model {
 
   Backend& backend_;
   std::unique_ptr<Algorithm> algorithm_;
+  Device device_;
+  // Where the buckets are on a GPU; null else.
+  std::unique_ptr<const cuda::CudaRuntime> runtime_;
+  std::unique_ptr<CudaQueue> queue_;
   std::unique_ptr<WatchedCommunicator> communicator_;
   // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
   std::unique_ptr<WatchedCommunicator> host_;

@@ -44,6 +44,11 @@ OperationRunner::State TieredRunner::Query(Completion completion) {
   return launched.communicator->Query(launched.completion);
 }
 
+OperationRunner::State TieredRunner::Follow(Completion completion, Stream& stream) {
+  const Launched& launched = launched_[completion.ticket % launched_.size()];
+  return launched.communicator->Follow(launched.completion, stream);
+}
+
 Communicator& TieredRunner::Busy() const {
   const uint64_t oldest = last_ticket_ < launched_.size() ? 1 : last_ticket_ - launched_.size() + 1;
   for (uint64_t ticket = oldest; ticket <= last_ticket_; ++ticket) {

@@ -51,6 +51,7 @@ class TieredRunner final : public OperationRunner {
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
   State Query(Completion completion) override;
+  State Follow(Completion completion, Stream& stream) override;
   void Park(absl::Time until) override;
   void Wake() override;
   void Abort(const absl::Status& reason) override;

@@ -94,6 +94,11 @@ class CompressedExchangeStage final : public Stage {
     return true;
   }
 
+  // The last allgather is that of the step before the last; only its decoding is left then.
+  bool has_launched_all() const override {
+    return launched_ == 2 * parts_.size() && batch_.has_launched_all();
+  }
+
  private:
   // Of step t: encode part t, reduce part t - 1, decode part t - 2, where there are such parts.
   enum class Action { kEncode, kReduce, kDecode };

@@ -17,6 +17,7 @@ class ScatterGatherStage final : public Stage {
 
   absl::string_view name() const override { return "scatter-gather"; }
   StageKind kind() const override { return StageKind::kExchange; }
+  bool takes_device_memory() const override { return true; }
 
   // The gather is launched behind the scatter at once: the communicator keeps their order.
   absl::Status Start(BucketRun& run, StageState*) override {
@@ -38,6 +39,7 @@ class ScatterGatherStage final : public Stage {
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
+  bool has_launched_all() const override { return batch_.has_launched_all(); }
 
  private:
   Operation OperationOn(const BucketRun& run, OperationKind kind, uint64_t count) const {

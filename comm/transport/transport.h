@@ -3,6 +3,7 @@
 #define PELTON_COMM_TRANSPORT_TRANSPORT_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct TransportOptions {
   // transport to agree by; it outlives what is made. Transports of hosts do not look at it.
   Transport* host = nullptr;
   std::string interface = "";  // network interface to listen and send on; "": loopback
+  // Of a device's transport; the thread's current one, if not given.
+  std::optional<int32_t> device_index = std::nullopt;
 };
 
 // Threads: Open by one thread at a time; Abort by any. Owns: the connections to its peers.

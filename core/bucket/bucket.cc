@@ -10,17 +10,18 @@
 namespace pelton {
 
 absl::StatusOr<std::unique_ptr<BucketStorage>> BucketStorage::Create(const Plan& plan,
-                                                                     const std::string& name) {
+                                                                     const std::string& name,
+                                                                     DeviceQueue* device) {
+  const DeviceKind kind = device == nullptr ? DeviceKind::kHost : device->stream().device();
   for (const BucketLayout& bucket : plan.buckets()) {
-    if (bucket.device.kind != DeviceKind::kHost) {
-      return absl::UnimplementedError(
-          absl::StrCat(plan.Describe(bucket.id), " is not in host memory"));
-    }
+    if (bucket.device.kind == kind && (device == nullptr || bucket.standalone.empty())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(plan.Describe(bucket.id), " is on ", NameOf(bucket.device.kind),
+                     bucket.standalone.empty() ? "" : ", with tensors outside of it",
+                     ", the model's buckets are on ", NameOf(kind)));
   }
-  std::unique_ptr<BucketStorage> storage(new BucketStorage(plan));
-  if (plan.flat_bytes() > 0) {
-    ASSIGN_OR_RETURN(storage->region_, Region::Create(plan.flat_bytes(), name));
-  }
+  std::unique_ptr<BucketStorage> storage(new BucketStorage(plan, device));
+  if (plan.flat_bytes() > 0) RETURN_IF_ERROR(storage->MakeRegion(name));
   const size_t slot_count = plan.slots().size();
   storage->addresses_.resize(slot_count, nullptr);
   storage->spare_.resize(slot_count);
@@ -32,15 +33,38 @@ absl::StatusOr<std::unique_ptr<BucketStorage>> BucketStorage::Create(const Plan&
   return storage;
 }
 
-void BucketStorage::PlaceZeros(SlotId slot) {
-  const uint64_t size_bytes = plan_.slot(slot).size_bytes;
+absl::Status BucketStorage::MakeRegion(const std::string& name) {
+  if (device_ == nullptr) {
+    ASSIGN_OR_RETURN(region_, Region::Create(plan_.flat_bytes(), name));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(std::byte* const memory, device_->Allocate(plan_.flat_bytes()));
+  region_ = Region::Adopt(memory, plan_.flat_bytes(), name);
+  return absl::OkStatus();
+}
+
+BucketStorage::~BucketStorage() {
+  if (device_ == nullptr || region_ == nullptr) return;
+  std::byte* const memory = region_->data();
+  region_.reset();
+  device_->Release(memory);
+}
+
+absl::Status BucketStorage::PlaceZeros(SlotId slot) {
+  const SlotLayout& layout = plan_.slot(slot);
+  if (device_ != nullptr) return device_->Zero(DataOf(slot), layout.size_bytes);
+  if (!layout.standalone) {
+    std::memset(DataOf(slot), 0, layout.size_bytes);
+    return absl::OkStatus();
+  }
   std::unique_ptr<std::byte[]>& spare = spare_[slot.value()];
   if (spare == nullptr) {
-    spare = std::make_unique<std::byte[]>(size_bytes);
+    spare = std::make_unique<std::byte[]>(layout.size_bytes);
   } else {
-    std::memset(spare.get(), 0, size_bytes);
+    std::memset(spare.get(), 0, layout.size_bytes);
   }
   Place(slot, spare.get());
+  return absl::OkStatus();
 }
 
 SegmentList BucketStorage::SegmentsOf(BucketId bucket) const {

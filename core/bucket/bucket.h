@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/bucket/plan.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
 
 namespace pelton {
@@ -26,25 +28,32 @@ using SegmentList = absl::InlinedVector<Segment, 4>;
 // One region with the flat part of every bucket, and the address of every standalone tensor in this
 // round.
 // Threads: the place of a slot is set by its producer before the slot is ready and read by the
-// channel after its bucket is: the ready tracker orders the two (OWN-1). Owns: the region.
+// channel after its bucket is: the ready tracker orders the two (OWN-1). Owns: the region, and its
+// memory where that is a device's.
 class BucketStorage {
  public:
-  // Zeros. Errors: those of Region::Create; Unimplemented: a bucket that is not on the host.
+  // Zeros, in the host's memory or in that of `device`, which outlives the storage. Errors: those
+  // of Region::Create and of Allocate; InvalidArgument: a bucket that is not where the memory is.
   static absl::StatusOr<std::unique_ptr<BucketStorage>> Create(const Plan& plan,
-                                                               const std::string& name);
+                                                               const std::string& name,
+                                                               DeviceQueue* device = nullptr);
+  ~BucketStorage();
   BucketStorage(const BucketStorage&) = delete;
   BucketStorage& operator=(const BucketStorage&) = delete;
 
   // Holds the flat parts; null if no bucket has one.
   const Region* region() const { return region_.get(); }
+  // Null: the host.
+  DeviceQueue* device() const { return device_; }
 
   // The slot's first element: in the flat part, or where the last round's producer put it; null
   // for a standalone slot that has no place yet.
   std::byte* DataOf(SlotId slot) const { return addresses_[slot.value()]; }
   // Names the place of a standalone slot for this round.
   void Place(SlotId slot, std::byte* data) { addresses_[slot.value()] = data; }
-  // Zeros for a standalone slot that nobody has produced; private memory kept for the next time.
-  void PlaceZeros(SlotId slot);
+  // Makes a slot that nobody has produced zeros; a standalone one gets private memory, kept for the
+  // next time. Errors: the device's.
+  absl::Status PlaceZeros(SlotId slot);
 
   // The flat part, if there is one, then the standalone tensors in plan order.
   SegmentList SegmentsOf(BucketId bucket) const;
@@ -53,9 +62,11 @@ class BucketStorage {
   std::byte* TailOf(BucketId bucket) const;
 
  private:
-  explicit BucketStorage(const Plan& plan) : plan_(plan) {}
+  BucketStorage(const Plan& plan, DeviceQueue* device) : plan_(plan), device_(device) {}
+  absl::Status MakeRegion(const std::string& name);
 
   const Plan& plan_;
+  DeviceQueue* const device_;
   std::unique_ptr<Region> region_;
   std::vector<std::byte*> addresses_;                // by slot
   std::vector<std::unique_ptr<std::byte[]>> spare_;  // by slot

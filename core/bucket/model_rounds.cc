@@ -32,7 +32,7 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 // cannot fail. Threads: as ReadySink; Arm by one thread, between rounds. Owns: the room.
 class SchedulerSink final : public ReadySink {
  public:
-  explicit SchedulerSink(OperationRunner& runner) : runner_(runner) {}
+  SchedulerSink(OperationRunner& runner, DeviceQueue* device) : runner_(runner), device_(device) {}
 
   void set_scheduler(ActorRef<BucketScheduler> scheduler) { scheduler_ = std::move(scheduler); }
   // Reserves room for a round of `plan`. A dead scheduler has none: whoever waits hears of it.
@@ -52,6 +52,10 @@ class SchedulerSink final : public ReadySink {
   void OnBucketReady(BucketId bucket, Round round) override {
     std::optional<Permits<BucketScheduler>>& room = room_[static_cast<size_t>(bucket.value())];
     if (!room.has_value()) return;
+    if (device_ != nullptr) {
+      // The bucket's operations then fail with the reason.
+      if (absl::Status marked = device_->MarkReady(bucket); !marked.ok()) runner_.Abort(marked);
+    }
     // Fails only when the scheduler is dead, which whoever waits hears of.
     room->Send(BucketReady{bucket, round, generation_}).IgnoreError();
     runner_.Wake();  // the scheduler's thread may be parked on the runner
@@ -59,6 +63,7 @@ class SchedulerSink final : public ReadySink {
 
  private:
   OperationRunner& runner_;
+  DeviceQueue* const device_;
   ActorRef<BucketScheduler> scheduler_;
   Generation generation_;
   std::vector<std::optional<Permits<BucketScheduler>>> room_;  // by bucket
@@ -86,7 +91,7 @@ absl::Status CheckOptions(const ModelRoundsOptions& options) {
 class ModelRounds::Impl {
  public:
   explicit Impl(ModelRoundsOptions options)
-      : options_(std::move(options)), sink_(*options_.runner) {}
+      : options_(std::move(options)), sink_(*options_.runner, options_.device) {}
   ~Impl();
 
   absl::Status Start(Plan plan);
@@ -113,6 +118,13 @@ class ModelRounds::Impl {
   bool DriveBorrowed(Borrowed<BucketScheduler> scheduler, const Future<void>& future,
                      absl::Time deadline);
   absl::Status Await(Future<void> future, absl::Time deadline);
+  // Until no device is at operations of earlier rounds.
+  absl::Status AwaitDevice(absl::Time deadline);
+  absl::Status BroadcastOrder(absl::Time deadline);
+  absl::Status RunBroadcast(void* data, absl::Time deadline);
+  // Brings the used tails to the host that tell of slots which this rank did not use.
+  absl::Status ReadTails();
+  bool AnyUnusedHere(const BucketLayout& bucket) const;
 
   ModelRoundsOptions options_;
   std::atomic<bool> waiter_drives_{false};
@@ -125,11 +137,14 @@ class ModelRounds::Impl {
   Round result_round_{0};
   bool result_ok_ = false;
   std::vector<int32_t> order_;  // what AgreeOnOrder broadcasts: outlives a call that gave up
+  std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
 };
 
 ModelRounds::Impl::~Impl() {
   sink_.Disarm();
   if (scheduler_.valid()) {
+    const absl::Status quiet = AwaitDevice(WaitClock().Now() + limits::kStopTimeout);
+    if (!quiet.ok()) options_.runner->Abort(quiet);
     options_.runner->Wake();
     // An error would be that it ended in some other way, which its waiters have heard of.
     StopAndWait(scheduler_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
@@ -180,7 +195,8 @@ absl::StatusOr<std::unique_ptr<PlanInstance>> ModelRounds::Impl::MakeInstance(Pl
     ASSIGN_OR_RETURN(Pipeline pipeline, options_.pipeline_factory(bucket));
     instance->pipelines.push_back(std::move(pipeline));
   }
-  ASSIGN_OR_RETURN(instance->storage, BucketStorage::Create(instance->plan, options_.model_name));
+  ASSIGN_OR_RETURN(instance->storage,
+                   BucketStorage::Create(instance->plan, options_.model_name, options_.device));
   instance->tracker =
       std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
   const Region* const region = instance->storage->region();
@@ -202,8 +218,9 @@ absl::Status ModelRounds::Impl::EndRound() {
     return absl::FailedPreconditionError(
         absl::StrCat("round ", tracker().round().value(), " has ended already"));
   }
-  tracker().EndRound();
-  return absl::OkStatus();
+  const absl::Status ended = tracker().EndRound();
+  if (!ended.ok()) Abort(ended);
+  return ended;
 }
 
 Future<void> ModelRounds::Impl::RoundDone(absl::Time deadline) {
@@ -238,8 +255,10 @@ void ModelRounds::Impl::Drive(const Future<void>& future, absl::Time deadline) {
     if (!backoff.Pause()) future.WaitUntil(absl::Now() + kBorrowRetry);
   }
   waiter_drives_.store(false, std::memory_order_relaxed);
-  // Its executor's polls may have come to nothing in the meantime: it must look again.
-  if (!future.ready()) scheduler_.Send(CheckDeadlines{}).IgnoreError();
+  // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
+  // still be at what is complete.
+  if (!future.ready() || options_.device != nullptr)
+    scheduler_.Send(CheckDeadlines{}).IgnoreError();
 }
 
 bool ModelRounds::Impl::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
@@ -271,6 +290,7 @@ absl::Status ModelRounds::Impl::CloseRound(absl::Status status) {
   if (!status.ok()) tracker().AbandonRound();
   result_ok_ = status.ok();
   if (status.ok()) status = ApplyAt(ApplyPoint::kPostBackward);
+  if (status.ok()) status = ReadTails();
   sink_.Arm(instance_->plan);
   tracker().OpenRound();
   round_ended_ = false;
@@ -295,6 +315,26 @@ absl::Status ModelRounds::Impl::ApplyAt(ApplyPoint point) {
       }
     }
   }
+  return options_.device == nullptr ? absl::OkStatus() : options_.device->JoinPipelines();
+}
+
+bool ModelRounds::Impl::AnyUnusedHere(const BucketLayout& bucket) const {
+  return std::any_of(bucket.slots.begin(), bucket.slots.end(),
+                     [this](SlotId slot) { return !instance_->tracker->UsedHere(slot); });
+}
+
+absl::Status ModelRounds::Impl::ReadTails() {
+  if (options_.device == nullptr) return absl::OkStatus();
+  const Plan& plan = instance_->plan;
+  const absl::Time deadline = WaitClock().Now() + options_.operation_timeout;
+  tails_.resize(plan.buckets().size());
+  for (const BucketLayout& bucket : plan.buckets()) {
+    if (!bucket.has_used_tail() || !AnyUnusedHere(bucket)) continue;
+    std::vector<std::byte>& tail = tails_[static_cast<size_t>(bucket.id.value())];
+    tail.resize(bucket.slots.size() * SizeOf(bucket.dtype));
+    RETURN_IF_ERROR(options_.device->Read(tail.data(), instance_->storage->TailOf(bucket.id),
+                                          tail.size(), deadline));
+  }
   return absl::OkStatus();
 }
 
@@ -305,9 +345,13 @@ SlotResult ModelRounds::Impl::ResultOf(SlotId slot) const {
   SlotResult result{instance_->storage->DataOf(slot), layout.size_bytes, true};
   if (!pipeline.RunsIn(result_round_)) {
     result.used_by_any = instance_->tracker->UsedHere(slot);
+  } else if (options_.device != nullptr && instance_->tracker->UsedHere(slot)) {
+    result.used_by_any = true;
   } else if (pipeline.yields_used_tail() && bucket.has_used_tail()) {
     const size_t element_bytes = SizeOf(bucket.dtype);
-    const std::byte* const tail = instance_->storage->TailOf(bucket.id);
+    const std::byte* const tail = options_.device == nullptr
+                                      ? instance_->storage->TailOf(bucket.id)
+                                      : tails_[static_cast<size_t>(bucket.id.value())].data();
     result.used_by_any =
         AnyNonZero(tail + static_cast<size_t>(layout.index) * element_bytes, element_bytes);
   }
@@ -317,23 +361,48 @@ SlotResult ModelRounds::Impl::ResultOf(SlotId slot) const {
 absl::StatusOr<std::vector<SlotId>> ModelRounds::Impl::AgreeOnOrder(absl::Time deadline) {
   order_.clear();
   for (SlotId slot : tracker().ReadyOrder()) order_.push_back(slot.value());
-  RunOperation request;
-  request.operation.kind = OperationKind::kBroadcast;
-  request.operation.dtype = DType::kInt32;
-  request.operation.count = order_.size();
-  request.operation.peer = 0;
-  request.operation.set_target(Locate(order_.data(), order_.size() * sizeof(int32_t)));
-  Future<void> done = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
-  options_.runner->Wake();
-  const absl::Status status = Await(std::move(done), deadline);
-  if (absl::IsDeadlineExceeded(status)) Abort(status);
-  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(BroadcastOrder(deadline));
   std::vector<SlotId> order;
   for (int32_t slot : order_) order.emplace_back(slot);
   return order;
 }
 
+absl::Status ModelRounds::Impl::BroadcastOrder(absl::Time deadline) {
+  DeviceQueue* const device = options_.device;
+  if (device == nullptr) return RunBroadcast(order_.data(), deadline);
+  const size_t size_bytes = order_.size() * sizeof(int32_t);
+  ASSIGN_OR_RETURN(std::byte* const memory, device->Allocate(size_bytes));
+  absl::Status status = device->Write(memory, order_.data(), size_bytes, deadline);
+  if (status.ok()) status = RunBroadcast(memory, deadline);
+  if (status.ok()) status = device->Read(order_.data(), memory, size_bytes, deadline);
+  // After a failure the device may still be at it: then the queue's end releases it.
+  if (status.ok()) device->Release(memory);
+  return status;
+}
+
+absl::Status ModelRounds::Impl::RunBroadcast(void* data, absl::Time deadline) {
+  RunOperation request;
+  request.operation.kind = OperationKind::kBroadcast;
+  request.operation.dtype = DType::kInt32;
+  request.operation.count = order_.size();
+  request.operation.peer = 0;
+  request.operation.set_target(Locate(data, order_.size() * sizeof(int32_t)));
+  Future<void> done = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  options_.runner->Wake();
+  const absl::Status status = Await(std::move(done), deadline);
+  if (absl::IsDeadlineExceeded(status)) Abort(status);
+  return status;
+}
+
+absl::Status ModelRounds::Impl::AwaitDevice(absl::Time deadline) {
+  if (options_.device == nullptr) return absl::OkStatus();
+  Future<void> quiet = scheduler_.Ask(pelton::AwaitDevice{}, absl::InfiniteFuture());
+  options_.runner->Wake();
+  return Await(std::move(quiet), deadline);
+}
+
 absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitDevice(deadline));
   ASSIGN_OR_RETURN(Plan plan, instance_->plan.Reordered(order));
   ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
                    MakeInstance(std::move(plan), tracker().round()));

@@ -18,6 +18,7 @@
 #include "core/base/limits.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/slot_state.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation_runner.h"
 #include "core/pipeline/pipeline.h"
@@ -35,6 +36,8 @@ struct ModelRoundsOptions {
   Executor* executor = nullptr;
   // A traffic class of its own: nothing else launches on it. Outlives the rounds.
   OperationRunner* runner = nullptr;
+  // Where the buckets lie; null: in the host's memory. Outlives the rounds.
+  DeviceQueue* device = nullptr;
   PipelineFactory pipeline_factory;
   // Make the bucket storage known to the peers and forget it again; may be empty.
   absl::AnyInvocable<absl::Status(const Region&)> register_region;
@@ -60,8 +63,14 @@ struct SlotResult {
 // The lifetime of a failure: when a round fails because its communication was aborted, this and
 // every later WaitRound returns that reason; when the ranks merely disagreed (InvalidArgument), the
 // next round is like any other.
-// Threads: MarkReady and Abort by any, also at once; all others by one thread at a time, and not at
-// once with MarkReady. Owns: plan, storage, tracker and the scheduler actor.
+//
+// On a device all of this is in the order of streams, and the host waits for none of it: a mark
+// says that the elements are final at the caller's place in its stream, and after WaitRound what
+// the caller puts there comes after the results. An operation that fails later ends the rounds to
+// come. The host waits for a device that has slots which this rank did not use, to learn whether
+// another rank did, and where the plan changes. Threads: MarkReady and Abort by any, also at once;
+// all others by one thread at a time, and not at once with MarkReady. Owns: plan, storage, tracker
+// and the scheduler actor.
 class ModelRounds {
  public:
   // Errors: InvalidArgument: an option is missing; those of the pipeline factory, the storage and

@@ -90,8 +90,6 @@ absl::Status CheckOrder(absl::Span<const SlotId> order, size_t slot_count) {
   return absl::OkStatus();
 }
 
-absl::string_view NameOf(DeviceKind kind) { return kind == DeviceKind::kHost ? "host" : "cuda"; }
-
 }  // namespace
 
 bool CarriesUsedTail(DType dtype, ReduceOp op, WorldSize world_size) {

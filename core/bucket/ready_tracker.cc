@@ -1,6 +1,5 @@
 #include "core/bucket/ready_tracker.h"
 
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -98,17 +97,18 @@ std::vector<SlotId> ReadyTracker::UnmarkedSlotsOf(BucketId bucket, Round round) 
   return unmarked;
 }
 
-void ReadyTracker::EndRound() {
+absl::Status ReadyTracker::EndRound() {
   open_.store(false, std::memory_order_release);
-  MarkRestUnused(/*tell_sink=*/true);
+  return MarkRestUnused(/*tell_sink=*/true);
 }
 
 void ReadyTracker::AbandonRound() {
   open_.store(false, std::memory_order_release);
-  MarkRestUnused(/*tell_sink=*/false);
+  MarkRestUnused(/*tell_sink=*/false).IgnoreError();  // puts nothing anywhere
 }
 
-void ReadyTracker::MarkRestUnused(bool tell_sink) {
+absl::Status ReadyTracker::MarkRestUnused(bool tell_sink) {
+  absl::Status status;
   const uint64_t round = round_.load(std::memory_order_relaxed);
   for (SlotId slot : UnmarkedSlots()) {
     words_[slot.value()].store(round * 2, std::memory_order_relaxed);
@@ -118,13 +118,10 @@ void ReadyTracker::MarkRestUnused(bool tell_sink) {
       counts_[plan_.slot(slot).bucket.value()].marks.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    if (plan_.slot(slot).standalone) {
-      storage_.PlaceZeros(slot);
-    } else {
-      std::memset(storage_.DataOf(slot), 0, plan_.slot(slot).size_bytes);
-    }
+    status.Update(storage_.PlaceZeros(slot));
     CountDown(slot, round);
   }
+  return status;
 }
 
 void ReadyTracker::OpenRound() {

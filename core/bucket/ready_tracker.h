@@ -53,8 +53,8 @@ class ReadyTracker {
   std::vector<SlotId> UnmarkedSlotsOf(BucketId bucket, Round round) const;
 
   // Marks what is not marked as unused, with zeros (ALL-1), so that every bucket becomes ready; the
-  // round takes no further marks.
-  void EndRound();
+  // round takes no further marks. Errors: the device's, on which zeros could not be put.
+  absl::Status EndRound();
   // The same, but the sink hears nothing: the round has failed elsewhere.
   void AbandonRound();
   // Opens the next round. The last one must have ended.
@@ -80,7 +80,7 @@ class ReadyTracker {
   absl::Status NotOpen(SlotId slot) const;
   absl::Status MarkedTwice(SlotId slot, uint64_t round) const;
   std::string NameOf(SlotId slot) const;
-  void MarkRestUnused(bool tell_sink);
+  absl::Status MarkRestUnused(bool tell_sink);
 
   const Plan& plan_;
   BucketStorage& storage_;

@@ -82,7 +82,7 @@ TEST(ReadyTrackerTest, RefusesTwiceUnknownAndAfterTheEnd) {
   EXPECT_THAT(t.ErrorOf(1), HasSubstr("round 1"));
   EXPECT_THAT(t.ErrorOf(4), HasSubstr("slot 4 is unknown"));
   EXPECT_THAT(t.ErrorOf(-1), HasSubstr("slot -1 is unknown"));
-  t.tracker.EndRound();
+  ASSERT_TRUE(t.tracker.EndRound().ok());
   EXPECT_THAT(t.ErrorOf(0), HasSubstr("round 1 has ended"));
   EXPECT_EQ(t.count(1), 1);
 }
@@ -92,7 +92,7 @@ TEST(ReadyTrackerTest, EndRoundZeroesAndCountsWhatIsLeft) {
   std::fill_n(reinterpret_cast<float*>(t.storage->DataOf(SlotId(0))), 16, 3.0f);
   ASSERT_TRUE(t.tracker.MarkReady(SlotId(1)).ok());
   EXPECT_THAT(t.tracker.UnmarkedSlots(), ElementsAre(SlotId(3), SlotId(2), SlotId(0)));
-  t.tracker.EndRound();
+  ASSERT_TRUE(t.tracker.EndRound().ok());
   EXPECT_EQ(t.count(0), 1);
   EXPECT_EQ(t.count(1), 1);
   EXPECT_EQ(reinterpret_cast<float*>(t.storage->DataOf(SlotId(0)))[15], 0);
@@ -109,7 +109,7 @@ TEST(ReadyTrackerTest, AbandonedRoundsTellNobodyAndTheNextOneCounts) {
   t.tracker.AbandonRound();
   EXPECT_EQ(t.count(0) + t.count(1), 0);
   t.tracker.OpenRound();
-  t.tracker.EndRound();
+  ASSERT_TRUE(t.tracker.EndRound().ok());
   EXPECT_EQ(t.count(0), 1);
   EXPECT_EQ(t.count(1), 1);
 }
@@ -121,7 +121,7 @@ TEST(ReadyTrackerTest, StandaloneSlotsNeedAPlace) {
   EXPECT_THAT(t.tracker.MarkReady(SlotId(3), nullptr).ToString(), HasSubstr("null"));
   ASSERT_TRUE(t.tracker.MarkReady(SlotId(3), memory.data()).ok());
   EXPECT_EQ(t.storage->DataOf(SlotId(3)), reinterpret_cast<std::byte*>(memory.data()));
-  t.tracker.EndRound();
+  ASSERT_TRUE(t.tracker.EndRound().ok());
   ASSERT_NE(t.storage->DataOf(SlotId(0)), nullptr);
   EXPECT_EQ(*reinterpret_cast<float*>(t.storage->DataOf(SlotId(0))), 0);
   EXPECT_EQ(t.storage->SegmentsOf(BucketId(0)).size(), 2u);
@@ -134,7 +134,7 @@ TEST(ReadyTrackerTest, StandaloneSlotsNeedAPlace) {
 TEST(ReadyTrackerTest, RemembersTheOrderOfMarks) {
   Tracked t;
   for (int32_t slot : {2, 0, 3}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());
-  t.tracker.EndRound();
+  ASSERT_TRUE(t.tracker.EndRound().ok());
   EXPECT_THAT(t.tracker.ReadyOrder(), ElementsAre(SlotId(2), SlotId(0), SlotId(3), SlotId(1)));
   t.tracker.OpenRound();
   for (int32_t slot : {3, 2, 1, 0}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());

@@ -29,7 +29,7 @@ absl::Status BucketScheduler::OnStart() {
 
 void BucketScheduler::OnStop(const absl::Status& why) {
   watch_.Cancel();
-  if (!under_way() && channel_->idle()) return;
+  if (!under_way() && channel_->idle() && !channel_->device_is_busy()) return;
   reported_ |= why.ok();  // its owner has ended it and knows
   Fail(why.ok() ? absl::CancelledError("the model's rounds have ended") : why);
   // The abort has ended what was in flight: only its completions are left to be collected.
@@ -79,6 +79,16 @@ void BucketScheduler::OnBucketComplete(BucketId bucket, Round round, const absl:
 }
 
 void BucketScheduler::Settle() {
+  SettleRound();
+  // The round that it belongs to is complete: nobody else would say so.
+  if (channel_->failed_on_device() && !under_way()) Report(Annotate(channel_->failure(), Where()));
+  if (channel_->device_is_busy()) return;
+  for (AwaitDevice& waiter : std::exchange(device_waiters_, {})) {
+    waiter.reply.Set(channel_->failure());
+  }
+}
+
+void BucketScheduler::SettleRound() {
   if (under_way() && !channel_->failure().ok()) FailRest(channel_->failure());
   if (!under_way() || !ledger_.complete()) return;
   last_status_ = Annotate(ledger_.first_error(), Where());
@@ -122,8 +132,13 @@ void BucketScheduler::Handle(RunOperation message) {
                  });
 }
 
+void BucketScheduler::Handle(AwaitDevice message) {
+  device_waiters_.push_back(std::move(message));
+  Settle();
+}
+
 void BucketScheduler::Handle(InstallPlan message) {
-  if (under_way() || !channel_->idle()) {
+  if (under_way() || !channel_->idle() || channel_->device_is_busy()) {
     return message.reply.Set(absl::FailedPreconditionError(
         absl::StrCat(Where(), ": the plan changes only between rounds")));
   }
@@ -140,14 +155,15 @@ void BucketScheduler::Handle(AbortRounds message) {
 PollResult BucketScheduler::Poll() {
   const bool leave_it = options_.waiter_drives != nullptr && !driven_by_waiter_ &&
                         options_.waiter_drives->load(std::memory_order_relaxed);
-  if (leave_it || channel_->idle()) return PollResult::kNothingToDo;
+  const auto has_nothing = [this] { return channel_->idle() && !channel_->device_is_busy(); };
+  if (leave_it || has_nothing()) return PollResult::kNothingToDo;
   const bool progressed = options_.runner->Progress();
   const bool moved = channel_->Advance() || progressed;
   if (channel_->idle()) progress_at_ = context().Now();
   Settle();
   if (moved) return PollResult::kMoved;
   EnforceDeadlines(context().Now());
-  return channel_->idle() ? PollResult::kNothingToDo : PollResult::kIdle;
+  return has_nothing() ? PollResult::kNothingToDo : PollResult::kIdle;
 }
 
 void BucketScheduler::Fail(const absl::Status& reason) {
@@ -156,10 +172,9 @@ void BucketScheduler::Fail(const absl::Status& reason) {
 }
 
 void BucketScheduler::FailRest(const absl::Status& reason) {
-  const BucketRun* const running = channel_->current_run();
   for (const BucketLayout& bucket : instance_->plan.buckets()) {
     // What has begun answers for itself, once its memory is the runner's no longer (OWN-1).
-    if (running != nullptr && running->layout().id == bucket.id) continue;
+    if (channel_->IsInFlight(bucket.id)) continue;
     if (!ledger_.done(bucket.id)) OnBucketComplete(bucket.id, round_, reason);
   }
 }
@@ -169,6 +184,9 @@ absl::Time BucketScheduler::NextDeadline() const {
   // After a failure the abort is what ends things; there is nothing left to enforce.
   if (!channel_->failure().ok()) return deadline;
   if (waiter_.has_value()) deadline = waiter_->deadline;
+  if (channel_->device_is_busy()) {
+    deadline = std::min(deadline, channel_->on_device_since() + options_.operation_timeout);
+  }
   if (channel_->in_flight()) {
     return std::min(deadline, channel_->launched_at() + options_.operation_timeout);
   }
@@ -192,22 +210,27 @@ void BucketScheduler::Handle(CheckDeadlines) {
 
 void BucketScheduler::EnforceDeadlines(absl::Time now) {
   if (now < NextDeadline()) return;
+  // Asked before there is progress: with it may come the end that others, whose deadline it was,
+  // too, have made, after which nobody is missing any more.
+  const absl::Status overdue = Overdue();
   // What has ended in the meantime, in whichever way, is not overdue.
-  if (channel_->in_flight()) {
+  if (channel_->in_flight() || channel_->device_is_busy()) {
     options_.runner->Progress();
     if (channel_->Advance()) return Settle();
   }
-  Fail(Overdue());
+  Fail(overdue);
+  if (channel_->device_is_busy()) channel_->Advance();  // the abort has ended what it was at
   Settle();
 }
 
 absl::Status BucketScheduler::Overdue() const {
-  if (channel_->in_flight()) {
+  if (channel_->in_flight() || channel_->device_is_busy()) {
     const std::vector<Rank> missing = options_.runner->Missing();
     const std::string ranks = absl::StrJoin(
         missing, ", ", [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
     return absl::DeadlineExceededError(absl::StrCat(
-        channel_->DescribeCurrent(), " is not done in time; ",
+        channel_->in_flight() ? channel_->DescribeCurrent() : channel_->DescribeOnDevice(),
+        " is not done in time; ",
         missing.empty() ? "every rank has arrived" : absl::StrCat("not arrived: rank ", ranks)));
   }
   const std::optional<BucketId> bucket = options_.policy->Awaited();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -49,6 +50,11 @@ struct InstallPlan {
   Promise<void> reply;
 };
 
+// Answered when no device is at operations of earlier rounds any more.
+struct AwaitDevice {
+  Promise<void> reply;
+};
+
 // Ends the current round and all later ones with `reason`.
 struct AbortRounds {
   absl::Status reason;
@@ -87,6 +93,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   void Handle(AwaitRound message);
   void Handle(RunOperation message);
   void Handle(InstallPlan message);
+  void Handle(AwaitDevice message);
   void Handle(AbortRounds message);
   void Handle(CheckDeadlines message);
 
@@ -105,8 +112,10 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   // Ends every bucket of the round that has not ended, and all later rounds.
   void Fail(const absl::Status& reason);
   void FailRest(const absl::Status& reason);
-  // Closes the round if it is complete.
+  // Closes the round if it is complete, and answers who waits for a device that has come to its
+  // end.
   void Settle();
+  void SettleRound();
   void Report(const absl::Status& status);
   bool under_way() const { return any_ready_ || waiter_.has_value(); }
 
@@ -123,6 +132,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   Round round_;               // that is open
   absl::Status last_status_;  // of the round before
   std::optional<AwaitRound> waiter_;
+  std::vector<AwaitDevice> device_waiters_;
   bool any_ready_ = false;  // in the open round
   absl::Time progress_at_ = absl::InfinitePast();
   Timer watch_;

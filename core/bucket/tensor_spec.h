@@ -11,14 +11,6 @@
 
 namespace pelton {
 
-// Where a tensor's memory lies: a kind of device and its number in this process.
-struct Device {
-  DeviceKind kind = DeviceKind::kHost;
-  int32_t index = 0;
-
-  friend auto operator<=>(const Device&, const Device&) = default;
-};
-
 // Threads: a value. Owns: its name.
 struct TensorSpec {
   std::string name;  // unique in its plan, the same on all ranks

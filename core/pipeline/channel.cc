@@ -1,5 +1,7 @@
 #include "core/pipeline/channel.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -13,7 +15,11 @@ Channel::~Channel() {
   if (idle()) return;
   const absl::Status reason = absl::CancelledError("the channel has ended");
   Abort(reason);
-  if (current_.has_value()) Finish(*std::exchange(current_, std::nullopt), reason);
+  while (!begun_.empty()) {
+    Job job = std::move(begun_.front());
+    begun_.pop_front();
+    Finish(std::move(job), reason);
+  }
 }
 
 void Channel::Push(Pipeline& pipeline, BucketRun run, BucketCompletion completion) {
@@ -29,24 +35,52 @@ void Channel::Push(const Operation& operation, absl::AnyInvocable<void(absl::Sta
   job.done = std::move(done);
 }
 
+bool Channel::Job::has_launched_all() const {
+  return pipeline != nullptr && stage_started && failure.ok() &&
+         stage + 1 == pipeline->apply_begin() && pipeline->stage(stage).has_launched_all();
+}
+
+bool Channel::CanBegin() const {
+  if (queue_.empty()) return false;
+  return begun_.empty() || (begun_.size() < kJobsAtOnce && begun_.back().has_launched_all());
+}
+
 bool Channel::Advance() {
-  // What a job launches may be what a peer waits for: it counts as much as its end does.
-  const auto launches = [](const Job& job) {
-    return job.run.has_value() ? job.run->launch_count() : job.launched.ticket;
-  };
-  bool moved = false;
-  while (!idle()) {
-    if (!current_.has_value()) {
-      current_.emplace(std::move(queue_.front()));
-      queue_.pop_front();
+  bool moved = AdvanceDevice();
+  for (auto job = begun_.begin(); job != begun_.end() || CanBegin();) {
+    if (job == begun_.end()) {
+      begun_.splice(begun_.end(), queue_, queue_.begin());
+      job = std::prev(begun_.end());
       launched_at_ = clock_.Now();
       moved = true;
     }
-    const uint64_t launched = launches(*current_);
-    const absl::StatusOr<bool> done = Step(*current_);
-    if (done.ok() && !*done) return moved || launches(*current_) != launched;
-    // Out of `current_` first: whoever hears of the completion may push the next bucket.
-    Finish(*std::exchange(current_, std::nullopt), done.status());
+    // What a job launches may be what a peer waits for: it counts as much as its end does.
+    const uint64_t launched = job->launch_count();
+    const absl::StatusOr<bool> done = Step(*job);
+    if (done.ok() && !*done) {
+      moved |= job->launch_count() != launched;
+      ++job;
+      continue;
+    }
+    // Out of `begun_` first: whoever hears of the completion may push the next bucket.
+    std::list<Job> ended;
+    ended.splice(ended.end(), begun_, job++);
+    Finish(std::move(ended.front()), done.status());
+    moved = true;
+  }
+  return moved;
+}
+
+bool Channel::AdvanceDevice() {
+  bool moved = false;
+  while (!on_device_.empty()) {
+    const OperationRunner::State state = runner_.Query(on_device_.front().completion);
+    if (!state.done) break;
+    if (!state.status.ok()) {
+      failed_on_device_ = true;
+      Break(Annotate(state.status, Describe(on_device_.front().operation)));
+    }
+    on_device_.pop_front();
     moved = true;
   }
   return moved;
@@ -63,7 +97,8 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
     Stage& stage = job.pipeline->stage(job.stage);
     StageState* const state = job.pipeline->state(job.stage);
     if (!std::exchange(job.stage_started, true)) {
-      job.failure = stage.Start(run, state);
+      if (job.stage == 0) job.failure = run.Begin();
+      if (job.failure.ok()) job.failure = stage.Start(run, state);
       if (!job.failure.ok()) break;
     }
     const absl::StatusOr<bool> done = stage.Advance(run, state);
@@ -98,6 +133,9 @@ void Channel::Finish(Job job, const absl::Status& status) {
     return;
   }
   if (status.ok()) {
+    if (const std::optional<Completion> last = job.run->OnDevice()) {
+      on_device_.push_back({*last, job.run->last_operation(), clock_.Now()});
+    }
     std::move(*job.completion).Set(status);
     return;
   }
@@ -136,18 +174,29 @@ void Channel::CancelQueued(const absl::Status& reason) {
   }
 }
 
+bool Channel::IsInFlight(BucketId bucket) const {
+  return std::any_of(begun_.begin(), begun_.end(), [bucket](const Job& job) {
+    return job.run.has_value() && job.run->layout().id == bucket;
+  });
+}
+
 std::string Channel::DescribeCurrent() const {
-  if (!current_.has_value()) return "nothing";
-  if (current_->pipeline == nullptr) return Describe(current_->operation);
-  std::string text = current_->run->plan().Describe(current_->run->layout().id);
-  if (current_->stage < current_->pipeline->stage_count()) {
-    const Stage& stage = current_->pipeline->stage(current_->stage);
+  if (begun_.empty()) return "nothing";
+  const Job& job = begun_.front();
+  if (job.pipeline == nullptr) return Describe(job.operation);
+  std::string text = job.run->plan().Describe(job.run->layout().id);
+  if (job.stage < job.pipeline->stage_count()) {
+    const Stage& stage = job.pipeline->stage(job.stage);
     absl::StrAppend(&text, ", ", NameOf(stage.kind()), " '", stage.name(), "'");
   }
-  if (current_->run->launch_count() > 0) {
-    absl::StrAppend(&text, ", ", Describe(current_->run->last_operation()));
+  if (job.run->launch_count() > 0) {
+    absl::StrAppend(&text, ", ", Describe(job.run->last_operation()));
   }
   return text;
+}
+
+std::string Channel::DescribeOnDevice() const {
+  return on_device_.empty() ? "nothing" : Describe(on_device_.front().operation);
 }
 
 }  // namespace pelton

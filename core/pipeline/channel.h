@@ -3,6 +3,7 @@
 #define PELTON_CORE_PIPELINE_CHANNEL_H_
 
 #include <deque>
+#include <list>
 #include <optional>
 
 #include "absl/functional/any_invocable.h"
@@ -17,8 +18,9 @@
 namespace pelton {
 
 // A state machine that its actor polls: buckets start in the order in which they are pushed, the
-// next one when the last is complete (ORDER-1). While there is one channel, the scheduler's actor
-// is its actor.
+// next one when the last has launched everything that it will (ORDER-1), so that the wire does not
+// rest while this rank works on what the last operation brought. While there is one channel, the
+// scheduler's actor is its actor.
 // Threads: its actor's turns. Owns: the runs, never pipelines or memory.
 class Channel {
  public:
@@ -35,7 +37,7 @@ class Channel {
 
   // Moves on as far as it goes without waiting; true if anything moved. Blocks: never.
   bool Advance();
-  bool idle() const { return !current_.has_value() && queue_.empty(); }
+  bool idle() const { return begun_.empty() && queue_.empty(); }
 
   // Aborts the runner and answers everything that has not begun with `reason`. What has begun ends
   // when its operations have. The first reason stays.
@@ -44,15 +46,21 @@ class Channel {
   // do not know of by themselves.
   const absl::Status& failure() const { return failure_; }
 
-  // The bucket whose operations are in flight; null if there is none.
-  const BucketRun* current_run() const {
-    return current_.has_value() && current_->run.has_value() ? &*current_->run : nullptr;
-  }
+  // Whether the bucket has begun and is not complete.
+  bool IsInFlight(BucketId bucket) const;
   // Whether anything has begun and is not complete, and since when nothing was added to it.
-  bool in_flight() const { return current_.has_value(); }
+  bool in_flight() const { return !begun_.empty(); }
   absl::Time launched_at() const { return launched_at_; }
-  // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of what is in flight.
+  // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of the oldest in flight.
   std::string DescribeCurrent() const;
+
+  // Whether a device is still at operations of buckets that are complete in the order of its
+  // stream; since when the oldest of them is there; its words. Advance finds out when they end.
+  bool device_is_busy() const { return !on_device_.empty(); }
+  absl::Time on_device_since() const { return on_device_.front().since; }
+  std::string DescribeOnDevice() const;
+  // Whether one of them has failed, which no bucket's completion says.
+  bool failed_on_device() const { return failed_on_device_; }
 
  private:
   // A bucket's run through its pipeline, or a user's operation.
@@ -68,8 +76,26 @@ class Channel {
     Operation operation;
     absl::AnyInvocable<void(absl::Status) &&> done;
     Completion launched;
+
+    uint64_t launch_count() const {
+      return run.has_value() ? run->launch_count() : launched.ticket;
+    }
+    // Whether the next job's operations may follow.
+    bool has_launched_all() const;
   };
 
+  // The last operation of a bucket that is complete in the order of a device's stream.
+  struct OnDevice {
+    Completion completion;
+    Operation operation;
+    absl::Time since;
+  };
+
+  // Two keep the wire busy; more would only hold memory longer.
+  static constexpr size_t kJobsAtOnce = 2;
+
+  bool CanBegin() const;
+  bool AdvanceDevice();
   absl::StatusOr<bool> Step(Job& job);
   absl::StatusOr<bool> StepBucket(Job& job);
   absl::StatusOr<bool> StepOperation(Job& job);
@@ -80,8 +106,10 @@ class Channel {
   OperationRunner& runner_;
   const Clock& clock_;
   HostStream stream_;
-  std::deque<Job> queue_;
-  std::optional<Job> current_;
+  std::list<Job> queue_;
+  std::list<Job> begun_;  // in the order of their launches
+  std::deque<OnDevice> on_device_;
+  bool failed_on_device_ = false;
   absl::Status failure_;
   absl::Time launched_at_ = absl::InfinitePast();
 };

@@ -125,13 +125,16 @@ TEST_F(ChannelTest, LaunchingTheNextOperationIsAMove) {
   EXPECT_EQ(done_.size(), 1u);
 }
 
-TEST_F(ChannelTest, RunsOneBucketAfterTheOther) {
-  PushSum(1);
+TEST_F(ChannelTest, ABucketThatHasMoreToLaunchKeepsTheNextOneWaiting) {
+  Push(1, std::make_unique<TwoBarriersStage>());
   PushSum(0);
   EXPECT_TRUE(channel_->Advance());
   EXPECT_FALSE(channel_->Advance());
-  EXPECT_EQ(world_.runner(0).launches().size(), 1u);  // the second waits for the first
-  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'allreduce'"));
+  EXPECT_EQ(world_.runner(0).launches().size(), 1u);
+  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'two barriers'"));
+  PeerLaunchesAll();
+  EXPECT_TRUE(channel_->Advance());
+  EXPECT_EQ(world_.runner(0).launches().size(), 2u);
   PeerLaunchesAll();
   EXPECT_TRUE(channel_->Advance());
   ASSERT_EQ(done_.size(), 1u);
@@ -140,6 +143,29 @@ TEST_F(ChannelTest, RunsOneBucketAfterTheOther) {
   channel_->Advance();
   ASSERT_EQ(done_.size(), 2u);
   EXPECT_TRUE(done_[1].status.ok());
+  EXPECT_TRUE(channel_->idle());
+}
+
+TEST_F(ChannelTest, TheNextBucketLaunchesBehindTheLastOperationOfTheOneBefore) {
+  for (int32_t bucket : {1, 0, 2}) PushSum(bucket);
+  EXPECT_TRUE(channel_->Advance());
+  EXPECT_FALSE(channel_->Advance());
+  ASSERT_EQ(world_.runner(0).launches().size(), 2u);  // two at once, the third waits
+  EXPECT_EQ(world_.runner(0).launches()[0].bucket, BucketId(1));
+  EXPECT_EQ(world_.runner(0).launches()[1].bucket, BucketId(0));
+  EXPECT_TRUE(channel_->IsInFlight(BucketId(1)));
+  EXPECT_TRUE(channel_->IsInFlight(BucketId(0)));
+  EXPECT_FALSE(channel_->IsInFlight(BucketId(2)));
+  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'allreduce'"));
+  PeerLaunchesAll();
+  channel_->Advance();
+  PeerLaunchesAll();
+  channel_->Advance();
+  ASSERT_EQ(done_.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(done_[i].status.ok()) << done_[i].status;
+  EXPECT_EQ(done_[0].bucket, BucketId(1));
+  EXPECT_EQ(done_[1].bucket, BucketId(0));
+  EXPECT_EQ(done_[2].bucket, BucketId(2));
   EXPECT_TRUE(channel_->idle());
 }
 
@@ -163,7 +189,7 @@ TEST_F(ChannelTest, AbortAnswersEverythingOnce) {
   for (int32_t bucket : {0, 1, 2}) PushSum(bucket);
   channel_->Advance();
   channel_->Abort(absl::AbortedError("enough"));
-  EXPECT_EQ(done_.size(), 2u);  // what has begun answers for itself
+  EXPECT_EQ(done_.size(), 1u);  // what has begun answers for itself
   channel_->Advance();
   ASSERT_EQ(done_.size(), 3u);
   for (const Done& done : done_) EXPECT_EQ(done.status, absl::AbortedError("enough"));
@@ -202,7 +228,7 @@ TEST_F(ChannelTest, UsedTailHoldsOneForEachSlotUsedHere) {
   spec.stages.push_back(MakeUsedTailStage());
   Pipeline pipeline = *Pipeline::Build(std::move(spec), plan_.bucket(BucketId(0)));
   ASSERT_TRUE(tracker_.MarkReady(SlotId(2)).ok());
-  tracker_.EndRound();
+  ASSERT_TRUE(tracker_.EndRound().ok());
   for (int32_t bucket : {0, 1}) {
     BucketRun run(plan_, plan_.bucket(BucketId(bucket)), *storage_, tracker_, world_.runner(0),
                   Round(1));

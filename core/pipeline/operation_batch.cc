@@ -1,6 +1,5 @@
 #include "core/pipeline/operation_batch.h"
 
-#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -23,9 +22,7 @@ absl::StatusOr<bool> OperationBatch::Advance(BucketRun& run) {
 }
 
 absl::Status OperationBatch::LaunchMore(BucketRun& run) {
-  // The runner answers only for its last launches: no more than that may be open.
-  while (completions_.size() < operations_.size() &&
-         completions_.size() - finished_ < limits::kMaxOperationsInFlight) {
+  while (completions_.size() < operations_.size() && completions_.size() - finished_ < kMostOpen) {
     const absl::StatusOr<Completion> completion = run.Launch(operations_[completions_.size()]);
     if (absl::IsResourceExhausted(completion.status())) break;  // tried again after progress
     RETURN_IF_ERROR(completion.status());

@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "core/base/limits.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/stage.h"
 
@@ -22,10 +23,15 @@ class OperationBatch {
   // True once every operation is done. Blocks: never. Errors: those of the launches and of the
   // operations.
   absl::StatusOr<bool> Advance(BucketRun& run);
+  // Whether every operation that was added has been launched.
+  bool has_launched_all() const { return completions_.size() == operations_.size(); }
   // Of the operations added, so many from the first on were done at the last Advance.
   size_t finished() const { return finished_; }
 
  private:
+  // The runner answers only for its last launches, and two buckets may launch at once.
+  static constexpr size_t kMostOpen = limits::kMaxOperationsInFlight / 2;
+
   absl::Status LaunchMore(BucketRun& run);
 
   absl::InlinedVector<Operation, 4> operations_;

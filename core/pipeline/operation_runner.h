@@ -64,6 +64,11 @@ class OperationRunner : public Abortable, public ArrivalSource {
   // Only the last limits::kMaxOperationsInFlight launches can be asked for. Blocks: never.
   virtual State Query(Completion completion) = 0;
 
+  // Done once `stream` comes after the operation: what is put there later finds its result. On a
+  // device that is soon after Launch; elsewhere, and on the host's stream, when the operation is
+  // done. Blocks: never. Errors: as Query, as far as they are known.
+  virtual State Follow(Completion completion, Stream& stream) { return Query(completion); }
+
   // Sleeps until a peer may have moved something, Wake is called, or `until`. Blocks: until then.
   virtual void Park(absl::Time until) = 0;
   // Ends a Park, also one that is about to begin.

@@ -39,7 +39,18 @@ absl::Status CheckStages(const std::vector<std::unique_ptr<Stage>>& stages) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDevice(const PipelineSpec& spec, const BucketLayout& layout) {
+  if (layout.device.kind == DeviceKind::kHost) return absl::OkStatus();
+  for (const std::unique_ptr<Stage>& stage : spec.stages) {
+    if (stage->takes_device_memory()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("stage '", stage->name(), "' cannot work on ",
+                                                   NameOf(layout.device.kind), " memory"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckBucket(const PipelineSpec& spec, const BucketLayout& layout) {
+  RETURN_IF_ERROR(CheckDevice(spec, layout));
   const auto& dtypes = spec.dtypes;
   if (!dtypes.empty() && std::find(dtypes.begin(), dtypes.end(), layout.dtype) == dtypes.end()) {
     return absl::InvalidArgumentError(

@@ -22,19 +22,30 @@ absl::string_view NameOf(StageKind kind) {
   return "unknown stage";
 }
 
+Stream& BucketRun::stream() {
+  if (DeviceQueue* const queue = device()) return queue->stream();
+  return host_stream_;
+}
+
+absl::Status BucketRun::Begin() {
+  DeviceQueue* const queue = device();
+  return queue == nullptr ? absl::OkStatus() : queue->AwaitReady(layout_->id);
+}
+
 absl::StatusOr<Completion> BucketRun::Launch(Operation operation) {
   if (in_flight_.size() >= limits::kMaxOperationsInFlight) PruneFinished();
   operation.bucket = layout_->id;
-  absl::StatusOr<Completion> completion = runner_->Launch(operation, stream_);
+  absl::StatusOr<Completion> completion = runner_->Launch(operation, stream());
   if (!completion.ok()) return completion;
   ++launch_count_;
   last_operation_ = operation;
   in_flight_.push_back(*completion);
+  last_ = *completion;
   return completion;
 }
 
 OperationRunner::State BucketRun::Query(Completion completion) {
-  OperationRunner::State state = runner_->Query(completion);
+  OperationRunner::State state = runner_->Follow(completion, stream());
   if (state.done && absl::IsInvalidArgument(state.status)) disagreed_ = true;
   return state;
 }
@@ -44,8 +55,15 @@ bool BucketRun::Drained() {
   return in_flight_.empty();
 }
 
+std::optional<Completion> BucketRun::OnDevice() {
+  if (device() == nullptr || last_.ticket == 0 || runner_->Query(last_).done) return std::nullopt;
+  return last_;
+}
+
 void BucketRun::PruneFinished() {
-  const auto finished = [this](Completion completion) { return runner_->Query(completion).done; };
+  const auto finished = [this](Completion completion) {
+    return runner_->Follow(completion, stream()).done;
+  };
   in_flight_.erase(std::remove_if(in_flight_.begin(), in_flight_.end(), finished),
                    in_flight_.end());
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -15,6 +16,7 @@
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -44,7 +46,8 @@ class StageState {
   virtual absl::Span<const StateBuffer> buffers() const = 0;
 };
 
-// A bucket in one round, as its stages see it.
+// A bucket in one round, as its stages see it. Where its memory is a device's, what stages launch
+// and fill runs in the order of the device's stream, and done means: done in that order.
 // Threads: the channel's; in apply stages the applying thread's. Owns: nothing.
 class BucketRun {
  public:
@@ -57,6 +60,9 @@ class BucketRun {
         runner_(&runner),
         round_(round) {}
 
+  // Before the first stage: on a device the bucket's tensors come before what follows.
+  absl::Status Begin();
+
   const Plan& plan() const { return *plan_; }
   const BucketLayout& layout() const { return *layout_; }
   BucketStorage& storage() const { return *storage_; }
@@ -65,6 +71,8 @@ class BucketRun {
   bool UsedHere(SlotId slot) const { return tracker_->UsedHere(slot); }
   // The first element of the bucket's flat part; null if it has none.
   std::byte* flat() const { return storage_->FlatOf(layout_->id); }
+  // Null where the bucket is in the host's memory.
+  DeviceQueue* device() const { return storage_->device(); }
 
   // Launches for this bucket; what ranks launch, and in which order, must not depend on the rank
   // (ORDER-1). `operation.communicator` chooses among the tiers of a group (comm/tiers.h); as it
@@ -76,6 +84,8 @@ class BucketRun {
   // Whether everything launched is done, in whichever way: before that the bucket's memory is the
   // runner's (OWN-1).
   bool Drained();
+  // The operation launched last, if a device is still at it.
+  std::optional<Completion> OnDevice();
 
   // For reports: the operation launched last (of no meaning before the first), and how many were.
   const Operation& last_operation() const { return last_operation_; }
@@ -85,6 +95,7 @@ class BucketRun {
 
  private:
   void PruneFinished();
+  Stream& stream();
 
   const Plan* plan_;
   const BucketLayout* layout_;
@@ -92,8 +103,9 @@ class BucketRun {
   const ReadyTracker* tracker_;
   OperationRunner* runner_;
   Round round_;
-  HostStream stream_;
+  HostStream host_stream_;
   absl::InlinedVector<Completion, 4> in_flight_;
+  Completion last_;
   Operation last_operation_;
   uint64_t launch_count_ = 0;
   bool disagreed_ = false;
@@ -107,6 +119,9 @@ class Stage {
   virtual ~Stage() = default;
   virtual absl::string_view name() const = 0;
   virtual StageKind kind() const = 0;
+  // Whether it leaves a bucket's memory to operations and the device's queue, so that the bucket
+  // may lie on a device.
+  virtual bool takes_device_memory() const { return false; }
 
   // The state that it keeps for a bucket; null if none. It comes back in `state` below.
   virtual std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const {
@@ -121,6 +136,9 @@ class Stage {
   virtual absl::Status Start(BucketRun& run, StageState* state) = 0;
   // True once done. Called again after progress. Blocks: never. Errors: as Start.
   virtual absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) { return true; }
+  // Whether all that it launches in this round has been launched, so that another bucket's
+  // operations may follow while it waits for its own. Asked between Start and the end.
+  virtual bool has_launched_all() const { return false; }
 };
 
 }  // namespace pelton

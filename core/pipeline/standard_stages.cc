@@ -1,12 +1,29 @@
 #include "core/pipeline/standard_stages.h"
 
 #include <cstring>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/pipeline/operation_batch.h"
 
 namespace pelton {
 namespace {
+
+// On a device the flags are runs of one byte, which in every dtype makes a number that is not zero:
+// who reads them asks no more (1.0 would need a copy from the host).
+constexpr uint8_t kUsedByte = 0x3C;
+
+absl::Status FillOnDevice(const BucketRun& run, std::byte* tail) {
+  DeviceQueue& device = *run.device();
+  const size_t element_bytes = SizeOf(run.layout().dtype);
+  const std::vector<SlotId>& slots = run.layout().slots;
+  RETURN_IF_ERROR(device.Fill(tail, kUsedByte, slots.size() * element_bytes));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (run.UsedHere(slots[i])) continue;
+    RETURN_IF_ERROR(device.Fill(tail + i * element_bytes, 0, element_bytes));
+  }
+  return absl::OkStatus();
+}
 
 template <typename T>
 void Fill(const BucketRun& run, std::byte* tail, T one) {
@@ -22,10 +39,12 @@ class UsedTailStage final : public Stage {
  public:
   absl::string_view name() const override { return "used tail"; }
   StageKind kind() const override { return StageKind::kPrepare; }
+  bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     std::byte* const tail = run.storage().TailOf(run.layout().id);
     if (tail == nullptr) return absl::OkStatus();
+    if (run.device() != nullptr) return FillOnDevice(run, tail);
     switch (run.layout().dtype) {
       case DType::kFloat32:
         Fill<float>(run, tail, 1);
@@ -65,6 +84,7 @@ class AllReduceStage final : public Stage {
   explicit AllReduceStage(ReduceOp op) : op_(op) {}
   absl::string_view name() const override { return "allreduce"; }
   StageKind kind() const override { return StageKind::kExchange; }
+  bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     batch_.Clear();
@@ -82,6 +102,7 @@ class AllReduceStage final : public Stage {
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
+  bool has_launched_all() const override { return batch_.has_launched_all(); }
 
  private:
   const ReduceOp op_;

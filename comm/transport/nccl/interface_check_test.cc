@@ -129,6 +129,7 @@ TEST(InterfaceCheckTest, FunctionsTakeWhatCudasDo) {
              "cudaMalloc");
   EXPECT_SAME(table.release, cudaFree);
   EXPECT_SAME(table.memcpy_async, cudaMemcpyAsync);
+  EXPECT_SAME(table.memset_async, cudaMemsetAsync);
 }
 
 }  // namespace

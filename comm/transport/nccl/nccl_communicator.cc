@@ -265,6 +265,18 @@ OperationRunner::State NcclCommunicator::Query(Completion completion) {
   return {flight.is_done, flight.status};
 }
 
+OperationRunner::State NcclCommunicator::Follow(Completion completion, Stream& stream) {
+  State state = Query(completion);
+  if (state.done || stream.device() != DeviceKind::kCuda) return state;
+  const Flight& flight = FlightOf(completion.ticket);
+  if (flight.finished == nullptr) return state;
+  const auto handle = static_cast<const CudaStream&>(stream).handle();
+  const bool ran_there = flight.has_stream && flight.stream == handle && flight.ready == nullptr;
+  if (ran_there) return {true, absl::OkStatus()};
+  return {true, runtime_.ToStatus(runtime_.calls().stream_wait_event(handle, flight.finished, 0),
+                                  "cudaStreamWaitEvent")};
+}
+
 bool NcclCommunicator::Busy() const {
   return collectives_->needs_polling() ||
          std::any_of(pairs_.begin(), pairs_.end(),
@@ -283,14 +295,8 @@ absl::Status NcclCommunicator::WaitOnStream(Completion completion, Stream& strea
     return Refuse("stream: the host's has nothing to wait with; Await the completion");
   }
   while (true) {
-    const State state = Query(completion);
+    const State state = Follow(completion, stream);
     if (state.done) return state.status;
-    const cuda::EventHandle finished = FlightOf(completion.ticket).finished;
-    if (finished != nullptr) {
-      const auto handle = static_cast<const CudaStream&>(stream).handle();
-      return runtime_.ToStatus(runtime_.calls().stream_wait_event(handle, finished, 0),
-                               "cudaStreamWaitEvent");
-    }
     const absl::Time now = Clock::Real().Now();
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(

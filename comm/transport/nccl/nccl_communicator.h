@@ -61,6 +61,7 @@ class NcclCommunicator final : public Communicator {
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
   State Query(Completion completion) override;
+  State Follow(Completion completion, Stream& stream) override;
   void Park(absl::Time until) override;
   void Wake() override { host_->Wake(); }
   void Abort(const absl::Status& reason) override;

@@ -162,7 +162,9 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(const TransportOpti
 namespace {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeFromEnvironment(const TransportOptions& options) {
-  return MakeNcclTransport(options, NcclOptions::FromEnvironment());
+  NcclOptions nccl_options = NcclOptions::FromEnvironment();
+  nccl_options.device = options.device_index;
+  return MakeNcclTransport(options, nccl_options);
 }
 
 REGISTER_TRANSPORT(nccl, "GPUs, over NCCL", MakeFromEnvironment);

@@ -32,6 +32,7 @@ absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
   RETURN_IF_ERROR(Bind(library, "cudaMalloc", table.allocate));
   RETURN_IF_ERROR(Bind(library, "cudaFree", table.release));
   RETURN_IF_ERROR(Bind(library, "cudaMemcpyAsync", table.memcpy_async));
+  RETURN_IF_ERROR(Bind(library, "cudaMemsetAsync", table.memset_async));
   return table;
 }
 

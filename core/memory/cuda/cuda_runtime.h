@@ -47,6 +47,7 @@ struct CudaTable {
   int (*release)(void* memory);
   int (*memcpy_async)(void* target, const void* source, size_t size_bytes, int kind,
                       StreamHandle stream);
+  int (*memset_async)(void* target, int value, size_t size_bytes, StreamHandle stream);
 };
 
 // The runtime library of this process. Threads: immutable once made; any. Owns: nothing.

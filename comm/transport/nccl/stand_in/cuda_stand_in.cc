@@ -124,4 +124,10 @@ int cudaMemcpyAsync(void* target, const void* source, size_t size_bytes, int, CU
   StreamOf(stream).Push([=] { std::memcpy(target, source, size_bytes); });
   return kSuccess;
 }
+
+int cudaMemsetAsync(void* target, int value, size_t size_bytes, CUstream_st* stream) {
+  if (const int fault = Controls::Get().FaultOf("cudaMemsetAsync")) return fault;
+  StreamOf(stream).Push([=] { std::memset(target, value, size_bytes); });
+  return kSuccess;
+}
 }

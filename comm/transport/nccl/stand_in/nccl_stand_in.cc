@@ -171,16 +171,16 @@ int ncclCommAbort(ncclComm* comm) {
   return kOk;
 }
 
-int ncclCommRegister(ncclComm*, void* memory, size_t size_bytes, void** registration) {
+int ncclCommRegister(ncclComm* comm, void* memory, size_t size_bytes, void** registration) {
   if (const int fault = Controls::Get().FaultOf("ncclCommRegister")) return fault;
   if (memory == nullptr || size_bytes == 0) return kInvalidArgument;
   *registration = memory;
-  Controls::Get().Count(1);
+  comm->Register();
   return kOk;
 }
 
-int ncclCommDeregister(ncclComm*, void*) {
-  Controls::Get().Count(-1);
+int ncclCommDeregister(ncclComm* comm, void*) {
+  comm->Deregister();
   return kOk;
 }
 

@@ -89,7 +89,12 @@ ncclComm::ncclComm(std::shared_ptr<pelton::stand_in::World> world, int rank)
   Controls::Get().Count(1);
 }
 
-ncclComm::~ncclComm() { Controls::Get().Count(-1); }
+ncclComm::~ncclComm() { Controls::Get().Count(-1 - registrations_); }
+
+void ncclComm::CountRegistrations(int change) {
+  registrations_ += change;
+  Controls::Get().Count(change);
+}
 
 int ncclComm::Poll() {
   {

@@ -54,18 +54,23 @@ struct ncclComm {
   int Finalize();
   // Ends what runs and waits for it.
   void Abort();
+  // Counted while they are held; the communicator's end takes back what is left.
+  void Register() { CountRegistrations(1); }
+  void Deregister() { CountRegistrations(-1); }
 
  private:
   void Push(std::vector<pelton::Operation> operations, CUstream_st* stream);
   void Run(const std::vector<pelton::Operation>& operations);
   bool Await(pelton::Completion completion);
   void HangUntilAborted();
+  void CountRegistrations(int change);
 
   const std::shared_ptr<pelton::stand_in::World> world_;
   const int rank_;
   std::unique_ptr<pelton::Communicator> communicator_;
   const std::shared_ptr<pelton::stand_in::Marks> order_;  // of what was put on streams
   int busy_polls_ = 0;
+  int registrations_ = 0;
   bool has_connected_ = false;
   std::function<void()> when_connected_;
   pelton::Mutex mutex_;

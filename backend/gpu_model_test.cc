@@ -1,0 +1,274 @@
+// Models whose buckets lie on a GPU, over the stand-in: what the streams order and what the host
+// does not wait for.
+#include <cstdlib>
+#include <functional>
+#include <latch>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backend/backend.h"
+#include "backend/model.h"
+#include "backend/test_ranks.h"
+#include "comm/transport/nccl/stand_in/stand_in_library.h"
+#include "core/base/status.h"
+#include "core/memory/cuda/cuda_runtime.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int32_t kElements = 1000;
+constexpr size_t kBytes = kElements * sizeof(float);
+// Work that keeps a stream busy for a while: long against everything that a host does in a round.
+constexpr size_t kSlowBytes = 64 << 20;
+constexpr int kSlowCopies = 16;
+
+// One rank's trainer: a model of three tensors in two buckets, and the stream it computes on.
+// Threads: one. Owns: all of it, but the backend.
+class Trainer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Trainer>> Make(
+      Backend& backend, absl::Duration timeout = absl::Seconds(20),
+      const std::string& algorithm = "gradient_allreduce") {
+    auto trainer = std::make_unique<Trainer>();
+    ASSIGN_OR_RETURN(trainer->runtime_, cuda::CudaRuntime::Load());
+    const int result = trainer->calls().stream_create_with_flags(&trainer->stream_, 1);
+    RETURN_IF_ERROR(trainer->runtime_->ToStatus(result, "stream"));
+    ModelOptions options;
+    options.name = "net";
+    options.group = Group::World(backend.world_size());
+    options.algorithm = algorithm;
+    options.bucket_size_bytes = 2 * kBytes;
+    options.timeout = timeout;
+    options.callers_stream = [stream = trainer->stream_] { return stream; };
+    const Device device{DeviceKind::kCuda, backend.rank().value()};
+    std::vector<TensorSpec> specs;
+    for (const char* name : {"a", "b", "c"}) {
+      specs.push_back({name, DType::kFloat32, kElements, device});
+    }
+    ASSIGN_OR_RETURN(trainer->model_, Model::Create(backend, options, std::move(specs)));
+    return trainer;
+  }
+  ~Trainer() {
+    model_.reset();
+    if (stream_ != nullptr) {
+      calls().stream_synchronize(stream_);
+      calls().stream_destroy(stream_);
+    }
+  }
+
+  const cuda::CudaTable& calls() const { return runtime_->calls(); }
+  ModelRounds& rounds() { return model_->rounds(); }
+
+  void KeepStreamBusy() {
+    for (int i = 0; i < kSlowCopies; ++i) {
+      calls().memcpy_async(slow_.data(), slow_.data() + kSlowBytes, kSlowBytes, 4, stream_);
+    }
+  }
+  // Puts the writing of `value` into the slot on the stream, and says that it is ready there.
+  absl::Status Produce(int32_t slot, float value) {
+    std::vector<float>& source = sources_.emplace_back(kElements, value);
+    calls().memcpy_async(rounds().DataOf(SlotId(slot)), source.data(), kBytes, 4, stream_);
+    return rounds().MarkReady(SlotId(slot));
+  }
+  absl::Status EndRound() {
+    RETURN_IF_ERROR(rounds().EndRound());
+    return rounds().WaitRound(Soon());
+  }
+  // Puts the reading of what the slot holds on the stream, and waits for it.
+  float Read(int32_t slot) {
+    float value = 0;
+    const std::byte* const from = rounds().ResultOf(SlotId(slot)).data + kBytes - sizeof value;
+    calls().memcpy_async(&value, from, sizeof value, 4, stream_);
+    calls().stream_synchronize(stream_);
+    return value;
+  }
+  bool UsedByAny(int32_t slot) { return rounds().ResultOf(SlotId(slot)).used_by_any; }
+  bool StreamIsBusy() {
+    cuda::EventHandle event = nullptr;
+    calls().event_create_with_flags(&event, 2);
+    calls().event_record(event, stream_);
+    const bool busy = calls().event_query(event) == cuda::kErrorNotReady;
+    calls().event_destroy(event);
+    return busy;
+  }
+
+ private:
+  std::unique_ptr<const cuda::CudaRuntime> runtime_;
+  cuda::StreamHandle stream_ = nullptr;
+  std::vector<std::byte> slow_ = std::vector<std::byte>(2 * kSlowBytes);
+  std::list<std::vector<float>> sources_;  // what is on the stream still reads them
+  std::unique_ptr<Model> model_;
+};
+
+class GpuModelTest : public testing::Test {
+ protected:
+  GpuModelTest() {
+    setenv("PELTON_CUDART_LIBRARY", stand_in::LibraryPath().c_str(), 1);
+    setenv("PELTON_NCCL_LIBRARY", stand_in::LibraryPath().c_str(), 1);
+  }
+  // Whatever happened in a test, nothing stays behind.
+  ~GpuModelTest() override {
+    stand_in_.reset();
+    EXPECT_EQ(stand_in_.open_count(), 0);
+  }
+
+  static void Run(const std::function<absl::Status(Backend&, float)>& body) {
+    std::latch end(2);  // no barrier of the job, which may have failed
+    const std::vector<absl::Status> results = RunRanks(2, [&](const BackendOptions& options) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+      const absl::Status status = body(*backend, static_cast<float>(options.rank.value()));
+      end.arrive_and_wait();
+      return status;
+    });
+    for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+  }
+
+  const stand_in::StandIn& stand_in_ = stand_in::StandIn::Get();
+};
+
+TEST_F(GpuModelTest, RoundsAverageInTheOrderOfTheStreams) {
+  Run([](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
+    for (float round = 1; round < 4; ++round) {
+      for (int32_t slot : {2, 0, 1}) RETURN_IF_ERROR(trainer->Produce(slot, 10 * round + rank));
+      RETURN_IF_ERROR(trainer->EndRound());
+      for (int32_t slot : {0, 1, 2}) EXPECT_EQ(trainer->Read(slot), 10 * round + 0.5f);
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, TheHostWaitsForNoStream) {
+  Run([](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
+    for (float round = 1; round < 3; ++round) {
+      trainer->KeepStreamBusy();
+      for (int32_t slot : {2, 1, 0}) RETURN_IF_ERROR(trainer->Produce(slot, round + rank));
+      RETURN_IF_ERROR(trainer->EndRound());
+      // NCCL connects on the host at its first operation; from then on it is in the streams' hands.
+      if (round > 1) {
+        EXPECT_TRUE(trainer->StreamIsBusy());
+      }
+      for (int32_t slot : {0, 1, 2}) EXPECT_EQ(trainer->Read(slot), round + 0.5f);
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, ARankThatDidNotUseATensorLearnsWhetherAnotherDid) {
+  Run([](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
+    for (int round = 0; round < 2; ++round) {
+      RETURN_IF_ERROR(trainer->Produce(0, 1));
+      if (rank == 1) RETURN_IF_ERROR(trainer->Produce(1, 3));
+      RETURN_IF_ERROR(trainer->EndRound());
+      EXPECT_TRUE(trainer->UsedByAny(0));
+      EXPECT_TRUE(trainer->UsedByAny(1));
+      EXPECT_FALSE(trainer->UsedByAny(2));
+      EXPECT_EQ(trainer->Read(0), 1);
+      EXPECT_EQ(trainer->Read(1), 1.5f);
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, ThePlanFollowsRankZerosOrder) {
+  Run([](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
+    for (int32_t slot : {1, 0, 2}) RETURN_IF_ERROR(trainer->Produce(slot, rank));
+    RETURN_IF_ERROR(trainer->EndRound());
+    ASSIGN_OR_RETURN(const std::vector<SlotId> order, trainer->rounds().AgreeOnOrder(Soon()));
+    EXPECT_EQ(order, (std::vector<SlotId>{SlotId(1), SlotId(0), SlotId(2)}));
+    RETURN_IF_ERROR(trainer->rounds().Replan(order, Soon()));
+    for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, 7 + rank));
+    RETURN_IF_ERROR(trainer->EndRound());
+    for (int32_t slot : {0, 1, 2}) EXPECT_EQ(trainer->Read(slot), 7.5f);
+    return absl::OkStatus();
+  });
+}
+
+// The host has gone on when the operation turns out to hang: a later round says so.
+TEST_F(GpuModelTest, ARankThatNeverComesIsNamedByALaterRound) {
+  std::latch heard(1);
+  Run([&](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                     Trainer::Make(backend, absl::Milliseconds(500)));
+    const auto produce_all = [&] {
+      for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, 1));
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(produce_all());
+    RETURN_IF_ERROR(trainer->EndRound());
+    if (rank == 1) {  // stays away until it hears that the job has failed
+      const absl::Time give_up = Soon();
+      while (backend.failure().ok() && Clock::Real().Now() < give_up) std::this_thread::yield();
+      heard.count_down();
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(produce_all());
+    RETURN_IF_ERROR(trainer->EndRound());
+    heard.wait();
+    RETURN_IF_ERROR(produce_all());
+    RETURN_IF_ERROR(trainer->rounds().EndRound());
+    const absl::Status failed = trainer->rounds().WaitRound(Soon());
+    EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(failed.message()),
+                AllOf(HasSubstr("allreduce"), HasSubstr("not arrived: rank 1")));
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, AnErrorOfTheDeviceEndsTheRoundsOfAllRanks) {
+  std::latch one_round(2);
+  Run([&](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
+    const auto round = [&] {
+      for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, rank));
+      return trainer->EndRound();
+    };
+    RETURN_IF_ERROR(round());
+    one_round.arrive_and_wait();
+    if (rank == 0) stand_in_.fail("cudaMemsetAsync", 0, 700);
+    // The one that met no error hears of the other's, perhaps after it has gone on.
+    absl::Status failed = absl::OkStatus();
+    for (int i = 0; i < 100 && failed.ok(); ++i) failed = round();
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("cudaMemsetAsync"));
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, RefusesAnAlgorithmThatWorksOnTheHost) {
+  Run([](Backend& backend, float) {
+    const absl::Status refused = Trainer::Make(backend, absl::Seconds(20), "bytegrad").status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("stage 'compressed exchange' cannot work on cuda memory"));
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(GpuModelTest, RefusesTensorsOfTwoDevices) {
+  const std::vector<absl::Status> results = RunRanks(1, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    ModelOptions model;
+    model.name = "net";
+    model.group = Group::World(WorldSize(1));
+    return Model::Create(*backend, model,
+                         {{.name = "a", .count = 1},
+                          {.name = "b", .count = 1, .device = {DeviceKind::kCuda, 3}}})
+        .status();
+  });
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("'a' is on host 0, 'b' on cuda 3"));
+}
+
+}  // namespace
+}  // namespace pelton
