@@ -79,11 +79,17 @@ def want_cases(world_size: int, module: str) -> None:
 def run_cases(world_size: int, limit_s: float = 240) -> Outcome:
     """Runs the cases of all wanted modules in one job, once per test session: importing torch costs every rank
     seconds."""
+    return run_modules(world_size, sorted(_wanted[world_size]), limit_s)
+
+
+def run_modules(
+    world_size: int, modules: Sequence[str], limit_s: float = 240, changes: Mapping[str, str] | None = None
+) -> Outcome:
+    """Runs the cases of some modules in a job of its own, with changes to its environment."""
     with tempfile.TemporaryDirectory() as folder:
-        modules = sorted(_wanted[world_size])
         command = launcher(world_size, "--linger", 5, HERE / "rank_main.py", folder, *modules)
         try:
-            outcome = run(command, limit_s)
+            outcome = run(command, limit_s, changes)
         except TimeoutError as error:  # what was done until then counts, and nobody waits a second time
             outcome = Outcome(-1, "", str(error))
         for rank in range(world_size):
@@ -100,7 +106,11 @@ def case_ids(module: str) -> list[tuple[int, str]]:
 
 def check_case(module: str, world_size: int, name: str) -> None:
     """Fails with every rank's traceback unless the case went well on all ranks, or could be run on none."""
-    outcome = run_cases(world_size)
+    check_outcome(run_cases(world_size), module, world_size, name)
+
+
+def check_outcome(outcome: Outcome, module: str, world_size: int, name: str) -> None:
+    """The same of a job that has ended."""
     problems = []
     for rank in range(world_size):
         entry = outcome.results[rank].get(f"{module}.{name}")

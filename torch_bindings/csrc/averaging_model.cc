@@ -26,7 +26,7 @@ absl::Status AveragingModel::Install(const NamedTensors& parameters) {
     return absl::InvalidArgumentError(absl::StrCat(
         "algorithm ", options_.algorithm, " does not communicate weights beside the training"));
   }
-  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters, BucketsAt::kHost));
   specs.push_back(AveragingLoop::StopTensor());
   ASSIGN_OR_RETURN(model_,
                    Model::Create(*backend_, options_, std::move(algorithm), std::move(specs)));

@@ -1,6 +1,5 @@
 #include "torch_bindings/csrc/gradient_slot.h"
 
-#include <cstring>
 #include <utility>
 
 #include "core/base/status.h"
@@ -21,7 +20,7 @@ absl::StatusOr<void*> GradientSlot::Place() {
   }
   RETURN_IF_ERROR(EnsureMemory());
   CopyIn(gradient);
-  copy_back_ = gradient.requires_grad();
+  copy_back_ = gradient.requires_grad() || is_staged();
   if (!copy_back_) gradient = view();
   return view().data_ptr();
 }
@@ -32,8 +31,9 @@ absl::StatusOr<void*> GradientSlot::PlaceUnused() {
   if (gradient.defined()) {
     kept_ = gradient.detach().clone();
     if (!LiesInBucket(gradient)) CopyIn(gradient);
+    copy_back_ = is_staged();
   } else {
-    std::memset(view().data_ptr(), 0, size_bytes());
+    view().zero_();
   }
   return view().data_ptr();
 }
@@ -46,7 +46,7 @@ void GradientSlot::Collect(bool used_by_any) {
   } else if (copy_back_) {
     gradient.data().copy_(view());
   } else if (used_by_any && !gradient.defined()) {
-    gradient = view();
+    gradient = view().to(parameter().device());  // the view itself, unless it is staged
   } else if (used_by_any && kept_.defined() && !LiesInBucket(gradient)) {
     gradient.data().copy_(view());
   }
@@ -68,7 +68,7 @@ void GradientSlot::Release() {
 
 void GradientSlot::Adopt() {
   at::Tensor& gradient = parameter().mutable_grad();
-  if (is_segment() || !gradient.defined() || gradient.requires_grad()) return;
+  if (is_segment() || is_staged() || !gradient.defined() || gradient.requires_grad()) return;
   CopyIn(gradient);
   gradient = view();
   result_ = WeakTensor(gradient.getIntrusivePtr());

@@ -98,8 +98,7 @@ PythonCoordinator ServeCoordinator(const std::string& bind, const std::string& j
 
 std::unique_ptr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
                                                      const std::vector<int32_t>& ranks) {
-  std::unique_ptr<Communicator> communicator = ValueOrThrow(backend->Open(GroupOf(ranks)));
-  return std::make_unique<PythonCommunicator>(std::move(backend), std::move(communicator));
+  return std::make_unique<PythonCommunicator>(std::move(backend), GroupOf(ranks));
 }
 
 void DefineBackend(py::module_& module) {

@@ -17,7 +17,7 @@ MomentumSlot::MomentumSlot(std::string name, at::Tensor parameter, at::Tensor mo
       taken_(at::Tensor().getIntrusivePtr()) {}
 
 void MomentumSlot::Adopt() {
-  if (!EnsureMemory().ok()) return;  // a segment without memory: Place tries again
+  if (is_staged() || !EnsureMemory().ok()) return;  // a segment without memory: Place tries again
   CopyIn(moment_);
   moment_.set_data(view());
 }
@@ -43,6 +43,7 @@ absl::StatusOr<void*> MomentumSlot::Place() {
   const c10::NoGradGuard no_grad;
   const at::Tensor& gradient = parameter().grad();
   moment_.lerp_(gradient.scalar_type() == dtype() ? gradient : gradient.to(dtype()), 1 - beta_);
+  if (is_staged()) CopyIn(moment_);
   return view().data_ptr();
 }
 
@@ -52,6 +53,7 @@ absl::StatusOr<void*> MomentumSlot::PlaceUnused() {
   const c10::NoGradGuard no_grad;
   kept_ = moment_.clone();
   moment_.mul_(beta_);
+  if (is_staged()) CopyIn(moment_);
   return view().data_ptr();
 }
 
@@ -59,7 +61,11 @@ void MomentumSlot::Collect(bool used_by_any) {
   const c10::NoGradGuard no_grad;
   is_dirty = false;
   at::Tensor& gradient = parameter().mutable_grad();
-  if (kept_.defined() && !used_by_any) moment_.copy_(kept_);
+  if (kept_.defined() && !used_by_any) {
+    moment_.copy_(kept_);
+  } else if (is_staged()) {
+    moment_.copy_(view());
+  }
   if (used_by_any && !gradient.defined()) gradient = at::zeros_like(parameter());
   kept_ = at::Tensor();
   taken_ = WeakTensor(gradient.getIntrusivePtr());

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
@@ -15,22 +16,20 @@ uint64_t ColumnsOf(const at::Tensor& tensor) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const NamedTensors& tensors) {
+absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const NamedTensors& tensors, BucketsAt buckets) {
   if (tensors.empty()) {
     return absl::InvalidArgumentError("parameters: none of them requires a gradient");
   }
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.device().is_cpu()) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter '", name, "' is on ",
-                                                     tensor.device().str(),
-                                                     "; only CPU tensors are served yet"));
-    }
+    ASSIGN_OR_RETURN(const Device device,
+                     ToDevice(tensor.device(), absl::StrCat("parameter '", name, "'")));
     absl::StatusOr<DType> dtype = ToDType(tensor.scalar_type());
     if (!dtype.ok()) return Annotate(dtype.status(), absl::StrCat("parameter '", name, "'"));
     specs.push_back({.name = name,
                      .dtype = *dtype,
                      .count = static_cast<uint64_t>(tensor.numel()),
+                     .device = buckets == BucketsAt::kTensors ? device : Device{},
                      .columns = ColumnsOf(tensor)});
   }
   return specs;

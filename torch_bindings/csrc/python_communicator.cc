@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/python_communicator.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,6 +11,8 @@
 #include "comm/reduction/reducible.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "torch_bindings/csrc/devices.h"
+#include "torch_bindings/csrc/gpu_communicator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -53,22 +56,61 @@ absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& coun
 
 }  // namespace
 
-PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend,
-                                       std::unique_ptr<Communicator> communicator)
+PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group group)
     : backend_(std::move(backend)),
-      rank_(communicator->rank().value()),
-      world_size_(communicator->world_size().value()),
-      communicator_(std::move(communicator)),
-      open_(communicator_.get()) {}
+      group_(std::move(group)),
+      rank_(group_.RankOf(backend_->rank()).value_or(Rank(-1)).value()),
+      world_size_(group_.size().value()) {
+  MutexLock lock(&mutex_);
+  ThrowIfError(CommunicatorOf(at::kCPU).status());
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
+    const at::Device& device) const {
+  ASSIGN_OR_RETURN(const Device where, ToDevice(device, "the tensor"));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, backend_->Open(group_, where));
+  if (where.kind == DeviceKind::kHost) return opened;
+  return std::make_unique<GpuCommunicator>(std::move(opened), CurrentStreamOf(device), where.index);
+}
+
+absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorOf(const at::Device& device) {
+  std::unique_ptr<Communicator>& communicator = communicators_[device];
+  if (communicator != nullptr) return communicator.get();
+  absl::StatusOr<std::unique_ptr<Communicator>> opened = OpenOn(device);
+  if (!opened.ok()) {
+    communicators_.erase(device);
+    return opened.status();
+  }
+  communicator = *std::move(opened);
+  MutexLock open_lock(&open_mutex_);
+  open_.push_back(communicator.get());
+  return communicator.get();
+}
+
+absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorFor(Tensors tensors) {
+  if (communicators_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
+  }
+  std::optional<at::Device> device;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (device.has_value() && *device != tensor.device()) {
+      return absl::InvalidArgumentError(absl::StrCat("its tensors are on ", device->str(), " and ",
+                                                     tensor.device().str(), "; one is needed"));
+    }
+    device = tensor.device();
+  }
+  return CommunicatorOf(device.value_or(at::kCPU));
+}
 
 void PythonCommunicator::Close() {
   MutexLock lock(&mutex_);
-  if (communicator_ == nullptr) return;
   {
     MutexLock open_lock(&open_mutex_);
-    open_ = nullptr;
+    open_.clear();
   }
-  communicator_.reset();
+  communicators_.clear();
 }
 
 void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
@@ -77,138 +119,150 @@ void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
 }
 
 template <typename Function>
-void PythonCommunicator::Run(const char* what, Function call) {
-  absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
+void PythonCommunicator::Run(const char* what, Tensors tensors, Function call) {
+  absl::Status status;
   {
     MutexLock lock(&mutex_);
-    if (communicator_ != nullptr) {
-      status = call(*communicator_, Clock::Real().Now() + backend_->options().operation_timeout);
+    const absl::StatusOr<Communicator*> communicator = CommunicatorFor(tensors);
+    status = communicator.status();
+    if (status.ok()) {
+      status = call(**communicator, Clock::Real().Now() + backend_->options().operation_timeout);
     }
   }
   ThrowIfError(Annotate(status, what));
 }
 
 template <typename LaunchFunction>
-void PythonCommunicator::LaunchAndAwait(const char* what, LaunchFunction launch) {
-  Run(what, [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
+void PythonCommunicator::LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch) {
+  Run(what, tensors, [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
     ASSIGN_OR_RETURN(const Completion completion, launch(communicator));
     return Await(communicator, completion, deadline);
   });
 }
 
 void PythonCommunicator::AllReduce(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchAndAwait("allreduce", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::AllReduce(communicator, source, target, reduce_op);
-  });
+  LaunchAndAwait("allreduce", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+                   return pelton::AllReduce(communicator, source, target, reduce_op);
+                 });
 }
 
 void PythonCommunicator::Reduce(const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
-  LaunchAndAwait("reduce", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    Tensor target = source;
-    if (dst == rank()) {
-      ASSIGN_OR_RETURN(target, Flat(recv, "recv_tensor"));
-    }
-    return pelton::Reduce(communicator, source, target, reduce_op, Rank(dst));
-  });
+  LaunchAndAwait("reduce", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   Tensor target = source;
+                   if (dst == rank()) {
+                     ASSIGN_OR_RETURN(target, FlatAnywhere(recv, "recv_tensor"));
+                   }
+                   return pelton::Reduce(communicator, source, target, reduce_op, Rank(dst));
+                 });
 }
 
 void PythonCommunicator::ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchAndAwait("reduce_scatter", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::ReduceScatter(communicator, source, target, reduce_op);
-  });
+  LaunchAndAwait("reduce_scatter", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+                   return pelton::ReduceScatter(communicator, source, target, reduce_op);
+                 });
 }
 
 void PythonCommunicator::AllGather(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchAndAwait("allgather", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::AllGather(communicator, source, target);
-  });
+  LaunchAndAwait("allgather", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+                   return pelton::AllGather(communicator, source, target);
+                 });
 }
 
 void PythonCommunicator::Broadcast(const at::Tensor& tensor, int src) {
-  LaunchAndAwait("broadcast", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor flat, Flat(tensor, "tensor"));
-    return pelton::Broadcast(communicator, flat, Rank(src));
-  });
+  LaunchAndAwait("broadcast", {tensor},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const Tensor flat, FlatAnywhere(tensor, "tensor"));
+                   return pelton::Broadcast(communicator, flat, Rank(src));
+                 });
 }
 
 void PythonCommunicator::Gather(const at::Tensor& send, const at::Tensor& recv, int dst) {
-  LaunchAndAwait("gather", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    Tensor target = source;
-    if (dst == rank_) {
-      ASSIGN_OR_RETURN(target, Flat(recv, "recv_tensor"));
-    }
-    return pelton::Gather(communicator, source, target, Rank(dst));
-  });
+  LaunchAndAwait("gather", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   Tensor target = source;
+                   if (dst == rank_) {
+                     ASSIGN_OR_RETURN(target, FlatAnywhere(recv, "recv_tensor"));
+                   }
+                   return pelton::Gather(communicator, source, target, Rank(dst));
+                 });
 }
 
 void PythonCommunicator::Scatter(const at::Tensor& send, const at::Tensor& recv, int src) {
-  LaunchAndAwait("scatter", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    Tensor source = target;
-    if (src == rank_) {
-      ASSIGN_OR_RETURN(source, Flat(send, "send_tensor"));
-    }
-    return pelton::Scatter(communicator, source, target, Rank(src));
-  });
+  LaunchAndAwait("scatter", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+                   Tensor source = target;
+                   if (src == rank_) {
+                     ASSIGN_OR_RETURN(source, FlatAnywhere(send, "send_tensor"));
+                   }
+                   return pelton::Scatter(communicator, source, target, Rank(src));
+                 });
 }
 
 void PythonCommunicator::AllToAll(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchAndAwait("alltoall", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    return pelton::AllToAll(communicator, source, target);
-  });
+  LaunchAndAwait("alltoall", {send, recv},
+                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+                   return pelton::AllToAll(communicator, source, target);
+                 });
 }
 
 void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                                    const std::vector<int64_t>& send_displs, const at::Tensor& recv,
                                    const std::vector<int64_t>& recv_counts,
                                    const std::vector<int64_t>& recv_displs) {
-  Run("alltoall_v", [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
-    ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
-    ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
-    ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
-    ASSIGN_OR_RETURN(const auto target_parts, ToParts(recv_counts, recv_displs, "recv"));
-    return pelton::AllToAllV(communicator, source, source_parts, target, target_parts, deadline);
-  });
+  Run("alltoall_v", {send, recv},
+      [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
+        ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
+        ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+        ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
+        ASSIGN_OR_RETURN(const auto target_parts, ToParts(recv_counts, recv_displs, "recv"));
+        return pelton::AllToAllV(communicator, source, source_parts, target, target_parts,
+                                 deadline);
+      });
 }
 
 void PythonCommunicator::Send(const at::Tensor& tensor, int dst, int tag) {
-  LaunchAndAwait("send", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor source, Flat(tensor, "tensor"));
+  LaunchAndAwait("send", {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(tensor, "tensor"));
     return pelton::Send(communicator, source, Rank(dst), tag);
   });
 }
 
 void PythonCommunicator::Recv(const at::Tensor& tensor, int src, int tag) {
-  LaunchAndAwait("recv", [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor target, Flat(tensor, "tensor"));
+  LaunchAndAwait("recv", {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(tensor, "tensor"));
     return pelton::Recv(communicator, target, Rank(src), tag);
   });
 }
 
 void PythonCommunicator::Barrier() {
-  LaunchAndAwait("barrier",
+  LaunchAndAwait("barrier", {},
                  [](Communicator& communicator) { return pelton::Barrier(communicator); });
 }
 
 void PythonCommunicator::Abort() {
   aborted_.store(true, std::memory_order_relaxed);
   MutexLock lock(&open_mutex_);
-  if (open_ == nullptr) return;
-  open_->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()")));
+  for (Communicator* communicator : open_) {
+    communicator->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()")));
+  }
 }
 
 }  // namespace pelton::torch_bindings

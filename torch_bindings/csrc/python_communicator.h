@@ -6,12 +6,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/backend.h"
 #include "comm/communicator.h"
+#include "comm/group.h"
 #include "core/base/sync.h"
 
 namespace pelton::torch_bindings {
@@ -19,10 +24,11 @@ namespace pelton::torch_bindings {
 // Runs each collective on the calling thread: a small allreduce takes about a microsecond, a hop to
 // another thread up to sixty. Called without the GIL. Threads: any; calls from several threads run
 // one after the other, and the user sees to it that their order is the same on all ranks. Owns: its
-// end of the communicator; keeps the backend alive.
+// end of the communicators; keeps the backend alive.
 class PythonCommunicator {
  public:
-  PythonCommunicator(std::shared_ptr<Backend> backend, std::unique_ptr<Communicator> communicator);
+  // Opens it among the ranks of `group`. Collective. Errors (thrown): those of Backend::Open.
+  PythonCommunicator(std::shared_ptr<Backend> backend, Group group);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -30,7 +36,9 @@ class PythonCommunicator {
   // Errors (thrown): ValueError: `op` has no meaning for the type.
   static void CheckReducible(at::ScalarType type, int op);
 
-  // All: Shape and meaning as in comm/collectives.h; contiguous CPU tensors.
+  // All: Shape and meaning as in comm/collectives.h; contiguous tensors, all on the CPU or all on
+  // one GPU, for which the ranks open a communicator at its first use. On a GPU the operation comes
+  // after what is on the current stream.
   // Blocks: until done, or the backend's operation timeout.
   // Errors (thrown): ValueError naming the argument; else as comm/await.h.
   void AllReduce(const at::Tensor& send, const at::Tensor& recv, int op);
@@ -57,21 +65,36 @@ class PythonCommunicator {
   void Close();
 
  private:
+  struct DeviceOrder {
+    bool operator()(const at::Device& a, const at::Device& b) const {
+      return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
+    }
+  };
+  // The tensors of a call; those that this rank does not give are undefined.
+  using Tensors = std::initializer_list<at::Tensor>;
+
   // Runs `call`, which returns a status and is given a deadline, as the only one.
   template <typename Function>
-  void Run(const char* what, Function call);
+  void Run(const char* what, Tensors tensors, Function call);
   template <typename LaunchFunction>
-  void LaunchAndAwait(const char* what, LaunchFunction launch);
+  void LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch);
+  absl::StatusOr<Communicator*> CommunicatorFor(Tensors tensors)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Communicator*> CommunicatorOf(const at::Device& device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::unique_ptr<Communicator>> OpenOn(const at::Device& device) const;
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
+  const Group group_;
   const int rank_;
   const int world_size_;
-  Mutex mutex_;  // one operation at a time drives the communicator
-  // Null once closed.
-  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
-  // The same while it is open; Abort does not wait for the operation that it is to end.
+  Mutex mutex_;  // one operation at a time drives the communicators
+  // Of the CPU, and of the GPUs that were used; none once closed.
+  std::map<at::Device, std::unique_ptr<Communicator>, DeviceOrder> communicators_
+      ABSL_GUARDED_BY(mutex_);
+  // The same while they are open; Abort does not wait for the operation that it is to end.
   Mutex open_mutex_;
-  Communicator* open_ ABSL_GUARDED_BY(open_mutex_);
+  std::vector<Communicator*> open_ ABSL_GUARDED_BY(open_mutex_);
   std::atomic<bool> aborted_{false};
 };
 

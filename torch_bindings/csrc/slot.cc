@@ -32,6 +32,7 @@ Slot::Slot(std::string name, at::Tensor parameter, const at::Tensor& tensor)
       parameter_(std::move(parameter)),
       parameter_dtype_(parameter_.scalar_type()),
       dtype_(tensor.scalar_type()),
+      parameter_device_(parameter_.device()),
       sizes_(tensor.sizes().vec()),
       strides_(DenseStrides(tensor)),
       size_bytes_(static_cast<uint64_t>(tensor.numel()) * tensor.element_size()) {}
@@ -57,7 +58,9 @@ std::string Slot::Change() const {
     return absl::StrCat("dtype was ", c10::toString(parameter_dtype_), ", is ",
                         c10::toString(parameter_.scalar_type()));
   }
-  if (!parameter_.device().is_cpu()) return absl::StrCat("moved to ", parameter_.device().str());
+  if (parameter_.device() != parameter_device_) {
+    return absl::StrCat("moved from ", parameter_device_.str(), " to ", parameter_.device().str());
+  }
   if (parameter_.sizes() != at::IntArrayRef(sizes_)) return "its shape changed";
   // A cast replaces the accumulator, and the hook goes with it.
   if (torch::autograd::impl::try_get_grad_accumulator(parameter_) != accumulator_) {
@@ -66,8 +69,9 @@ std::string Slot::Change() const {
   return "";
 }
 
-void Slot::Bind(void* memory, std::shared_ptr<void> owner) {
+void Slot::Bind(void* memory, at::Device device, std::shared_ptr<void> owner) {
   is_segment_ = memory == nullptr;
+  device_ = device;
   view_ = at::Tensor();
   if (!is_segment_) MakeView(memory, [owner = std::move(owner)](void*) {});
 }
@@ -75,7 +79,7 @@ void Slot::Bind(void* memory, std::shared_ptr<void> owner) {
 template <typename Deleter>
 void Slot::MakeView(void* memory, Deleter deleter) {
   view_ = at::from_blob(memory, sizes_, strides_, std::move(deleter),
-                        at::TensorOptions().dtype(dtype_));
+                        at::TensorOptions().dtype(dtype_).device(device_), device_);
 }
 
 absl::Status Slot::EnsureMemory() {
@@ -92,9 +96,10 @@ absl::Status Slot::CheckGradient() const {
         "parameter '", name_,
         "' has a sparse gradient, which cannot be communicated; build it with sparse=False"));
   }
-  if (!gradient.device().is_cpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the gradient of parameter '", name_, "' is on ", gradient.device().str()));
+  if (gradient.device() != parameter_device_) {
+    return absl::InvalidArgumentError(absl::StrCat("the gradient of parameter '", name_, "' is on ",
+                                                   gradient.device().str(), ", the parameter on ",
+                                                   parameter_device_.str()));
   }
   return absl::OkStatus();
 }
@@ -105,12 +110,12 @@ bool Slot::LiesInBucket(const at::Tensor& tensor) const {
 }
 
 bool Slot::HasLayoutOfView(const at::Tensor& tensor) const {
-  return tensor.scalar_type() == dtype_ && tensor.sizes() == at::IntArrayRef(sizes_) &&
-         tensor.strides() == at::IntArrayRef(strides_);
+  return tensor.device() == device_ && tensor.scalar_type() == dtype_ &&
+         tensor.sizes() == at::IntArrayRef(sizes_) && tensor.strides() == at::IntArrayRef(strides_);
 }
 
 void Slot::CopyIn(const at::Tensor& tensor) {
-  if (HasLayoutOfView(tensor)) {
+  if (HasLayoutOfView(tensor) && tensor.device().is_cpu()) {
     std::memcpy(view_.data_ptr(), tensor.data_ptr(), size_bytes_);
   } else {
     c10::NoGradGuard no_grad;

@@ -3,6 +3,7 @@
 #define PELTON_TORCH_BINDINGS_CSRC_SLOT_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <functional>
@@ -37,15 +38,16 @@ class Slot {
   // is not changed: it counts as unused until it is thawed.
   std::string Change() const;
 
-  // Says where the slot's memory in the bucket is; `owner` keeps it alive, also for a user who
-  // holds on to the tensor. Null: the slot is a segment, which may lie anywhere in shared memory.
-  void Bind(void* memory, std::shared_ptr<void> owner);
+  // Says where the slot's memory in the bucket is, on the parameter's device or else on the host;
+  // `owner` keeps it alive, also for a user who holds on to the tensor. Null: the slot is a
+  // segment, which may lie anywhere in shared memory.
+  void Bind(void* memory, at::Device device, std::shared_ptr<void> owner);
   // The tensor, if there is one yet, moves into the bucket.
   virtual void Adopt() = 0;
 
   // Brings the tensor, whose gradient is final, to where it can be communicated, and returns that
   // place. The gradient is defined. Errors: InvalidArgument: the gradient is sparse or not on the
-  // CPU; names the parameter.
+  // parameter's device; names the parameter.
   virtual absl::StatusOr<void*> Place() = 0;
   // The same where this backward made no gradient.
   virtual absl::StatusOr<void*> PlaceUnused() = 0;
@@ -59,6 +61,9 @@ class Slot {
   virtual bool HoldsResult() const { return false; }
 
   bool is_segment() const { return is_segment_; }
+  // Whether the bucket is in the host's memory and the parameter is not: then tensors are copied
+  // there and back, and the host waits for each copy from the device.
+  bool is_staged() const { return device_.is_cpu() && !parameter_device_.is_cpu(); }
   bool has_gradient() const { return parameter_.grad().defined(); }
   const std::string& name() const { return name_; }
   uint64_t size_bytes() const { return size_bytes_; }
@@ -92,6 +97,8 @@ class Slot {
   const at::Tensor parameter_;
   const at::ScalarType parameter_dtype_;
   const at::ScalarType dtype_;
+  const at::Device parameter_device_;
+  at::Device device_ = at::kCPU;  // of the slot's memory
   const std::vector<int64_t> sizes_;
   const std::vector<int64_t> strides_;  // of the view
   const uint64_t size_bytes_;

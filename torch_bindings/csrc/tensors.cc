@@ -72,15 +72,11 @@ at::ScalarType ToScalarType(DType dtype) {
   return at::kFloat;
 }
 
-absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argument) {
+absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string& argument) {
   if (!tensor.defined()) return absl::InvalidArgumentError(absl::StrCat(argument, ": None"));
   if (tensor.layout() != at::kStrided) {
     return absl::InvalidArgumentError(
         absl::StrCat(argument, ": a sparse tensor cannot be communicated; call to_dense() first"));
-  }
-  if (!tensor.device().is_cpu()) {
-    return absl::InvalidArgumentError(absl::StrCat(argument, ": is on ", tensor.device().str(),
-                                                   "; only CPU tensors are served yet"));
   }
   if (!tensor.is_contiguous()) {
     return absl::InvalidArgumentError(absl::StrCat(argument, ": is not contiguous"));
@@ -89,6 +85,14 @@ absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argumen
   if (!dtype.ok())
     return absl::InvalidArgumentError(absl::StrCat(argument, ": ", dtype.status().message()));
   return Tensor{tensor.data_ptr(), static_cast<uint64_t>(tensor.numel()), *dtype};
+}
+
+absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argument) {
+  if (tensor.defined() && !tensor.device().is_cpu()) {
+    return absl::InvalidArgumentError(absl::StrCat(argument, ": is on ", tensor.device().str(),
+                                                   "; only CPU tensors are served here"));
+  }
+  return FlatAnywhere(tensor, argument);
 }
 
 at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type) {

@@ -17,8 +17,10 @@ namespace pelton::torch_bindings {
 absl::StatusOr<DType> ToDType(at::ScalarType type);
 at::ScalarType ToScalarType(DType dtype);
 
-// The memory of a contiguous CPU tensor. Errors: InvalidArgument: names `argument`, its device,
+// The memory of a contiguous tensor, wherever it is. Errors: InvalidArgument: names `argument`, its
 // layout or dtype.
+absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string& argument);
+// The same of a CPU tensor. Errors: also InvalidArgument: it is on another device.
 absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argument);
 
 // A tensor over memory that somebody else owns and keeps alive. Shape: `sizes`, contiguous.

@@ -39,7 +39,7 @@ absl::Status WeightModel::Install(const NamedTensors& parameters, const ModelSta
                    MakeAlgorithm(options_.algorithm, options_.algorithm_options));
   schedule_ = algorithm->schedule();
   RETURN_IF_ERROR(CheckSubject(schedule_, options_.algorithm));
-  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters));
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters, BucketsAt::kHost));
   ASSIGN_OR_RETURN(model_,
                    Model::Create(*backend_, options_, std::move(algorithm), std::move(specs)));
   for (const auto& [name, parameter] : parameters) {

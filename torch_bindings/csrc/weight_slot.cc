@@ -13,6 +13,7 @@ WeightSlot::WeightSlot(std::string name, at::Tensor parameter)
     : name_(std::move(name)),
       parameter_(std::move(parameter)),
       dtype_(parameter_.scalar_type()),
+      device_(parameter_.device()),
       sizes_(parameter_.sizes().vec()) {}
 
 std::string WeightSlot::Change() const {
@@ -20,7 +21,9 @@ std::string WeightSlot::Change() const {
     return absl::StrCat("dtype was ", c10::toString(dtype_), ", is ",
                         c10::toString(parameter_.scalar_type()));
   }
-  if (!parameter_.device().is_cpu()) return absl::StrCat("moved to ", parameter_.device().str());
+  if (parameter_.device() != device_) {
+    return absl::StrCat("moved from ", device_.str(), " to ", parameter_.device().str());
+  }
   if (parameter_.sizes() != at::IntArrayRef(sizes_)) return "its shape changed";
   return "";
 }
@@ -41,9 +44,9 @@ void WeightSlot::Merge(double kept, double taken) {
   if (kept == 0 && taken == 1) {
     parameter_.copy_(view_);
   } else if (kept == 1) {
-    parameter_.add_(view_, taken);
+    parameter_.add_(view_.to(device_), taken);
   } else {
-    parameter_.mul_(kept).add_(view_, taken);
+    parameter_.mul_(kept).add_(view_.to(device_), taken);
   }
 }
 

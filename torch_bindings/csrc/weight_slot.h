@@ -3,6 +3,7 @@
 #define PELTON_TORCH_BINDINGS_CSRC_WEIGHT_SLOT_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ class WeightSlot {
   // "" while the parameter is what it was when it was registered, else what changed.
   std::string Change() const;
 
-  // Says where the slot's memory in the bucket is.
+  // Says where the slot's memory in the bucket is, on the host; a parameter of a GPU is copied
+  // there and back, and the host waits for the copy.
   void Bind(void* memory);
   void CopyIn();
   // The parameter becomes kept * parameter + taken * what the bucket holds. Graphs that were made
@@ -32,6 +34,7 @@ class WeightSlot {
   const std::string name_;
   const at::Tensor parameter_;
   const at::ScalarType dtype_;
+  const at::Device device_;
   const std::vector<int64_t> sizes_;
   at::Tensor view_;  // of the bucket; dense, in the parameter's order where that is dense too
 };

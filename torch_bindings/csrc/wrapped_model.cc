@@ -10,6 +10,7 @@
 #include "algorithms/algorithm.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/gradient_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -78,8 +79,18 @@ absl::Status WrappedModel::Install(const Contents& contents) {
   ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
                    MakeAlgorithm(options_.algorithm, options_.algorithm_options));
   RETURN_IF_ERROR(CheckSubject(*algorithm, options_.algorithm, contents));
-  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(TensorsOf(contents)));
-  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options_, std::move(algorithm),
+  const NamedTensors tensors = TensorsOf(contents);
+  const BucketsAt buckets = algorithm->TakesDeviceMemory() && contents.moments.empty()
+                                ? BucketsAt::kTensors
+                                : BucketsAt::kHost;
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
+  const at::Device device = tensors.front().second.device();
+  ModelOptions options = options_;
+  if (buckets == BucketsAt::kTensors && IsGpu(device)) {
+    device_ = device;
+    options.callers_stream = CurrentStreamOf(device);
+  }
+  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options, std::move(algorithm),
                                                 std::move(specs)));
   RETURN_IF_ERROR(Restore(contents.state, rounds(), Clock::Real().Now() + options_.timeout));
   order_is_adopted_ = !contents.state.order.empty();
@@ -119,7 +130,7 @@ void WrappedModel::BindSlots() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const SlotId slot(static_cast<int32_t>(i));
     const bool is_segment = rounds().plan().slot(slot).standalone;
-    slots_[i]->Bind(is_segment ? nullptr : rounds().DataOf(slot), owned_);
+    slots_[i]->Bind(is_segment ? nullptr : rounds().DataOf(slot), device_, owned_);
   }
 }
 

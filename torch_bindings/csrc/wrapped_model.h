@@ -117,6 +117,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
 
   const ModelOptions options_;
   const bool sums_;  // the algorithm adds the ranks' gradients and does not average them
+  at::Device device_ = at::kCPU;  // where the buckets are
   // Shared: gradients that a user holds on to lie in the model's memory. Null once detached.
   std::shared_ptr<Owned> owned_;
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -34,13 +34,13 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Find(const LibrarySearch& search) {
     if (found(search.path, kPrivate)) return SharedLibrary(handle, PathOf(handle, search.path));
     return absl::NotFoundError(absl::StrCat("library '", search.path, "'", tried));
   }
-  for (const std::string& name : search.sonames) {
-    if (found(name, kPrivate | RTLD_NOLOAD)) return SharedLibrary(handle, PathOf(handle, name));
-  }
   const char* named = std::getenv(search.variable.c_str());
   if (named != nullptr && *named != '\0') {
     if (found(named, kPrivate)) return SharedLibrary(handle, PathOf(handle, named));
     return absl::NotFoundError(absl::StrCat(search.variable, "='", named, "'", tried));
+  }
+  for (const std::string& name : search.sonames) {
+    if (found(name, kPrivate | RTLD_NOLOAD)) return SharedLibrary(handle, PathOf(handle, name));
   }
   for (const std::string& name : search.sonames) {
     if (found(name, kPrivate)) return SharedLibrary(handle, PathOf(handle, name));

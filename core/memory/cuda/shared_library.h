@@ -20,9 +20,9 @@ struct LibrarySearch {
 // Threads: immutable once made. Owns: nothing.
 class SharedLibrary {
  public:
-  // The one at `search.path`; else one that is in the process already, so that there is never a
-  // second copy beside PyTorch's; else the one that the variable names; else by name. Errors:
-  // NotFound: names all that was tried, with the loader's words.
+  // The one at `search.path`; else the one that the variable names; else one that is in the process
+  // already, so that there is no second copy beside PyTorch's unless somebody wants it; else by
+  // name. Errors: NotFound: names all that was tried, with the loader's words.
   static absl::StatusOr<SharedLibrary> Find(const LibrarySearch& search);
 
   // Null if it has none of that name.

@@ -13,9 +13,7 @@ using ::testing::HasSubstr;
 constexpr char kVariable[] = "PELTON_TEST_LIBRARY";
 
 TEST(SharedLibraryTest, FindsTheOneThatIsInTheProcess) {
-  setenv(kVariable, "/nowhere/libother.so", 1);
   auto library = SharedLibrary::Find({"", {"libnowhere.so.9", "libc.so.6"}, kVariable});
-  unsetenv(kVariable);
   ASSERT_TRUE(library.ok()) << library.status();
   EXPECT_THAT(library->path(), HasSubstr("libc.so.6"));
   EXPECT_NE(library->Symbol("getpid"), nullptr);
@@ -40,6 +38,13 @@ TEST(SharedLibraryTest, AVariableNamesALibrary) {
   auto library = SharedLibrary::Find({"", {"libnowhere.so.9"}, kVariable});
   unsetenv(kVariable);
   EXPECT_TRUE(library.ok()) << library.status();
+}
+
+TEST(SharedLibraryTest, AVariableGoesBeforeWhatIsInTheProcess) {
+  setenv(kVariable, "/nowhere/libother.so", 1);
+  const auto status = SharedLibrary::Find({"", {"libc.so.6"}, kVariable}).status();
+  unsetenv(kVariable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nowhere/libother.so"));
 }
 
 TEST(SharedLibraryTest, LoadsByNameInTheEnd) {

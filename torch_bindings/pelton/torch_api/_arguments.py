@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from pelton import _C
 from pelton.errors import InvalidArgument
+from pelton.torch_api._devices import check_device
 
 
 class ReduceOp(enum.IntEnum):
@@ -76,14 +77,13 @@ def check_tensor(tensor: torch.Tensor, argument: str) -> None:
     """Checks that a tensor's elements can be read.
 
     Raises:
-      InvalidArgument: it is no tensor, sparse, or not on the CPU.
+      InvalidArgument: it is no tensor, sparse, or on neither the CPU nor a GPU.
     """
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{argument}: must be a tensor, is a {type(tensor).__name__}")
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"{argument}: has layout {tensor.layout}; call to_dense() first")
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(f"{argument}: is on device {tensor.device}; only CPU tensors can be communicated yet")
+    check_device(tensor.device, argument)
 
 
 def required(tensor: torch.Tensor | None, argument: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pelton.errors import InvalidArgument, PeltonError
+from pelton.torch_api._devices import gpu, is_gpu
 
 _DTYPES = {
     str(dtype): dtype
@@ -20,6 +21,8 @@ _DTYPES = {
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
 }
 _MOST_ELEMENTS = 1 << 40
+# Says of a tensor that it belongs on the receiver's current GPU.
+_ON_GPU = "gpu"
 
 
 def encode(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
@@ -70,12 +73,13 @@ def _encode_rarer(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
 
 
 def _encode_tensor(tensor: torch.Tensor, tensors: list[torch.Tensor], where: str) -> Any:
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+    on_gpu = is_gpu(tensor.device)
+    if tensor.layout != torch.strided or not (on_gpu or tensor.device.type == "cpu"):
         raise InvalidArgument(f"{where} is a {tensor.layout} tensor on {tensor.device}; it cannot be broadcast")
     if str(tensor.dtype) not in _DTYPES:
         raise InvalidArgument(f"{where} is a tensor of {tensor.dtype}; it cannot be broadcast")
     tensors.append(tensor)
-    return {"tensor": [str(tensor.dtype), list(tensor.shape)]}
+    return {"tensor": [str(tensor.dtype), list(tensor.shape), *([_ON_GPU] if on_gpu else [])]}
 
 
 def decode(form: Any, existing: Any, tensors: list[torch.Tensor]) -> Any:
@@ -128,10 +132,14 @@ def _decode_tagged(tag: str, content: Any, existing: Any, tensors: list[torch.Te
 
 def _decode_tensor(content: Any, existing: Any, tensors: list[torch.Tensor]) -> torch.Tensor:
     dtype, shape = _DTYPES.get(content[0]), [int(size) for size in content[1]]
+    on_gpu = content[2:] == [_ON_GPU]
     if dtype is None or min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
         raise InvalidArgument(f"a received tensor is malformed: {content[0]} {shape}")
     fits = isinstance(existing, torch.Tensor) and existing.dtype == dtype and list(existing.shape) == shape
-    tensor: torch.Tensor = existing if fits else torch.empty(shape, dtype=dtype)
+    if fits and is_gpu(existing.device) == on_gpu:
+        tensor: torch.Tensor = existing
+    else:
+        tensor = torch.empty(shape, dtype=dtype, device=gpu() if on_gpu else "cpu")
     tensors.append(tensor)
     return tensor
 

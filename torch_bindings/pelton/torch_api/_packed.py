@@ -81,7 +81,9 @@ def _run_packed(
             else:
                 run(readable(tensor, "tensors").view(-1))
             continue
-        flat = _C.empty([size], torch.uint8)
+        device = chunk[0][1].device
+        shared = device.type == "cpu"
+        flat = _C.empty([size], torch.uint8) if shared else torch.empty(size, dtype=torch.uint8, device=device)
         views = [flat[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape) for at, tensor in chunk]
         if reads:
             for view, (_, tensor) in zip(views, chunk):
@@ -93,13 +95,14 @@ def _run_packed(
 
 
 def _chunks(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[list[tuple[int, torch.Tensor]], int]]:
-    """The tensors with their places in flat buffers of about _CHUNK_BYTES, and each buffer's size."""
+    """The tensors with their places in flat buffers of about _CHUNK_BYTES on one device, and each buffer's size."""
     chunk: list[tuple[int, torch.Tensor]] = []
     size = 0
     for tensor in tensors:
         if tensor.numel() == 0:
             continue
-        if chunk and size + tensor.nbytes > _CHUNK_BYTES:
+        moves_on = bool(chunk) and tensor.device != chunk[0][1].device
+        if moves_on or (chunk and size + tensor.nbytes > _CHUNK_BYTES):
             yield chunk, size
             chunk, size = [], 0
         chunk.append((size, tensor))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pelton.errors import InvalidArgument
+from pelton.torch_api._devices import check_device
 
 _IGNORE_LISTS = ("_bagua_params_and_buffers_to_ignore", "_ddp_params_and_buffers_to_ignore")
 
@@ -100,8 +101,7 @@ def _check_devices(selected: SelectedTensors) -> None:
             raise InvalidArgument(
                 f"the model is on mixed devices: '{first_name}' is on {first.device}, '{name}' on {tensor.device}"
             )
-    if first.device.type != "cpu":
-        raise InvalidArgument(f"'{first_name}' is on {first.device}; only models on the CPU can be wrapped yet")
+    check_device(first.device, f"'{first_name}'")
 
 
 def _check_sparse_gradients(module: nn.Module, selected: SelectedTensors) -> None:

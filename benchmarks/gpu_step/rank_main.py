@@ -1,0 +1,97 @@
+"""One rank: the time of a training step on a GPU, alone, under DDP and under Pelton, in turns. Rank 0 prints.
+
+Started by tools/gpu_check, or by `pelton run -np N benchmarks/gpu_step/rank_main.py`. DDP takes part where NCCL has a
+rank for each GPU, or lets ranks share one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+import torch.distributed as dist
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from torch import nn
+
+Step = Callable[[], None]
+
+
+def _net(width: int, device: torch.device) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*layers).to(device)
+
+
+def _step(model: Any, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> Step:
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _steps(width: int, batch: int, device: torch.device) -> dict[str, Step]:
+    inputs = torch.randn(batch, width, device=device)
+    steps = {}
+    for name in ("alone", "ddp", "pelton"):
+        model: Any = _net(width, device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        if name == "ddp":
+            if not dist.is_nccl_available() or device.type != "cuda":
+                continue
+            dist.init_process_group("nccl")
+            model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
+        elif name == "pelton":
+            model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+        steps[name] = _step(model, optimizer, inputs)
+    return steps
+
+
+def _seconds(step: Step, count: int) -> float:
+    """Of one step. Blocks: until the device has done them."""
+    torch.accelerator.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.accelerator.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def main() -> None:
+    """Prints a line for each contestant: the median of its turns."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=4096, help="of the eight layers")
+    parser.add_argument("--batch", type=int, default=512, help="rows of a rank")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=20, help="in a turn")
+    parser.add_argument("--module", help="imported first: what makes a device that stands in for a GPU")
+    options = parser.parse_args()
+    if options.module:
+        __import__(options.module).load()
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        raise SystemExit("gpu_step: no GPU here")
+    bagua.init_process_group()
+    device = torch.device(accelerator.type, bagua.get_local_rank() % torch.accelerator.device_count())
+    torch.accelerator.set_device_index(device.index)
+    steps = _steps(options.width, options.batch, device)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.turns):
+        for name, step in steps.items():
+            times[name].append(_seconds(step, options.steps))
+    if bagua.get_rank() == 0:
+        megabytes = 8 * options.width * (options.width + 1) * 4 / 1e6
+        print(f"a step of {bagua.get_world_size()} rank(s), {megabytes:.0f} MB of gradients on {device}:")
+        for name, values in times.items():
+            print(f"  {name:<8}{1e3 * statistics.median(values):9.3f} ms")
+    bagua.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Training and collectives on a GPU equal those on the CPU. Where there is no GPU, a device of PyTorch that stands in
+for one (accelerator.py) has the same streams and memory, and NCCL's stand-in between the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import accelerator
+import pelton.torch_api as bagua
+import torch
+from pelton.torch_api import communication
+from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
+from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
+from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+from torch import nn
+
+from cases.checks import SHAPE, assert_same, batch, gradients, make_mlp, mean, raises, rank_and_size, seeded
+from cases.registry import case
+
+STEPS = 5
+KIND = "cuda" if torch.cuda.is_available() else accelerator.NAME
+if "PELTON_ACCELERATOR" in os.environ:  # a rank: whoever only looks for cases keeps its PyTorch as it is
+    accelerator.load()
+Wrap = Callable[[Any], tuple[Any, torch.optim.Optimizer]]
+
+
+def _device() -> torch.device:
+    """The ranks of one machine with one GPU share it (NCCL 2.30 and later)."""
+    count = torch.accelerator.device_count()
+    torch.accelerator.set_device_index(bagua.get_rank() % count)
+    return torch.device(KIND, bagua.get_rank() % count)
+
+
+def _loss(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    device = next(model.parameters()).device
+    return model(inputs.to(device)).square().mean()
+
+
+def _train(model: Any, wrap: Wrap, steps: int = STEPS) -> Any:
+    """The model's parameters and gradients after each step, on the CPU."""
+    rank, _ = rank_and_size()
+    model, optimizer = wrap(model)
+    seen = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        _loss(model, batch(rank, step, *SHAPE)).backward()
+        seen.append({name: None if grad is None else grad.cpu() for name, grad in gradients(model).items()})
+        optimizer.step()
+        seen.append({name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()})
+    return seen
+
+
+def _check_as_on_the_cpu(wrap: Wrap, tolerance: float = 0.0) -> None:
+    """Ranks begin with different values on purpose: rank 0's are what counts."""
+    rank, _ = rank_and_size()
+    on_cpu = _train(seeded(rank, make_mlp), wrap)
+    on_gpu = _train(seeded(rank, make_mlp).to(_device()), wrap)
+    for expected, actual in zip(on_cpu, on_gpu):
+        if KIND == accelerator.NAME and tolerance == 0:
+            assert_same(actual, expected)
+            continue
+        for name, value in expected.items():  # a GPU rounds in another order
+            torch.testing.assert_close(actual[name], value, rtol=max(tolerance, 1e-4), atol=max(tolerance, 1e-5))
+
+
+def _sgd(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _with(algorithm: Callable[[], Algorithm]) -> Wrap:
+    def wrap(model: Any) -> tuple[Any, torch.optim.Optimizer]:
+        optimizer = _sgd(model)
+        return model.with_bagua([optimizer], algorithm()), optimizer
+
+    return wrap
+
+
+@case(1, 2)
+def gradients_are_averaged_in_buckets_on_the_gpu() -> None:
+    _check_as_on_the_cpu(_with(GradientAllReduceAlgorithm))
+
+
+@case(2)
+def gradients_lie_in_the_gpus_buckets() -> None:
+    """No copy: after the first steps only what autograd makes anew is copied in, nothing goes by the host."""
+    model = seeded(0, make_mlp).to(_device())
+    optimizer = _sgd(model)
+    model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+    places = []
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        _loss(model, batch(0, step, *SHAPE)).backward()
+        places.append([parameter.grad.data_ptr() for parameter in model.parameters()])
+        assert all(parameter.grad.device == parameter.device for parameter in model.parameters())
+    assert places[1] == places[2] == places[3]
+
+
+class _Branches(nn.Module):
+    """Rank r uses branch r; nobody uses the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(6, 3) for _ in range(bagua.get_world_size() + 1))
+        self.all = nn.Linear(3, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.all(self.branches[bagua.get_rank()](inputs))
+
+
+@case(2)
+def unused_parameters_are_found() -> None:
+    def train(device: torch.device) -> Any:
+        model = seeded(0, _Branches).to(device)
+        optimizer = _sgd(model)
+        model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+        seen = []
+        for step in range(3):
+            optimizer.zero_grad()
+            _loss(model, batch(bagua.get_rank(), step, *SHAPE)).backward()
+            seen.append({name: None if grad is None else grad.cpu() for name, grad in gradients(model).items()})
+            optimizer.step()
+        return seen
+
+    for expected, actual in zip(train(torch.device("cpu")), train(_device())):
+        assert {name for name, grad in actual.items() if grad is None} == {"branches.2.weight", "branches.2.bias"}
+        for name, grad in expected.items():
+            assert grad is None or torch.allclose(actual[name], grad, atol=1e-5), name
+
+
+@case(2)
+def local_steps_accumulate() -> None:
+    rank, size = rank_and_size()
+    model = seeded(0, make_mlp).to(_device())
+    reference = seeded(0, make_mlp)
+    model = model.with_bagua([_sgd(model)], GradientAllReduceAlgorithm())
+    with model.bagua_ddp.no_sync():
+        _loss(model, batch(rank, 0, *SHAPE)).backward()
+    _loss(model, batch(rank, 1, *SHAPE)).backward()
+    sums = []
+    for r in range(size):
+        reference.zero_grad()
+        for step in range(2):
+            _loss(reference, batch(r, step, *SHAPE)).backward()
+        sums.append(gradients(reference))
+    for name, parameter in model.named_parameters():
+        expected = mean([found[name] for found in sums])
+        assert expected is not None and torch.allclose(parameter.grad.cpu(), expected, atol=1e-5), name
+
+
+@case(2)
+def an_optimizers_state_follows_rank_0s() -> None:
+    rank, _ = rank_and_size()
+    model = seeded(rank, make_mlp).to(_device())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if rank == 0:
+        _loss(model, batch(0, 0, *SHAPE)).backward()
+        optimizer.step()
+    model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+    own = [optimizer.state[parameter]["exp_avg"] for parameter in model.parameters()]
+    assert all(moment.device == _device() for moment in own)
+    for moment in own:
+        everyones = torch.zeros(2, moment.numel(), device=moment.device)
+        bagua.allgather(moment.reshape(-1), everyones)
+        assert torch.equal(everyones[0].cpu(), everyones[1].cpu()) and bool(moment.cpu().any())
+
+
+@case(2)
+def bytegrad_goes_by_the_hosts_memory() -> None:
+    _check_as_on_the_cpu(_with(lambda: ByteGradAlgorithm(hierarchical=False)))
+
+
+@case(2)
+def qadam_goes_by_the_hosts_memory() -> None:
+    def wrap(model: Any) -> tuple[Any, torch.optim.Optimizer]:
+        optimizer = QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=2)
+        return model.with_bagua([optimizer], QAdamAlgorithm(optimizer, hierarchical=False)), optimizer
+
+    _check_as_on_the_cpu(wrap)
+
+
+@case(2)
+def decentralized_goes_by_the_hosts_memory() -> None:
+    _check_as_on_the_cpu(_with(lambda: DecentralizedAlgorithm(hierarchical=False)))
+    _check_as_on_the_cpu(_with(lambda: LowPrecisionDecentralizedAlgorithm(hierarchical=False)))
+
+
+@case(2)
+def averaging_beside_training_brings_ranks_together() -> None:
+    rank, _ = rank_and_size()
+    model = seeded(rank, make_mlp).to(_device())
+    optimizer = _sgd(model)
+    model = model.with_bagua([optimizer], AsyncModelAverageAlgorithm(sync_interval_ms=0))
+    for step in range(5):
+        optimizer.zero_grad()
+        _loss(model, batch(rank, step, *SHAPE)).backward()
+        optimizer.step()
+    model.bagua_algorithm.abort(model)
+    for parameter in model.parameters():
+        everyones = torch.zeros(2, parameter.numel(), device=parameter.device)
+        bagua.allgather(parameter.detach().reshape(-1), everyones)
+        torch.testing.assert_close(everyones[0].cpu(), everyones[1].cpu())
+
+
+@case(1, 2)
+def collectives_equal_those_of_the_cpu() -> None:
+    rank, size = rank_and_size()
+    device = _device()
+    mine = torch.arange(12.0).reshape(3, 4) + 100 * rank
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "allreduce": lambda t: _filled(t, lambda out: bagua.allreduce(t, out, bagua.ReduceOp.SUM)),
+        "average": lambda t: _filled(t, lambda out: bagua.allreduce(t, out, bagua.ReduceOp.AVG)),
+        "broadcast": lambda t: _in_place(t, lambda out: bagua.broadcast(out, size - 1)),
+        "allgather": lambda t: _filled(t.expand(size, 3, 4), lambda out: bagua.allgather(t, out)),
+        "reduce_inplace": lambda t: _in_place(t, lambda out: bagua.allreduce_inplace(out)),
+        "alltoall": lambda t: _filled(t[:size], lambda out: bagua.alltoall(t[:size].contiguous(), out)),
+        "strided": lambda t: _in_place(t.t(), lambda out: bagua.allreduce_inplace(out)),
+        "coalesced": lambda t: _in_place(t, lambda out: communication.allreduce_coalesced_inplace([out[0], out[1]])),
+    }
+    for name, call in calls.items():
+        expected = call(mine.clone())
+        actual = call(mine.clone().to(device))
+        assert actual.device == device, name
+        assert torch.equal(actual.cpu(), expected), name
+
+
+def _filled(shape: torch.Tensor, call: Callable[[torch.Tensor], None]) -> torch.Tensor:
+    out = torch.zeros(shape.shape, device=shape.device)
+    call(out)
+    return out
+
+
+def _in_place(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> torch.Tensor:
+    out = tensor.clone()
+    call(out)
+    return out
+
+
+@case(2)
+def sends_and_receives_go_between_gpus() -> None:
+    rank, _ = rank_and_size()
+    tensor = torch.full((5,), float(rank), device=_device())
+    if rank == 0:
+        bagua.send(tensor, 1)
+    else:
+        bagua.recv(tensor, 0)
+    assert tensor.cpu().tolist() == [0.0] * 5
+
+
+@case(2)
+def objects_with_tensors_of_the_gpu_are_broadcast() -> None:
+    rank, _ = rank_and_size()
+    device = _device()
+    value = {"weights": torch.ones(3, device=device), "step": 4} if rank == 0 else None
+    received = bagua.broadcast_object(value, 0)
+    assert received["step"] == 4 and received["weights"].device == device
+    assert received["weights"].cpu().tolist() == [1.0, 1.0, 1.0]
+
+
+@case(2)
+def tensors_of_two_devices_are_an_error() -> None:
+    with raises(ValueError, "allreduce", "cpu", KIND):
+        bagua.allreduce(torch.ones(2), torch.zeros(2, device=_device()))
