@@ -10,6 +10,7 @@ from typing import Any
 import accelerator
 import pelton.torch_api as bagua
 import torch
+from pelton.errors import Unsupported
 from pelton.torch_api import communication
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
 from pelton.torch_api.algorithms.base import Algorithm
@@ -21,6 +22,7 @@ from torch import nn
 
 from cases.checks import SHAPE, assert_same, batch, gradients, make_mlp, mean, raises, rank_and_size, seeded
 from cases.registry import case
+from cases.user_algorithms import Centralized, Written
 
 STEPS = 5
 KIND = "cuda" if torch.cuda.is_available() else accelerator.NAME
@@ -265,3 +267,10 @@ def objects_with_tensors_of_the_gpu_are_broadcast() -> None:
 def tensors_of_two_devices_are_an_error() -> None:
     with raises(ValueError, "allreduce", "cpu", KIND):
         bagua.allreduce(torch.ones(2), torch.zeros(2, device=_device()))
+
+
+@case(2)
+def algorithms_written_in_python_take_cpu_tensors() -> None:
+    model = seeded(0, make_mlp).to(_device())
+    with raises(Unsupported, "weight", str(_device()), "CPU"):
+        model.with_bagua([_sgd(model)], Written(Centralized))

@@ -249,6 +249,11 @@ class UserAlgorithm:
         for tensor in tensors:
             if not tensor.is_bagua_tensor():
                 raise InvalidArgument("init_tensors: must return registered tensors; see ensure_bagua_tensor")
+            if tensor.device.type != "cpu":
+                raise Unsupported(
+                    f"'{tensor.bagua_tensor_name}' is on {tensor.device}; an algorithm written in Python takes tensors "
+                    "of the CPU"
+                )
         suggested = suggest_buckets(tensors, env.get_default_bucket_size())
         self._buckets = list(self._algorithm.tensors_to_buckets(suggested, inner._flatten))
         self._forward_hook = self._algorithm.init_forward_pre_hook(inner)
