@@ -272,5 +272,5 @@ def tensors_of_two_devices_are_an_error() -> None:
 @case(2)
 def algorithms_written_in_python_take_cpu_tensors() -> None:
     model = seeded(0, make_mlp).to(_device())
-    with raises(Unsupported, "weight", str(_device()), "CPU"):
+    with raises(Unsupported, "2.bias", str(_device()), "CPU"):
         model.with_bagua([_sgd(model)], Written(Centralized))
