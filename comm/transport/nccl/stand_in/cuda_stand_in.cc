@@ -81,6 +81,10 @@ int cudaStreamSynchronize(CUstream_st* stream) {
   return kSuccess;
 }
 
+int cudaStreamQuery(CUstream_st* stream) {
+  return StreamOf(stream).is_idle() ? kSuccess : kNotReady;
+}
+
 int cudaStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   if (const int fault = Controls::Get().FaultOf("cudaStreamWaitEvent")) return fault;
   StreamOf(stream).Push(
@@ -105,6 +109,11 @@ int cudaEventQuery(CUevent_st* event) {
   return event->marks->all_reached() ? kSuccess : kNotReady;
 }
 
+int cudaEventSynchronize(CUevent_st* event) {
+  event->marks->WaitFor(event->marks->last());
+  return kSuccess;
+}
+
 int cudaMalloc(void** memory, size_t size_bytes) {
   if (const int fault = Controls::Get().FaultOf("cudaMalloc")) return fault;
   *memory = std::calloc(1, size_bytes);
@@ -122,6 +131,12 @@ int cudaFree(void* memory) {
 int cudaMemcpyAsync(void* target, const void* source, size_t size_bytes, int, CUstream_st* stream) {
   if (const int fault = Controls::Get().FaultOf("cudaMemcpyAsync")) return fault;
   StreamOf(stream).Push([=] { std::memcpy(target, source, size_bytes); });
+  return kSuccess;
+}
+
+int cudaMemsetAsync(void* target, int value, size_t size_bytes, CUstream_st* stream) {
+  if (const int fault = Controls::Get().FaultOf("cudaMemsetAsync")) return fault;
+  StreamOf(stream).Push([=] { std::memset(target, value, size_bytes); });
   return kSuccess;
 }
 }

@@ -63,17 +63,24 @@ void CUstream_st::Synchronize() {
   done.WaitFor(1);
 }
 
+bool CUstream_st::is_idle() {
+  MutexLock lock(&mutex_);
+  return queue_.empty() && !is_working_;
+}
+
 void CUstream_st::Run() {
   while (true) {
     std::function<void()> work;
     {
       MutexLock lock(&mutex_);
+      is_working_ = false;
       while (queue_.empty() && !stopping_) {
         changed_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
       }
       if (queue_.empty()) return;
       work = std::move(queue_.front());
       queue_.pop_front();
+      is_working_ = true;
     }
     work();
   }

@@ -39,6 +39,8 @@ struct CUstream_st {
   ~CUstream_st();
   void Push(std::function<void()> work);
   void Synchronize();
+  // Whether all that was pushed is done.
+  bool is_idle();
 
  private:
   void Run();
@@ -46,6 +48,7 @@ struct CUstream_st {
   pelton::Mutex mutex_;
   pelton::CondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool is_working_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
