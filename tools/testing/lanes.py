@@ -14,7 +14,8 @@ Lane = Callable[[Settings], Result]
 
 # The sanitizers and clang leave out what includes PyTorch's headers: a unit of it takes half a minute to compile,
 # and its extension module would need the sanitizer's runtime preloaded into Python.
-NATIVE = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
+_WITHOUT_TORCH = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
+NATIVE = (*_WITHOUT_TORCH, "-//tests/accelerator/...")
 SANITIZED = ("//core/...", "//comm/...", "//algorithms/...")
 TESTS_FAILED = 1  # pytest's exit status
 
@@ -40,8 +41,10 @@ def python_tests(settings: Settings) -> Result:
     """Pytest over tests/python and tests/network, with real processes."""
     log = LOGS / "python.log"
     pair = build("benchmarks/point_to_point", "wire_pair", log, settings)
+    accelerator = build("tests/accelerator", "_accelerator.so", log, settings)
     pytest = [PYTHON, "-m", "pytest", "-q", "-o", f"cache_dir={LOGS}/pytest_cache"]
-    command = ["env", f"PELTON_WIRE_PAIR={pair}", *pytest, "tests/python", "tests/network"]
+    built = [f"PELTON_WIRE_PAIR={pair}", f"PELTON_ACCELERATOR={accelerator}"]
+    command = ["env", *built, *pytest, "tests/python", "tests/network"]
 
     def attempt(name: str, *options: str) -> tuple[int, Result]:
         report = LOGS / f"{name}.xml"

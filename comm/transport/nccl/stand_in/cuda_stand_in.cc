@@ -55,6 +55,11 @@ int cudaSetDevice(int device) {
   return kSuccess;
 }
 
+int cudaDeviceSynchronize() {
+  pelton::stand_in::SynchronizeAll();
+  return kSuccess;
+}
+
 int cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return kSuccess;
@@ -81,10 +86,20 @@ int cudaStreamSynchronize(CUstream_st* stream) {
   return kSuccess;
 }
 
+int cudaStreamQuery(CUstream_st* stream) {
+  return StreamOf(stream).work()->all_reached() ? kSuccess : kNotReady;
+}
+
 int cudaStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   if (const int fault = Controls::Get().FaultOf("cudaStreamWaitEvent")) return fault;
   StreamOf(stream).Push(
       [marks = event->marks, mark = event->marks->last()] { marks->WaitFor(mark); });
+  return kSuccess;
+}
+
+int cudaLaunchHostFunc(CUstream_st* stream, void (*function)(void*), void* argument) {
+  if (const int fault = Controls::Get().FaultOf("cudaLaunchHostFunc")) return fault;
+  StreamOf(stream).Push([=] { function(argument); });
   return kSuccess;
 }
 
@@ -103,6 +118,11 @@ int cudaEventRecord(CUevent_st* event, CUstream_st* stream) {
 int cudaEventQuery(CUevent_st* event) {
   if (const int fault = Controls::Get().FaultOf("cudaEventQuery")) return fault;
   return event->marks->all_reached() ? kSuccess : kNotReady;
+}
+
+int cudaEventSynchronize(CUevent_st* event) {
+  event->marks->WaitFor(event->marks->last());
+  return kSuccess;
 }
 
 int cudaMalloc(void** memory, size_t size_bytes) {

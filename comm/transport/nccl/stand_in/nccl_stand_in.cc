@@ -1,12 +1,16 @@
 // NCCL's C interface over world.h.
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "comm/transport/nccl/stand_in/controls.h"
+#include "comm/transport/nccl/stand_in/process_arrival.h"
 #include "comm/transport/nccl/stand_in/world.h"
 
 using pelton::DType;
@@ -21,6 +25,8 @@ constexpr int kOk = 0;
 constexpr int kInvalidArgument = 4;
 constexpr int kInProgress = 7;
 constexpr unsigned kConfigMagic = 0xcafebeef;
+// Of ranks that are processes. Less than a test may take, so that it can say what is missing.
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 struct UniqueId {
   char bytes[128];
@@ -41,6 +47,29 @@ struct Group {
   CUstream_st* stream = nullptr;
 };
 thread_local Group group;
+
+bool RanksAreProcesses() {
+  const char* text = std::getenv("PELTON_STAND_IN_PROCESSES");
+  return text != nullptr && absl::string_view(text) == "1";
+}
+
+// Either kind of name is shorter than the id, whose rest is zeros.
+std::string NewName() {
+  static std::atomic<uint64_t> next = 1;
+  if (RanksAreProcesses()) return pelton::stand_in::NewPlaceName();
+  return "thread-" + std::to_string(next.fetch_add(1));
+}
+
+// The id says what its ranks are, so that all of them agree.
+std::unique_ptr<pelton::stand_in::Arrival> ArrivalAt(const std::string& name, int rank,
+                                                     int rank_count) {
+  if (pelton::stand_in::IsPlaceName(name)) {
+    return std::make_unique<pelton::stand_in::ProcessArrival>(
+        pelton::stand_in::Place{name, rank, rank_count}, kPatience);
+  }
+  return std::make_unique<pelton::stand_in::ThreadArrival>(
+      pelton::stand_in::World::Of(name, rank_count), rank);
+}
 
 std::optional<DType> TypeOf(int type) {
   switch (type) {
@@ -129,14 +158,15 @@ const char* ncclGetErrorString(int result) {
   }
 }
 
-const char* ncclGetLastError(ncclComm*) { return "said by the stand-in"; }
+const char* ncclGetLastError(ncclComm* comm) {
+  return comm == nullptr ? "said by the stand-in" : comm->last_error();
+}
 
 int ncclGetUniqueId(UniqueId* id) {
   if (const int fault = Controls::Get().FaultOf("ncclGetUniqueId")) return fault;
-  static std::atomic<uint64_t> next = 1;
-  const uint64_t number = next.fetch_add(1);
+  const std::string name = NewName();
   std::memset(id->bytes, 0, sizeof id->bytes);
-  std::memcpy(id->bytes, &number, sizeof number);
+  std::memcpy(id->bytes, name.data(), name.size());
   return kOk;
 }
 
@@ -144,8 +174,8 @@ int ncclCommInitRankConfig(ncclComm** comm, int rank_count, UniqueId id, int ran
   if (const int fault = Controls::Get().FaultOf("ncclCommInitRankConfig")) return fault;
   const bool known = config->magic == kConfigMagic && config->version >= 21400;
   if (!known || config->blocking != 0 || rank < 0 || rank >= rank_count) return kInvalidArgument;
-  const std::string name(id.bytes, sizeof id.bytes);
-  *comm = new ncclComm(pelton::stand_in::World::Of(name, rank_count), rank);
+  const std::string name(id.bytes, strnlen(id.bytes, sizeof id.bytes));
+  *comm = new ncclComm(ArrivalAt(name, rank, rank_count), rank);
   return kInProgress;
 }
 

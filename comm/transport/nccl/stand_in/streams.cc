@@ -1,9 +1,36 @@
 #include "comm/transport/nccl/stand_in/streams.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <set>
 #include <utility>
+#include <vector>
+
+#include "core/base/clock.h"
 
 namespace pelton::stand_in {
+namespace {
+
+// All streams. Threads: any. Owns: nothing.
+struct Streams {
+  static Streams& Get() {
+    static Streams* const streams = new Streams;  // outlives every stream
+    return *streams;
+  }
+  Mutex mutex;
+  std::set<CUstream_st*> open ABSL_GUARDED_BY(mutex);
+  unsigned made ABSL_GUARDED_BY(mutex) = 0;
+};
+
+// How much later work begins, at most, for programs that no test can steer: what does not wait for
+// another stream is then seen not to.
+absl::Duration LongestLag() {
+  const char* text = std::getenv("PELTON_STAND_IN_LAG_US");
+  return absl::Microseconds(text == nullptr ? 0 : std::atoi(text));
+}
+
+}  // namespace
 
 uint64_t Marks::Mark() {
   MutexLock lock(&mutex_);
@@ -36,13 +63,35 @@ CUstream_st& StreamOf(CUstream_st* stream) {
   return stream == nullptr ? *by_default : *stream;
 }
 
+void SynchronizeAll() {
+  std::vector<std::shared_ptr<Marks>> works;
+  {
+    Streams& streams = Streams::Get();
+    MutexLock lock(&streams.mutex);
+    for (CUstream_st* stream : streams.open) works.push_back(stream->work());
+  }
+  for (const std::shared_ptr<Marks>& work : works) work->WaitFor(work->last());
+}
+
 }  // namespace pelton::stand_in
 
 using pelton::MutexLock;
+using pelton::stand_in::Streams;
 
-CUstream_st::CUstream_st() : thread_([this] { Run(); }) {}
+CUstream_st::CUstream_st() {
+  Streams& streams = Streams::Get();
+  MutexLock lock(&streams.mutex);
+  streams.open.insert(this);
+  chance_.seed(++streams.made);
+  thread_ = std::thread([this] { Run(); });
+}
 
 CUstream_st::~CUstream_st() {
+  {
+    Streams& streams = Streams::Get();
+    MutexLock lock(&streams.mutex);
+    streams.open.erase(this);
+  }
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
@@ -53,18 +102,13 @@ CUstream_st::~CUstream_st() {
 
 void CUstream_st::Push(std::function<void()> work) {
   MutexLock lock(&mutex_);
+  work_->Mark();
   queue_.push_back(std::move(work));
   changed_.SignalAll();
 }
 
-void CUstream_st::Synchronize() {
-  pelton::stand_in::Marks done;
-  Push([&done] { done.Reach(1); });
-  done.WaitFor(1);
-}
-
 void CUstream_st::Run() {
-  while (true) {
+  for (uint64_t mark = 1; true; ++mark) {
     std::function<void()> work;
     {
       MutexLock lock(&mutex_);
@@ -75,6 +119,19 @@ void CUstream_st::Run() {
       work = std::move(queue_.front());
       queue_.pop_front();
     }
+    Linger();
     work();
+    work = nullptr;  // what it holds is gone when others see that it is done
+    work_->Reach(mark);
+  }
+}
+
+void CUstream_st::Linger() {
+  static const absl::Duration longest = pelton::stand_in::LongestLag();
+  if (longest <= absl::ZeroDuration()) return;
+  const auto share = std::uniform_real_distribution<double>(0, 1)(chance_);
+  const absl::Time begin = pelton::Clock::Real().Now() + longest * share;
+  MutexLock lock(&mutex_);
+  while (!changed_.WaitWithDeadline(&mutex_, begin)) {
   }
 }

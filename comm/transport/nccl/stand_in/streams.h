@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "core/base/sync.h"
@@ -38,15 +39,22 @@ struct CUstream_st {
   // Works through what is queued first, as the real one does in the background.
   ~CUstream_st();
   void Push(std::function<void()> work);
-  void Synchronize();
+  void Synchronize() { work_->WaitFor(work_->last()); }
+  // What was pushed and what is done.
+  const std::shared_ptr<pelton::stand_in::Marks>& work() const { return work_; }
 
  private:
   void Run();
+  void Linger();
 
+  // Shared: who waits for all streams does so while they may be closed.
+  const std::shared_ptr<pelton::stand_in::Marks> work_ =
+      std::make_shared<pelton::stand_in::Marks>();
   pelton::Mutex mutex_;
   pelton::CondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::minstd_rand chance_;  // seeded by how many streams there were before; its thread's
   std::thread thread_;
 };
 
@@ -59,6 +67,8 @@ namespace pelton::stand_in {
 
 // The stream, or the default one for null.
 CUstream_st& StreamOf(CUstream_st* stream);
+// Waits for what is on the streams of the process, whatever their devices.
+void SynchronizeAll();
 
 }  // namespace pelton::stand_in
 

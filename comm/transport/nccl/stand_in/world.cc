@@ -13,6 +13,7 @@ namespace pelton::stand_in {
 namespace {
 
 constexpr int kOk = 0;
+constexpr int kSystemError = 2;
 constexpr int kRemoteError = 6;
 constexpr int kInProgress = 7;
 
@@ -75,17 +76,21 @@ std::unique_ptr<Communicator> World::Take(int rank) {
   return std::move(communicators_[static_cast<size_t>(rank)]);
 }
 
+ThreadArrival::ThreadArrival(std::shared_ptr<World> world, int rank)
+    : world_(std::move(world)), rank_(rank) {
+  world_->Arrive(rank);
+}
+
 }  // namespace pelton::stand_in
 
 using pelton::MutexLock;
 using pelton::stand_in::Controls;
 
-ncclComm::ncclComm(std::shared_ptr<pelton::stand_in::World> world, int rank)
-    : world_(std::move(world)),
+ncclComm::ncclComm(std::unique_ptr<pelton::stand_in::Arrival> arrival, int rank)
+    : arrival_(std::move(arrival)),
       rank_(rank),
       order_(std::make_shared<pelton::stand_in::Marks>()),
       busy_polls_(Controls::Get().busy_polls()) {
-  world_->Arrive(rank);
   Controls::Get().Count(1);
 }
 
@@ -102,7 +107,14 @@ int ncclComm::Poll() {
     if (remote_error_ != 0) return remote_error_;
   }
   if (const int broken = Controls::Get().broken()) return broken;
-  if (communicator_ == nullptr) communicator_ = world_->Take(rank_);
+  if (communicator_ == nullptr) {
+    auto taken = arrival_->Take();
+    if (!taken.ok()) {
+      last_error_ = std::string(taken.status().message());
+      return pelton::stand_in::kSystemError;
+    }
+    communicator_ = *std::move(taken);
+  }
   if (communicator_ == nullptr) return pelton::stand_in::kInProgress;
   if (when_connected_ == nullptr) return pelton::stand_in::kOk;
   if (busy_polls_-- > 0) return pelton::stand_in::kInProgress;
@@ -140,7 +152,7 @@ void ncclComm::Run(const std::vector<pelton::Operation>& operations) {
   for (const pelton::Operation& operation : all) {
     if (pelton::IsPointToPoint(operation.kind) && operation.peer == rank_) continue;
     const auto completion = communicator_->Launch(operation, stream);
-    if (!completion.ok()) return HangUntilAborted();
+    if (!Succeeded(completion.status())) return HangUntilAborted();
     completions.push_back(*completion);
   }
   for (pelton::Completion completion : completions) {
@@ -148,17 +160,19 @@ void ncclComm::Run(const std::vector<pelton::Operation>& operations) {
   }
 }
 
-// False if it failed: NCCL itself would not notice, and hang.
+// Otherwise NCCL hangs; of a lost peer it hears from its network.
+bool ncclComm::Succeeded(const absl::Status& status) {
+  if (absl::IsUnavailable(status)) {
+    MutexLock lock(&mutex_);
+    remote_error_ = pelton::stand_in::kRemoteError;
+  }
+  return status.ok();
+}
+
 bool ncclComm::Await(pelton::Completion completion) {
   while (true) {
     const auto state = communicator_->Query(completion);
-    if (state.done) {
-      if (absl::IsUnavailable(state.status)) {
-        MutexLock lock(&mutex_);
-        remote_error_ = pelton::stand_in::kRemoteError;
-      }
-      return state.status.ok();
-    }
+    if (state.done) return Succeeded(state.status);
     if (!communicator_->Progress()) {
       communicator_->Park(pelton::Clock::Real().Now() + absl::Milliseconds(20));
     }
