@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import unittest.mock
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from pelton.torch_api.algorithms import _pieces
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
@@ -60,6 +63,53 @@ def qadam_warms_up_as_adam() -> None:
             assert torch.equal(optimizer.state[mine]["exp_avg"], adam.state[theirs]["exp_avg"])
             assert torch.equal(optimizer.state[mine]["exp_avg_sq"], adam.state[theirs]["exp_avg_sq"])
         assert_weights(model, list(reference.parameters()))
+
+
+def _steps(make: Make, parts: int, make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """What six steps on given gradients make of a model, in pieces of so many elements."""
+    model = seeded(0, make)
+    generator = torch.Generator().manual_seed(1)
+    optimizer = make_optimizer(model)
+    with unittest.mock.patch.object(_pieces, "PIECE_ELEMENTS", parts):
+        for _ in range(6):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+            optimizer.step()
+    return [tensor for p in model.parameters() for tensor in (p.detach(), *_tensors(optimizer.state[p]))]
+
+
+def _tensors(state: Any) -> list[torch.Tensor]:
+    return [value for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def _make_channels_last() -> Any:
+    images: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 5))
+    return images.to(memory_format=torch.channels_last)
+
+
+@case(1)
+def steps_in_pieces_are_those_of_whole_tensors() -> None:
+    """Bitwise, whatever the tensors' dtype and strides."""
+    optimizers: list[Callable[[Any], torch.optim.Optimizer]] = [
+        _qadam,
+        lambda model: OneBitAdamOptimizer(model.parameters(), warmup_steps=WARM_UP, weight_decay=0.1),
+        lambda model: ZeroOneAdamOptimizer(model.parameters(), weight_decay=0.1, variance_freeze_step=3),
+    ]
+    for make in (make_mlp, _make_channels_last, lambda: make_mlp().bfloat16()):
+        for optimizer in optimizers:
+            whole = _steps(make, 1 << 20, optimizer)
+            for parts in (1, 7, 64):
+                for found, wanted in zip(_steps(make, parts, optimizer), whole, strict=True):
+                    assert torch.equal(found, wanted)
+
+
+@case(1)
+def sixteen_bit_moments_decay_as_those_of_adam() -> None:
+    """0.999 is 1 in bfloat16: a factor must not be rounded to the tensors' dtype."""
+    ours = _steps(lambda: make_mlp().bfloat16(), 7, lambda model: QAdamOptimizer(model.parameters(), warmup_steps=9))
+    theirs = _steps(lambda: make_mlp().bfloat16(), 7, lambda model: torch.optim.Adam(model.parameters(), foreach=False))
+    for found, wanted in zip(ours[2::3], theirs[3::4], strict=True):
+        assert torch.equal(found, wanted)
 
 
 class _Reference:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from pelton.torch_api.algorithms._pieces import pieces_of, scale
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 
 if TYPE_CHECKING:
@@ -88,31 +91,62 @@ class TwoStageAdam(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, parameter.grad, group, self.state[parameter])
+            for step, members in self._begin_step(group).items():
+                states = [self.state[parameter] for parameter in members]
+                gradients = [parameter.grad for parameter in members if parameter.grad is not None]
+                first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
+                for columns in pieces_of((members, gradients, first, second)):
+                    self._step(Piece(*columns), group, step)
         return loss
 
-    def _step(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _begin_step(self, group: dict[str, Any]) -> dict[int, list[torch.Tensor]]:
+        """The group's parameters that have a gradient, by the number of the step that each is about to take."""
+        members: dict[int, list[torch.Tensor]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                state = self.state[parameter]
+                state["step"] += 1
+                members.setdefault(int(state["step"]), []).append(parameter)
+        return members
+
+    def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
+        """Makes step number `step` of some of a group's elements."""
         raise NotImplementedError
 
-    def _update_moments(self, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        """Adam's, as torch.optim.Adam computes them."""
-        beta1, beta2 = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
 
+@dataclass(frozen=True)
+class Piece:
+    """Some of what an optimizer steps, by parameter. Threads: a value. Owns: references to the tensors."""
 
-def denominator_of(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
-    """sqrt(v / (1 - beta2^k)) + eps, after k updates of the second moment v. Shape: that of `second`."""
-    return (second.sqrt() / math.sqrt(1 - beta2**updates)).add_(eps)
+    parameters: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    first: list[torch.Tensor]
+    second: list[torch.Tensor]
 
+    def update_first(self, beta1: float) -> None:
+        """As torch.optim.Adam computes it."""
+        torch._foreach_lerp_(self.first, self.gradients, 1 - beta1)
 
-def guarded_denominator(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
-    """The same, and infinite where v is zero: no rank had a gradient there, a step would follow the signs' noise."""
-    return denominator_of(second, updates, beta2, eps).masked_fill_(second == 0, math.inf)
+    def update_second(self, beta2: float) -> None:
+        """As torch.optim.Adam computes it."""
+        scale(self.second, beta2)
+        torch._foreach_addcmul_(self.second, self.gradients, self.gradients, value=1 - beta2)
+
+    def denominators(self, updates: int, beta2: float, eps: float, *, is_guarded: bool) -> list[torch.Tensor]:
+        """sqrt(v / (1 - beta2^k)) + eps, after k updates of the second moment v. Guarded: infinite where v is zero;
+        no rank had a gradient there, a step would follow the signs' noise.
+        """
+        roots = torch._foreach_sqrt(self.second)
+        if is_guarded:
+            for root in roots:
+                nn.functional.threshold(root, 0.0, math.inf, inplace=True)
+        torch._foreach_div_(roots, math.sqrt(1 - beta2**updates))
+        torch._foreach_add_(roots, eps)
+        return list(roots)
+
+    def move(self, numerators: list[torch.Tensor], denominators: list[torch.Tensor], rate: float) -> None:
+        """Subtracts `rate` times the quotients from the parameters."""
+        torch._foreach_addcdiv_(self.parameters, numerators, denominators, value=-rate)
 
 
 def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:

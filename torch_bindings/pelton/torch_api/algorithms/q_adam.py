@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam, denominator_of
+from pelton.torch_api.algorithms._adam import MomentumImpl, Piece, TwoStageAdam
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
@@ -27,17 +28,16 @@ class QAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: Bagua; 1-bit Adam, arXiv 2102.02888, algorithm 1.
     """
 
-    def _step(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
-        state["step"] += 1
-        if state["step"] < self.warmup_steps:
-            if group["weight_decay"] != 0:
-                gradient = gradient.add(parameter, alpha=group["weight_decay"])
-            self._update_moments(gradient, group, state)
+    def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         beta1, beta2 = group["betas"]
-        denominator = denominator_of(state["exp_avg_sq"], state["step"], beta2, group["eps"])
-        parameter.addcdiv_(state["exp_avg"], denominator, value=-group["lr"] / (1 - beta1 ** state["step"]))
+        if step < self.warmup_steps:
+            if group["weight_decay"] != 0:
+                decayed = torch._foreach_add(piece.gradients, piece.parameters, alpha=group["weight_decay"])
+                piece = replace(piece, gradients=list(decayed))
+            piece.update_first(beta1)
+            piece.update_second(beta2)
+        denominators = piece.denominators(step, beta2, group["eps"], is_guarded=False)
+        piece.move(piece.first, denominators, float(group["lr"]) / (1 - beta1**step))
 
 
 class QAdamAlgorithmImpl(MomentumImpl):
