@@ -115,8 +115,9 @@ def sixteen_bit_moments_decay_as_those_of_adam() -> None:
 class _Reference:
     """QAdam in one process: one model, since all ranks hold the same."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, corrected_steps: int = 10**6) -> None:
         self.model = seeded(0, make)
+        self.corrected_steps = corrected_steps  # of the second moment's bias
         self.first = [torch.zeros_like(p) for p in self.model.parameters()]
         self.second = [torch.zeros_like(p) for p in self.model.parameters()]
 
@@ -132,7 +133,7 @@ class _Reference:
                 self.second[i].mul_(beta2).addcmul_(means[name], means[name], value=1 - beta2)
             elif step > WARM_UP:
                 self.first[i] = exact_mean([self.first[i].lerp(found[name], 1 - beta1) for found in local])
-            denominator = (self.second[i].sqrt() / math.sqrt(1 - beta2**step)).add_(1e-8)
+            denominator = (self.second[i].sqrt() / math.sqrt(1 - beta2 ** min(step, self.corrected_steps))).add_(1e-8)
             with torch.no_grad():
                 parameter.addcdiv_(self.first[i], denominator, value=-lr / (1 - beta1**step))
 
@@ -141,9 +142,9 @@ def _batch(model: Any, rank: int, step: int) -> torch.Tensor:
     return batch(rank, step, *SHAPE, dtype=next(model.parameters()).dtype)
 
 
-def _check_qadam(make: Make) -> None:
-    model, optimizer = _wrapped(make)
-    reference = _Reference(make)
+def _check_qadam(make: Make, corrected_steps: int = 10**6, **options: Any) -> None:
+    model, optimizer = _wrapped(make, **options)
+    reference = _Reference(make, corrected_steps)
     for step in range(1, 2 * WARM_UP + 1):
         train_step(model, optimizer, step - 1)
         reference.step(step)
@@ -167,6 +168,30 @@ def qadam_in_bfloat16_equals_one_process() -> None:
 @case(2)
 def qadam_in_float64_equals_one_process() -> None:
     _check_qadam(lambda: make_mlp().double())
+
+
+@case(2)
+def qadam_can_stop_correcting_a_variance_that_stands_still() -> None:
+    _check_qadam(make_mlp, corrected_steps=WARM_UP - 1, freeze_variance_correction=True)
+
+
+@case(1)
+def tiny_variances_are_raised_once() -> None:
+    """To a share of their tensor's mean, when they are updated no more; 1-bit Adam's zeros stay."""
+    kinds = ((QAdamOptimizer, WARM_UP - 1, 0.25125), (OneBitAdamOptimizer, WARM_UP, 0.0))
+    for kind, updates, zero_becomes in kinds:
+        weights = nn.Parameter(torch.ones(4))
+        optimizer: Any = kind([weights], warmup_steps=WARM_UP, variance_floor=0.5)
+        weights.grad = torch.tensor([0.0, 0.1, 1.0, 1.0])
+        for _ in range(updates):
+            optimizer.step()
+        second = optimizer.state[weights]["exp_avg_sq"]
+        before = second / second[3]
+        for _ in range(2):
+            optimizer.step()
+        assert torch.allclose(before, torch.tensor([0.0, 0.01, 1.0, 1.0])), before
+        wanted = torch.tensor([zero_becomes, 0.25125, 1.0, 1.0])
+        assert torch.allclose(second / second[3], wanted), (kind, second / second[3])
 
 
 @case(2, 3)
@@ -329,7 +354,7 @@ def zero_one_adam_steps_alone_and_comes_together() -> None:
 @case(2)
 def arguments_are_checked() -> None:
     parameters = list(make_mlp().parameters())
-    for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}):
+    for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}, {"variance_floor": 2}):
         with raises(ValueError, next(iter(wrong))):
             QAdamOptimizer(parameters, **wrong)
     with raises(ValueError, "q_adam_optimizer"):

@@ -21,8 +21,12 @@ class TwoStageAdam(torch.optim.Optimizer):
     """Adam for `warmup_steps` steps, from gradients that are the same on all ranks; then the second moments stand
     still, and the first ones are made by the algorithm, in the backward pass, from each rank's own gradients.
 
+    What a short warm-up found to be tiny stays tiny, and divides whatever comes later: steps of such elements grow
+    without bound, encoded or not. Against that: a longer warm-up, an `eps` of the gradients' size, or `variance_floor`.
     Threads: the trainer's. Owns: its state: step, exp_avg and exp_avg_sq of each parameter, from the beginning.
     """
+
+    _skips_zero_variance = False  # elements whose second moment is 0 do not move
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class TwoStageAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        variance_floor: float = 0.0,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -40,6 +45,8 @@ class TwoStageAdam(torch.optim.Optimizer):
         betas: of the first and the second moment.
         eps: added to the denominator.
         weight_decay: see the subclass.
+        variance_floor: after the last update of the second moments, elements below this share of their tensor's mean
+          are raised to it, once; 0 leaves them as they are, as the papers and Bagua do.
 
         Raises:
           ValueError: a value is out of range; the text names it.
@@ -47,7 +54,10 @@ class TwoStageAdam(torch.optim.Optimizer):
         check_adam(lr, betas, eps, weight_decay)
         if warmup_steps <= 0:
             raise ValueError(f"warmup_steps={warmup_steps!r}: must be above 0")
+        if not 0.0 <= variance_floor <= 1.0:
+            raise ValueError(f"variance_floor={variance_floor!r}: must be in [0, 1]")
         self.warmup_steps = warmup_steps
+        self.variance_floor = variance_floor
         self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
         self._group_of: dict[torch.Tensor, dict[str, Any]] = {}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -63,6 +73,11 @@ class TwoStageAdam(torch.optim.Optimizer):
     def step_id(self) -> int:
         """Steps taken, by the parameter that has taken most."""
         return max((int(state["step"]) for state in self.state.values()), default=0)
+
+    @property
+    def variance_updates(self) -> int:
+        """How many steps update the second moments: the first ones."""
+        return self.warmup_steps
 
     def moment_of(self, parameter: torch.Tensor) -> tuple[torch.Tensor, float]:
         """A parameter's first moment, and how much of it a new gradient leaves.
@@ -94,6 +109,9 @@ class TwoStageAdam(torch.optim.Optimizer):
             for step, members in self._begin_step(group).items():
                 states = [self.state[parameter] for parameter in members]
                 gradients = [parameter.grad for parameter in members if parameter.grad is not None]
+                if step == self.variance_updates + 1 and self.variance_floor > 0:
+                    for state in states:
+                        self._raise_variance(state["exp_avg_sq"])
                 first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
                 for columns in pieces_of((members, gradients, first, second)):
                     self._step(Piece(*columns), group, step)
@@ -108,6 +126,10 @@ class TwoStageAdam(torch.optim.Optimizer):
                 state["step"] += 1
                 members.setdefault(int(state["step"]), []).append(parameter)
         return members
+
+    def _raise_variance(self, second: torch.Tensor) -> None:
+        raised = second.clamp(min=self.variance_floor * float(second.double().mean()))
+        second.copy_(torch.where(second == 0, second, raised) if self._skips_zero_variance else raised)
 
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         """Makes step number `step` of some of a group's elements."""

@@ -26,16 +26,18 @@ class OneBitAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1.
     """
 
+    _skips_zero_variance = True
+
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         beta1, beta2 = group["betas"]
-        if step <= self.warmup_steps:
+        if step <= self.variance_updates:
             piece.update_first(beta1)
             piece.update_second(beta2)
         lr = float(group["lr"])
         if group["weight_decay"] != 0:
             scale(piece.parameters, 1 - lr * group["weight_decay"])
-        updates = min(step, self.warmup_steps)
-        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=True)
+        updates = min(step, self.variance_updates)
+        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=self._skips_zero_variance)
         piece.move(piece.first, denominators, lr / (1 - beta1**step))
 
 
