@@ -177,7 +177,7 @@ def qadam_can_stop_correcting_a_variance_that_stands_still() -> None:
 
 @case(1)
 def tiny_variances_are_raised_once() -> None:
-    """To a share of their tensor's mean, when they are updated no more; 1-bit Adam's zeros stay."""
+    """To a share of their tensor's mean, when they are updated no more; where nothing was, it stays so with signs."""
     kinds = ((QAdamOptimizer, WARM_UP - 1, 0.25125), (OneBitAdamOptimizer, WARM_UP, 0.0))
     for kind, updates, zero_becomes in kinds:
         weights = nn.Parameter(torch.ones(4))
@@ -192,6 +192,18 @@ def tiny_variances_are_raised_once() -> None:
         assert torch.allclose(before, torch.tensor([0.0, 0.01, 1.0, 1.0])), before
         wanted = torch.tensor([zero_becomes, 0.25125, 1.0, 1.0])
         assert torch.allclose(second / second[3], wanted), (kind, second / second[3])
+
+
+@case(1)
+def zero_one_adam_keeps_tiny_variances_raised() -> None:
+    weights = nn.Parameter(torch.ones(4))
+    optimizer = ZeroOneAdamOptimizer([weights], variance_freeze_step=3, variance_floor=0.5)
+    weights.grad = torch.tensor([0.0, 0.1, 1.0, 1.0])
+    for _ in range(4):
+        optimizer.step()
+        second = optimizer.state[weights]["exp_avg_sq"]
+        assert second[0] == 0
+        assert 0.25 < second[1] / second[3] < 0.29, second  # the mean is of raised elements, too
 
 
 @case(2, 3)

@@ -51,11 +51,9 @@ class TwoStageAdam(torch.optim.Optimizer):
         Raises:
           ValueError: a value is out of range; the text names it.
         """
-        check_adam(lr, betas, eps, weight_decay)
+        check_adam(lr, betas, eps, weight_decay, variance_floor)
         if warmup_steps <= 0:
             raise ValueError(f"warmup_steps={warmup_steps!r}: must be above 0")
-        if not 0.0 <= variance_floor <= 1.0:
-            raise ValueError(f"variance_floor={variance_floor!r}: must be in [0, 1]")
         self.warmup_steps = warmup_steps
         self.variance_floor = variance_floor
         self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
@@ -111,7 +109,7 @@ class TwoStageAdam(torch.optim.Optimizer):
                 gradients = [parameter.grad for parameter in members if parameter.grad is not None]
                 if step == self.variance_updates + 1 and self.variance_floor > 0:
                     for state in states:
-                        self._raise_variance(state["exp_avg_sq"])
+                        raise_variance(state["exp_avg_sq"], self.variance_floor, keeps_zeros=self._skips_zero_variance)
                 first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
                 for columns in pieces_of((members, gradients, first, second)):
                     self._step(Piece(*columns), group, step)
@@ -126,10 +124,6 @@ class TwoStageAdam(torch.optim.Optimizer):
                 state["step"] += 1
                 members.setdefault(int(state["step"]), []).append(parameter)
         return members
-
-    def _raise_variance(self, second: torch.Tensor) -> None:
-        raised = second.clamp(min=self.variance_floor * float(second.double().mean()))
-        second.copy_(torch.where(second == 0, second, raised) if self._skips_zero_variance else raised)
 
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         """Makes step number `step` of some of a group's elements."""
@@ -171,7 +165,13 @@ class Piece:
         torch._foreach_addcdiv_(self.parameters, numerators, denominators, value=-rate)
 
 
-def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+def raise_variance(second: torch.Tensor, floor: float, *, keeps_zeros: bool) -> None:
+    """Raises second moments below `floor` times their mean to that; those that are 0 only if they are not kept."""
+    raised = second.clamp(min=floor * float(second.double().mean()))
+    second.copy_(torch.where(second == 0, second, raised) if keeps_zeros else raised)
+
+
+def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float, variance_floor: float) -> None:
     """What all of them ask of their options.
 
     Raises:
@@ -182,6 +182,8 @@ def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: 
             raise ValueError(f"{name}={value!r}: must be 0 or more")
     if not (0.0 <= betas[0] < 1.0 and 0.0 <= betas[1] < 1.0):
         raise ValueError(f"betas={betas!r}: both must be in [0, 1)")
+    if not 0.0 <= variance_floor <= 1.0:
+        raise ValueError(f"variance_floor={variance_floor!r}: must be in [0, 1]")
 
 
 class MomentumImpl(AlgorithmImpl):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import Piece, check_adam
+from pelton.torch_api.algorithms._adam import Piece, check_adam, raise_variance
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms._pieces import pieces_of, scale
 from pelton.torch_api.algorithms.base import (
@@ -37,7 +37,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
     Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
     Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that
-    are rarely seen, choose an eps of that size, or a finer codec.
+    are rarely seen, choose a variance_floor (0.01), an eps of that size, or a finer codec.
     Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1 and section 6; Adam's corrections of
     the moments' bias are added.
     """
@@ -53,6 +53,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         variance_freeze_step: int = 100000,
         doubling_steps: int = 32678,
         max_local_steps: int = 16,
+        variance_floor: float = 0.0,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -64,11 +65,13 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         variance_freeze_step: the last step that may update them. Units: steps.
         doubling_steps: after these the steps between exchanges double, and again. Units: steps.
         max_local_steps: most steps from one exchange to the next.
+        variance_floor: after each update of the second moments, elements below this share of their tensor's mean are
+          raised to it, but for those that are 0; 0 leaves them as they are, as the paper does.
 
         Raises:
           ValueError: a value is out of range; the text names it.
         """
-        check_adam(lr, betas, eps, weight_decay)
+        check_adam(lr, betas, eps, weight_decay, variance_floor)
         counts = {
             "variance_updates": variance_updates,
             "variance_freeze_step": variance_freeze_step,
@@ -79,6 +82,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
             if value < 1:
                 raise ValueError(f"{name}={value!r}: must be above 0")
         self._counts = counts
+        self.variance_floor = variance_floor
         # Set while the model is wrapped: makes every parameter's `accumulated` the ranks' mean.
         self.exchange: Callable[[], None] | None = None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -166,6 +170,9 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
                 piece.update_second(group["betas"][1])
             piece.update_first(group["betas"][0])
             torch._foreach_add_(accumulated, piece.first, alpha=rate)
+        if updates_variance and self.variance_floor > 0:
+            for parameter in group["params"]:
+                raise_variance(self.state[parameter]["exp_avg_sq"], self.variance_floor, keeps_zeros=True)
 
     def _step_alone(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
