@@ -1,9 +1,9 @@
 """Pelton over links between hosts (network namespaces), in turns with its peers.
 
-    tools/bench links train [--rates RATE...] [--variants NAME...] [--steps N]
-    tools/bench links collectives [--rates RATE...] [--hosts N] [--ranks-per-host N] [--sizes BYTES...]
-    tools/bench links hierarchy [--rates RATE...] [--hosts N] [--ranks-per-host N] [--sizes BYTES...]
-    tools/bench links tune [--rates RATE...] [--hosts N] [--out FILE]
+tools/bench links train [--rates RATE...] [--variants NAME...] [--steps N]
+tools/bench links collectives [--rates RATE...] [--hosts N] [--ranks-per-host N] [--sizes BYTES...]
+tools/bench links hierarchy [--rates RATE...] [--hosts N] [--ranks-per-host N] [--sizes BYTES...]
+tools/bench links tune [--rates RATE...] [--hosts N] [--out FILE]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "collectives"), str(HERE.parent / "point_to_point")]
@@ -48,14 +49,28 @@ def train(options: argparse.Namespace, rate: str) -> None:
             else:
                 print(f"\r{rate}: {report['steps']} of {options.steps} steps", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    taken = {report["variant"]: report["ms"] for report in reports}
     print(f"\n{options.case}, {options.hosts} hosts x {options.ranks_per_host} ranks, {rate}: medians")
-    print("| variant | ms per step | times DDP | final loss | MB sent per step |\n" + "| --- " * 5 + "|")
+    titles = ("variant", "ms per step", "times DDP", "its quartiles", "CPU ms", "final loss", "MB sent per step")
+    print("| " + " | ".join(titles) + " |\n" + "| --- " * len(titles) + "|")
+    by_name = {report["variant"]: report for report in reports}
     for report in reports:
-        times = f"{taken[report['peer']] / report['ms']:.2f}" if report["peer"] in taken else "-"
-        sent = f"{report['sent_bytes'] / 1e6:.2f}" if report["sent_bytes"] is not None else "-"
-        cells = (report["variant"], f"{report['ms']:.1f}", times, f"{report['final_loss']:.3f}", sent)
-        print("| " + " | ".join(cells) + " |", flush=True)
+        peer = by_name.get(report["peer"])
+        print("| " + " | ".join(_training_cells(report, peer)) + " |", flush=True)
+
+
+def _training_cells(report: dict[str, Any], peer: dict[str, Any] | None) -> list[str]:
+    """Of one variant; compared with its peer turn by turn, as a neighbour's load falls on both sides of a turn."""
+    times = [theirs / own for own, theirs in zip(report["ms"], peer["ms"])] if peer is not None else []
+    low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else [float("nan")] * 3
+    return [
+        report["variant"],
+        f"{statistics.median(report['ms']):.1f}",
+        f"{middle:.2f}" if times else "-",
+        f"{low:.2f}-{high:.2f}" if times else "-",
+        f"{statistics.median(report['cpu_ms']):.1f}",
+        f"{report['final_loss']:.3f}",
+        f"{report['sent_bytes'] / 1e6:.2f}" if report["sent_bytes"] is not None else "-",
+    ]
 
 
 def collectives(options: argparse.Namespace, rate: str) -> None:

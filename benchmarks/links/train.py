@@ -2,8 +2,9 @@
 
     train.py --variants NAME... [--steps N] [--turn N]
 
-Rank 0 prints a JSON line per variant: median milliseconds per step, first and final loss (mean over ranks and the
-last turn), and the bytes that this rank sent per step (Pelton's own count; None for DDP).
+Rank 0 prints a JSON line per variant: milliseconds per step by turn, of the clock and of the rank's processor time
+(all its threads), first and final loss (mean over ranks and the last turn), and the bytes that this rank sent per
+step (Pelton's own count; None for DDP). Each turn begins with another variant, so that none always follows the same.
 """
 
 from __future__ import annotations
@@ -65,13 +66,14 @@ class Run:
         self.batches = _batches(case, dist.get_rank())
         self._average(False)
         self.losses: list[float] = []
-        self.times: list[float] = []
+        self.ms: list[float] = []
+        self.cpu_ms: list[float] = []
 
     def take_turn(self, steps: int) -> None:
         """Trains some steps and times them."""
         self._average(True)
         dist.barrier()
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         for _ in range(steps):
             inputs, labels = next(self.batches)
             self.optimizer.zero_grad(set_to_none=True)
@@ -79,7 +81,8 @@ class Run:
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.losses.append(loss.item())
-        self.times.append((time.perf_counter() - began) / steps)
+        self.ms.append((time.perf_counter() - began) / steps * 1e3)
+        self.cpu_ms.append((time.process_time() - cpu_began) / steps * 1e3)
         self._average(False)
 
     def _average(self, is_on: bool) -> None:
@@ -98,7 +101,8 @@ class Run:
         return {
             "variant": self.variant.name,
             "peer": self.variant.peer,
-            "ms": statistics.median(self.times[1:]) * 1e3,
+            "ms": self.ms[1:],
+            "cpu_ms": self.cpu_ms[1:],
             "first_loss": ends[0].item(),
             "final_loss": ends[1].item(),
             "sent_bytes": sent,
@@ -117,11 +121,12 @@ def main() -> None:
     dist.init_process_group("gloo")
     bagua.init_process_group()
     runs = [Run(variant, CASES[options.case]) for variant in VARIANTS if variant.name in options.variants]
-    for turn in range(0, options.steps, options.turn):
-        for run in runs:
+    for turn in range(options.steps // options.turn):
+        first = turn % len(runs)
+        for run in runs[first:] + runs[:first]:
             run.take_turn(options.turn)
         if dist.get_rank() == 0:
-            print(json.dumps({"steps": turn + options.turn}), flush=True)
+            print(json.dumps({"steps": (turn + 1) * options.turn}), flush=True)
     for run in runs:
         report = run.report(options.turn)
         if dist.get_rank() == 0:

@@ -55,7 +55,7 @@ VARIANTS = (
         "qadam",
         algorithm="q_adam.QAdamAlgorithm",
         optimizer="QAdamOptimizer",
-        optimizer_options={**_ADAM_RATE, "warmup_steps": 32, "eps": 1e-4},
+        optimizer_options={**_ADAM_RATE, "warmup_steps": 32, "eps": 1e-4, "freeze_variance_correction": True},
         peer="ddp adam",
     ),
     Variant(

@@ -22,7 +22,7 @@ from cases.registry import case
 EPOCHS = 12
 BATCH = 64
 TEST_POINTS = 0.5  # percent
-TIMED_TEST_POINTS = 2.0  # where the machine's load decides how often ranks meet
+STEPS_PER_EPOCH = 19
 
 Setup = Callable[[Any], tuple[Algorithm, torch.optim.Optimizer]]
 
@@ -40,10 +40,10 @@ def _make() -> Any:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def _sgd(name: str, **options: Any) -> Setup:
+def _sgd(name: str, lr: float = 0.2, momentum: float = 0.9, **options: Any) -> Setup:
     return lambda model: (
         Algorithm.init(name, **options),
-        torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
+        torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum),
     )
 
 
@@ -54,12 +54,12 @@ def _accuracy(setup: Setup) -> float:
     model = seeded(0, _make)
     algorithm, optimizer = setup(model)
     model.with_bagua([optimizer], algorithm)
-    steps_per_epoch = len(images) // BATCH
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, EPOCHS * steps_per_epoch)
+    assert len(images) // BATCH == STEPS_PER_EPOCH
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, EPOCHS * STEPS_PER_EPOCH)
     order = torch.Generator().manual_seed(5)
     for _ in range(EPOCHS):
         shuffled = torch.randperm(len(images), generator=order)
-        for step in range(steps_per_epoch):
+        for step in range(STEPS_PER_EPOCH):
             mine = shuffled[step * BATCH : (step + 1) * BATCH][rank::size]
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[mine]), digits[mine]).backward()
@@ -73,34 +73,37 @@ def _accuracy(setup: Setup) -> float:
 
 def _adam(name: str, kind: Callable[..., torch.optim.Optimizer], codec: str | None = None, **options: Any) -> Setup:
     def setup(model: Any) -> tuple[Algorithm, torch.optim.Optimizer]:
-        optimizer = kind(model.parameters(), lr=0.005, **options)
+        optimizer = kind(model.parameters(), lr=0.02, **options)
         arguments = {f"{name}_optimizer".replace("qadam", "q_adam"): optimizer}
         return Algorithm.init(name, hierarchical=False, codec=codec, **arguments), optimizer
 
     return setup
 
 
+_RARELY: dict[str, Any] = {
+    "variance_freeze_step": 60,
+    "doubling_steps": 60,
+    "max_local_steps": 4,
+    "variance_floor": 0.01,  # many pixels are hardly ever set: next to nothing would divide the signs' noise
+}
 _SETUPS: dict[str, Setup] = {
     "bytegrad": _sgd("bytegrad", hierarchical=False),
     "bytegrad in 4 bits": _sgd("bytegrad", hierarchical=False, codec="block_int4"),
+    # What a sign drops comes steps later; with momentum on top of that the steps have to be smaller.
+    "bytegrad in 1 bit": _sgd("bytegrad", hierarchical=False, codec="one_bit", lr=1.5, momentum=0.0),
     "power_sgd": _sgd("power_sgd", rank=4),
     "decentralized": _sgd("decentralized", hierarchical=False),
     "shift_one": _sgd("decentralized", hierarchical=False, peer_selection_mode="shift_one"),
     "low_precision_decentralized": _sgd("low_precision_decentralized", hierarchical=False),
-    "async": _sgd("async", sync_interval_ms=2, warmup_steps=20),
+    # In step for half of the training; then the machine's load decides how often ranks meet.
+    "async": _sgd("async", sync_interval_ms=2, warmup_steps=EPOCHS // 2 * STEPS_PER_EPOCH),
     "local_sgd": _sgd("local_sgd", interval=4),
     "post_local_sgd": _sgd("post_local_sgd", warmup_steps=20, interval=4),
     "diloco": _sgd("diloco", interval=5, outer_learning_rate=0.7, outer_momentum=0.5),
     "qadam": _adam("qadam", QAdamOptimizer, warmup_steps=40),
-    "one_bit_adam": _adam("one_bit_adam", OneBitAdamOptimizer, warmup_steps=60),
-    "zero_one_adam": _adam(
-        "zero_one_adam",
-        ZeroOneAdamOptimizer,
-        codec="block_int4",
-        variance_freeze_step=60,
-        doubling_steps=60,
-        max_local_steps=4,
-    ),
+    "one_bit_adam": _adam("one_bit_adam", OneBitAdamOptimizer, warmup_steps=60, variance_floor=0.01),
+    "zero_one_adam": _adam("zero_one_adam", ZeroOneAdamOptimizer, **_RARELY),
+    "zero_one_adam in 4 bits": _adam("zero_one_adam", ZeroOneAdamOptimizer, codec="block_int4", **_RARELY),
 }
 
 
@@ -108,7 +111,6 @@ _SETUPS: dict[str, Setup] = {
 def digits_are_learnt_as_with_allreduce() -> None:
     wanted = _accuracy(_sgd("gradient_allreduce"))
     found = {name: _accuracy(setup) for name, setup in _SETUPS.items()}
-    allowed = {"async": TIMED_TEST_POINTS}
-    behind = {name: accuracy for name, accuracy in found.items() if accuracy < wanted - allowed.get(name, TEST_POINTS)}
+    behind = {name: accuracy for name, accuracy in found.items() if accuracy < wanted - TEST_POINTS}
     assert wanted > 95, wanted
     assert not behind, f"allreduce has {wanted:.2f}; behind are {behind} of {found}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import unittest.mock
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from pelton.torch_api.algorithms import _pieces
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
@@ -62,11 +65,59 @@ def qadam_warms_up_as_adam() -> None:
         assert_weights(model, list(reference.parameters()))
 
 
+def _steps(make: Make, parts: int, make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """What six steps on given gradients make of a model, in pieces of so many elements."""
+    model = seeded(0, make)
+    generator = torch.Generator().manual_seed(1)
+    optimizer = make_optimizer(model)
+    with unittest.mock.patch.object(_pieces, "PIECE_ELEMENTS", parts):
+        for _ in range(6):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+            optimizer.step()
+    return [tensor for p in model.parameters() for tensor in (p.detach(), *_tensors(optimizer.state[p]))]
+
+
+def _tensors(state: Any) -> list[torch.Tensor]:
+    return [value for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def _make_channels_last() -> Any:
+    images: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 5))
+    return images.to(memory_format=torch.channels_last)
+
+
+@case(1)
+def steps_in_pieces_are_those_of_whole_tensors() -> None:
+    """Bitwise, whatever the tensors' dtype and strides."""
+    optimizers: list[Callable[[Any], torch.optim.Optimizer]] = [
+        _qadam,
+        lambda model: OneBitAdamOptimizer(model.parameters(), warmup_steps=WARM_UP, weight_decay=0.1),
+        lambda model: ZeroOneAdamOptimizer(model.parameters(), weight_decay=0.1, variance_freeze_step=3),
+    ]
+    for make in (make_mlp, _make_channels_last, lambda: make_mlp().bfloat16()):
+        for optimizer in optimizers:
+            whole = _steps(make, 1 << 20, optimizer)
+            for parts in (1, 7, 64):
+                for found, wanted in zip(_steps(make, parts, optimizer), whole, strict=True):
+                    assert torch.equal(found, wanted)
+
+
+@case(1)
+def sixteen_bit_moments_decay_as_those_of_adam() -> None:
+    """0.999 is 1 in bfloat16: a factor must not be rounded to the tensors' dtype."""
+    ours = _steps(lambda: make_mlp().bfloat16(), 7, lambda model: QAdamOptimizer(model.parameters(), warmup_steps=9))
+    theirs = _steps(lambda: make_mlp().bfloat16(), 7, lambda model: torch.optim.Adam(model.parameters(), foreach=False))
+    for found, wanted in zip(ours[2::3], theirs[3::4], strict=True):
+        assert torch.equal(found, wanted)
+
+
 class _Reference:
     """QAdam in one process: one model, since all ranks hold the same."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, corrected_steps: int = 10**6) -> None:
         self.model = seeded(0, make)
+        self.corrected_steps = corrected_steps  # of the second moment's bias
         self.first = [torch.zeros_like(p) for p in self.model.parameters()]
         self.second = [torch.zeros_like(p) for p in self.model.parameters()]
 
@@ -82,7 +133,7 @@ class _Reference:
                 self.second[i].mul_(beta2).addcmul_(means[name], means[name], value=1 - beta2)
             elif step > WARM_UP:
                 self.first[i] = exact_mean([self.first[i].lerp(found[name], 1 - beta1) for found in local])
-            denominator = (self.second[i].sqrt() / math.sqrt(1 - beta2**step)).add_(1e-8)
+            denominator = (self.second[i].sqrt() / math.sqrt(1 - beta2 ** min(step, self.corrected_steps))).add_(1e-8)
             with torch.no_grad():
                 parameter.addcdiv_(self.first[i], denominator, value=-lr / (1 - beta1**step))
 
@@ -91,9 +142,9 @@ def _batch(model: Any, rank: int, step: int) -> torch.Tensor:
     return batch(rank, step, *SHAPE, dtype=next(model.parameters()).dtype)
 
 
-def _check_qadam(make: Make) -> None:
-    model, optimizer = _wrapped(make)
-    reference = _Reference(make)
+def _check_qadam(make: Make, corrected_steps: int = 10**6, **options: Any) -> None:
+    model, optimizer = _wrapped(make, **options)
+    reference = _Reference(make, corrected_steps)
     for step in range(1, 2 * WARM_UP + 1):
         train_step(model, optimizer, step - 1)
         reference.step(step)
@@ -117,6 +168,42 @@ def qadam_in_bfloat16_equals_one_process() -> None:
 @case(2)
 def qadam_in_float64_equals_one_process() -> None:
     _check_qadam(lambda: make_mlp().double())
+
+
+@case(2)
+def qadam_can_stop_correcting_a_variance_that_stands_still() -> None:
+    _check_qadam(make_mlp, corrected_steps=WARM_UP - 1, freeze_variance_correction=True)
+
+
+@case(1)
+def tiny_variances_are_raised_once() -> None:
+    """To a share of their tensor's mean, when they are updated no more; where nothing was, it stays so with signs."""
+    kinds = ((QAdamOptimizer, WARM_UP - 1, 0.25125), (OneBitAdamOptimizer, WARM_UP, 0.0))
+    for kind, updates, zero_becomes in kinds:
+        weights = nn.Parameter(torch.ones(4))
+        optimizer: Any = kind([weights], warmup_steps=WARM_UP, variance_floor=0.5)
+        weights.grad = torch.tensor([0.0, 0.1, 1.0, 1.0])
+        for _ in range(updates):
+            optimizer.step()
+        second = optimizer.state[weights]["exp_avg_sq"]
+        before = second / second[3]
+        for _ in range(2):
+            optimizer.step()
+        assert torch.allclose(before, torch.tensor([0.0, 0.01, 1.0, 1.0])), before
+        wanted = torch.tensor([zero_becomes, 0.25125, 1.0, 1.0])
+        assert torch.allclose(second / second[3], wanted), (kind, second / second[3])
+
+
+@case(1)
+def zero_one_adam_keeps_tiny_variances_raised() -> None:
+    weights = nn.Parameter(torch.ones(4))
+    optimizer = ZeroOneAdamOptimizer([weights], variance_freeze_step=3, variance_floor=0.5)
+    weights.grad = torch.tensor([0.0, 0.1, 1.0, 1.0])
+    for _ in range(4):
+        optimizer.step()
+        second = optimizer.state[weights]["exp_avg_sq"]
+        assert second[0] == 0
+        assert 0.25 < second[1] / second[3] < 0.29, second  # the mean is of raised elements, too
 
 
 @case(2, 3)
@@ -279,7 +366,7 @@ def zero_one_adam_steps_alone_and_comes_together() -> None:
 @case(2)
 def arguments_are_checked() -> None:
     parameters = list(make_mlp().parameters())
-    for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}):
+    for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}, {"variance_floor": 2}):
         with raises(ValueError, next(iter(wrong))):
             QAdamOptimizer(parameters, **wrong)
     with raises(ValueError, "q_adam_optimizer"):

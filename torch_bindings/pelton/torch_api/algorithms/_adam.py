@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from pelton.torch_api.algorithms._pieces import pieces_of, scale
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 
 if TYPE_CHECKING:
@@ -18,8 +21,12 @@ class TwoStageAdam(torch.optim.Optimizer):
     """Adam for `warmup_steps` steps, from gradients that are the same on all ranks; then the second moments stand
     still, and the first ones are made by the algorithm, in the backward pass, from each rank's own gradients.
 
+    What a short warm-up found to be tiny stays tiny, and divides whatever comes later: steps of such elements grow
+    without bound, encoded or not. Against that: a longer warm-up, an `eps` of the gradients' size, or `variance_floor`.
     Threads: the trainer's. Owns: its state: step, exp_avg and exp_avg_sq of each parameter, from the beginning.
     """
+
+    _skips_zero_variance = False  # elements whose second moment is 0 do not move
 
     def __init__(
         self,
@@ -29,6 +36,7 @@ class TwoStageAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        variance_floor: float = 0.0,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -37,14 +45,17 @@ class TwoStageAdam(torch.optim.Optimizer):
         betas: of the first and the second moment.
         eps: added to the denominator.
         weight_decay: see the subclass.
+        variance_floor: after the last update of the second moments, elements below this share of their tensor's mean
+          are raised to it, once; 0 leaves them as they are, as the papers and Bagua do.
 
         Raises:
           ValueError: a value is out of range; the text names it.
         """
-        check_adam(lr, betas, eps, weight_decay)
+        check_adam(lr, betas, eps, weight_decay, variance_floor)
         if warmup_steps <= 0:
             raise ValueError(f"warmup_steps={warmup_steps!r}: must be above 0")
         self.warmup_steps = warmup_steps
+        self.variance_floor = variance_floor
         self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
         self._group_of: dict[torch.Tensor, dict[str, Any]] = {}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -60,6 +71,11 @@ class TwoStageAdam(torch.optim.Optimizer):
     def step_id(self) -> int:
         """Steps taken, by the parameter that has taken most."""
         return max((int(state["step"]) for state in self.state.values()), default=0)
+
+    @property
+    def variance_updates(self) -> int:
+        """How many steps update the second moments: the first ones."""
+        return self.warmup_steps
 
     def moment_of(self, parameter: torch.Tensor) -> tuple[torch.Tensor, float]:
         """A parameter's first moment, and how much of it a new gradient leaves.
@@ -88,34 +104,74 @@ class TwoStageAdam(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, parameter.grad, group, self.state[parameter])
+            for step, members in self._begin_step(group).items():
+                states = [self.state[parameter] for parameter in members]
+                gradients = [parameter.grad for parameter in members if parameter.grad is not None]
+                if step == self.variance_updates + 1 and self.variance_floor > 0:
+                    for state in states:
+                        raise_variance(state["exp_avg_sq"], self.variance_floor, keeps_zeros=self._skips_zero_variance)
+                first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
+                for columns in pieces_of((members, gradients, first, second)):
+                    self._step(Piece(*columns), group, step)
         return loss
 
-    def _step(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _begin_step(self, group: dict[str, Any]) -> dict[int, list[torch.Tensor]]:
+        """The group's parameters that have a gradient, by the number of the step that each is about to take."""
+        members: dict[int, list[torch.Tensor]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                state = self.state[parameter]
+                state["step"] += 1
+                members.setdefault(int(state["step"]), []).append(parameter)
+        return members
+
+    def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
+        """Makes step number `step` of some of a group's elements."""
         raise NotImplementedError
 
-    def _update_moments(self, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        """Adam's, as torch.optim.Adam computes them."""
-        beta1, beta2 = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of what an optimizer steps, by parameter. Threads: a value. Owns: references to the tensors."""
+
+    parameters: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    first: list[torch.Tensor]
+    second: list[torch.Tensor]
+
+    def update_first(self, beta1: float) -> None:
+        """As torch.optim.Adam computes it."""
+        torch._foreach_lerp_(self.first, self.gradients, 1 - beta1)
+
+    def update_second(self, beta2: float) -> None:
+        """As torch.optim.Adam computes it."""
+        scale(self.second, beta2)
+        torch._foreach_addcmul_(self.second, self.gradients, self.gradients, value=1 - beta2)
+
+    def denominators(self, updates: int, beta2: float, eps: float, *, is_guarded: bool) -> list[torch.Tensor]:
+        """sqrt(v / (1 - beta2^k)) + eps, after k updates of the second moment v. Guarded: infinite where v is zero;
+        no rank had a gradient there, a step would follow the signs' noise.
+        """
+        roots = torch._foreach_sqrt(self.second)
+        if is_guarded:
+            for root in roots:
+                nn.functional.threshold(root, 0.0, math.inf, inplace=True)
+        torch._foreach_div_(roots, math.sqrt(1 - beta2**updates))
+        torch._foreach_add_(roots, eps)
+        return list(roots)
+
+    def move(self, numerators: list[torch.Tensor], denominators: list[torch.Tensor], rate: float) -> None:
+        """Subtracts `rate` times the quotients from the parameters."""
+        torch._foreach_addcdiv_(self.parameters, numerators, denominators, value=-rate)
 
 
-def denominator_of(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
-    """sqrt(v / (1 - beta2^k)) + eps, after k updates of the second moment v. Shape: that of `second`."""
-    return (second.sqrt() / math.sqrt(1 - beta2**updates)).add_(eps)
+def raise_variance(second: torch.Tensor, floor: float, *, keeps_zeros: bool) -> None:
+    """Raises second moments below `floor` times their mean to that; those that are 0 only if they are not kept."""
+    raised = second.clamp(min=floor * float(second.double().mean()))
+    second.copy_(torch.where(second == 0, second, raised) if keeps_zeros else raised)
 
 
-def guarded_denominator(second: torch.Tensor, updates: int, beta2: float, eps: float) -> torch.Tensor:
-    """The same, and infinite where v is zero: no rank had a gradient there, a step would follow the signs' noise."""
-    return denominator_of(second, updates, beta2, eps).masked_fill_(second == 0, math.inf)
-
-
-def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float, variance_floor: float) -> None:
     """What all of them ask of their options.
 
     Raises:
@@ -126,6 +182,8 @@ def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: 
             raise ValueError(f"{name}={value!r}: must be 0 or more")
     if not (0.0 <= betas[0] < 1.0 and 0.0 <= betas[1] < 1.0):
         raise ValueError(f"betas={betas!r}: both must be in [0, 1)")
+    if not 0.0 <= variance_floor <= 1.0:
+        raise ValueError(f"variance_floor={variance_floor!r}: must be in [0, 1]")
 
 
 class MomentumImpl(AlgorithmImpl):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam, guarded_denominator
+from pelton.torch_api.algorithms._adam import MomentumImpl, Piece, TwoStageAdam
 from pelton.torch_api.algorithms._options import compression, to_text
+from pelton.torch_api.algorithms._pieces import scale
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
 if TYPE_CHECKING:
@@ -27,19 +26,19 @@ class OneBitAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1.
     """
 
-    def _step(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
-        state["step"] += 1
-        if state["step"] <= self.warmup_steps:
-            self._update_moments(gradient, group, state)
+    _skips_zero_variance = True
+
+    def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         beta1, beta2 = group["betas"]
-        lr = group["lr"]
+        if step <= self.variance_updates:
+            piece.update_first(beta1)
+            piece.update_second(beta2)
+        lr = float(group["lr"])
         if group["weight_decay"] != 0:
-            parameter.mul_(1 - lr * group["weight_decay"])
-        updates = min(state["step"], self.warmup_steps)
-        denominator = guarded_denominator(state["exp_avg_sq"], updates, beta2, group["eps"])
-        parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / (1 - beta1 ** state["step"]))
+            scale(piece.parameters, 1 - lr * group["weight_decay"])
+        updates = min(step, self.variance_updates)
+        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=self._skips_zero_variance)
+        piece.move(piece.first, denominators, lr / (1 - beta1**step))
 
 
 class OneBitAdamAlgorithmImpl(MomentumImpl):

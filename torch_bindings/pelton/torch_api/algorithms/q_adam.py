@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import MomentumImpl, TwoStageAdam, denominator_of
+from pelton.torch_api.algorithms._adam import MomentumImpl, Piece, TwoStageAdam
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
@@ -24,20 +25,57 @@ class QAdamOptimizer(TwoStageAdam):
     t > warmup_steps: v stands still; m = the ranks' mean of beta1 m + (1 - beta1) g, without weight decay.
     Each step: x -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps).
 
+    In the last formula Bagua goes on correcting v for steps that did not update it. Every step is longer for it than
+    Adam's, by sqrt((1 - beta2^t) / (1 - beta2^(T - 1))) with T = warmup_steps: after 32 steps of warm-up in the end by
+    5.7, after 1000 by 1.3. Training that stands Adam's steps may diverge; `freeze_variance_correction=True` keeps
+    beta2^min(t, T - 1).
     Threads: the trainer's. Owns: its state. Source: Bagua; 1-bit Adam, arXiv 2102.02888, algorithm 1.
     """
 
-    def _step(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], state: dict[str, Any]
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        warmup_steps: int = 100,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        freeze_variance_correction: bool = False,
+        variance_floor: float = 0.0,
     ) -> None:
-        state["step"] += 1
-        if state["step"] < self.warmup_steps:
-            if group["weight_decay"] != 0:
-                gradient = gradient.add(parameter, alpha=group["weight_decay"])
-            self._update_moments(gradient, group, state)
+        """Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        warmup_steps: steps of the first stage.
+        betas: of the first and the second moment.
+        eps: added to the denominator.
+        weight_decay: see the class.
+        freeze_variance_correction: the correction of v's bias stops with v, as 1-bit Adam's; False is Bagua's formula.
+        variance_floor: after the last update of v, elements below this share of their tensor's mean are raised to it,
+          once; 0 leaves them as they are, as Bagua does.
+
+        Raises:
+          ValueError: a value is out of range; the text names it.
+        """
+        super().__init__(params, lr, warmup_steps, betas, eps, weight_decay, variance_floor)
+        self.freeze_variance_correction = freeze_variance_correction
+
+    @property
+    def variance_updates(self) -> int:
+        """How many steps update the second moments: the first ones."""
+        return self.warmup_steps - 1
+
+    def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         beta1, beta2 = group["betas"]
-        denominator = denominator_of(state["exp_avg_sq"], state["step"], beta2, group["eps"])
-        parameter.addcdiv_(state["exp_avg"], denominator, value=-group["lr"] / (1 - beta1 ** state["step"]))
+        if step <= self.variance_updates:
+            if group["weight_decay"] != 0:
+                decayed = torch._foreach_add(piece.gradients, piece.parameters, alpha=group["weight_decay"])
+                piece = replace(piece, gradients=list(decayed))
+            piece.update_first(beta1)
+            piece.update_second(beta2)
+        updates = min(step, max(1, self.variance_updates)) if self.freeze_variance_correction else step
+        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=self._skips_zero_variance)
+        piece.move(piece.first, denominators, float(group["lr"]) / (1 - beta1**step))
 
 
 class QAdamAlgorithmImpl(MomentumImpl):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._adam import check_adam, guarded_denominator
+from pelton.torch_api.algorithms._adam import Piece, check_adam, raise_variance
 from pelton.torch_api.algorithms._options import compression, to_text
+from pelton.torch_api.algorithms._pieces import pieces_of, scale
 from pelton.torch_api.algorithms.base import (
     Algorithm,
     AlgorithmImpl,
@@ -36,7 +37,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
     Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
     Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that
-    are rarely seen, choose an eps of that size, or a finer codec.
+    are rarely seen, choose a variance_floor (0.01), an eps of that size, or a finer codec.
     Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1 and section 6; Adam's corrections of
     the moments' bias are added.
     """
@@ -52,6 +53,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         variance_freeze_step: int = 100000,
         doubling_steps: int = 32678,
         max_local_steps: int = 16,
+        variance_floor: float = 0.0,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -63,11 +65,13 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         variance_freeze_step: the last step that may update them. Units: steps.
         doubling_steps: after these the steps between exchanges double, and again. Units: steps.
         max_local_steps: most steps from one exchange to the next.
+        variance_floor: after each update of the second moments, elements below this share of their tensor's mean are
+          raised to it, but for those that are 0; 0 leaves them as they are, as the paper does.
 
         Raises:
           ValueError: a value is out of range; the text names it.
         """
-        check_adam(lr, betas, eps, weight_decay)
+        check_adam(lr, betas, eps, weight_decay, variance_floor)
         counts = {
             "variance_updates": variance_updates,
             "variance_freeze_step": variance_freeze_step,
@@ -78,6 +82,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
             if value < 1:
                 raise ValueError(f"{name}={value!r}: must be above 0")
         self._counts = counts
+        self.variance_floor = variance_floor
         # Set while the model is wrapped: makes every parameter's `accumulated` the ranks' mean.
         self.exchange: Callable[[], None] | None = None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -142,52 +147,79 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         step = self.step_id + 1
         exchanges, updates_variance = self.exchanges(step), self.updates_variance(step)
         for group in self.param_groups:
-            for parameter in group["params"]:
-                self._accumulate(parameter, group, step, updates_variance)
-                if not exchanges:
-                    self._step_alone(parameter, group)
+            self._accumulate(group, step, updates_variance)
+            if not exchanges:
+                self._step_alone(group)
         if exchanges:
             if self.exchange is not None and not (updates_variance and self.exchanges(step - 1)):
                 self.exchange()
             for group in self.param_groups:
-                for parameter in group["params"]:
-                    self._step_together(parameter, group)
+                self._step_together(group)
         return loss
 
-    def _accumulate(self, parameter: torch.Tensor, group: dict[str, Any], step: int, updates_variance: bool) -> None:
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
-        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-        if updates_variance:
-            state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-            state["variance_updates"] += 1
-        state["step"] = step
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["rate"] = group["lr"] / (1 - beta1**step)
-        state["accumulated"].add_(state["exp_avg"], alpha=state["rate"])
-        state["total"] += state["rate"]
-        state["decay"] *= 1 - group["lr"] * group["weight_decay"]
+    def _accumulate(self, group: dict[str, Any], step: int, updates_variance: bool) -> None:
+        rate = float(group["lr"]) / (1 - group["betas"][0] ** step)
+        for parameter in group["params"]:
+            state = self.state[parameter]
+            state["step"], state["rate"] = step, rate
+            state["variance_updates"] += updates_variance
+            state["total"] += rate
+            state["decay"] *= 1 - group["lr"] * group["weight_decay"]
+        for piece, accumulated in self._pieces(group):
+            if updates_variance:
+                piece.update_second(group["betas"][1])
+            piece.update_first(group["betas"][0])
+            torch._foreach_add_(accumulated, piece.first, alpha=rate)
+        if updates_variance and self.variance_floor > 0:
+            for parameter in group["params"]:
+                raise_variance(self.state[parameter]["exp_avg_sq"], self.variance_floor, keeps_zeros=True)
 
-    def _step_alone(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if "anchor" not in state:
-            state["anchor"] = parameter.detach().clone()
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(state["exp_avg"], self._denominator(state, group), value=-state["rate"])
+    def _step_alone(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            state = self.state[parameter]
+            if "anchor" not in state:
+                state["anchor"] = parameter.detach().clone()
+        for piece, _ in self._pieces(group):
+            if group["weight_decay"] != 0:
+                scale(piece.parameters, 1 - group["lr"] * group["weight_decay"])
+            piece.move(piece.first, self._denominators(piece, group), self._first_state(group)["rate"])
 
-    def _step_together(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def _step_together(self, group: dict[str, Any]) -> None:
         """From the weights that all ranks have in common, so that they have the next ones in common bit by bit."""
-        state = self.state[parameter]
-        if "anchor" in state:
-            parameter.copy_(state.pop("anchor"))
-        parameter.mul_(state["decay"])
-        parameter.addcdiv_(state["accumulated"], self._denominator(state, group), value=-1)
-        if state["total"] > 0:
-            torch.div(state["accumulated"], state["total"], out=state["exp_avg"])
-        state["accumulated"].zero_()
-        state["total"], state["decay"] = 0.0, 1.0
+        for parameter in group["params"]:
+            if "anchor" in self.state[parameter]:
+                parameter.copy_(self.state[parameter].pop("anchor"))
+        if not group["params"]:
+            return
+        decay, total = (self._first_state(group)[name] for name in ("decay", "total"))
+        for piece, accumulated in self._pieces(group):
+            if decay != 1:
+                scale(piece.parameters, decay)
+            piece.move(accumulated, self._denominators(piece, group), 1)
+            if total > 0:
+                torch._foreach_copy_(piece.first, accumulated)
+                torch._foreach_div_(piece.first, total)
+            torch._foreach_zero_(accumulated)
+        for parameter in group["params"]:
+            self.state[parameter].update(total=0.0, decay=1.0)
 
-    def _denominator(self, state: dict[str, Any], group: dict[str, Any]) -> torch.Tensor:
-        return guarded_denominator(state["exp_avg_sq"], state["variance_updates"], group["betas"][1], group["eps"])
+    def _pieces(self, group: dict[str, Any]) -> Iterator[tuple[Piece, list[torch.Tensor]]]:
+        """All of a group, with what its parameters have accumulated."""
+        parameters = group["params"]
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        names = ("exp_avg", "exp_avg_sq", "accumulated")
+        states = [[self.state[parameter][name] for parameter in parameters] for name in names]
+        for *columns, accumulated in pieces_of((parameters, gradients, *states)):
+            yield Piece(*columns), accumulated
+
+    def _first_state(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Of a group, whose parameters have all taken the same steps."""
+        state: dict[str, Any] = self.state[group["params"][0]]
+        return state
+
+    def _denominators(self, piece: Piece, group: dict[str, Any]) -> list[torch.Tensor]:
+        updates = self._first_state(group)["variance_updates"]
+        return piece.denominators(updates, group["betas"][1], group["eps"], is_guarded=True)
 
 
 class ZeroOneAdamAlgorithmImpl(AlgorithmImpl):
