@@ -64,6 +64,12 @@ double MedianOfTurns(const std::vector<std::vector<double>>& turns, F of_turn) {
   return values[values.size() / 2];
 }
 
+double BestOf(const std::vector<std::vector<double>>& turns, size_t thing) {
+  double best = 0;
+  for (const std::vector<double>& turn : turns) best = std::max(best, turn[thing]);
+  return best;
+}
+
 // Threads: a value. Owns: nothing.
 struct Subject {
   const std::string& name;
@@ -81,7 +87,9 @@ void Print(const Subject& subject, uint64_t encoded_bytes,
     const auto rate = [t](const std::vector<double>& turn) { return turn[t]; };
     const auto share = [t](const std::vector<double>& turn) { return turn[t] / turn[0]; };
     std::printf(" %8.2f", MedianOfTurns(turns, rate));
-    if (t != 0) std::printf(" %5.0f %%", 100 * MedianOfTurns(turns, share));
+    if (t == 0) continue;
+    std::printf(" %4.0f [%3.0f]", 100 * MedianOfTurns(turns, share),
+                100 * BestOf(turns, t) / BestOf(turns, 0));
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -121,8 +129,8 @@ int Main(int argc, char** argv) {
   int rounds = 21;
   if (argc > 1) PELTON_CHECK(absl::SimpleAtoi(argv[1], &rounds)) << argv[1];
   std::printf("one core, GB/s of source, median of %d turns\n", rounds);
-  std::printf("%-14s %-9s %8s %8s %8s %8s %7s %8s %7s %8s %7s\n", "codec", "dtype", "source",
-              "smaller", "memcpy", "encode", "share", "decode", "share", "feedback", "share");
+  std::printf("%-14s %-9s %8s %8s %8s %8s %10s %8s %10s %8s %10s\n", "codec", "dtype", "source",
+              "smaller", "memcpy", "encode", "share %", "decode", "share %", "feedback", "share %");
   for (const CodecRegistry::Entry& entry : CodecRegistry::Get().List()) {
     if (!Chosen(argc, argv, 2, entry.name)) continue;
     for (const DType dtype :
