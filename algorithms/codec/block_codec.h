@@ -37,6 +37,7 @@ class BlockCodec : public Codec {
               std::byte* encoded) const override;
   void Decode(const std::byte* encoded, uint64_t count, DType dtype,
               std::byte* target) const override;
+  bool EncodeSum(const FeedbackTensors& tensors, std::byte* encoded) const final;
 
  protected:
   explicit BlockCodec(const BlockFormat& format) : format_(format) {}

@@ -46,29 +46,59 @@ float LargestMagnitude(const float* elements, size_t count) {
   return std::bit_cast<float>(largest);
 }
 
-void EncodeLevels(const float* elements, size_t count, float levels_per_unit, Levels levels,
-                  uint8_t* bytes) {
+// How levels lie in a payload.
+struct Bytes {
+  static constexpr size_t kPerByte = 1;
+  static HWY_INLINE void Store(IntVector a, IntVector b, IntVector c, IntVector e, uint8_t* to) {
+    StoreAsBytes(a, b, c, e, to);
+  }
+};
+struct Nibbles {
+  static constexpr size_t kPerByte = 2;
+  static HWY_INLINE void Store(IntVector a, IntVector b, IntVector c, IntVector e, uint8_t* to) {
+    StoreAsNibbles(a, b, c, e, to);
+  }
+};
+
+template <class Packing>
+HWY_INLINE void EncodeLevels(const float* elements, size_t count, float levels_per_unit,
+                             Levels levels, uint8_t* payload) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const auto inverse = hn::Set(d, levels_per_unit);
   const auto offset = hn::Set(IntTag(), kRounderBits - static_cast<int32_t>(levels.zero));
-  const auto level = [&](const float* from) HWY_ATTR {
-    return RoundedMinus(hn::Mul(hn::LoadU(d, from), inverse), offset);
+  const auto store_levels = [&](const float* from, uint8_t* to) HWY_ATTR {
+    const auto level = [&](const float* at) HWY_ATTR {
+      return RoundedMinus(hn::Mul(hn::LoadU(d, at), inverse), offset);
+    };
+    Packing::Store(level(from), level(from + lanes), level(from + 2 * lanes),
+                   level(from + 3 * lanes), to);
   };
   size_t i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    const float* const from = elements + i;
-    StoreAsBytes(level(from), level(from + lanes), level(from + 2 * lanes), level(from + 3 * lanes),
-                 bytes + i);
+    store_levels(elements + i, payload + i / Packing::kPerByte);
   }
   if (i == count) return;
+  const size_t rest = count - i;
   float in[4 * hn::MaxLanes(d)] = {};
   uint8_t out[4 * hn::MaxLanes(d)];
-  std::memcpy(in, elements + i, (count - i) * sizeof *in);
-  for (size_t v = 0; v < 4 * lanes; v += 2 * lanes) {
-    StoreAsBytes(level(in + v), level(in + v + lanes), out + v);
+  std::memcpy(in, elements + i, rest * sizeof *in);
+  store_levels(in, out);
+  if (rest % Packing::kPerByte != 0) out[rest / 2] &= 0x0F;  // the other half has no element
+  std::memcpy(payload + i / Packing::kPerByte, out,
+              (rest + Packing::kPerByte - 1) / Packing::kPerByte);
+}
+
+// All levels are the one that means zero.
+template <class Packing>
+void EncodeZeros(size_t count, Levels levels, uint8_t* payload) {
+  const auto zero = static_cast<uint8_t>(levels.zero);
+  if constexpr (Packing::kPerByte == 1) {
+    std::memset(payload, zero, count);
+  } else {
+    std::memset(payload, zero | zero << 4, count / 2);
+    if (count % 2 != 0) payload[count / 2] = zero;
   }
-  std::memcpy(bytes + i, out, count - i);
 }
 
 void DecodeLevels(const uint8_t* bytes, size_t count, float scale, Levels levels, float* elements) {
@@ -83,10 +113,11 @@ void DecodeLevels(const uint8_t* bytes, size_t count, float scale, Levels levels
   for (; i < count; ++i) elements[i] = codec::DecodeLevel(bytes[i], scale, levels);
 }
 
-// Scales of all blocks, and a byte for each element. First all scales, so that one block's division
+// Scales of all blocks, and their levels. First all scales, so that one block's division
 // does not hold up the next one's comparisons; the elements stay in the cache.
+template <class Packing>
 HWY_INLINE void EncodeLevelBlocks(const float* elements, Blocks blocks, Levels levels,
-                                  float* scales, uint8_t* bytes) {
+                                  float* scales, uint8_t* payload) {
   float inverses[codec::kBlockCount / 32];
   size_t b = 0;
   for (size_t begin = 0; begin < blocks.count; begin += blocks.block, ++b) {
@@ -98,10 +129,11 @@ HWY_INLINE void EncodeLevelBlocks(const float* elements, Blocks blocks, Levels l
   b = 0;
   for (size_t begin = 0; begin < blocks.count; begin += blocks.block, ++b) {
     const size_t length = HWY_MIN(blocks.block, blocks.count - begin);
+    uint8_t* const to = payload + begin / Packing::kPerByte;
     if (inverses[b] == 0.0f) {
-      std::memset(bytes + begin, static_cast<int>(levels.zero), length);
+      EncodeZeros<Packing>(length, levels, to);
     } else {
-      EncodeLevels(elements + begin, length, inverses[b], levels, bytes + begin);
+      EncodeLevels<Packing>(elements + begin, length, inverses[b], levels, to);
     }
   }
 }
@@ -115,7 +147,7 @@ HWY_INLINE void DecodeLevelBlocks(const float* scales, const uint8_t* bytes, Blo
 }
 
 void EncodeUInt8OnTarget(const float* elements, Blocks blocks, float* scales, uint8_t* payload) {
-  EncodeLevelBlocks(elements, blocks, codec::kUInt8Levels, scales, payload);
+  EncodeLevelBlocks<Bytes>(elements, blocks, codec::kUInt8Levels, scales, payload);
 }
 
 void DecodeUInt8OnTarget(const float* scales, const uint8_t* payload, Blocks blocks,
@@ -123,27 +155,17 @@ void DecodeUInt8OnTarget(const float* scales, const uint8_t* payload, Blocks blo
   DecodeLevelBlocks(scales, payload, blocks, codec::kUInt8Levels, elements);
 }
 
-// Plain loops over groups of constant length, which the compiler turns into vectors of this target.
+void EncodeInt4OnTarget(const float* elements, Blocks blocks, float* scales, uint8_t* payload) {
+  EncodeLevelBlocks<Nibbles>(elements, blocks, codec::kInt4Levels, scales, payload);
+}
+
+// A plain loop over groups of constant length, which the compiler turns into vectors of this
+// target.
 constexpr size_t kGroup = 64;
 
 // Two levels are a word of 16 bits on the way: the first one, which comes first in memory, is its
 // low byte.
 static_assert(std::endian::native == std::endian::little);
-
-void EncodeInt4OnTarget(const float* elements, Blocks blocks, float* scales, uint8_t* payload) {
-  HWY_ALIGN uint16_t pairs[codec::kBlockCount / 2];
-  HWY_ALIGN uint8_t packed[codec::kBlockCount / 2];
-  auto* const levels = reinterpret_cast<uint8_t*>(pairs);
-  EncodeLevelBlocks(elements, blocks, codec::kInt4Levels, scales, levels);
-  const size_t bytes = (blocks.count + 1) / 2;
-  if (blocks.count % 2 != 0) levels[blocks.count] = 0;
-  for (size_t begin = 0; begin < bytes; begin += kGroup) {
-    for (size_t i = begin; i < begin + kGroup; ++i) {
-      packed[i] = static_cast<uint8_t>(pairs[i] | pairs[i] >> 4);
-    }
-  }
-  std::memcpy(payload, packed, bytes);
-}
 
 void DecodeInt4OnTarget(const float* scales, const uint8_t* payload, Blocks blocks,
                         float* elements) {
@@ -158,34 +180,6 @@ void DecodeInt4OnTarget(const float* scales, const uint8_t* payload, Blocks bloc
   }
   const auto* const levels = reinterpret_cast<const uint8_t*>(pairs);
   DecodeLevelBlocks(scales, levels, blocks, codec::kInt4Levels, elements);
-}
-
-// In the parts and the order of specification.h, with any width of vectors.
-float SumOfMagnitudes(const float* elements, size_t count) {
-  const FloatTag d;
-  constexpr size_t kParts = codec::kSumParts;
-  constexpr size_t kVectors = kParts / hn::MaxLanes(FloatTag());
-  static_assert(kVectors * hn::MaxLanes(FloatTag()) == kParts);
-  FloatVector sums[kVectors];
-  for (FloatVector& sum : sums) sum = hn::Zero(d);
-  const auto add = [&](const float* from) HWY_ATTR {
-    for (size_t v = 0; v < kVectors; ++v) {
-      sums[v] = hn::Add(sums[v], hn::Abs(hn::LoadU(d, from + v * hn::MaxLanes(d))));
-    }
-  };
-  size_t i = 0;
-  for (; i + kParts <= count; i += kParts) add(elements + i);
-  if (i < count) {
-    float rest[kParts] = {};
-    std::memcpy(rest, elements + i, (count - i) * sizeof *rest);
-    add(rest);
-  }
-  HWY_ALIGN float parts[kParts];
-  for (size_t v = 0; v < kVectors; ++v) hn::Store(sums[v], d, parts + v * hn::MaxLanes(d));
-  for (size_t half = kParts / 2; half != 0; half /= 2) {
-    for (size_t p = 0; p < half; ++p) parts[p] += parts[p + half];
-  }
-  return parts[0];
 }
 
 constexpr size_t kWord = 32;  // signs in a word
@@ -203,22 +197,62 @@ uint32_t SignsOf(const float* elements) {
   return word;
 }
 
-void EncodeOneBitOnTarget(const float* elements, Blocks blocks, float* scales, uint8_t* payload) {
-  for (size_t begin = 0; begin < blocks.count; begin += blocks.block) {
-    const size_t length = HWY_MIN(blocks.block, blocks.count - begin);
-    const float sum = SumOfMagnitudes(elements + begin, length);
-    *scales++ = codec::MeanMagnitude(sum, static_cast<float>(length));
+// Sums magnitudes in the parts and the order of specification.h, with any width of vectors.
+struct PartialSums {
+  static constexpr size_t kParts = codec::kSumParts;
+  static constexpr size_t kVectors = kParts / hn::MaxLanes(FloatTag());
+  static_assert(kVectors * hn::MaxLanes(FloatTag()) == kParts);
+  static_assert(kWord % kParts == 0);
+  FloatVector sums[kVectors];
+
+  HWY_INLINE PartialSums() {
+    for (FloatVector& sum : sums) sum = hn::Zero(FloatTag());
   }
+  HWY_INLINE void AddWord(const float* elements) {
+    const FloatTag d;
+    for (size_t p = 0; p < kWord; p += kParts) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        const float* const from = elements + p + v * hn::MaxLanes(d);
+        sums[v] = hn::Add(sums[v], hn::Abs(hn::LoadU(d, from)));
+      }
+    }
+  }
+  HWY_INLINE float Total() const {
+    const FloatTag d;
+    HWY_ALIGN float parts[kParts];
+    for (size_t v = 0; v < kVectors; ++v) hn::Store(sums[v], d, parts + v * hn::MaxLanes(d));
+    for (size_t half = kParts / 2; half != 0; half /= 2) {
+      for (size_t p = 0; p < half; ++p) parts[p] += parts[p + half];
+    }
+    return parts[0];
+  }
+};
+
+// Writes the signs and returns the mean. In one pass: the sums wait for each other, and the signs
+// are taken meanwhile.
+float EncodeOneBitBlock(const float* elements, size_t count, uint8_t* payload) {
+  PartialSums sums;
   size_t i = 0;
-  for (; i + kWord <= blocks.count; i += kWord) {
+  for (; i + kWord <= count; i += kWord) {
+    sums.AddWord(elements + i);
     const uint32_t word = SignsOf(elements + i);
     std::memcpy(payload + i / 8, &word, sizeof word);
   }
-  if (i == blocks.count) return;
-  float rest[kWord] = {};
-  std::memcpy(rest, elements + i, (blocks.count - i) * sizeof *rest);
-  const uint32_t word = SignsOf(rest);
-  std::memcpy(payload + i / 8, &word, (blocks.count - i + 7) / 8);
+  if (i < count) {
+    float rest[kWord] = {};
+    std::memcpy(rest, elements + i, (count - i) * sizeof *rest);
+    sums.AddWord(rest);
+    const uint32_t word = SignsOf(rest);
+    std::memcpy(payload + i / 8, &word, (count - i + 7) / 8);
+  }
+  return codec::MeanMagnitude(sums.Total(), static_cast<float>(count));
+}
+
+void EncodeOneBitOnTarget(const float* elements, Blocks blocks, float* scales, uint8_t* payload) {
+  for (size_t begin = 0; begin < blocks.count; begin += blocks.block) {
+    const size_t length = HWY_MIN(blocks.block, blocks.count - begin);
+    *scales++ = EncodeOneBitBlock(elements + begin, length, payload + begin / 8);
+  }
 }
 
 // `scale` with the signs of `word`: kWord elements.
@@ -235,20 +269,27 @@ void WriteSigned(uint32_t word, float scale, float* elements) {
   }
 }
 
-void DecodeOneBitOnTarget(const float* scales, const uint8_t* payload, Blocks blocks,
-                          float* elements) {
+void DecodeOneBitBlock(float scale, const uint8_t* payload, size_t count, float* elements) {
   size_t i = 0;
   uint32_t word = 0;
-  for (; i + kWord <= blocks.count; i += kWord) {
+  for (; i + kWord <= count; i += kWord) {
     std::memcpy(&word, payload + i / 8, sizeof word);
-    WriteSigned(word, scales[i / blocks.block], elements + i);
+    WriteSigned(word, scale, elements + i);
   }
-  if (i == blocks.count) return;
+  if (i == count) return;
   float rest[kWord];
   word = 0;
-  std::memcpy(&word, payload + i / 8, (blocks.count - i + 7) / 8);
-  WriteSigned(word, scales[i / blocks.block], rest);
-  std::memcpy(elements + i, rest, (blocks.count - i) * sizeof *rest);
+  std::memcpy(&word, payload + i / 8, (count - i + 7) / 8);
+  WriteSigned(word, scale, rest);
+  std::memcpy(elements + i, rest, (count - i) * sizeof *rest);
+}
+
+void DecodeOneBitOnTarget(const float* scales, const uint8_t* payload, Blocks blocks,
+                          float* elements) {
+  for (size_t begin = 0; begin < blocks.count; begin += blocks.block) {
+    const size_t length = HWY_MIN(blocks.block, blocks.count - begin);
+    DecodeOneBitBlock(*scales++, payload + begin / 8, length, elements + begin);
+  }
 }
 
 }  // namespace pelton::HWY_NAMESPACE

@@ -61,18 +61,56 @@ HWY_INLINE void StoreAsBytes(IntVector a, IntVector b, uint8_t* to) {
 #endif
 }
 
+#if HWY_TARGET == HWY_AVX2
+// Four vectors, saturated to 0..255, in the order of InOrder. Half of the shuffles: Highway 1.0.3
+// has no packing of two vectors of words into one of bytes.
+HWY_INLINE __m256i PackedFours(IntVector a, IntVector b, IntVector c, IntVector e) {
+  return _mm256_packus_epi16(_mm256_packs_epi32(a.raw, b.raw), _mm256_packs_epi32(c.raw, e.raw));
+}
+HWY_INLINE __m256i InOrder(__m256i fours) {
+  return _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+HWY_INLINE __m512i PackedFours(IntVector a, IntVector b, IntVector c, IntVector e) {
+  return _mm512_packus_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, e.raw));
+}
+HWY_INLINE __m512i InOrder(__m512i fours) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_epi32(order, fours);
+}
+#endif
+
 // Four vectors, saturated to 0..255, in order.
 HWY_INLINE void StoreAsBytes(IntVector a, IntVector b, IntVector c, IntVector e, uint8_t* to) {
 #if HWY_TARGET == HWY_AVX2
-  // Half of the shuffles: Highway 1.0.3 has no packing of two vectors of words into one of bytes.
-  const __m256i words0 = _mm256_packs_epi32(a.raw, b.raw);
-  const __m256i words1 = _mm256_packs_epi32(c.raw, e.raw);
-  const __m256i fours = _mm256_packus_epi16(words0, words1);
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(fours, order));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), InOrder(PackedFours(a, b, c, e)));
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  _mm512_storeu_si512(to, InOrder(PackedFours(a, b, c, e)));
 #else
   StoreAsBytes(a, b, to);
   StoreAsBytes(c, e, to + 2 * hn::Lanes(IntTag()));
+#endif
+}
+
+// Four vectors of 0..15, in order, two to a byte: the first in the low bits.
+HWY_INLINE void StoreAsNibbles(IntVector a, IntVector b, IntVector c, IntVector e, uint8_t* to) {
+#if HWY_TARGET == HWY_AVX2
+  // A product of bytes adds up neighbours: the low one, and 16 times the high one.
+  const __m256i weights = _mm256_set1_epi16(0x1001);
+  const __m256i pairs = InOrder(_mm256_maddubs_epi16(PackedFours(a, b, c, e), weights));
+  const __m128i packed =
+      _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const __m512i weights = _mm512_set1_epi16(0x1001);
+  const __m512i pairs = InOrder(_mm512_maddubs_epi16(PackedFours(a, b, c, e), weights));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8(pairs));
+#else
+  uint8_t levels[4 * hn::MaxLanes(IntTag())];
+  StoreAsBytes(a, b, c, e, levels);
+  for (size_t i = 0; i < 2 * hn::Lanes(IntTag()); ++i) {
+    to[i] = static_cast<uint8_t>(levels[2 * i] | levels[2 * i + 1] << 4);
+  }
 #endif
 }
 

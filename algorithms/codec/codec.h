@@ -25,6 +25,15 @@ struct ErrorBound {
   double absolute;
 };
 
+// What error_feedback.h's EncodeWithFeedback takes. Threads: a value. Owns: nothing.
+struct FeedbackTensors {
+  const std::byte* source;
+  std::byte* residual;
+  std::byte* decoded;
+  uint64_t count;
+  DType dtype;
+};
+
 // One file algorithms/codec/<name>.cc implements it and registers it by name, with its format, the
 // bytes it makes and the error bound in its header comment; codec/reference.h holds the scalar
 // oracle that it equals bit by bit.
@@ -56,6 +65,10 @@ class Codec {
   // neither be read past nor written past.
   virtual void Decode(const std::byte* encoded, uint64_t count, DType dtype,
                       std::byte* target) const = 0;
+
+  // All that EncodeWithFeedback (error_feedback.h) does, bitwise, for a codec that can do it with
+  // fewer passes over memory than Encode and Decode take. False: it did nothing.
+  virtual bool EncodeSum(const FeedbackTensors&, std::byte* encoded) const { return false; }
 };
 
 using CodecFactory = std::unique_ptr<Codec> (*)();

@@ -1,71 +1,20 @@
-// Compiled once per instruction set (Highway's foreach_target); the best one is chosen at run time.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "algorithms/codec/error_feedback.cc"
 #include "algorithms/codec/error_feedback.h"
 
-#include <cstring>
-
+#include "algorithms/codec/keep_rest.h"
 #include "comm/reduction/reduction.h"
 #include "core/base/check.h"
-#include "core/base/instruction_sets.h"
-#include "hwy/foreach_target.h"  // must come before highway.h
-//
-#include "comm/reduction/formats-inl.h"
-#include "hwy/highway.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace pelton::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// residual = residual - decoded, 0 where that is not finite.
-template <class Format>
-HWY_INLINE void KeepRest(const std::byte* decoded, uint64_t count, std::byte* residual) {
-  using Element = typename Format::Element;
-  const typename Format::D d;
-  const size_t lanes = hn::Lanes(d);
-  const auto* from = reinterpret_cast<const Element*>(decoded);
-  auto* to = reinterpret_cast<Element*>(residual);
-  const auto rest = [&](const Element* sum, const Element* sent) HWY_ATTR {
-    const auto difference = hn::Sub(Format::Load(d, sum), Format::Load(d, sent));
-    const auto nothing = hn::Sub(difference, difference);  // NaN where it is not finite
-    return hn::IfThenElseZero(hn::Eq(nothing, nothing), difference);
-  };
-  uint64_t i = 0;
-  for (; i + lanes <= count; i += lanes) Format::Store(d, rest(to + i, from + i), to + i);
-  if (i == count) return;
-  Element sum[hn::MaxLanes(d)] = {};
-  Element sent[hn::MaxLanes(d)] = {};
-  const size_t bytes = static_cast<size_t>(count - i) * sizeof(Element);
-  std::memcpy(sum, to + i, bytes);
-  std::memcpy(sent, from + i, bytes);
-  Format::Store(d, rest(sum, sent), sum);
-  std::memcpy(to + i, sum, bytes);
-}
-
-void KeepRestOnTarget(const std::byte* decoded, uint64_t count, DType dtype, std::byte* residual) {
-  if (dtype == DType::kFloat32) return KeepRest<Plain<float>>(decoded, count, residual);
-  if (dtype == DType::kFloat64) return KeepRest<Plain<double>>(decoded, count, residual);
-  if (dtype == DType::kFloat16) return KeepRest<Float16>(decoded, count, residual);
-  KeepRest<BFloat16>(decoded, count, residual);
-}
-
-}  // namespace pelton::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace pelton {
-
-HWY_EXPORT(KeepRestOnTarget);
 
 void EncodeWithFeedback(const Codec& codec, const std::byte* source, uint64_t count, DType dtype,
                         std::byte* residual, std::byte* encoded, std::byte* decoded) {
   PELTON_CHECK(codec.Takes(dtype)) << NameOf(dtype);
+  if (codec.EncodeSum({source, residual, decoded, count, dtype}, encoded)) return;
   const std::byte* const terms[] = {source, residual};
   Reduce(terms, {&residual, 1}, count, dtype, ReduceOp::kSum);
   codec.Encode(residual, count, dtype, encoded);
   codec.Decode(encoded, count, dtype, decoded);
-  HWY_DYNAMIC_DISPATCH(KeepRestOnTarget)(decoded, count, dtype, residual);
+  codec::KeepRest(decoded, count, dtype, residual);
 }
 
 }  // namespace pelton
-#endif  // HWY_ONCE

@@ -1,11 +1,15 @@
 #include "algorithms/codec/error_feedback.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "algorithms/codec/keep_rest.h"
 #include "algorithms/codec/reference.h"
+#include "algorithms/codec/test_tensors.h"
+#include "comm/reduction/reduction.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -27,18 +31,39 @@ class Sender {
   // What peers get of it.
   std::vector<float> Send(const std::vector<float>& elements) {
     const Bytes source = codec::ElementsOfFloats(elements, dtype_);
-    void* encoded = memory_.data();
-    size_t space = memory_.size();
-    std::align(32, memory_.size() - 32, encoded, space);
-    EncodeWithFeedback(*codec_, source.data(), count_, dtype_, residual_.data(),
-                       static_cast<std::byte*>(encoded), decoded_.data());
+    EncodeWithFeedback(*codec_, source.data(), count_, dtype_, residual_.data(), Encoded(),
+                       decoded_.data());
     return codec::FloatsOfElements(decoded_.data(), count_, dtype_);
+  }
+  // Sends, and checks each tensor and the message with what Encode and Decode give of the sum.
+  void ExpectSendsStepByStep(const std::vector<float>& elements) {
+    const Bytes source = codec::ElementsOfFloats(elements, dtype_);
+    Bytes rest = residual_;
+    const std::byte* const terms[] = {source.data(), rest.data()};
+    std::byte* const sum = rest.data();
+    Reduce(terms, {&sum, 1}, count_, dtype_, ReduceOp::kSum);
+    Bytes decoded(decoded_.size());
+    codec_->Encode(sum, count_, dtype_, Encoded());
+    const Bytes message(Encoded(), Encoded() + codec_->EncodedBytes(count_, dtype_));
+    codec_->Decode(Encoded(), count_, dtype_, decoded.data());
+    codec::KeepRest(decoded.data(), count_, dtype_, rest.data());
+
+    Send(elements);
+    EXPECT_TRUE(std::equal(message.begin(), message.end(), Encoded()));
+    EXPECT_TRUE(decoded_ == decoded);
+    EXPECT_TRUE(residual_ == rest);
   }
   std::vector<float> Residual() const {
     return codec::FloatsOfElements(residual_.data(), count_, dtype_);
   }
 
  private:
+  std::byte* Encoded() {
+    void* encoded = memory_.data();
+    size_t space = memory_.size();
+    return static_cast<std::byte*>(std::align(32, memory_.size() - 32, encoded, space));
+  }
+
   std::unique_ptr<Codec> codec_;
   uint64_t count_;
   DType dtype_;
@@ -85,6 +110,21 @@ TEST_P(ErrorFeedbackTest, ForgetsWhatIsNotFinite) {
     EXPECT_FALSE(is_finite) << "the message hides an overflow of " << dtype;
     for (const float x : sender.Residual()) EXPECT_TRUE(std::isfinite(x)) << x;
     for (const float x : sender.Send(std::vector<float>(40, 0.5f))) EXPECT_TRUE(std::isfinite(x));
+  }
+}
+
+// A codec may take the steps together; what comes of them is the same to the last bit.
+TEST_P(ErrorFeedbackTest, IsWhatItsStepsGive) {
+  std::mt19937_64 random(5);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    for (const uint64_t count : {1, 100, 4096, 9001}) {
+      Sender sender(GetParam(), count, dtype);
+      for (const codec::TestTensor& tensor : codec::TestTensors(count, random)) {
+        SCOPED_TRACE(::testing::Message() << tensor.kind << ", " << count << " of " << dtype);
+        sender.ExpectSendsStepByStep(tensor.elements);
+        if (HasFailure()) return;
+      }
+    }
   }
 }
 

@@ -6,14 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/memory/dtype.h"
+
 namespace pelton::codec {
 
 // Magnitudes as integers in the same order: infinity after every number, NaN after infinity.
 inline uint32_t MagnitudeKey(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
 
+// What the kernel may write behind the last index.
+inline constexpr size_t kIndicesSlack = 3;
+
 // Writes the indices of the elements whose key is at least `least`, ascending; returns how many.
-// Shape: elements [count], indices [count]. Requires: count at most 2^31.
-size_t IndicesAtLeast(const float* elements, size_t count, uint32_t least, uint32_t* indices);
+// Of float16, every NaN is among them whatever `least` is: reading one as float32 may change it.
+// Shape: elements [count] of float32, float16 or bfloat16; indices [count + kIndicesSlack].
+// Requires: count at most 2^31.
+size_t IndicesAtLeast(const std::byte* elements, size_t count, DType dtype, uint32_t least,
+                      uint32_t* indices);
 
 }  // namespace pelton::codec
 

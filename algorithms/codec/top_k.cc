@@ -5,21 +5,42 @@
 // Heafield, Sparse Communication for Distributed Gradient Descent, EMNLP 2017. Error: at most the
 // largest magnitude; what is kept is exact in float32. Not finite: NaN, then infinities are kept
 // first.
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/convert.h"
+#include "algorithms/codec/keep_rest.h"
 #include "algorithms/codec/layout.h"
+#include "algorithms/codec/specification.h"
 #include "algorithms/codec/top_k_layout.h"
+#include "algorithms/codec/top_k_scatter.h"
 #include "algorithms/codec/top_k_selection.h"
 
 namespace pelton {
 namespace {
 
+using codec::SelectionSource;
 using codec::TopKLayout;
+
+// Writes the largest elements and returns whether any of them is finite.
+template <typename Index>
+bool Write(const SelectionSource& from, const TopKLayout& layout, std::byte* encoded) {
+  const codec::KeptElements<Index> kept = codec::SelectLargest<Index>(from, layout.kept);
+  const float* const values = kept.values.get();
+  if (kept.count != 0) std::memcpy(encoded, kept.indices.get(), kept.count * sizeof(Index));
+  codec::FloatsTo(values, kept.count, layout.value_dtype, encoded + layout.values_at);
+  codec::ZeroRestOfPart(encoded, layout.kept * layout.index_bytes);
+  codec::ZeroRestOfPart(encoded + layout.values_at, layout.ValueBytes());
+  return std::any_of(values, values + kept.count, codec::IsFinite);
+}
+
+bool Write(const SelectionSource& from, const TopKLayout& layout, std::byte* encoded) {
+  if (layout.index_bytes == sizeof(uint32_t)) return Write<uint32_t>(from, layout, encoded);
+  return Write<uint64_t>(from, layout, encoded);
+}
 
 // Threads: as Codec. Owns: nothing.
 class TopK final : public Codec {
@@ -44,33 +65,26 @@ class TopK final : public Codec {
   void Encode(const std::byte* source, uint64_t count, DType dtype,
               std::byte* encoded) const override {
     const TopKLayout layout(count, ratio_, dtype);
-    const std::vector<codec::KeptElement> kept =
-        codec::SelectLargest(source, count, dtype, layout.kept);
-    std::byte* const values = encoded + layout.values_at;
-    const uint64_t value_bytes = SizeOf(layout.value_dtype);
-    for (uint64_t i = 0; i < kept.size(); ++i) {
-      // Little-endian: the low half of an index comes first.
-      std::memcpy(encoded + i * layout.index_bytes, &kept[i].index, layout.index_bytes);
-      codec::FloatsTo(&kept[i].value, 1, layout.value_dtype, values + i * value_bytes);
-    }
-    codec::ZeroRestOfPart(encoded, layout.kept * layout.index_bytes);
-    codec::ZeroRestOfPart(values, layout.ValueBytes());
+    Write({source, nullptr, count, dtype}, layout, encoded);
   }
 
   void Decode(const std::byte* encoded, uint64_t count, DType dtype,
               std::byte* target) const override {
     const TopKLayout layout(count, ratio_, dtype);
-    const uint64_t value_bytes = SizeOf(layout.value_dtype);
-    if (count != 0) std::memset(target, 0, count * SizeOf(dtype));
-    for (uint64_t i = 0; i < layout.kept; ++i) {
-      uint64_t index = 0;
-      std::memcpy(&index, encoded + i * layout.index_bytes, layout.index_bytes);
-      if (index >= count) continue;  // no encoder writes one, but a peer may send it
-      float value;
-      codec::FloatsFrom(encoded + layout.values_at + i * value_bytes, 1, layout.value_dtype,
-                        &value);
-      codec::FloatsTo(&value, 1, dtype, target + index * SizeOf(dtype));
+    codec::ScatterOverZeros(encoded, layout, count, dtype, target);
+  }
+
+  bool EncodeSum(const FeedbackTensors& tensors, std::byte* encoded) const override {
+    const auto& [source, residual, decoded, count, dtype] = tensors;
+    const TopKLayout layout(count, ratio_, dtype);
+    const bool any_is_finite = Write({source, residual, count, dtype}, layout, encoded);
+    Decode(encoded, count, dtype, decoded);
+    if (any_is_finite) {  // so is all that was not kept, and its rest is itself
+      codec::KeepRestOfKept(encoded, layout, decoded, dtype, residual);
+    } else {
+      codec::KeepRest(decoded, count, dtype, residual);
     }
+    return true;
   }
 
  private:

@@ -2,125 +2,182 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "algorithms/codec/convert.h"
+#include "algorithms/codec/kth_largest.h"
 #include "algorithms/codec/select_kernel.h"
+#include "comm/reduction/reduction.h"
 
 namespace pelton::codec {
 namespace {
 
-// Threads: a value. Owns: nothing.
-struct Tensor {
-  const std::byte* source;
-  uint64_t count;
-  DType dtype;
+// Copies the elements at begin, begin + stride, ...
+template <size_t kBytes>
+void Gather(const std::byte* from, uint64_t stride, size_t count, std::byte* to) {
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * kBytes, from + i * stride * kBytes, kBytes);
+  }
+}
+
+void Gather(const std::byte* from, size_t element_bytes, uint64_t stride, size_t count,
+            std::byte* to) {
+  if (element_bytes == 2) return Gather<2>(from, stride, count, to);
+  if (element_bytes == 4) return Gather<4>(from, stride, count, to);
+  Gather<8>(from, stride, count, to);
+}
+
+template <typename T>
+void Gather(const std::byte* from, absl::Span<const uint32_t> at, T* to) {
+  for (size_t i = 0; i < at.size(); ++i) std::memcpy(to + i, from + at[i] * sizeof *to, sizeof *to);
+}
+
+void AddTo(std::byte* sum, const std::byte* source, uint64_t count, DType dtype) {
+  const std::byte* const terms[] = {source, sum};
+  Reduce(terms, {&sum, 1}, count, dtype, ReduceOp::kSum);
+}
+
+// Elements at even distances, an odd one: the columns of a matrix come in turns.
+std::vector<float> Sample(const SelectionSource& from) {
+  const uint64_t wanted = std::clamp<uint64_t>(from.count / 64, 256, 16384);
+  const uint64_t stride = (from.count / wanted) | 1;
+  const size_t count = (from.count + stride - 1) / stride;
+  const size_t bytes = SizeOf(from.dtype);
+  std::vector<std::byte> elements(count * bytes);
+  Gather(from.source, bytes, stride, count, elements.data());
+  if (from.residual != nullptr) {
+    std::vector<std::byte> residual(count * bytes);
+    Gather(from.residual, bytes, stride, count, residual.data());
+    AddTo(elements.data(), residual.data(), count, from.dtype);
+  }
+  std::vector<float> floats(count);
+  FloatsFrom(elements.data(), count, from.dtype, floats.data());
+  return floats;
+}
+
+// A key that somewhat more than `kept` elements probably reach: three standard deviations more.
+// That of the sample is found as that of the tensor, by a smaller sample.
+uint32_t GuessKey(const SelectionSource& from, uint64_t kept) {
+  if (from.count <= 512 || kept > from.count / 2) return 0;
+  const std::vector<float> sample = Sample(from);
+  const double share = static_cast<double>(kept) / static_cast<double>(from.count);
+  const double expected = share * static_cast<double>(sample.size());
+  const auto rank = static_cast<uint64_t>(expected + 3 * std::sqrt(expected) + 3);
+  if (rank > sample.size()) return 0;
+  const auto* const bytes = reinterpret_cast<const std::byte*>(sample.data());
+  const KeptElements<uint32_t> largest =
+      SelectLargest<uint32_t>({bytes, nullptr, sample.size(), DType::kFloat32}, rank);
+  uint32_t least = MagnitudeKey(largest.values[0]);
+  for (uint64_t i = 1; i < rank; ++i) least = std::min(least, MagnitudeKey(largest.values[i]));
+  return least;
+}
+
+constexpr size_t kAddedCount = 2048;  // at a time
+
+// What may be among the largest of the elements seen so far.
+// Threads: one. Owns: indices and values.
+template <typename Index>
+class Candidates {
+ public:
+  Candidates(uint64_t count, uint64_t kept, uint32_t least)
+      : kept_(kept),
+        capacity_(std::min(kept + kept * 3 / 4, count) + kAddedCount),
+        least_(least),
+        indices_(std::make_unique_for_overwrite<Index[]>(capacity_)),
+        values_(std::make_unique_for_overwrite<float[]>(capacity_)) {}
+
+  // Elements of float32, float16 or bfloat16 that follow those added before.
+  // Requires: count <= kAddedCount.
+  void Add(const std::byte* elements, uint64_t begin, size_t count, DType dtype) {
+    if (size_ + kAddedCount > capacity_) KeepLargest();
+    std::array<uint32_t, kAddedCount + kIndicesSlack> found;
+    const size_t found_count = IndicesAtLeast(elements, count, dtype, least_, found.data());
+    const absl::Span<const uint32_t> at(found.data(), found_count);
+    Index* const indices = &indices_[size_];
+    for (size_t i = 0; i < at.size(); ++i) indices[i] = static_cast<Index>(begin + at[i]);
+    if (dtype == DType::kFloat32) {
+      Gather<float>(elements, at, &values_[size_]);
+    } else {
+      std::array<uint16_t, kAddedCount> halves;
+      Gather<uint16_t>(elements, at, halves.data());
+      FloatsFrom(reinterpret_cast<const std::byte*>(halves.data()), at.size(), dtype,
+                 &values_[size_]);
+    }
+    size_ += at.size();
+  }
+
+  // Leaves the largest ones, in their order, if there are more than those.
+  void KeepLargest() {
+    if (size_ <= kept_) return;
+    std::vector<uint32_t> keys(size_);
+    for (uint64_t i = 0; i < size_; ++i) keys[i] = MagnitudeKey(values_[i]);
+    auto [least, equal] = KthLargest(absl::MakeSpan(keys), kept_);
+    uint64_t left = 0;  // always written, counted if kept: a branch would be guessed wrong
+    for (uint64_t i = 0; i < size_; ++i) {
+      const uint32_t key = MagnitudeKey(values_[i]);
+      const bool is_equal = key == least && equal != 0;
+      indices_[left] = indices_[i];
+      values_[left] = values_[i];
+      equal -= is_equal ? 1 : 0;
+      left += key > least || is_equal ? 1 : 0;
+    }
+    size_ = left;
+    least_ = std::max(least_, least + 1);  // of equal ones those seen first are kept
+  }
+
+  uint64_t size() const { return size_; }
+  KeptElements<Index> Taken() && { return {size_, std::move(indices_), std::move(values_)}; }
+
+ private:
+  const uint64_t kept_;
+  const uint64_t capacity_;
+  uint64_t size_ = 0;
+  uint32_t least_;  // key of the smallest that may still be among the largest
+  std::unique_ptr<Index[]> indices_;
+  std::unique_ptr<float[]> values_;
 };
 
-// A key that somewhat more than `kept` elements probably reach, from elements at even distances.
-uint32_t GuessKey(const Tensor& tensor, uint64_t kept) {
-  constexpr uint64_t kSamples = 1024;
-  const uint64_t stride = std::max<uint64_t>(1, tensor.count / kSamples);
-  std::vector<uint32_t> keys;
-  keys.reserve(2 * kSamples);
-  for (uint64_t i = stride / 2; i < tensor.count; i += stride) {
-    float x;
-    FloatsFrom(tensor.source + i * SizeOf(tensor.dtype), 1, tensor.dtype, &x);
-    keys.push_back(MagnitudeKey(x));
+template <typename Index>
+Candidates<Index> Collect(const SelectionSource& from, uint64_t kept, uint32_t least) {
+  Candidates<Index> candidates(from.count, kept, least);
+  const size_t bytes = SizeOf(from.dtype);
+  std::array<float, kAddedCount> floats;
+  for (uint64_t begin = 0; begin < from.count; begin += kAddedCount) {
+    const auto length = static_cast<size_t>(std::min<uint64_t>(kAddedCount, from.count - begin));
+    const std::byte* block = from.source + begin * bytes;
+    if (from.residual != nullptr) {
+      AddTo(from.residual + begin * bytes, block, length, from.dtype);
+      block = from.residual + begin * bytes;
+    }
+    if (from.dtype == DType::kFloat64) {
+      FloatsFrom(block, length, from.dtype, floats.data());
+      block = reinterpret_cast<const std::byte*>(floats.data());
+    }
+    candidates.Add(block, begin, length,
+                   from.dtype == DType::kFloat64 ? DType::kFloat32 : from.dtype);
   }
-  const double share = static_cast<double>(kept) / static_cast<double>(tensor.count);
-  const auto rank = static_cast<uint64_t>(share * 1.3 * static_cast<double>(keys.size())) + 12;
-  if (rank >= keys.size()) return 0;
-  std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<>());
-  return keys[rank];
-}
-
-// Elements whose key is at least `least`, in order, and no more than `limit` of those at `least`
-// itself. Stops at `most`; `expected` saves it from growing.
-std::vector<KeptElement> Collect(const Tensor& tensor, uint32_t least, uint64_t limit,
-                                 uint64_t most, uint64_t expected) {
-  std::vector<KeptElement> found;
-  found.reserve(expected);
-  std::array<uint32_t, kBlockCount> indices;
-  ForEachSourceBlock(tensor.source, tensor.count, tensor.dtype, Order::kForward,
-                     [&](const float* elements, uint64_t begin, size_t length) {
-                       if (found.size() >= most) return;
-                       const size_t in_block =
-                           IndicesAtLeast(elements, length, least, indices.data());
-                       for (size_t i = 0; i < in_block; ++i) {
-                         const float x = elements[indices[i]];
-                         if (MagnitudeKey(x) == least) {
-                           if (limit == 0) continue;
-                           --limit;
-                         }
-                         found.push_back({begin + indices[i], x});
-                       }
-                     });
-  return found;
-}
-
-// Threads: a value. Owns: nothing.
-struct Threshold {
-  uint32_t key;    // of the smallest element kept
-  uint64_t equal;  // how many with this key are kept
-};
-
-// Digit by digit, each by a pass that counts. Slower than a guess, and never wrong.
-Threshold ExactThreshold(const Tensor& tensor, uint64_t kept) {
-  constexpr uint32_t kDigits = 1 << 11;
-  uint32_t prefix = 0;
-  uint32_t known = 0;  // mask of the bits of `prefix` that are found
-  uint64_t left = kept;
-  for (const uint32_t shift : {20u, 10u, 0u}) {
-    std::vector<uint64_t> counts(kDigits);
-    const uint32_t mask = shift == 20 ? kDigits - 1 : kDigits / 2 - 1;
-    ForEachSourceBlock(tensor.source, tensor.count, tensor.dtype, Order::kForward,
-                       [&](const float* elements, uint64_t, size_t length) {
-                         for (size_t i = 0; i < length; ++i) {
-                           const uint32_t key = MagnitudeKey(elements[i]);
-                           if ((key & known) == prefix) ++counts[(key >> shift) & mask];
-                         }
-                       });
-    uint32_t digit = mask;
-    while (counts[digit] < left) left -= counts[digit--];
-    prefix |= digit << shift;
-    known |= mask << shift;
-  }
-  return {prefix, left};
-}
-
-// Leaves `kept` of the found elements, in their order.
-void KeepLargest(uint64_t kept, std::vector<KeptElement>& found) {
-  std::vector<uint32_t> keys;
-  keys.reserve(found.size());
-  for (const KeptElement& element : found) keys.push_back(MagnitudeKey(element.value));
-  std::nth_element(keys.begin(), keys.begin() + (kept - 1), keys.end(), std::greater<>());
-  const uint32_t least = keys[kept - 1];
-  uint64_t equal = kept;  // of these as many as the larger ones leave room for
-  for (uint64_t i = 0; i < kept; ++i) equal -= keys[i] > least ? 1 : 0;
-  std::erase_if(found, [&](const KeptElement& element) {
-    const uint32_t key = MagnitudeKey(element.value);
-    if (key != least) return key < least;
-    if (equal == 0) return true;
-    --equal;
-    return false;
-  });
+  candidates.KeepLargest();
+  return candidates;
 }
 
 }  // namespace
 
-std::vector<KeptElement> SelectLargest(const std::byte* source, uint64_t count, DType dtype,
-                                       uint64_t kept) {
-  if (kept == 0) return {};
-  const Tensor tensor = {source, count, dtype};
-  const uint64_t most = 4 * kept + 2 * kBlockCount;
-  std::vector<KeptElement> found = Collect(tensor, GuessKey(tensor, kept), count, most, 2 * kept);
-  if (found.size() < kept || found.size() >= most) {
-    const Threshold threshold = ExactThreshold(tensor, kept);
-    return Collect(tensor, threshold.key, threshold.equal, count + 1, kept);
+template <typename Index>
+KeptElements<Index> SelectLargest(const SelectionSource& from, uint64_t kept) {
+  if (kept == 0) return {0, nullptr, nullptr};
+  Candidates<Index> candidates = Collect<Index>(from, kept, GuessKey(from, kept));
+  if (candidates.size() < kept) {
+    const std::byte* const all = from.residual != nullptr ? from.residual : from.source;
+    return Collect<Index>({all, nullptr, from.count, from.dtype}, kept, 0).Taken();
   }
-  KeepLargest(kept, found);
-  return found;
+  return std::move(candidates).Taken();
 }
+
+template KeptElements<uint32_t> SelectLargest(const SelectionSource&, uint64_t kept);
+template KeptElements<uint64_t> SelectLargest(const SelectionSource&, uint64_t kept);
 
 }  // namespace pelton::codec
