@@ -79,6 +79,7 @@ def load() -> Any:
     register: Any = torch._register_device_module  # PyTorch has no types for it
     register(NAME, _device_module(module))
     backend_registration.generate_methods_for_privateuse1_backend()
+    torch.empty(0, device=NAME)  # initializes it
     atexit.register(torch.accelerator.synchronize)  # what is on a stream at the end would run amid what is torn down
     return module
 
@@ -98,6 +99,8 @@ def _device_module(extension_module: Any) -> types.ModuleType:
         "device_count": extension_module.device_count,
         "is_available": lambda: extension_module.device_count() > 0,
         "is_initialized": lambda: True,
+        # Without it PyTorch takes the device for not initialized, and synchronizes nothing.
+        "_lazy_init": lambda: None,
         "set_device": shared.set_device_index,
         "set_stream": shared.set_stream,
         "synchronize": shared.synchronize,

@@ -294,6 +294,19 @@ def what_an_operator_writes_comes_in_the_order_of_its_stream() -> None:
 
 
 @case(1)
+def synchronizing_the_device_waits_for_all_streams() -> None:
+    runtime, ones = _Runtime(), torch.ones(4)
+    tensor = torch.zeros(4, device=DEVICE)
+    torch.accelerator.synchronize()
+    for stream in (runtime.current_stream(), runtime.new_stream()):
+        gate = runtime.hold(stream)
+        runtime.write(stream, tensor, ones)
+        with _set_later(gate):
+            torch.accelerator.synchronize()
+            assert gate.is_set() and runtime.calls.cudaStreamQuery(stream) == 0
+
+
+@case(1)
 def events_order_streams() -> None:
     runtime, ones = _Runtime(), torch.ones(4)
     side = torch.Stream(device=DEVICE)
