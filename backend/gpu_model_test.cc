@@ -58,11 +58,10 @@ class Trainer {
     return trainer;
   }
   ~Trainer() {
+    // What is on the stream still uses the model's memory.
+    if (stream_ != nullptr) calls().stream_synchronize(stream_);
     model_.reset();
-    if (stream_ != nullptr) {
-      calls().stream_synchronize(stream_);
-      calls().stream_destroy(stream_);
-    }
+    if (stream_ != nullptr) calls().stream_destroy(stream_);
   }
 
   const cuda::CudaTable& calls() const { return runtime_->calls(); }

@@ -30,6 +30,9 @@ class WatchedCommunicator final : public ForwardingCommunicator {
     sent_bytes_.fetch_add(sent, std::memory_order_relaxed);
     return ForwardingCommunicator::Launch(operation, stream);
   }
+  State Follow(Completion completion, Stream& stream) override {
+    return wrapped().Follow(completion, stream);
+  }
   // Of everything launched so far, as SentBytesOf counts. Threads: any.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 

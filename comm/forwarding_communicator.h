@@ -34,9 +34,7 @@ class ForwardingCommunicator : public Communicator {
   }
   bool Progress() override { return wrapped_->Progress(); }
   State Query(Completion completion) override { return wrapped_->Query(completion); }
-  State Follow(Completion completion, Stream& stream) override {
-    return wrapped_->Follow(completion, stream);
-  }
+  // Not forwarded is Follow: a subclass with tickets of its own answers it by its own Query.
   void Park(absl::Time until) override { wrapped_->Park(until); }
   void Wake() override { wrapped_->Wake(); }
   void Abort(const absl::Status& reason) override { wrapped_->Abort(reason); }

@@ -76,6 +76,8 @@ TEST_P(TransportConformanceTest, ACollectiveIsNotDoneBeforeTheLastRankLaunches) 
     ASSERT_TRUE(completion.ok()) << completion.status();
     for (int i = 0; i < 100; ++i) communicator.Progress();
     EXPECT_FALSE(communicator.Query(*completion).done);
+    HostStream stream;
+    EXPECT_FALSE(communicator.Follow(*completion, stream).done);
     EXPECT_EQ(value, 5);
     communicator.Abort(absl::CancelledError("seen"));
   });
