@@ -26,7 +26,7 @@ from cases.user_algorithms import Centralized, Written
 
 STEPS = 5
 KIND = "cuda" if torch.cuda.is_available() else accelerator.NAME
-if "PELTON_ACCELERATOR" in os.environ:  # a rank: whoever only looks for cases keeps its PyTorch as it is
+if "PELTON_STAND_IN_PROCESSES" in os.environ:  # a rank: whoever only looks for cases keeps its PyTorch as it is
     accelerator.load()
 Wrap = Callable[[Any], tuple[Any, torch.optim.Optimizer]]
 
