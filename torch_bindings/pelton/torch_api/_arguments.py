@@ -83,7 +83,7 @@ def check_tensor(tensor: torch.Tensor, argument: str) -> None:
         raise InvalidArgument(f"{argument}: must be a tensor, is a {type(tensor).__name__}")
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"{argument}: has layout {tensor.layout}; call to_dense() first")
-    check_device(tensor.device, argument)
+    check_device(tensor.device, f"{argument}: is on device {tensor.device}")
 
 
 def required(tensor: torch.Tensor | None, argument: str) -> torch.Tensor:

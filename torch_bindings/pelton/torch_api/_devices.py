@@ -24,11 +24,11 @@ def gpu() -> torch.device:
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
 
 
-def check_device(device: torch.device, what: str) -> None:
+def check_device(device: torch.device, complaint: str) -> None:
     """Checks that tensors on a device can be communicated.
 
     Raises:
-      InvalidArgument: it is neither the CPU nor a GPU; names `what`.
+      InvalidArgument: it is neither the CPU nor a GPU; begins with `complaint`.
     """
     if device.type != "cpu" and not is_gpu(device):
-        raise InvalidArgument(f"{what}: is on {device}; only tensors of the CPU and of GPUs can be communicated")
+        raise InvalidArgument(f"{complaint}; only tensors of the CPU and of GPUs can be communicated")

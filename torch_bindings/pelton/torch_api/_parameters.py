@@ -101,7 +101,7 @@ def _check_devices(selected: SelectedTensors) -> None:
             raise InvalidArgument(
                 f"the model is on mixed devices: '{first_name}' is on {first.device}, '{name}' on {tensor.device}"
             )
-    check_device(first.device, f"'{first_name}'")
+    check_device(first.device, f"'{first_name}' is on {first.device}")
 
 
 def _check_sparse_gradients(module: nn.Module, selected: SelectedTensors) -> None:
