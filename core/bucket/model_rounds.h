@@ -67,10 +67,10 @@ struct SlotResult {
 // On a device all of this is in the order of streams, and the host waits for none of it: a mark
 // says that the elements are final at the caller's place in its stream, and after WaitRound what
 // the caller puts there comes after the results. An operation that fails later ends the rounds to
-// come. The host waits for a device that has slots which this rank did not use, to learn whether
-// another rank did, and where the plan changes. Threads: MarkReady and Abort by any, also at once;
-// all others by one thread at a time, and not at once with MarkReady. Owns: plan, storage, tracker
-// and the scheduler actor.
+// come. The host waits only where this rank left slots unused, to learn whether another rank used
+// them, and where the plan changes.
+// Threads: MarkReady and Abort by any, also at once; all others by one thread at a time, and not at
+// once with MarkReady. Owns: plan, storage, tracker and the scheduler actor.
 class ModelRounds {
  public:
   // Errors: InvalidArgument: an option is missing; those of the pipeline factory, the storage and
