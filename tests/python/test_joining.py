@@ -50,6 +50,16 @@ bagua.destroy_process_group()
 dist.destroy_process_group()
 print(f"sum={ours[0].item():g} of 2", flush=True)
 """
+AGAIN = """
+import torch
+import pelton.torch_api as bagua
+for turn in range(8):
+    bagua.init_process_group()
+    tensor = torch.full((4,), 1.0 + bagua.get_rank())
+    bagua.allreduce_inplace(tensor)
+    bagua.destroy_process_group()
+print(f"sum={tensor[0].item():g} of 2", flush=True)
+"""
 
 
 @pytest.fixture
@@ -133,6 +143,15 @@ def _job(size: int, port: int) -> dict[str, str]:
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
     }
+
+
+def test_a_quick_rank_comes_back_to_the_store(tmp_path: Path) -> None:
+    """Rank 0 serves torch's store of the environment: another one in each initialisation would lose who waits in it."""
+    program = tmp_path / "again.py"
+    program.write_text(AGAIN)
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    results = _finish([_rank(program, {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)])
+    assert [(code, output) for code, output, _ in results] == [(0, "sum=3 of 2\n")] * 2, results
 
 
 def _free_port() -> int:

@@ -124,14 +124,23 @@ def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float
       ValueError: a variable is missing.
     """
 
-    def open_store() -> Store:
-        rounds = rendezvous("env://", rank, world_size, timeout=datetime.timedelta(seconds=timeout_s))
-        store: Store = next(iter(rounds))[0]
-        return store
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    where = (address, port, rank, world_size)
+    if where not in _kept_stores:
 
-    where = f"the store at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    store = _in_time(open_store, f"rank {rank} could not reach {where} within {timeout_s:g} s")
-    return through_store(store, rank, world_size, sequence, timeout_s)
+        def open_store() -> Store:
+            rounds = rendezvous("env://", rank, world_size, timeout=datetime.timedelta(seconds=timeout_s))
+            store: Store = next(iter(rounds))[0]
+            return store
+
+        late = f"rank {rank} could not reach the store at {address}:{port} within {timeout_s:g} s"
+        _kept_stores[where] = _in_time(open_store, late)
+    return through_store(_kept_stores[where], rank, world_size, sequence, timeout_s)
+
+
+# Until the process ends: after a destroy a quick rank comes back to rank 0's store before rank 0 does, and one that
+# rank 0 were about to replace would leave it in the lurch. Each initialisation has keys of its own.
+_kept_stores: dict[tuple[str | None, str | None, int, int], Store] = {}
 
 
 def _serve(interface: str, job: str, store: Store | None) -> MeetingPlace:
