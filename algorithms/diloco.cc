@@ -16,9 +16,13 @@
 // Steps: one allreduce per bucket of the fragment. Bytes: for a bucket of B bytes those of the
 // communicator's allreduce of B bytes, each `interval` steps.
 // Result: the anchors are bitwise equal on all ranks (SUM-1a).
-// Source: Douillard et al., DiLoCo, arXiv 2311.08105, algorithm 1, with FedOpt's Nesterov SGD;
-// Douillard et al., Streaming DiLoCo, arXiv 2501.18512, algorithm 2, whose alpha is `mix` and whose
-// tau is `delay`.
+// Source: Douillard et al., DiLoCo, arXiv 2311.08105, algorithm 1, with the outer optimizer of its
+// section 3.1: Nesterov SGD, in PyTorch's form, with the learning rate and momentum that are the
+// defaults here. Douillard et al., Streaming DiLoCo, arXiv 2501.18512, algorithm 2, whose H is
+// `interval`, whose alpha is `mix` and whose tau is `delay`; t_p is (1 + p) interval / P. Its
+// theta^(t-H), the fragment as synchronized last, is the anchor in lines 7 and 11. Unlike there, a
+// fragment's first round does not wait for a whole interval, fragments are of buckets, not of
+// transformer blocks, and travel in full precision, not in the 4 bits of its section 2.4.
 #include <cstring>
 #include <memory>
 #include <optional>

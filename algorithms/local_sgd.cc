@@ -1,6 +1,7 @@
 // LocalSGD: every rank takes `interval` optimizer steps by itself; then all of them continue from
 // the mean of their weights. Post-local SGD is the same after a phase of gradient allreduce: a
-// switch of algorithms at a step of the user's choice.
+// switch of algorithms at a step of the user's choice. In its authors' code that phase is a mean of
+// the weights after each step, which for SGD gives the same weights.
 //
 //   x_i = (x_0 + x_1 + ... + x_{n-1}) / n     after each `interval` steps
 //
@@ -8,8 +9,7 @@
 // communicator's allreduce of B bytes, each `interval` steps.
 // Result: bitwise the AVG allreduce, and equal on all ranks (SUM-1a).
 // Source: Stich, Local SGD Converges Fast and Communicates Little, arXiv 1805.09767, algorithm 1;
-// Lin et al., Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217, algorithm 1 and
-// equation 2 (post-local SGD).
+// Lin et al., Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217 (post-local SGD).
 #include "algorithms/algorithm.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"

@@ -4,7 +4,9 @@
 //
 // Steps and bytes: those of stage/compressed_allreduce.h.
 // Source: 1-bit Adam, arXiv 2102.02888, algorithm 1, compressed stage; 0/1 Adam, arXiv 2202.06009,
-// algorithm 2 (1bit-AllReduce).
+// the 1-bit allreduce of algorithm 1. The authors' code (DeepSpeed) scales the signs of a rank's
+// whole tensor, and those of each chunk of the mean, by their root mean square; here the scale is
+// the codec's, the mean magnitude of each 1024 elements.
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/compressed_algorithm.h"
 

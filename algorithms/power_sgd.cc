@@ -9,9 +9,9 @@
 // for float64 tensors and else of float32, U being the elements that travel as they are and one per
 // tensor; each rank sends 2 * (n - 1) / n times that.
 // Result: bitwise equal on all ranks. With one rank the gradient is left as it is.
-// Source: Vogels et al., PowerSGD, arXiv 1905.13727, algorithms 1 and 2. The query is made unit
-// vectors before use, which spans the same and keeps clear of underflow; one that has become zeros
-// starts anew.
+// Source: Vogels et al., PowerSGD, arXiv 1905.13727, algorithm 1, and algorithm 2 but for its
+// momentum, which is the optimizer's. The query is made unit vectors before use, which spans the
+// same and keeps clear of underflow; one that has become zeros starts anew.
 #include <algorithm>
 #include <array>
 

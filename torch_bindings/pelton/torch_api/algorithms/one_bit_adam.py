@@ -23,7 +23,8 @@ class OneBitAdamOptimizer(TwoStageAdam):
     Each step: x -= lr * (weight_decay x + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^min(t, T))) + eps)).
 
     Where v is zero, no rank had a gradient in the warm-up, and m is nothing but the signs' noise: x does not move.
-    Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1.
+    Threads: the trainer's. Owns: its state. Source: arXiv 2102.02888, algorithm 1. Added are Adam's corrections of the
+    moments' bias, which the authors' code (OnebitAdam of DeepSpeed) does without, and decoupled weight decay.
     """
 
     _skips_zero_variance = True

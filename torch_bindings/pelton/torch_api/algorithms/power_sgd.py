@@ -40,7 +40,7 @@ class PowerSGDAlgorithm(Algorithm):
     two factors of `rank` columns; what they lack is added to the next gradient. Others are exchanged as they are.
 
     Shape: gradients keep theirs. Threads: a value. Owns: its options.
-    Source: Vogels et al., arXiv 1905.13727, algorithm 1.
+    Source: Vogels et al., arXiv 1905.13727, algorithm 1 and the error feedback of algorithm 2.
     """
 
     def __init__(

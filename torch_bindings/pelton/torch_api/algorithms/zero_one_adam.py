@@ -33,13 +33,17 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     x = y - u / d;  m = u / s;  u = s = 0. Where t is in T_v too and t - 1 was in T_u, the ranks' u are the same
     already, and nothing is exchanged.
 
-    T_v: 1, and then 2^floor(j / variance_updates) steps from the j-th to the next, up to F = variance_freeze_step.
+    T_v: 1, and then 2^floor(j / variance_updates) steps from the j-th, j from 0, to the next, up to
+    F = variance_freeze_step.
     T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
     Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
     Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that
     are rarely seen, choose a variance_floor (0.01), an eps of that size, or a finer codec.
-    Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1 and section 6; Adam's corrections of
-    the moments' bias are added.
+    Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1, and section 6 for T_v and T_u. Added
+    are Adam's corrections of the moments' bias and decoupled weight decay. As in the authors' code (ZeroOneAdam of
+    DeepSpeed) m and v have taken in the step's gradient before they are used, and in T_v m takes the mean gradient, so
+    that no signs are needed there. Unlike there, it is u that travels as signs in the other steps up to F, not g, and
+    weight decay does not enter u, hence not m.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         weight_decay: decoupled, as AdamW's.
         variance_updates: updates of the second moments before the steps between them double.
         variance_freeze_step: the last step that may update them. Units: steps.
-        doubling_steps: after these the steps between exchanges double, and again. Units: steps.
+        doubling_steps: after these the steps between exchanges double, and again; 32678 is DeepSpeed's. Units: steps.
         max_local_steps: most steps from one exchange to the next.
         variance_floor: after each update of the second moments, elements below this share of their tensor's mean are
           raised to it, but for those that are 0; 0 leaves them as they are, as the paper does.
