@@ -200,7 +200,8 @@ void DefineWeightModel(py::module_& module) {
       .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), py::arg("finishes"), NoGil())
       .def("take_backward", &M::TakeBackward)
       .def("buckets", &M::Buckets)
-      .def("state", [](const M& self) { return ToPlain(ValueOrThrow(self.State())); })
+      .def(
+          "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())
       .def("statistics", &StatisticsOfWeights)
       .def("detach", &M::Detach, NoGil());
 }

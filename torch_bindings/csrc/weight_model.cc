@@ -12,6 +12,17 @@
 namespace pelton::torch_bindings {
 namespace {
 
+constexpr char kOpenResult[] = "result of the open round";
+
+// What the rounds restore, and the results of a round that was open, which they know nothing of.
+std::pair<ModelState, std::vector<TensorState>> SplitOpenResults(const ModelState& state) {
+  std::pair<ModelState, std::vector<TensorState>> split{{state.rounds, state.order, {}}, {}};
+  for (const TensorState& tensor : state.tensors) {
+    (tensor.key == kOpenResult ? split.second : split.first.tensors).push_back(tensor);
+  }
+  return split;
+}
+
 absl::Status CheckSubject(const Schedule& schedule, const std::string& name) {
   if (schedule.subject == Subject::kWeightsInForward) return absl::OkStatus();
   if (schedule.subject == Subject::kWeightsAfterStep) return absl::OkStatus();
@@ -49,7 +60,13 @@ absl::Status WeightModel::Install(const NamedTensors& parameters, const ModelSta
     slots_.back()->CopyIn();
   }
   rounds().Prime();
-  return Restore(state, rounds(), Clock::Real().Now() + options_.timeout);
+  const auto [between_rounds, open_results] = SplitOpenResults(state);
+  RETURN_IF_ERROR(Restore(between_rounds, rounds(), Clock::Real().Now() + options_.timeout));
+  // A plan that was restored has buckets of its own.
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i]->Bind(rounds().DataOf(SlotId(static_cast<int32_t>(i))));
+  }
+  return Reopen(open_results);
 }
 
 std::vector<std::string> WeightModel::Changes() const {
@@ -93,8 +110,9 @@ absl::Status WeightModel::Finish() {
   RETURN_IF_ERROR(failure_);
   if (!is_open_) return absl::OkStatus();
   is_open_ = false;
-  failure_ = WaitRound();
+  if (!has_results_) failure_ = WaitRound();
   RETURN_IF_ERROR(failure_);
+  has_results_ = false;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (communicates_[i]) slots_[i]->Merge(schedule_.kept, schedule_.taken);
   }
@@ -136,14 +154,48 @@ std::vector<std::vector<std::string>> WeightModel::Buckets() const {
   return buckets;
 }
 
-absl::StatusOr<ModelState> WeightModel::State() const {
+absl::StatusOr<ModelState> WeightModel::State() {
   RETURN_IF_ERROR(failure_);
-  if (is_open_) {
+  if (is_open_ && schedule_.delay == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("round ", rounds().round().value(), " of model '", options_.name,
                      "' is open: its state can be told once it has ended"));
   }
-  return StateOf(rounds());
+  if (is_open_ && !has_results_) {
+    failure_ = WaitRound();
+    RETURN_IF_ERROR(failure_);
+    has_results_ = true;
+  }
+  ModelState state = StateOf(rounds());
+  if (!is_open_) return state;
+  for (TensorState& result : OpenResults()) state.tensors.push_back(std::move(result));
+  return state;
+}
+
+std::vector<TensorState> WeightModel::OpenResults() const {
+  std::vector<TensorState> results;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (communicates_[i]) {
+      results.push_back({kOpenResult, slots_[i]->name(), 0, slots_[i]->Result()});
+    }
+  }
+  return results;
+}
+
+absl::Status WeightModel::Reopen(const std::vector<TensorState>& results) {
+  is_open_ = has_results_ = !results.empty();
+  communicates_.assign(slots_.size(), false);
+  for (const TensorState& result : results) {
+    size_t i = 0;
+    while (i < slots_.size() && slots_[i]->name() != result.tensor) ++i;
+    if (i == slots_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("state: the model has no tensor '", result.tensor, "'"));
+    }
+    RETURN_IF_ERROR(Annotate(slots_[i]->SetResult(result.values), "state"));
+    communicates_[i] = true;
+  }
+  return absl::OkStatus();
 }
 
 WeightModel::Statistics WeightModel::statistics() const {
@@ -153,7 +205,7 @@ WeightModel::Statistics WeightModel::statistics() const {
 }
 
 void WeightModel::Detach() {
-  is_open_ = false;
+  is_open_ = has_results_ = false;
   model_.reset();
 }
 

@@ -62,8 +62,10 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
 
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
-  // Errors: FailedPrecondition: a round is open; what an earlier one failed with.
-  absl::StatusOr<ModelState> State() const;
+  // With a delayed round that is open, also the results that it will merge. Blocks: until those are
+  // here, or the timeout. Errors: FailedPrecondition: another kind of round is open; what this or
+  // an earlier one failed with.
+  absl::StatusOr<ModelState> State();
 
   struct Statistics {
     uint64_t rounds = 0;
@@ -85,6 +87,9 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
   absl::Status MarkAll();
   static void FinishAfterBackward(std::weak_ptr<WeightModel> model);
   absl::Status WaitRound();
+  // The results of an open round, as State tells them; and a round that was open, with those.
+  std::vector<TensorState> OpenResults() const;
+  absl::Status Reopen(const std::vector<TensorState>& results);
   ModelRounds& rounds() const { return model_->rounds(); }
 
   const ModelOptions options_;
@@ -95,7 +100,8 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
   std::vector<std::unique_ptr<WeightSlot>> slots_;
   std::vector<bool> communicates_;  // by slot, in the open round
   bool is_open_ = false;
-  absl::Status failure_;  // of the first round that failed
+  bool has_results_ = false;  // of the open round, in the buckets
+  absl::Status failure_;      // of the first round that failed
   // Shared: with hooks of tensors that may outlive the model.
   std::shared_ptr<std::atomic<bool>> backward_seen_ = std::make_shared<std::atomic<bool>>(false);
   Statistics statistics_;

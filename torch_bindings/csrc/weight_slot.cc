@@ -50,4 +50,18 @@ void WeightSlot::Merge(double kept, double taken) {
   }
 }
 
+at::Tensor WeightSlot::Result() const { return view_.reshape({-1}).clone(); }
+
+absl::Status WeightSlot::SetResult(const at::Tensor& values) {
+  if (values.dim() != 1 || values.numel() != view_.numel() || values.scalar_type() != dtype_ ||
+      !values.device().is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the result for '", name_, "' has ", values.numel(), " elements of ",
+                     c10::toString(values.scalar_type()), ", not ", view_.numel(), " of ",
+                     c10::toString(dtype_), " on the CPU"));
+  }
+  view_.copy_(values.view(sizes_));
+  return absl::OkStatus();
+}
+
 }  // namespace pelton::torch_bindings

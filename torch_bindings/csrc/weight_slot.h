@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace pelton::torch_bindings {
 
 // Threads: the trainer's. Owns: a reference to the parameter; its memory in the bucket is the
@@ -26,6 +28,11 @@ class WeightSlot {
   // The parameter becomes kept * parameter + taken * what the bucket holds. Graphs that were made
   // before and still need its old values notice, as after an optimizer's step.
   void Merge(double kept, double taken);
+
+  // A copy of what the bucket holds; and the bucket holds such a copy. Shape: [elements]. Errors:
+  // InvalidArgument: another shape or dtype, or not on the CPU; names the parameter.
+  at::Tensor Result() const;
+  absl::Status SetResult(const at::Tensor& values);
 
   const std::string& name() const { return name_; }
   uint64_t size_bytes() const { return view_.nbytes(); }

@@ -91,6 +91,30 @@ def diloco_goes_on_with_anchor_and_momentum() -> None:
     _check_resumed(lambda: DiLoCoAlgorithm(interval=3))
 
 
+@case(1, 2, 3)
+def diloco_goes_on_with_a_round_that_was_open() -> None:
+    """It begins at step 4 and is merged at step 7; the state is saved after step 5."""
+    _check_resumed(lambda: DiLoCoAlgorithm(interval=8, fragments=2, delay=3))
+    model, optimizer = _wrapped(DiLoCoAlgorithm(interval=8, fragments=2, delay=3))
+    for step in range(4):
+        train_step(model, optimizer, step)
+        keys = {entry["key"] for entry in model.bagua_ddp.algorithm_state_dict()["tensors"]}
+        assert ("result of the open round" in keys) == (step == 3), (step, keys)
+
+
+@case(2)
+def results_that_do_not_fit_are_an_error() -> None:
+    model, optimizer = _wrapped(DiLoCoAlgorithm(interval=4, delay=3))
+    for step in range(5):
+        train_step(model, optimizer, step)
+    state = model.bagua_ddp.algorithm_state_dict()
+    result = next(entry for entry in state["tensors"] if entry["key"] == "result of the open round")
+    count = result["values"].numel()
+    result["values"] = result["values"][:-1]
+    with raises(ValueError, "result", result["tensor"], str(count - 1), str(count)):
+        model.bagua_ddp.load_algorithm_state_dict(state)
+
+
 def _check_adam_resumed(make: Callable[[Any], tuple[torch.optim.Optimizer, Algorithm]]) -> None:
     """As _check_resumed, for algorithms that belong to an optimizer: before, at and after the end of its warm-up."""
     for stop in (2, 4, 7):

@@ -123,7 +123,6 @@ def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float
       DeadlineExceeded: the store was not reached, or nothing published, in time.
       ValueError: a variable is missing.
     """
-
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     where = (address, port, rank, world_size)
     if where not in _kept_stores:

@@ -50,7 +50,8 @@ class QAdamOptimizer(TwoStageAdam):
         betas: of the first and the second moment.
         eps: added to the denominator.
         weight_decay: see the class.
-        freeze_variance_correction: the correction of v's bias stops with v, as `OneBitAdamOptimizer`'s; False is Bagua's formula.
+        freeze_variance_correction: the correction of v's bias stops with v, as `OneBitAdamOptimizer`'s; False is
+          Bagua's formula.
         variance_floor: after the last update of v, elements below this share of their tensor's mean are raised to it,
           once; 0 leaves them as they are, as Bagua does.
 

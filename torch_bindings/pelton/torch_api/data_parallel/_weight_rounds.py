@@ -141,7 +141,8 @@ class AfterStepRounds(_WeightRounds):
         super().__init__(model, schedule, steps)
         self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._stepped: set[int] = set()
-        self._begun_at = 0
+        # A round that was open when its state was saved: a schedule's delay is below its interval.
+        self._begun_at = steps - (steps - schedule.first_step) % schedule.interval if model.is_open else 0
 
     def before_forward(self, inputs: object) -> None:
         """Counts a step that not all optimizers took part in."""

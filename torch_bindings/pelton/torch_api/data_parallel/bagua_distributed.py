@@ -144,10 +144,11 @@ class BaguaDistributedDataParallel:
 
     def algorithm_state_dict(self) -> dict[str, Any]:
         """What the algorithm remembers on this rank: residuals, peers' weights, momenta, counts; plain containers and
-        copies of tensors. Each rank has a state of its own.
+        copies of tensors. Each rank has a state of its own. Where a delayed round is under way, it waits for its
+        results and tells them, too.
 
         Raises:
-          FailedPrecondition: a round is under way, or the process group has ended.
+          FailedPrecondition: another kind of round is under way, or the process group has ended.
         """
         return self._state().to_dict()
 
