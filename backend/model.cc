@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
   RETURN_IF_ERROR(model->OpenDevice(device, options));
   ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group, device));
   model->tiers_ = Tiers::Of(*model->communicator_);
+  model->tiers_.device = model->queue_.get();
   if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
   model->SelectPeers(options.group);
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));

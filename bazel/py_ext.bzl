@@ -20,6 +20,7 @@ def py_extension(name, deps, copts = [], **kwargs):
             "-Wl,--version-script=$(location //bazel:py_ext.lds)",
             "-Wl,--allow-shlib-undefined",
             "-Wl,--gc-sections",
+            "-Wl,-rpath,$$ORIGIN",  # what it looks up when needed lies beside it
         ],
         deps = deps + ["//bazel:py_ext.lds"],
         **kwargs

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
 
 namespace pelton {
@@ -17,10 +18,12 @@ namespace pelton {
 // it.
 class Scratch {
  public:
-  // Zeros. Errors: those of Region::Create and Communicator::Register.
+  // Zeros, in the host's memory or in that of `device`, which outlives it. Errors: those of
+  // Region::Create, DeviceQueue::Allocate and Communicator::Register.
   static absl::StatusOr<std::unique_ptr<Scratch>> Create(Communicator& communicator,
                                                          const std::string& name,
-                                                         uint64_t size_bytes);
+                                                         uint64_t size_bytes,
+                                                         DeviceQueue* device = nullptr);
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -30,10 +33,11 @@ class Scratch {
   Location At(uint64_t offset_bytes) const;
 
  private:
-  Scratch(Communicator& communicator, std::unique_ptr<Region> region);
+  Scratch(Communicator& communicator, std::unique_ptr<Region> region, DeviceQueue* device);
 
   Communicator& communicator_;
-  const std::unique_ptr<Region> region_;
+  std::unique_ptr<Region> region_;
+  DeviceQueue* const device_;  // whose memory it is; null: the region's own
 };
 
 }  // namespace pelton

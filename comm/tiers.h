@@ -12,6 +12,7 @@
 #include "comm/communicator.h"
 #include "comm/topology/peer_source.h"
 #include "core/base/limits.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton {
@@ -35,6 +36,8 @@ struct Tiers {
   // Chooses peers among the leaders, or among all ranks where the tiers are not open; null: nobody
   // does, ranks follow a rule of their own (comm/topology/shift_one.h).
   PeerSource* peers = nullptr;
+  // Where the buckets are, and so what stages keep beside them; null: in the host's memory.
+  DeviceQueue* device = nullptr;
 
   bool are_open() const { return host != nullptr; }
   bool is_leader() const { return leaders != nullptr; }

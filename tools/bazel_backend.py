@@ -1,6 +1,7 @@
 """pip's way to Bazel: an in-tree build backend (PEP 517, 660) without dependencies.
 
-`pip install .` builds //torch_bindings:_C with the Python that pip runs under and packs it with the Python files;
+`pip install .` builds //torch_bindings:_C with the Python that pip runs under, and where CUDA's compiler is the GPU
+kernels that it looks up beside itself, and packs them with the Python files;
 `pip install -e .` leaves those where they are, so that editing them needs no new install.
 """
 
@@ -24,14 +25,15 @@ PACKAGES = ("pelton", "pelton_autoload", "pelton_run")
 # `import torch` itself makes the backend "pelton" known where the package is installed.
 TORCH_BACKENDS = ["[torch.backends]", "pelton = pelton_autoload:register"]
 EXTENSION = "//torch_bindings:_C"
+LIBRARIES = "//torch_bindings:libraries"
 Settings = Mapping[str, object] | None
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """Builds the extension and packs everything; returns the file's name."""
-    library = _build_extension()
     files = python_files()
-    files[f"pelton/{_extension_name()}"] = library.read_bytes()
+    for name, built in _build().items():
+        files[f"pelton/{name}"] = built.read_bytes()
     return _write_wheel(Path(wheel_directory), files)
 
 
@@ -39,11 +41,12 @@ def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Builds the extension into the checkout and packs only a pointer to it; returns the file's name."""
-    target = SOURCES / "pelton" / _extension_name()
-    fresh = target.with_suffix(".new")
-    shutil.copyfile(_build_extension(), fresh)
-    fresh.chmod(0o755)
-    fresh.replace(target)  # processes that have the old one mapped keep it
+    for name, built in _build().items():
+        target = SOURCES / "pelton" / name
+        fresh = target.with_suffix(".new")
+        shutil.copyfile(built, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(target)  # processes that have the old one mapped keep it
     return _write_wheel(Path(wheel_directory), {"pelton_checkout.pth": f"{SOURCES}\n".encode()})
 
 
@@ -77,17 +80,27 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def _build_extension() -> Path:
-    """Builds the extension module for this Python; returns the file."""
+def _build() -> dict[str, Path]:
+    """Builds the extension module for this Python, and what goes beside it; returns the files by name there."""
     bazel = os.environ.get("BAZEL", "bazel")
     if shutil.which(bazel) is None:
         raise SystemExit(f"{bazel} is not installed; on Debian 12: apt-get install bazel-bootstrap (see README.md)")
     flags = ["-c", "opt", f"--repo_env=PYTHON_BIN_PATH={sys.executable}"]
-    subprocess.run([bazel, "build", *flags, EXTENSION], cwd=ROOT, check=True)
-    found = subprocess.run(
-        [bazel, "info", *flags, "bazel-bin"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return Path(found.stdout.strip()) / "torch_bindings" / "_C.so"
+    subprocess.run([bazel, "build", *flags, EXTENSION, LIBRARIES], cwd=ROOT, check=True)
+    root = Path(_output([bazel, "info", *flags, "execution_root"]).strip())
+    paths = [*_outputs_of(LIBRARIES, bazel, flags), *_outputs_of(EXTENSION, bazel, flags)]
+    files = {path.name: root / path for path in paths}
+    return {_extension_name(): files.pop("_C.so"), **files}
+
+
+def _outputs_of(target: str, bazel: str, flags: list[str]) -> list[Path]:
+    """The files of a target, below Bazel's execution root."""
+    expression = "--starlark:expr=' '.join([file.path for file in target.files.to_list()])"
+    return [Path(path) for path in _output([bazel, "cquery", *flags, target, "--output=starlark", expression]).split()]
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _extension_name() -> str:

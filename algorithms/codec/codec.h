@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "algorithms/codec/exchange_kernels.h"
 #include "core/memory/dtype.h"
+#include "core/memory/stream.h"
 #include "core/registry/registry.h"
 
 namespace pelton {
@@ -69,6 +71,10 @@ class Codec {
   // All that EncodeWithFeedback (error_feedback.h) does, bitwise, for a codec that can do it with
   // fewer passes over memory than Encode and Decode take. False: it did nothing.
   virtual bool EncodeSum(const FeedbackTensors&, std::byte* encoded) const { return false; }
+
+  // Its work on a device's memory; null where there is none, as without the device's library. It
+  // lives as long as the process.
+  virtual const ExchangeKernels* KernelsOf(DeviceKind device) const { return nullptr; }
 };
 
 using CodecFactory = std::unique_ptr<Codec> (*)();

@@ -10,6 +10,7 @@
 
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/convert.h"
+#include "algorithms/codec/cuda/gpu_kernels.h"
 #include "algorithms/codec/layout.h"
 #include "algorithms/codec/min_max_kernels.h"
 
@@ -50,6 +51,10 @@ class MinMaxUInt8 final : public Codec {
   }
   // A step where a tie falls below the smallest level; of the range, at most twice the largest.
   ErrorBound Bound() const override { return {2.0 / 255 * 1.001, 1e-7 / 255}; }
+
+  const ExchangeKernels* KernelsOf(DeviceKind device) const override {
+    return device == DeviceKind::kCuda ? codec::GpuKernels::Get() : nullptr;
+  }
 
   void Encode(const std::byte* source, uint64_t count, DType dtype,
               std::byte* encoded) const override {

@@ -43,6 +43,11 @@ bool CompressedAlgorithm::Takes(const TensorSpec& tensor) const {
   return compression_.codec()->Takes(tensor.dtype);
 }
 
+bool CompressedAlgorithm::TakesDeviceMemory() const {
+  return !compression_.error_feedback() &&
+         compression_.codec()->KernelsOf(DeviceKind::kCuda) != nullptr;
+}
+
 absl::StatusOr<PipelineSpec> CompressedAlgorithm::StagesFor(const BucketLayout& layout,
                                                             const Tiers& tiers) {
   CompressedAllReduceOptions options;

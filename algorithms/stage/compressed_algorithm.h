@@ -20,6 +20,7 @@ class CompressedAlgorithm : public Algorithm {
   bool IsHierarchical() const override { return hierarchical_; }
   PlanConstraints Constraints() const override;
   bool Takes(const TensorSpec& tensor) const override;
+  bool TakesDeviceMemory() const override;
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override;
 
  protected:

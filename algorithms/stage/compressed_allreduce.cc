@@ -23,7 +23,8 @@ absl::Status AddExchange(const CompressedAllReduceOptions& options, const Bucket
   const auto world_size = static_cast<uint64_t>(tiers.all->world_size().value());
   CompressedExchangeOptions exchange{.codec = options.codec,
                                      .error_feedback = options.error_feedback,
-                                     .divisor = options.average ? world_size : 1};
+                                     .divisor = options.average ? world_size : 1,
+                                     .device = tiers.device};
   ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                    MakeCompressedExchangeStage(exchange, layout, *ranks));
   spec.stages.push_back(std::move(stage));

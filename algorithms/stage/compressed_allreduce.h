@@ -12,7 +12,7 @@
 // (n - 1) * (2 * E + F), where E = CompressedChunkBytes(...) of compressed_exchange.h and F = a
 // byte for each tensor of the bucket, rounded up to 32: which ranks used what travels exactly.
 // Source: Bagua (arXiv 2107.01499, section 3.2); with error feedback on both sides, 1-bit Adam
-// (arXiv 2102.02888, algorithm 1 and figure 3).
+// (arXiv 2102.02888, algorithm 1).
 #ifndef PELTON_ALGORITHMS_STAGE_COMPRESSED_ALLREDUCE_H_
 #define PELTON_ALGORITHMS_STAGE_COMPRESSED_ALLREDUCE_H_
 

@@ -1,14 +1,13 @@
 #include "algorithms/stage/compressed_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/stage/chunks.h"
+#include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/piece_sum.h"
 #include "algorithms/stage/used_flags.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
@@ -21,6 +20,8 @@ namespace {
 // Large enough that the start of two collectives does not show beside its bytes, small enough that
 // a bucket of the default size has several.
 constexpr uint64_t kPartCount = uint64_t{1} << 19;
+// On a device, whose kernels want much to do at once; the next bucket is there to overlap with.
+constexpr uint64_t kDevicePartCount = uint64_t{1} << 23;
 
 // The same elements of every rank's chunk.
 // Threads: a value. Owns: nothing.
@@ -48,26 +49,27 @@ uint64_t PieceMultiple(uint64_t count) {
 class CompressedExchangeStage final : public Stage {
  public:
   CompressedExchangeStage(const CompressedExchangeOptions& options, const BucketLayout& layout,
-                          const Communicator& ranks)
-      : codec_(options.codec, layout.dtype),
-        sum_(layout.dtype, PieceCodec::kPieceCount),
+                          const Communicator& ranks, std::unique_ptr<ExchangeWorker> worker)
+      : codec_(options.codec),
+        worker_(std::move(worker)),
+        dtype_(layout.dtype),
         chunks_(layout.tail_offset_count, ranks.world_size().value()),
         communicator_(ranks.id()),
         rank_(ranks.rank().value()),
         rank_count_(ranks.world_size().value()),
-        divisor_(options.divisor),
         has_feedback_(options.error_feedback),
-        element_bytes_(SizeOf(layout.dtype)) {
-    LayOut(UsedFlagBytes(layout));
+        is_on_device_(options.device != nullptr) {
+    LayOut(is_on_device_ ? kDevicePartCount : kPartCount, UsedFlagBytes(layout));
   }
 
-  absl::Status MakeMessages(const std::string& name, Communicator& ranks) {
-    ASSIGN_OR_RETURN(messages_, Scratch::Create(ranks, name, message_bytes_));
+  absl::Status MakeMessages(const std::string& name, Communicator& ranks, DeviceQueue* device) {
+    ASSIGN_OR_RETURN(messages_, Scratch::Create(ranks, name, message_bytes_, device));
     return absl::OkStatus();
   }
 
   absl::string_view name() const override { return "compressed exchange"; }
   StageKind kind() const override { return StageKind::kExchange; }
+  bool takes_device_memory() const override { return is_on_device_; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     if (!has_feedback_) return nullptr;
@@ -78,12 +80,11 @@ class CompressedExchangeStage final : public Stage {
   }
 
   absl::Status Start(BucketRun& run, StageState*) override {
-    ZeroGaps(run.plan(), run.layout(), run.flat());
     batch_.Clear();
     launched_ = 0;
     step_ = 0;
     action_ = Action::kEncode;
-    return absl::OkStatus();
+    return worker_->ZeroGaps(run);
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
@@ -103,13 +104,13 @@ class CompressedExchangeStage final : public Stage {
   // Of step t: encode part t, reduce part t - 1, decode part t - 2, where there are such parts.
   enum class Action { kEncode, kReduce, kDecode };
 
-  void LayOut(uint64_t flag_bytes);
+  void LayOut(uint64_t part_count, uint64_t flag_bytes);
   absl::StatusOr<bool> Act(BucketRun& run, StageState* state);
-  void Encode(BucketRun& run, std::byte* residual, const Part& part);
-  void Reduce(std::byte* residual, const Part& part);
-  void Decode(BucketRun& run, const Part& part) const;
-  void EncodeFlags(const BucketRun& run, const Part& part) const;
-  void DecodeFlags(const BucketRun& run, const Part& part) const;
+  absl::Status Encode(BucketRun& run, std::byte* residual, const Part& part);
+  absl::Status Reduce(BucketRun& run, std::byte* residual, const Part& part);
+  absl::Status Decode(BucketRun& run, const Part& part);
+  absl::Status EncodeFlags(BucketRun& run, const Part& part);
+  absl::Status DecodeFlags(BucketRun& run, const Part& part);
   size_t Add(const Operation& operation) {
     batch_.Add(operation);
     return launched_++;
@@ -124,37 +125,36 @@ class CompressedExchangeStage final : public Stage {
   uint64_t CountOf(int32_t rank, const Part& part) const {
     return std::min(part.count, chunks_.BeginOf(rank + 1) - BeginOf(rank, part));
   }
-  // The message to `rank`, that from it, and its reduced one.
-  std::byte* Sent(int32_t rank, const Part& part) const {
-    return messages_->data() + part.sent_at + Times(rank, part.message_bytes);
+  // The messages to all ranks, those from all, and their reduced ones.
+  RankMessages Sent(const Part& part) const {
+    return {messages_->data() + part.sent_at, part.message_bytes, rank_count_};
   }
-  std::byte* Received(int32_t rank, const Part& part) const {
-    return messages_->data() + part.received_at + Times(rank, part.message_bytes);
+  RankMessages Received(const Part& part) const {
+    return {messages_->data() + part.received_at, part.message_bytes, rank_count_};
   }
-  std::byte* Gathered(int32_t rank, const Part& part) const {
-    return messages_->data() + part.sent_at + Times(rank, part.chunk_bytes);
+  RankMessages Gathered(const Part& part) const {
+    return {messages_->data() + part.sent_at, part.chunk_bytes, rank_count_};
+  }
+  // What follows the encoded elements.
+  static RankMessages FlagsOf(const Part& part, RankMessages messages) {
+    return {messages.first + part.chunk_bytes, messages.stride_bytes, messages.count};
   }
   static uint64_t Times(int32_t rank, uint64_t bytes) {
     return static_cast<uint64_t>(rank) * bytes;
-  }
-  // What is left of a message that holds the part of a whole chunk.
-  void ZeroRest(const Part& part, uint64_t count, std::byte* message) const {
-    const uint64_t used = codec_.EncodedBytes(count);
-    std::memset(message + used, 0, part.chunk_bytes - used);
   }
   static std::byte* ResidualOf(StageState* state, size_t index) {
     return state == nullptr ? nullptr : static_cast<FlatState*>(state)->data(index);
   }
 
-  PieceCodec codec_;
-  PieceSum sum_;
+  const std::shared_ptr<const Codec> codec_;
+  const std::unique_ptr<ExchangeWorker> worker_;
+  const DType dtype_;
   const Chunks chunks_;  // of the slots: the used tail is never quantised
   const CommunicatorId communicator_;
   const int32_t rank_;
   const int32_t rank_count_;
-  const uint64_t divisor_;
   const bool has_feedback_;
-  const uint64_t element_bytes_;
+  const bool is_on_device_;
   std::vector<Part> parts_;  // the first has the flags
   uint64_t message_bytes_ = 0;
   std::unique_ptr<Scratch> messages_;
@@ -164,14 +164,14 @@ class CompressedExchangeStage final : public Stage {
   Action action_ = Action::kEncode;
 };
 
-void CompressedExchangeStage::LayOut(uint64_t flag_bytes) {
-  const uint64_t share = PieceMultiple(kPartCount / static_cast<uint64_t>(rank_count_));
+void CompressedExchangeStage::LayOut(uint64_t part_count, uint64_t flag_bytes) {
+  const uint64_t share = PieceMultiple(part_count / static_cast<uint64_t>(rank_count_));
   uint64_t begin = 0;
   do {
     Part& part = parts_.emplace_back();
     part.begin = begin;
     part.count = std::min(share, chunks_.largest_count() - begin);
-    part.chunk_bytes = codec_.EncodedBytes(part.count);
+    part.chunk_bytes = PieceCodec::EncodedBytes(*codec_, dtype_, part.count);
     part.message_bytes = part.chunk_bytes + (begin == 0 ? flag_bytes : 0);
     part.sent_at = message_bytes_;
     part.received_at = part.sent_at + Times(rank_count_, part.message_bytes);
@@ -186,7 +186,7 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
   if (action_ == Action::kEncode) {
     if (step_ < parts_.size()) {
       Part& part = parts_[step_];
-      Encode(run, ResidualOf(state, 0), part);
+      RETURN_IF_ERROR(Encode(run, ResidualOf(state, 0), part));
       part.scatter = Add(AllToAll(part));
     }
     action_ = Action::kReduce;
@@ -196,8 +196,8 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
     if (step_ >= 1 && step_ <= parts_.size()) {
       Part& part = parts_[step_ - 1];
       if (batch_.finished() <= part.scatter) return false;
-      if (step_ == 1) DecodeFlags(run, part);
-      Reduce(ResidualOf(state, 1), part);
+      if (step_ == 1) RETURN_IF_ERROR(DecodeFlags(run, part));
+      RETURN_IF_ERROR(Reduce(run, ResidualOf(state, 1), part));
       part.gather = Add(AllGather(part));
     }
     action_ = Action::kDecode;
@@ -205,63 +205,47 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
   }
   if (step_ >= 2) {
     if (batch_.finished() <= parts_[step_ - 2].gather) return false;
-    Decode(run, parts_[step_ - 2]);
+    RETURN_IF_ERROR(Decode(run, parts_[step_ - 2]));
   }
   action_ = Action::kEncode;
   ++step_;
   return true;
 }
 
-void CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual, const Part& part) {
+absl::Status CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual,
+                                             const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    const uint64_t begin_bytes = BeginOf(rank, part) * element_bytes_;
-    const uint64_t count = CountOf(rank, part);
-    std::byte* const message = Sent(rank, part);
-    codec_.Encode(run.flat() + begin_bytes, count,
-                  residual == nullptr ? nullptr : residual + begin_bytes, message);
-    ZeroRest(part, count, message);
+    const uint64_t begin_bytes = BeginOf(rank, part) * SizeOf(dtype_);
+    std::byte* const rest = residual == nullptr ? nullptr : residual + begin_bytes;
+    RETURN_IF_ERROR(worker_->Encode(run, run.flat() + begin_bytes, CountOf(rank, part), rest,
+                                    {Sent(part).of(rank), part.chunk_bytes}));
   }
-  if (part.message_bytes > part.chunk_bytes) EncodeFlags(run, part);
+  return EncodeFlags(run, part);
 }
 
-void CompressedExchangeStage::EncodeFlags(const BucketRun& run, const Part& part) const {
-  const std::byte* const tail = run.storage().TailOf(run.layout().id);
+absl::Status CompressedExchangeStage::EncodeFlags(BucketRun& run, const Part& part) {
+  if (part.message_bytes == part.chunk_bytes) return absl::OkStatus();
+  return worker_->EncodeFlags(run, FlagsOf(part, Sent(part)));
+}
+
+absl::Status CompressedExchangeStage::DecodeFlags(BucketRun& run, const Part& part) {
+  if (part.message_bytes == part.chunk_bytes) return absl::OkStatus();
+  return worker_->DecodeFlags(run, FlagsOf(part, Received(part)));
+}
+
+absl::Status CompressedExchangeStage::Reduce(BucketRun& run, std::byte* residual,
+                                             const Part& part) {
+  std::byte* const rest = residual == nullptr ? nullptr : residual + part.begin * SizeOf(dtype_);
+  return worker_->Merge(run, Received(part), CountOf(rank_, part), rest,
+                        {Gathered(part).of(rank_), part.chunk_bytes});
+}
+
+absl::Status CompressedExchangeStage::Decode(BucketRun& run, const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    FlagsFromTail(run.layout(), tail, Sent(rank, part) + part.chunk_bytes);
+    RETURN_IF_ERROR(worker_->Decode(run, Gathered(part).of(rank), CountOf(rank, part),
+                                    run.flat() + BeginOf(rank, part) * SizeOf(dtype_)));
   }
-}
-
-void CompressedExchangeStage::DecodeFlags(const BucketRun& run, const Part& part) const {
-  if (part.message_bytes == part.chunk_bytes) return;
-  std::byte* const flags = Received(0, part) + part.chunk_bytes;
-  for (int32_t rank = 1; rank < rank_count_; ++rank) {
-    OrFlags(run.layout(), Received(rank, part) + part.chunk_bytes, flags);
-  }
-  TailFromFlags(run.layout(), flags, run.storage().TailOf(run.layout().id));
-}
-
-// Piece by piece: the versions, their sum and its message are in the cache together.
-void CompressedExchangeStage::Reduce(std::byte* residual, const Part& part) {
-  std::byte* const message = Gathered(rank_, part);
-  const uint64_t part_count = CountOf(rank_, part);
-  codec_.ForEachPiece(part_count, [&](uint64_t begin, uint64_t count, uint64_t encoded_begin) {
-    sum_.Begin(count);
-    for (int32_t rank = 0; rank < rank_count_; ++rank) {
-      codec_.Decode(Received(rank, part) + encoded_begin, count, sum_.next());
-      sum_.Add();
-    }
-    std::byte* const rest =
-        residual == nullptr ? nullptr : residual + (part.begin + begin) * element_bytes_;
-    codec_.Encode(sum_.Finish(divisor_), count, rest, message + encoded_begin);
-  });
-  ZeroRest(part, part_count, message);
-}
-
-void CompressedExchangeStage::Decode(BucketRun& run, const Part& part) const {
-  for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    codec_.Decode(Gathered(rank, part), CountOf(rank, part),
-                  run.flat() + BeginOf(rank, part) * element_bytes_);
-  }
+  return absl::OkStatus();
 }
 
 Operation CompressedExchangeStage::AllToAll(const Part& part) const {
@@ -286,13 +270,28 @@ Operation CompressedExchangeStage::AllGather(const Part& part) const {
   return operation;
 }
 
+absl::StatusOr<std::unique_ptr<ExchangeWorker>> MakeWorker(const CompressedExchangeOptions& options,
+                                                           DType dtype) {
+  const ExchangeWorkerOptions worker{options.codec, dtype, options.divisor};
+  if (options.device == nullptr) return MakeHostWorker(worker);
+  const DeviceKind device = options.device->stream().device();
+  const ExchangeKernels* const kernels = options.codec->KernelsOf(device);
+  if (kernels == nullptr || options.error_feedback) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec: it does not work on ", NameOf(device), " memory",
+                     kernels == nullptr ? "" : " with error feedback"));
+  }
+  return MakeDeviceWorker(worker, *kernels);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
     const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks) {
-  auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks);
-  RETURN_IF_ERROR(
-      stage->MakeMessages(absl::StrCat("messages of bucket ", layout.id.value()), ranks));
+  ASSIGN_OR_RETURN(std::unique_ptr<ExchangeWorker> worker, MakeWorker(options, layout.dtype));
+  auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks, std::move(worker));
+  RETURN_IF_ERROR(stage->MakeMessages(absl::StrCat("messages of bucket ", layout.id.value()), ranks,
+                                      options.device));
   return stage;
 }
 

@@ -9,6 +9,7 @@
 #include "algorithms/codec/codec.h"
 #include "comm/communicator.h"
 #include "core/bucket/plan.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/stage.h"
 
 namespace pelton {
@@ -17,7 +18,8 @@ namespace pelton {
 struct CompressedExchangeOptions {
   std::shared_ptr<const Codec> codec;
   bool error_feedback = false;
-  uint64_t divisor = 1;  // of the sum
+  uint64_t divisor = 1;           // of the sum
+  DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
 };
 
 // Exchange: what compressed_allreduce.h says, among `ranks`. The used tail holds this rank's (or
@@ -26,7 +28,8 @@ struct CompressedExchangeOptions {
 // Steps: the bucket goes in parts of some 2^19 elements, each with an all-to-all and an allgather,
 // so that the wire has part t + 1 while this rank reduces part t and decodes part t - 1. Ranks
 // launch in one order: all-to-all 0, all-to-all 1, allgather 0, all-to-all 2, allgather 1, ...
-// Errors: those of Scratch::Create. Requires: the codec takes the bucket's dtype.
+// Errors: those of Scratch::Create; InvalidArgument: the codec, or its error feedback, does not
+// work on the device. Requires: the codec takes the bucket's dtype.
 absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
     const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks);
 

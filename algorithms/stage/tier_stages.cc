@@ -15,6 +15,7 @@ class HostStage final : public Stage {
     return reduces() ? "reduce to leader" : "broadcast from leader";
   }
   StageKind kind() const override { return reduces() ? StageKind::kExchange : StageKind::kMerge; }
+  bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     batch_.Clear();

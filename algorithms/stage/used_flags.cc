@@ -35,19 +35,26 @@ void TailFromFlags(const BucketLayout& layout, const std::byte* flags, std::byte
   }
 }
 
-void ZeroGaps(const Plan& plan, const BucketLayout& layout, std::byte* flat) {
+void ForEachGap(const Plan& plan, const BucketLayout& layout,
+                absl::FunctionRef<void(uint64_t, uint64_t)> f) {
   uint64_t end = 0;  // of the slots so far
-  const auto zero_to = [&](uint64_t begin) {
-    if (end < begin) std::memset(flat + end, 0, begin - end);
+  const auto gap_until = [&](uint64_t begin) {
+    if (end < begin) f(end, begin - end);
   };
   for (SlotId id : layout.slots) {
     const SlotLayout& slot = plan.slot(id);
     if (slot.standalone) continue;
     const uint64_t begin = slot.offset_bytes - layout.flat_offset_bytes;
-    zero_to(begin);
+    gap_until(begin);
     end = begin + slot.size_bytes;
   }
-  zero_to(layout.tail_offset_count * SizeOf(layout.dtype));
+  gap_until(layout.tail_offset_count * SizeOf(layout.dtype));
+}
+
+void ZeroGaps(const Plan& plan, const BucketLayout& layout, std::byte* flat) {
+  ForEachGap(plan, layout, [flat](uint64_t begin_bytes, uint64_t size_bytes) {
+    std::memset(flat + begin_bytes, 0, size_bytes);
+  });
 }
 
 }  // namespace pelton

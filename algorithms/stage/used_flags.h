@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
 
@@ -24,6 +25,9 @@ void TailFromFlags(const BucketLayout& layout, const std::byte* flags, std::byte
 // Zeros between the slots of the bucket's flat part: what a lossy exchange leaves there must not
 // count in the next.
 void ZeroGaps(const Plan& plan, const BucketLayout& layout, std::byte* flat);
+// Calls f(begin_bytes, size_bytes) for each of them.
+void ForEachGap(const Plan& plan, const BucketLayout& layout,
+                absl::FunctionRef<void(uint64_t, uint64_t)> f);
 
 }  // namespace pelton
 

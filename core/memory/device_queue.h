@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -25,11 +26,15 @@ class DeviceQueue {
   // Memory of the device, all zeros, until Release or the queue's end. Blocks: as the device's
   // allocation. Errors: ResourceExhausted: there is not so much.
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes) = 0;
-  // Work on the memory must have ended. Blocks: as the device's release.
+  // Work on the memory must have ended, but what is on the pipelines' stream. Blocks: until that
+  // has come to its end, and as the device's release.
   virtual void Release(std::byte* memory) = 0;
 
   // The stream of the pipelines: what they launch, and Fill.
   virtual Stream& stream() = 0;
+  // Calls `work` with that stream, the device being the calling thread's current one meanwhile:
+  // what launches kernels needs both. Errors: its.
+  virtual absl::Status Enqueue(absl::FunctionRef<absl::Status(Stream&)> work) = 0;
 
   // On the caller's stream: zeros.
   virtual absl::Status Zero(std::byte* data, size_t size_bytes) = 0;

@@ -19,6 +19,7 @@ NAME = "standin"
 DEVICE_COUNT = 2  # autograd has a thread for each
 TARGET = "tests/accelerator/_accelerator.so"
 STAND_IN = "comm/transport/nccl/stand_in/libpelton_gpu_stand_in.so"
+KERNELS = "algorithms/codec/cuda/stand_in/libpelton_kernels_stand_in.so"
 BUILT = Path(__file__).resolve().parents[2] / "bazel-bin"
 
 
@@ -34,9 +35,9 @@ def extension() -> Path:
     return path
 
 
-def stand_in() -> Path:
-    """The library that stands in for the CUDA runtime and for NCCL; it is built with the extension."""
-    return extension().parents[len(Path(TARGET).parents) - 1] / STAND_IN
+def stand_in(library: str = STAND_IN) -> Path:
+    """The library that stands in for the CUDA runtime and for NCCL, or another one; it is built with the extension."""
+    return extension().parents[len(Path(TARGET).parents) - 1] / library
 
 
 def environment(lag_us: int = 0) -> dict[str, str]:
@@ -54,6 +55,7 @@ def environment(lag_us: int = 0) -> dict[str, str]:
         "PELTON_ACCELERATOR": str(extension()),
         "PELTON_CUDART_LIBRARY": library,
         "PELTON_NCCL_LIBRARY": library,
+        "PELTON_KERNELS_LIBRARY": str(stand_in(KERNELS)),
         "PELTON_STAND_IN_PROCESSES": "1",
         "PELTON_STAND_IN_DEVICES": str(DEVICE_COUNT),
         "PELTON_STAND_IN_LAG_US": str(lag_us),

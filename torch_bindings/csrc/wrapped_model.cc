@@ -80,13 +80,15 @@ absl::Status WrappedModel::Install(const Contents& contents) {
                    MakeAlgorithm(options_.algorithm, options_.algorithm_options));
   RETURN_IF_ERROR(CheckSubject(*algorithm, options_.algorithm, contents));
   const NamedTensors tensors = TensorsOf(contents);
-  const BucketsAt buckets = algorithm->TakesDeviceMemory() && contents.moments.empty()
-                                ? BucketsAt::kTensors
-                                : BucketsAt::kHost;
-  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
   const at::Device device = tensors.front().second.device();
+  // Whoever has no GPU need not look for its kernels.
+  const BucketsAt buckets =
+      IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()
+          ? BucketsAt::kTensors
+          : BucketsAt::kHost;
+  ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
   ModelOptions options = options_;
-  if (buckets == BucketsAt::kTensors && IsGpu(device)) {
+  if (buckets == BucketsAt::kTensors) {
     device_ = device;
     options.callers_stream = CurrentStreamOf(device);
   }

@@ -58,6 +58,11 @@ absl::StatusOr<cuda::EventHandle> CudaQueue::MakeEvent() {
   return event;
 }
 
+absl::Status CudaQueue::Enqueue(absl::FunctionRef<absl::Status(Stream&)> work) {
+  const cuda::DeviceScope scope(runtime_, device_);
+  return Annotate(work(*stream_), absl::StrCat("device ", device_));
+}
+
 absl::StatusOr<std::byte*> CudaQueue::Allocate(size_t size_bytes) {
   const cuda::DeviceScope scope(runtime_, device_);
   void* memory = nullptr;
@@ -84,6 +89,8 @@ void CudaQueue::Release(std::byte* memory) {
     MutexLock lock(&mutex_);
     memory_.erase(memory);
   }
+  // Kernels behind the last operation may still use it. cudaFree itself would wait for the device.
+  runtime_.calls().stream_synchronize(stream_->handle());
   runtime_.calls().release(memory);
 }
 

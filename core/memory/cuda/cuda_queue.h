@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +34,7 @@ class CudaQueue final : public DeviceQueue {
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes) override;
   void Release(std::byte* memory) override;
   Stream& stream() override { return *stream_; }
+  absl::Status Enqueue(absl::FunctionRef<absl::Status(Stream&)> work) override;
   absl::Status Zero(std::byte* data, size_t size_bytes) override;
   absl::Status MarkReady(BucketId bucket) override;
   absl::Status JoinPipelines() override;

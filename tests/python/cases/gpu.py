@@ -90,16 +90,17 @@ def gradients_are_averaged_in_buckets_on_the_gpu() -> None:
 @case(2)
 def gradients_lie_in_the_gpus_buckets() -> None:
     """No copy: after the first steps only what autograd makes anew is copied in, nothing goes by the host."""
-    model = seeded(0, make_mlp).to(_device())
-    optimizer = _sgd(model)
-    model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
-    places = []
-    for step in range(4):
-        optimizer.zero_grad(set_to_none=False)
-        _loss(model, batch(0, step, *SHAPE)).backward()
-        places.append([parameter.grad.data_ptr() for parameter in model.parameters()])
-        assert all(parameter.grad.device == parameter.device for parameter in model.parameters())
-    assert places[1] == places[2] == places[3]
+    for algorithm in (GradientAllReduceAlgorithm(), ByteGradAlgorithm(hierarchical=False)):
+        model = seeded(0, make_mlp).to(_device())
+        optimizer = _sgd(model)
+        model = model.with_bagua([optimizer], algorithm)
+        places = []
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=False)
+            _loss(model, batch(0, step, *SHAPE)).backward()
+            places.append([parameter.grad.data_ptr() for parameter in model.parameters()])
+            assert all(parameter.grad.device == parameter.device for parameter in model.parameters())
+        assert places[1] == places[2] == places[3]
 
 
 class _Branches(nn.Module):
@@ -116,10 +117,15 @@ class _Branches(nn.Module):
 
 @case(2)
 def unused_parameters_are_found() -> None:
+    _check_unused(GradientAllReduceAlgorithm)
+    _check_unused(lambda: ByteGradAlgorithm(hierarchical=False))
+
+
+def _check_unused(algorithm: Callable[[], Algorithm]) -> None:
     def train(device: torch.device) -> Any:
         model = seeded(0, _Branches).to(device)
         optimizer = _sgd(model)
-        model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+        model = model.with_bagua([optimizer], algorithm())
         seen = []
         for step in range(3):
             optimizer.zero_grad()
@@ -171,9 +177,15 @@ def an_optimizers_state_follows_rank_0s() -> None:
         assert torch.equal(everyones[0].cpu(), everyones[1].cpu()) and bool(moment.cpu().any())
 
 
-@case(2)
-def bytegrad_goes_by_the_hosts_memory() -> None:
+@case(1, 2)
+def bytegrad_runs_in_buckets_on_the_gpu() -> None:
     _check_as_on_the_cpu(_with(lambda: ByteGradAlgorithm(hierarchical=False)))
+    _check_as_on_the_cpu(_with(lambda: ByteGradAlgorithm(hierarchical=True)))
+
+
+@case(2)
+def bytegrad_with_other_codecs_goes_by_the_hosts_memory() -> None:
+    _check_as_on_the_cpu(_with(lambda: ByteGradAlgorithm(hierarchical=False, codec="one_bit")))
 
 
 @case(2)

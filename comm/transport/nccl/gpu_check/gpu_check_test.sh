@@ -1,24 +1,11 @@
 #!/usr/bin/env bash
 # gpu_check over the stand-in: it passes, it says that there is no GPU, and it can be carried.
 set -uo pipefail
+source bazel/testing/expect.sh
 here=comm/transport/nccl
 check=$here/gpu_check/gpu_check
 export PELTON_NCCL_LIBRARY=$PWD/$here/stand_in/libpelton_gpu_stand_in.so
 export PELTON_CUDART_LIBRARY=$PELTON_NCCL_LIBRARY
-failures=0
-
-# expect STATUS TEXT COMMAND...
-expect() {
-  local status=$1 text=$2 output
-  shift 2
-  output=$("$@" 2>&1)
-  local actual=$?
-  if [ $actual -ne "$status" ] || [[ "$output" != *"$text"* ]]; then
-    echo "FAILED (status $actual, not $status, or no '$text'): $*"
-    printf '%s\n' "$output" | tail -20
-    failures=$((failures + 1))
-  fi
-}
 
 expect 0 "cases passed, 0 failed" "$check" --ranks 1 conformance
 expect 0 "cases passed, 0 failed" "$check" --ranks 2 conformance
@@ -29,11 +16,7 @@ expect 3 "no GPU here" env PELTON_NCCL_LIBRARY=/nowhere/libnccl.so.2 "$check"
 expect 3 "no GPU here" env PELTON_CUDART_LIBRARY=/nowhere/libcudart.so "$check"
 
 # On the machines it is carried to there is a C library, and little else.
-needed=$(ldd "$check" | grep -E 'absl|libstdc|gtest' || true)
-if [ -n "$needed" ]; then
-  echo "FAILED: it needs what it should carry: $needed"
-  failures=$((failures + 1))
-fi
+expect_carried "$check" 'absl|libstdc|gtest'
 size_bytes=$(stat -Lc %s "$check")
 [ "$size_bytes" -le $((64 << 20)) ] || { echo "FAILED: $size_bytes bytes"; failures=$((failures + 1)); }
 exit $((failures > 0))

@@ -1,0 +1,108 @@
+#include "algorithms/codec/cuda/gpu_kernels.h"
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/codec/convert.h"
+#include "core/base/status.h"
+#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/shared_library.h"
+
+namespace pelton::codec {
+namespace {
+
+template <typename Function>
+absl::Status Bind(const SharedLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.Symbol(name));
+  if (function != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("kernels ", library.path(), " have no ", name));
+}
+
+absl::StatusOr<CUstream_st*> HandleOf(const Stream& stream, DType dtype) {
+  if (!IsConvertible(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("min_max_uint8 does not take ", NameOf(dtype)));
+  }
+  if (stream.device() != DeviceKind::kCuda) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernels of cuda on a stream of the ", NameOf(stream.device())));
+  }
+  return static_cast<const CudaStream&>(stream).handle();
+}
+
+absl::Status ToStatus(int error, absl::string_view call) {
+  if (error == cuda::kSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(call, ": CUDA's error ", error));
+}
+
+PeltonMessages Messages(const RankMessages& messages) {
+  return {messages.first, messages.stride_bytes, messages.count};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const GpuKernels>> GpuKernels::Load(const std::string& path) {
+  const LibrarySearch search{path, {"libpelton_kernels.so"}, "PELTON_KERNELS_LIBRARY"};
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(search);
+  if (!library.ok()) return Annotate(library.status(), "GPU kernels");
+  Table table;
+  RETURN_IF_ERROR(Bind(*library, "pelton_kernels_version", table.version));
+  if (table.version() != PELTON_KERNELS_VERSION) {
+    return absl::FailedPreconditionError(absl::StrCat("GPU kernels ", library->path(),
+                                                      " are of version ", table.version(),
+                                                      ", not of ", PELTON_KERNELS_VERSION));
+  }
+  RETURN_IF_ERROR(Bind(*library, "pelton_encode_pieces", table.encode_pieces));
+  RETURN_IF_ERROR(Bind(*library, "pelton_decode_pieces", table.decode_pieces));
+  RETURN_IF_ERROR(Bind(*library, "pelton_merge_pieces", table.merge_pieces));
+  RETURN_IF_ERROR(Bind(*library, "pelton_flags_from_tail", table.flags_from_tail));
+  RETURN_IF_ERROR(Bind(*library, "pelton_tail_from_flags", table.tail_from_flags));
+  return std::unique_ptr<const GpuKernels>(new GpuKernels(table));
+}
+
+const GpuKernels* GpuKernels::Get() {
+  static const auto* const found = new absl::StatusOr<std::unique_ptr<const GpuKernels>>(Load());
+  return found->ok() ? (*found)->get() : nullptr;
+}
+
+absl::Status GpuKernels::Encode(const std::byte* source, Elements elements, std::byte* encoded,
+                                Stream& stream) const {
+  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
+  const auto dtype = static_cast<int32_t>(elements.dtype);
+  return ToStatus(table_.encode_pieces(source, elements.count, dtype, encoded, handle),
+                  "pelton_encode_pieces");
+}
+
+absl::Status GpuKernels::Decode(const std::byte* encoded, Elements elements, std::byte* target,
+                                Stream& stream) const {
+  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
+  const auto dtype = static_cast<int32_t>(elements.dtype);
+  return ToStatus(table_.decode_pieces(encoded, elements.count, dtype, target, handle),
+                  "pelton_decode_pieces");
+}
+
+absl::Status GpuKernels::Merge(const RankMessages& versions, Elements elements, uint64_t divisor,
+                               std::byte* encoded, Stream& stream) const {
+  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
+  const auto dtype = static_cast<int32_t>(elements.dtype);
+  const PeltonMessages from = Messages(versions);
+  return ToStatus(table_.merge_pieces(&from, elements.count, dtype, divisor, encoded, handle),
+                  "pelton_merge_pieces");
+}
+
+absl::Status GpuKernels::FlagsFromTail(const std::byte* tail, Elements elements,
+                                       const RankMessages& messages, Stream& stream) const {
+  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
+  const auto dtype = static_cast<int32_t>(elements.dtype);
+  const PeltonMessages to = Messages(messages);
+  return ToStatus(table_.flags_from_tail(tail, elements.count, dtype, &to, handle),
+                  "pelton_flags_from_tail");
+}
+
+absl::Status GpuKernels::TailFromFlags(const RankMessages& messages, Elements elements,
+                                       std::byte* tail, Stream& stream) const {
+  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
+  const auto dtype = static_cast<int32_t>(elements.dtype);
+  const PeltonMessages from = Messages(messages);
+  return ToStatus(table_.tail_from_flags(&from, elements.count, dtype, tail, handle),
+                  "pelton_tail_from_flags");
+}
+
+}  // namespace pelton::codec

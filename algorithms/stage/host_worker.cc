@@ -1,0 +1,88 @@
+#include <cstring>
+
+#include "algorithms/stage/exchange_worker.h"
+#include "algorithms/stage/piece_codec.h"
+#include "algorithms/stage/piece_sum.h"
+#include "algorithms/stage/used_flags.h"
+
+namespace pelton {
+namespace {
+
+// Threads: as ExchangeWorker. Owns: as ExchangeWorker.
+class HostWorker final : public ExchangeWorker {
+ public:
+  explicit HostWorker(const ExchangeWorkerOptions& options)
+      : codec_(options.codec, options.dtype),
+        sum_(options.dtype, PieceCodec::kPieceCount),
+        divisor_(options.divisor),
+        element_bytes_(SizeOf(options.dtype)) {}
+
+  absl::Status ZeroGaps(BucketRun& run) override {
+    pelton::ZeroGaps(run.plan(), run.layout(), run.flat());
+    return absl::OkStatus();
+  }
+
+  absl::Status Encode(BucketRun&, const std::byte* source, uint64_t count, std::byte* residual,
+                      EncodedPart message) override {
+    codec_.Encode(source, count, residual, message.data);
+    ZeroRest(count, message);
+    return absl::OkStatus();
+  }
+
+  // Piece by piece: the versions, their sum and its message are in the cache together.
+  absl::Status Merge(BucketRun&, const RankMessages& versions, uint64_t count, std::byte* residual,
+                     EncodedPart message) override {
+    codec_.ForEachPiece(count, [&](uint64_t begin, uint64_t piece_count, uint64_t encoded_begin) {
+      sum_.Begin(piece_count);
+      for (int32_t rank = 0; rank < versions.count; ++rank) {
+        codec_.Decode(versions.of(rank) + encoded_begin, piece_count, sum_.next());
+        sum_.Add();
+      }
+      std::byte* const rest = residual == nullptr ? nullptr : residual + begin * element_bytes_;
+      codec_.Encode(sum_.Finish(divisor_), piece_count, rest, message.data + encoded_begin);
+    });
+    ZeroRest(count, message);
+    return absl::OkStatus();
+  }
+
+  absl::Status Decode(BucketRun&, const std::byte* encoded, uint64_t count,
+                      std::byte* target) override {
+    codec_.Decode(encoded, count, target);
+    return absl::OkStatus();
+  }
+
+  absl::Status EncodeFlags(BucketRun& run, const RankMessages& messages) override {
+    const std::byte* const tail = run.storage().TailOf(run.layout().id);
+    for (int32_t rank = 0; rank < messages.count; ++rank) {
+      FlagsFromTail(run.layout(), tail, messages.of(rank));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DecodeFlags(BucketRun& run, const RankMessages& messages) override {
+    for (int32_t rank = 1; rank < messages.count; ++rank) {
+      OrFlags(run.layout(), messages.of(rank), messages.first);
+    }
+    TailFromFlags(run.layout(), messages.first, run.storage().TailOf(run.layout().id));
+    return absl::OkStatus();
+  }
+
+ private:
+  void ZeroRest(uint64_t count, EncodedPart message) const {
+    const uint64_t used = codec_.EncodedBytes(count);
+    std::memset(message.data + used, 0, message.size_bytes - used);
+  }
+
+  PieceCodec codec_;
+  PieceSum sum_;
+  const uint64_t divisor_;
+  const uint64_t element_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<ExchangeWorker> MakeHostWorker(const ExchangeWorkerOptions& options) {
+  return std::make_unique<HostWorker>(options);
+}
+
+}  // namespace pelton
