@@ -11,6 +11,17 @@
 #include "comm/reduction/reduction.h"
 
 namespace pelton::codec {
+namespace {
+
+// f(begin, length) for each kBlockCount of `count` elements, the last chunk being shorter.
+template <typename F>
+void ForEachChunk(uint64_t count, F f) {
+  for (uint64_t begin = 0; begin < count; begin += kBlockCount) {
+    f(begin, static_cast<size_t>(std::min<uint64_t>(kBlockCount, count - begin)));
+  }
+}
+
+}  // namespace
 
 absl::Status BlockCodec::Configure(const CodecOptions& options) {
   for (const auto& [option, value] : options) {
@@ -39,14 +50,11 @@ uint64_t BlockCodec::EncodedBytes(uint64_t count, DType) const {
 void BlockCodec::Encode(const std::byte* source, uint64_t count, DType dtype,
                         std::byte* encoded) const {
   std::byte* const payload = encoded + RoundedUpToPart(ScaleBytes(count));
-  auto* const scales = reinterpret_cast<float*>(encoded);
-  auto* const bytes = reinterpret_cast<uint8_t*>(payload);
-  ForEachSourceBlock(source, count, dtype, Order::kForward,
-                     [&](const float* elements, uint64_t begin, size_t length) {
-                       format_.encode(elements, {length, format_.block},
-                                      scales + begin / format_.block,
-                                      bytes + begin * format_.bits / 8);
-                     });
+  ForEachChunk(count, [&](uint64_t begin, size_t length) {
+    format_.encode(source + begin * SizeOf(dtype), {length, format_.block, dtype},
+                   reinterpret_cast<float*>(encoded) + begin / format_.block,
+                   reinterpret_cast<uint8_t*>(payload) + begin * format_.bits / 8);
+  });
   ZeroRestOfPart(encoded, ScaleBytes(count));
   ZeroRestOfPart(payload, PayloadBytes(count));
 }
@@ -54,36 +62,29 @@ void BlockCodec::Encode(const std::byte* source, uint64_t count, DType dtype,
 void BlockCodec::Decode(const std::byte* encoded, uint64_t count, DType dtype,
                         std::byte* target) const {
   const std::byte* const payload = encoded + RoundedUpToPart(ScaleBytes(count));
-  const auto* const scales = reinterpret_cast<const float*>(encoded);
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(payload);
-  ForEachTargetBlock(target, count, dtype, [&](float* elements, uint64_t begin, size_t length) {
-    format_.decode(scales + begin / format_.block, bytes + begin * format_.bits / 8,
-                   {length, format_.block}, elements);
+  ForEachChunk(count, [&](uint64_t begin, size_t length) {
+    format_.decode(reinterpret_cast<const float*>(encoded) + begin / format_.block,
+                   reinterpret_cast<const uint8_t*>(payload) + begin * format_.bits / 8,
+                   {length, format_.block, dtype}, target + begin * SizeOf(dtype));
   });
 }
 
 // Chunk by chunk, so that only the tensors themselves pass through memory.
 bool BlockCodec::EncodeSum(const FeedbackTensors& tensors, std::byte* encoded) const {
-  const auto& [source, residual, decoded, count, dtype] = tensors;
-  const uint64_t element_bytes = SizeOf(dtype);
+  const uint64_t count = tensors.count;
   std::byte* const payload = encoded + RoundedUpToPart(ScaleBytes(count));
-  for (uint64_t begin = 0; begin < count; begin += kBlockCount) {
-    const auto length = static_cast<size_t>(std::min<uint64_t>(kBlockCount, count - begin));
-    const uint64_t at = begin * element_bytes;
+  ForEachChunk(count, [&](uint64_t begin, size_t length) {
+    const Blocks blocks = {length, format_.block, tensors.dtype};
+    const uint64_t at = begin * SizeOf(tensors.dtype);
     auto* const scales = reinterpret_cast<float*>(encoded) + begin / format_.block;
     auto* const bytes = reinterpret_cast<uint8_t*>(payload) + begin * format_.bits / 8;
-    std::byte* const sum = residual + at;
-    const std::byte* const terms[] = {source + at, sum};
-    Reduce(terms, {&sum, 1}, length, dtype, ReduceOp::kSum);
-    ForEachSourceBlock(sum, length, dtype, Order::kForward,
-                       [&](const float* elements, uint64_t, size_t) {
-                         format_.encode(elements, {length, format_.block}, scales, bytes);
-                       });
-    ForEachTargetBlock(decoded + at, length, dtype, [&](float* elements, uint64_t, size_t) {
-      format_.decode(scales, bytes, {length, format_.block}, elements);
-    });
-    KeepRest(decoded + at, length, dtype, sum);
-  }
+    std::byte* const sum = tensors.residual + at;
+    const std::byte* const terms[] = {tensors.source + at, sum};
+    Reduce(terms, {&sum, 1}, length, tensors.dtype, ReduceOp::kSum);
+    format_.encode(sum, blocks, scales, bytes);
+    format_.decode(scales, bytes, blocks, tensors.decoded + at);
+    KeepRest(tensors.decoded + at, length, tensors.dtype, sum);
+  });
   ZeroRestOfPart(encoded, ScaleBytes(count));
   ZeroRestOfPart(payload, PayloadBytes(count));
   return true;

@@ -1,10 +1,12 @@
-// The loops of the codecs with a scale per block over float32, with the instructions of this
+// The loops of the codecs with a scale per block over the elements, with the instructions of this
 // processor.
 #ifndef PELTON_ALGORITHMS_CODEC_BLOCK_KERNELS_H_
 #define PELTON_ALGORITHMS_CODEC_BLOCK_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
+
+#include "core/memory/dtype.h"
 
 namespace pelton::codec {
 
@@ -13,13 +15,14 @@ namespace pelton::codec {
 struct Blocks {
   size_t count;
   size_t block;
+  DType dtype;  // float64, float32, float16 or bfloat16
 };
 
 // Elements [count] to a scale per block and their payload, and back, bitwise as specification.h has
-// it. What of the last byte belongs to no element is zero. Nothing overlaps. Requires: count at
-// most kBlockCount.
-using EncodeBlocks = void(const float* elements, Blocks, float* scales, uint8_t* payload);
-using DecodeBlocks = void(const float* scales, const uint8_t* payload, Blocks, float* elements);
+// it. What of the last byte belongs to no element is zero. Elements need not be aligned; nothing
+// overlaps. Requires: count at most kBlockCount.
+using EncodeBlocks = void(const std::byte* elements, Blocks, float* scales, uint8_t* payload);
+using DecodeBlocks = void(const float* scales, const uint8_t* payload, Blocks, std::byte* elements);
 
 EncodeBlocks EncodeUInt8Blocks;  // a byte an element
 DecodeBlocks DecodeUInt8Blocks;

@@ -29,20 +29,13 @@ class Cast : public Codec {
 
   void Encode(const std::byte* source, uint64_t count, DType dtype,
               std::byte* encoded) const override {
-    codec::ForEachSourceBlock(source, count, dtype, codec::Order::kForward,
-                              [&](const float* block, uint64_t begin, size_t length) {
-                                codec::FloatsTo(block, length, narrow_,
-                                                encoded + begin * SizeOf(narrow_));
-                              });
+    codec::Convert(source, count, {dtype, narrow_}, encoded);
     codec::ZeroRestOfPart(encoded, count * SizeOf(narrow_));
   }
 
   void Decode(const std::byte* encoded, uint64_t count, DType dtype,
               std::byte* target) const override {
-    codec::ForEachTargetBlock(
-        target, count, dtype, [&](float* block, uint64_t begin, size_t length) {
-          codec::FloatsFrom(encoded + begin * SizeOf(narrow_), length, narrow_, block);
-        });
+    codec::Convert(encoded, count, {narrow_, dtype}, target);
   }
 
  private:

@@ -4,85 +4,90 @@
 #include "algorithms/codec/convert.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "core/base/check.h"
 #include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
-#include "comm/reduction/formats-inl.h"
+#include "algorithms/codec/elements-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pelton::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// float64 as vectors of float32.
-struct Double {
-  using Element = double;
-  using D = hn::ScalableTag<float>;
-#if HWY_TARGET == HWY_SCALAR
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    double wide;
-    std::memcpy(&wide, from, sizeof wide);
-    return hn::Set(d, static_cast<float>(wide));
-  }
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
-    const double wide = hn::GetLane(v);
-    std::memcpy(to, &wide, sizeof wide);
-  }
-#else
-  using Wide = hn::ScalableTag<double>;
-  using Half = hn::Rebind<float, Wide>;
-  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-    const Wide wide;
-    const auto lower = hn::DemoteTo(Half(), hn::LoadU(wide, from));
-    const auto upper = hn::DemoteTo(Half(), hn::LoadU(wide, from + hn::Lanes(wide)));
-    return hn::Combine(d, upper, lower);
-  }
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, Element* to) {
-    const Wide wide;
-    hn::StoreU(hn::PromoteTo(wide, hn::LowerHalf(Half(), v)), wide, to);
-    hn::StoreU(hn::PromoteTo(wide, hn::UpperHalf(Half(), v)), wide, to + hn::Lanes(wide));
-  }
-#endif
-};
+// step(from, to) for each `per_step` elements, the last ones through buffers of as many.
+template <size_t kMaxPerStep, typename Source, typename Target, typename Step>
+HWY_INLINE void ForEachStep(const Source* from, size_t count, size_t per_step, Target* to,
+                            Step step) {
+  size_t i = 0;
+  for (; i + per_step <= count; i += per_step) step(from + i, to + i);
+  if (i == count) return;
+  Source in[kMaxPerStep] = {};
+  Target out[kMaxPerStep];
+  std::memcpy(in, from + i, (count - i) * sizeof *in);
+  step(in, out);
+  std::memcpy(to + i, out, (count - i) * sizeof *out);
+}
 
 template <class From, class To>
-HWY_INLINE void Convert(const typename From::Element* from, size_t count,
-                        typename To::Element* to) {
-  const hn::ScalableTag<float> d;
+HWY_FLATTEN void ConvertAll(const typename From::Element* from, size_t count,
+                            typename To::Element* to) {
+  const FloatTag d;
   const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    const auto v0 = From::Load(d, from + i);
-    const auto v1 = From::Load(d, from + i + lanes);
-    To::Store(d, v0, to + i);
-    To::Store(d, v1, to + i + lanes);
-  }
-  typename From::Element in[hn::MaxLanes(d)] = {};
-  typename To::Element out[hn::MaxLanes(d)];
-  for (; i < count; i += lanes) {  // at most twice: through buffers of a whole vector
-    const size_t rest = HWY_MIN(lanes, count - i);
-    std::memcpy(in, from + i, rest * sizeof *in);
-    To::Store(d, From::Load(d, in), out);
-    std::memcpy(to + i, out, rest * sizeof *out);
+  ForEachStep<2 * hn::MaxLanes(d)>(
+      from, count, 2 * lanes, to,
+      [&](const typename From::Element* in, typename To::Element* out)
+          HWY_ATTR { StorePair<To>(From::Load(d, in), From::Load(d, in + lanes), out); });
+}
+
+// Makes every NaN quiet.
+template <class Format>
+HWY_FLATTEN void QuietAll(const uint16_t* from, size_t count, uint16_t* to) {
+  const hn::ScalableTag<uint16_t> d;
+  const hn::RebindToSigned<decltype(d)> i16;
+  constexpr uint16_t kInfinity = Bits<Format>::kInfinity;
+  constexpr uint16_t kQuiet = ((~kInfinity & 0x7FFF) + 1) / 2;
+  ForEachStep<hn::MaxLanes(d)>(
+      from, count, hn::Lanes(d), to, [&](const uint16_t* in, uint16_t* out) HWY_ATTR {
+        const auto x = LoadAnywhere(d, in);
+        const auto magnitude = hn::BitCast(i16, hn::And(x, hn::Set(d, uint16_t{0x7FFF})));
+        const auto is_nan = hn::Gt(magnitude, hn::Set(i16, int16_t{kInfinity}));
+        const auto quiet =
+            hn::IfThenElseZero(hn::RebindMask(d, is_nan), hn::Set(d, uint16_t{kQuiet}));
+        StoreAnywhere(hn::Or(x, quiet), d, out);
+      });
+}
+
+// To its own type. A copy of many bytes does without reading the target's lines first, so a block
+// is copied and then, in the cache, looked at for NaN.
+template <class Format>
+void CopyAll(const uint16_t* from, size_t count, uint16_t* to) {
+  for (size_t begin = 0; begin < count; begin += codec::kBlockCount) {
+    const size_t length = HWY_MIN(codec::kBlockCount, count - begin);
+    std::memcpy(to + begin, from + begin, length * sizeof *to);
+    if (LargestMagnitude<Format>(from + begin, length) > Bits<Format>::kInfinity) {
+      QuietAll<Format>(from + begin, length, to + begin);
+    }
   }
 }
 
-void FromOnTarget(const std::byte* source, size_t count, DType dtype, float* floats) {
-  using Floats = Plain<float>;
-  const auto* const halves = reinterpret_cast<const uint16_t*>(source);
-  if (dtype == DType::kFloat16) return Convert<Float16, Floats>(halves, count, floats);
-  if (dtype == DType::kBFloat16) return Convert<BFloat16, Floats>(halves, count, floats);
-  Convert<Double, Floats>(reinterpret_cast<const double*>(source), count, floats);
-}
-
-void ToOnTarget(const float* floats, size_t count, DType dtype, std::byte* target) {
-  using Floats = Plain<float>;
-  auto* const halves = reinterpret_cast<uint16_t*>(target);
-  if (dtype == DType::kFloat16) return Convert<Floats, Float16>(floats, count, halves);
-  if (dtype == DType::kBFloat16) return Convert<Floats, BFloat16>(floats, count, halves);
-  Convert<Floats, Double>(floats, count, reinterpret_cast<double*>(target));
+void ConvertOnTarget(const std::byte* source, size_t count, codec::Conversion types,
+                     std::byte* target) {
+  WithFormat(types.from, [&](auto from) HWY_ATTR {
+    WithFormat(types.to, [&](auto to) HWY_ATTR {
+      using From = decltype(from);
+      using To = decltype(to);
+      const auto* const in = ElementsAt<From>(source);
+      auto* const out = ElementsAt<To>(target);
+      if constexpr (std::is_same_v<From, To> && Bits<From>::kNarrow) {
+        CopyAll<From>(in, count, out);
+      } else {
+        ConvertAll<From, To>(in, count, out);
+      }
+    });
+  });
 }
 
 }  // namespace pelton::HWY_NAMESPACE
@@ -91,8 +96,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pelton {
 
-HWY_EXPORT(FromOnTarget);
-HWY_EXPORT(ToOnTarget);
+HWY_EXPORT(ConvertOnTarget);
 
 namespace codec {
 
@@ -101,26 +105,22 @@ bool IsConvertible(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
-void FloatsFrom(const std::byte* source, size_t count, DType dtype, float* floats) {
-  PELTON_CHECK(IsConvertible(dtype)) << NameOf(dtype);
-  if (dtype == DType::kFloat32) {
-    if (count != 0) std::memcpy(floats, source, count * sizeof(float));
+void Convert(const std::byte* source, size_t count, Conversion types, std::byte* target) {
+  PELTON_CHECK(IsConvertible(types.from)) << NameOf(types.from);
+  PELTON_CHECK(IsConvertible(types.to)) << NameOf(types.to);
+  if (types.from == DType::kFloat32 && types.to == DType::kFloat32) {
+    if (count != 0) std::memcpy(target, source, count * sizeof(float));
     return;
   }
-  HWY_DYNAMIC_DISPATCH(FromOnTarget)(source, count, dtype, floats);
+  HWY_DYNAMIC_DISPATCH(ConvertOnTarget)(source, count, types, target);
+}
+
+void FloatsFrom(const std::byte* source, size_t count, DType dtype, float* floats) {
+  Convert(source, count, {dtype, DType::kFloat32}, reinterpret_cast<std::byte*>(floats));
 }
 
 void FloatsTo(const float* floats, size_t count, DType dtype, std::byte* target) {
-  PELTON_CHECK(IsConvertible(dtype)) << NameOf(dtype);
-  if (dtype == DType::kFloat32) {
-    if (count != 0) std::memcpy(target, floats, count * sizeof(float));
-    return;
-  }
-  HWY_DYNAMIC_DISPATCH(ToOnTarget)(floats, count, dtype, target);
-}
-
-bool AreFloats(const std::byte* tensor, DType dtype) {
-  return dtype == DType::kFloat32 && reinterpret_cast<uintptr_t>(tensor) % alignof(float) == 0;
+  Convert(reinterpret_cast<const std::byte*>(floats), count, {DType::kFloat32, dtype}, target);
 }
 
 }  // namespace codec

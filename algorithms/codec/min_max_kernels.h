@@ -1,4 +1,5 @@
-// MinMaxUInt8's loops over float32, with the instructions of this processor.
+// MinMaxUInt8's loops over the elements, with the instructions of this processor. They take
+// float64, float32, float16 and bfloat16; nothing needs to be aligned, nothing overlaps.
 #ifndef PELTON_ALGORITHMS_CODEC_MIN_MAX_KERNELS_H_
 #define PELTON_ALGORITHMS_CODEC_MIN_MAX_KERNELS_H_
 
@@ -6,28 +7,22 @@
 #include <cstdint>
 
 #include "algorithms/codec/specification.h"
+#include "core/memory/dtype.h"
 
 namespace pelton::codec {
 
-// `range` widened by every element, bitwise as specification.h does it, but for the sign of a zero
-// and the payload of a NaN. Shape: [count].
-MinMax WidenedByAll(MinMax range, const float* elements, size_t count);
+// The range of all elements, bitwise as specification.h widens it, but for the sign of a zero and
+// the payload of a NaN. Shape: [count], at least one.
+MinMax MinMaxOfAll(const std::byte* elements, uint64_t count, DType dtype);
 
 // EncodeMinMax of every element, which must lie within the range that `s` was made of.
-// Shape: [count] each. Nothing overlaps.
-void EncodeMinMaxAll(const float* elements, size_t count, MinMaxScale s, uint8_t* bytes);
+// Shape: [count] each.
+void EncodeMinMaxAll(const std::byte* elements, size_t count, DType dtype, MinMaxScale s,
+                     uint8_t* bytes);
 
-// How the bytes of a chunk are decoded. Threads: a value. Owns: nothing.
-struct MinMaxDecoder {
-  MinMaxScale s;
-  // Whether multiplying by 1 / s.scale, corrected by a fused multiply-add, gives the quotients of
-  // all 256 bytes to the last bit: several times the rate of dividing.
-  bool multiplies;
-};
-MinMaxDecoder MinMaxDecoderOf(MinMaxScale s);
-
-// DecodeMinMax of every byte. Shape: [count] each. Nothing overlaps.
-void DecodeMinMaxAll(const uint8_t* bytes, size_t count, MinMaxDecoder decoder, float* elements);
+// DecodeMinMax of every byte. Shape: [count] each.
+void DecodeMinMaxAll(const uint8_t* bytes, uint64_t count, MinMaxScale s, DType dtype,
+                     std::byte* elements);
 
 }  // namespace pelton::codec
 

@@ -17,11 +17,12 @@
 namespace pelton {
 namespace {
 
-using codec::kBlockCount;
 using codec::MinMax;
 using codec::MinMaxScale;
 
 constexpr uint64_t kHeaderBytes = 32;
+// Elements that are still in the cache when those behind them have been encoded.
+constexpr uint64_t kCachedCount = 65536;
 
 // Zeros are +0 and NaN the quiet one, whichever of several the processor kept.
 float Canonical(float bound) { return bound != bound ? NAN : bound + 0.0f; }
@@ -29,11 +30,7 @@ float Canonical(float bound) { return bound != bound ? NAN : bound + 0.0f; }
 // No element is below it or above it. Sums to nothing with no elements: 0 and 0.
 MinMax RangeOf(const std::byte* source, uint64_t count, DType dtype) {
   if (count == 0) return {0, 0};
-  MinMax range = {INFINITY, -INFINITY};
-  codec::ForEachSourceBlock(source, count, dtype, codec::Order::kForward,
-                            [&](const float* block, uint64_t, size_t length) {
-                              range = codec::WidenedByAll(range, block, length);
-                            });
+  const MinMax range = codec::MinMaxOfAll(source, count, dtype);
   return {Canonical(range.min), Canonical(range.max)};
 }
 
@@ -65,10 +62,12 @@ class MinMaxUInt8 final : public Codec {
     const MinMaxScale scale = codec::MinMaxScaleOf(range);
     auto* const bytes = reinterpret_cast<uint8_t*>(encoded + kHeaderBytes);
     // Backwards: the end of the source is still in the cache.
-    codec::ForEachSourceBlock(source, count, dtype, codec::Order::kBackward,
-                              [&](const float* block, uint64_t begin, size_t length) {
-                                codec::EncodeMinMaxAll(block, length, scale, bytes + begin);
-                              });
+    for (uint64_t end = count; end != 0;) {
+      const uint64_t begin = (end - 1) / kCachedCount * kCachedCount;
+      codec::EncodeMinMaxAll(source + begin * SizeOf(dtype), static_cast<size_t>(end - begin),
+                             dtype, scale, bytes + begin);
+      end = begin;
+    }
     codec::ZeroRestOfPart(encoded + kHeaderBytes, count);
   }
 
@@ -77,12 +76,8 @@ class MinMaxUInt8 final : public Codec {
     MinMax range;
     codec::FloatsFrom(encoded, 1, dtype, &range.min);
     codec::FloatsFrom(encoded + SizeOf(dtype), 1, dtype, &range.max);
-    const codec::MinMaxDecoder decoder = codec::MinMaxDecoderOf(codec::MinMaxScaleOf(range));
     const auto* const bytes = reinterpret_cast<const uint8_t*>(encoded + kHeaderBytes);
-    codec::ForEachTargetBlock(target, count, dtype,
-                              [&](float* block, uint64_t begin, size_t length) {
-                                codec::DecodeMinMaxAll(bytes + begin, length, decoder, block);
-                              });
+    codec::DecodeMinMaxAll(bytes, count, codec::MinMaxScaleOf(range), dtype, target);
   }
 };
 
