@@ -169,7 +169,8 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
       RETURN_IF_ERROR(WaitReadable(socket, deadline));
       continue;
     }
-    if (got < 0 && errno == EINTR) continue;
+    // A peer that closed with something of ours unread: its last messages come after this error.
+    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got < 0) return SystemError("recvmsg");
     message.attached = AttachedTo(header);
     if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
