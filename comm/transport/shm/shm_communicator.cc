@@ -1,6 +1,7 @@
 #include "comm/transport/shm/shm_communicator.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -80,9 +81,9 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: this transport works on host memory only");
   }
-  if (abort_.is_thrown()) {
-    return abort_.Reason().value_or(absl::AbortedError("a rank is aborting"));
-  }
+  // While a peer is still writing its reason the operation is taken in, to end with that.
+  const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
+  if (reason) return *reason;
   Record& record = records_[next_ticket_ % kRecords];
   if (!record.is_done) {
     return absl::ResourceExhaustedError(
