@@ -2,19 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/convert.h"
+#include "algorithms/codec/cuda/piece_kernels.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_stream.h"
 #include "core/memory/cuda/shared_library.h"
 
 namespace pelton::codec {
 namespace {
-
-template <typename Function>
-absl::Status Bind(const SharedLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.Symbol(name));
-  if (function != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("kernels ", library.path(), " have no ", name));
-}
 
 absl::StatusOr<CUstream_st*> HandleOf(const Stream& stream, DType dtype) {
   if (!IsConvertible(dtype)) {
@@ -42,18 +36,7 @@ absl::StatusOr<std::unique_ptr<const GpuKernels>> GpuKernels::Load(const std::st
   const LibrarySearch search{path, {"libpelton_kernels.so"}, "PELTON_KERNELS_LIBRARY"};
   absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(search);
   if (!library.ok()) return Annotate(library.status(), "GPU kernels");
-  Table table;
-  RETURN_IF_ERROR(Bind(*library, "pelton_kernels_version", table.version));
-  if (table.version() != PELTON_KERNELS_VERSION) {
-    return absl::FailedPreconditionError(absl::StrCat("GPU kernels ", library->path(),
-                                                      " are of version ", table.version(),
-                                                      ", not of ", PELTON_KERNELS_VERSION));
-  }
-  RETURN_IF_ERROR(Bind(*library, "pelton_encode_pieces", table.encode_pieces));
-  RETURN_IF_ERROR(Bind(*library, "pelton_decode_pieces", table.decode_pieces));
-  RETURN_IF_ERROR(Bind(*library, "pelton_merge_pieces", table.merge_pieces));
-  RETURN_IF_ERROR(Bind(*library, "pelton_flags_from_tail", table.flags_from_tail));
-  RETURN_IF_ERROR(Bind(*library, "pelton_tail_from_flags", table.tail_from_flags));
+  ASSIGN_OR_RETURN(const KernelTable table, BindKernels(*library));
   return std::unique_ptr<const GpuKernels>(new GpuKernels(table));
 }
 

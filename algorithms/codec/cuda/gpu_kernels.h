@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "algorithms/codec/cuda/piece_kernels.h"
+#include "algorithms/codec/cuda/kernel_table.h"
 #include "algorithms/codec/exchange_kernels.h"
 
 namespace pelton::codec {
@@ -34,18 +34,9 @@ class GpuKernels final : public ExchangeKernels {
                              Stream& stream) const override;
 
  private:
-  struct Table {
-    decltype(&pelton_kernels_version) version;
-    decltype(&pelton_encode_pieces) encode_pieces;
-    decltype(&pelton_decode_pieces) decode_pieces;
-    decltype(&pelton_merge_pieces) merge_pieces;
-    decltype(&pelton_flags_from_tail) flags_from_tail;
-    decltype(&pelton_tail_from_flags) tail_from_flags;
-  };
+  explicit GpuKernels(const KernelTable& table) : table_(table) {}
 
-  explicit GpuKernels(const Table& table) : table_(table) {}
-
-  Table table_;
+  KernelTable table_;
 };
 
 }  // namespace pelton::codec

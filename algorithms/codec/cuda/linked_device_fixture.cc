@@ -16,16 +16,13 @@ int Synchronize() { return cudaStreamSynchronize(nullptr); }
 }  // namespace
 
 const PieceDevice& DeviceUnderTest() {
-  static const PieceDevice device = {pelton_kernels_version,
-                                     pelton_encode_pieces,
-                                     pelton_decode_pieces,
-                                     pelton_merge_pieces,
-                                     pelton_flags_from_tail,
-                                     pelton_tail_from_flags,
-                                     Allocate,
-                                     Release,
-                                     Copy,
-                                     Synchronize};
+  static const PieceDevice device = {
+      {pelton_kernels_version, pelton_encode_pieces, pelton_decode_pieces, pelton_merge_pieces,
+       pelton_flags_from_tail, pelton_tail_from_flags},
+      Allocate,
+      Release,
+      Copy,
+      Synchronize};
   return device;
 }
 

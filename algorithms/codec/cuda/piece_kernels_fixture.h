@@ -4,19 +4,13 @@
 
 #include <cstddef>
 
-#include "algorithms/codec/cuda/piece_kernels.h"
+#include "algorithms/codec/cuda/kernel_table.h"
 
 namespace pelton::codec {
 
 // The kernels and the CUDA runtime whose streams they take. Threads: a value. Owns: nothing.
 struct PieceDevice {
-  decltype(&pelton_kernels_version) version;
-  decltype(&pelton_encode_pieces) encode_pieces;
-  decltype(&pelton_decode_pieces) decode_pieces;
-  decltype(&pelton_merge_pieces) merge_pieces;
-  decltype(&pelton_flags_from_tail) flags_from_tail;
-  decltype(&pelton_tail_from_flags) tail_from_flags;
-
+  KernelTable kernels;
   int (*allocate)(void** memory, size_t size_bytes);
   int (*release)(void* memory);
   // From the host's memory or the device's to either.

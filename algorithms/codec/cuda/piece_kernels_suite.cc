@@ -141,7 +141,7 @@ void ForEachTensor(F f) {
 }
 
 TEST(PieceKernelsTest, AreOfTheVersionOfTheHeader) {
-  EXPECT_EQ(DeviceUnderTest().version(), PELTON_KERNELS_VERSION);
+  EXPECT_EQ(DeviceUnderTest().kernels.version(), PELTON_KERNELS_VERSION);
 }
 
 TEST(PieceKernelsTest, EncodeToTheBytesOfTheCpu) {
@@ -150,8 +150,8 @@ TEST(PieceKernelsTest, EncodeToTheBytesOfTheCpu) {
     DeviceBytes source(offset + elements.size());
     source.Put(offset, elements);
     DeviceBytes encoded(want.size());
-    ASSERT_EQ(DeviceUnderTest().encode_pieces(source.at(offset), count, Number(dtype),
-                                              encoded.at(0), nullptr),
+    ASSERT_EQ(DeviceUnderTest().kernels.encode_pieces(source.at(offset), count, Number(dtype),
+                                                      encoded.at(0), nullptr),
               0);
     EXPECT_TRUE(encoded.Get() == want);
   });
@@ -167,8 +167,8 @@ TEST(PieceKernelsTest, DecodeToTheElementsOfTheCpu) {
     DeviceBytes encoded(bytes.size());
     encoded.Put(0, bytes);
     DeviceBytes target(offset + elements.size());
-    ASSERT_EQ(DeviceUnderTest().decode_pieces(encoded.at(0), count, Number(dtype),
-                                              target.at(offset), nullptr),
+    ASSERT_EQ(DeviceUnderTest().kernels.decode_pieces(encoded.at(0), count, Number(dtype),
+                                                      target.at(offset), nullptr),
               0);
     const Bytes got = target.Get();
     EXPECT_TRUE(Bytes(got.begin(), got.begin() + offset) == Bytes(offset, kUntouched));
@@ -194,8 +194,8 @@ void ExpectMergedAsByCpu(const Versions& versions, uint64_t divisor) {
   }
   DeviceBytes merged(want.size());
   const PeltonMessages messages = {memory.at(0), stride_bytes, ranks};
-  ASSERT_EQ(DeviceUnderTest().merge_pieces(&messages, versions.count, Number(versions.dtype),
-                                           divisor, merged.at(0), nullptr),
+  ASSERT_EQ(DeviceUnderTest().kernels.merge_pieces(
+                &messages, versions.count, Number(versions.dtype), divisor, merged.at(0), nullptr),
             0);
   EXPECT_TRUE(merged.Get() == want) << ranks << " versions, divided by " << divisor;
 }
@@ -276,8 +276,8 @@ TEST(PieceKernelsTest, WriteTheFlagsOfATailIntoEveryMessage) {
     tail.Put(0, elements);
     DeviceBytes memory(want.size());
     const PeltonMessages messages = {memory.at(0), stride_bytes, ranks};
-    ASSERT_EQ(DeviceUnderTest().flags_from_tail(tail.at(0), layout.tail_count, Number(layout.dtype),
-                                                &messages, nullptr),
+    ASSERT_EQ(DeviceUnderTest().kernels.flags_from_tail(tail.at(0), layout.tail_count,
+                                                        Number(layout.dtype), &messages, nullptr),
               0);
     EXPECT_TRUE(memory.Get() == want);
   });
@@ -301,8 +301,8 @@ TEST(PieceKernelsTest, WriteTheTailOfTheFlagsOfEveryMessage) {
     memory.Put(0, memory_bytes);
     DeviceBytes tail(want.size());
     const PeltonMessages messages = {memory.at(0), stride_bytes, ranks};
-    ASSERT_EQ(DeviceUnderTest().tail_from_flags(&messages, layout.tail_count, Number(layout.dtype),
-                                                tail.at(0), nullptr),
+    ASSERT_EQ(DeviceUnderTest().kernels.tail_from_flags(&messages, layout.tail_count,
+                                                        Number(layout.dtype), tail.at(0), nullptr),
               0);
     EXPECT_TRUE(tail.Get() == want);
   });
@@ -314,15 +314,15 @@ TEST(PieceKernelsTest, RefuseWhatIsNoFloatingPointType) {
   const PeltonMessages messages = {memory.at(0), 32, 1};
   for (const int32_t dtype : {Number(DType::kInt32), Number(DType::kComplex128), 12, 256, -1}) {
     for (const uint64_t count : {0, 1}) {
-      EXPECT_EQ(device.encode_pieces(memory.at(0), count, dtype, memory.at(32), nullptr),
+      EXPECT_EQ(device.kernels.encode_pieces(memory.at(0), count, dtype, memory.at(32), nullptr),
                 kInvalidValue);
-      EXPECT_EQ(device.decode_pieces(memory.at(32), count, dtype, memory.at(0), nullptr),
+      EXPECT_EQ(device.kernels.decode_pieces(memory.at(32), count, dtype, memory.at(0), nullptr),
                 kInvalidValue);
-      EXPECT_EQ(device.merge_pieces(&messages, count, dtype, 1, memory.at(32), nullptr),
+      EXPECT_EQ(device.kernels.merge_pieces(&messages, count, dtype, 1, memory.at(32), nullptr),
                 kInvalidValue);
-      EXPECT_EQ(device.flags_from_tail(memory.at(32), count, dtype, &messages, nullptr),
+      EXPECT_EQ(device.kernels.flags_from_tail(memory.at(32), count, dtype, &messages, nullptr),
                 kInvalidValue);
-      EXPECT_EQ(device.tail_from_flags(&messages, count, dtype, memory.at(32), nullptr),
+      EXPECT_EQ(device.kernels.tail_from_flags(&messages, count, dtype, memory.at(32), nullptr),
                 kInvalidValue);
     }
   }
@@ -335,8 +335,8 @@ TEST(PieceKernelsTest, RefuseToMergeNothingAndToDivideByNothing) {
   const int32_t dtype = Number(DType::kFloat32);
   const PeltonMessages none = {memory.at(0), 64, 0};
   const PeltonMessages one = {memory.at(0), 64, 1};
-  EXPECT_EQ(device.merge_pieces(&none, 1, dtype, 1, memory.at(64), nullptr), kInvalidValue);
-  EXPECT_EQ(device.merge_pieces(&one, 1, dtype, 0, memory.at(64), nullptr), kInvalidValue);
+  EXPECT_EQ(device.kernels.merge_pieces(&none, 1, dtype, 1, memory.at(64), nullptr), kInvalidValue);
+  EXPECT_EQ(device.kernels.merge_pieces(&one, 1, dtype, 0, memory.at(64), nullptr), kInvalidValue);
 }
 
 }  // namespace

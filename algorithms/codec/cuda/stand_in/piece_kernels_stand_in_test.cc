@@ -20,11 +20,11 @@ std::vector<int> ResultsOfNoElements() {
   alignas(32) static std::byte memory[64];
   const PeltonMessages messages = {memory, 32, 1};
   const std::vector<int> results = {
-      device.encode_pieces(memory, 0, kFloat32, memory, nullptr),
-      device.decode_pieces(memory, 0, kFloat32, memory, nullptr),
-      device.merge_pieces(&messages, 0, kFloat32, 1, memory + 32, nullptr),
-      device.flags_from_tail(memory, 0, kFloat32, &messages, nullptr),
-      device.tail_from_flags(&messages, 0, kFloat32, memory, nullptr),
+      device.kernels.encode_pieces(memory, 0, kFloat32, memory, nullptr),
+      device.kernels.decode_pieces(memory, 0, kFloat32, memory, nullptr),
+      device.kernels.merge_pieces(&messages, 0, kFloat32, 1, memory + 32, nullptr),
+      device.kernels.flags_from_tail(memory, 0, kFloat32, &messages, nullptr),
+      device.kernels.tail_from_flags(&messages, 0, kFloat32, memory, nullptr),
   };
   EXPECT_EQ(device.synchronize(), 0);
   return results;

@@ -37,13 +37,9 @@ int Copy(void* target, const void* source, size_t size_bytes) {
 PieceDevice LoadDevice() {
   setenv("PELTON_CUDART_LIBRARY", kRuntime, 1);
   PieceDevice device = {};
-  const SharedLibrary kernels = Load(kKernels);
-  Bind(kernels, "pelton_kernels_version", device.version);
-  Bind(kernels, "pelton_encode_pieces", device.encode_pieces);
-  Bind(kernels, "pelton_decode_pieces", device.decode_pieces);
-  Bind(kernels, "pelton_merge_pieces", device.merge_pieces);
-  Bind(kernels, "pelton_flags_from_tail", device.flags_from_tail);
-  Bind(kernels, "pelton_tail_from_flags", device.tail_from_flags);
+  const auto kernels = BindKernels(Load(kKernels));
+  PELTON_CHECK(kernels.ok()) << kernels.status();
+  device.kernels = *kernels;
   const SharedLibrary runtime = Load(kRuntime);
   Bind(runtime, "cudaMalloc", device.allocate);
   Bind(runtime, "cudaFree", device.release);
