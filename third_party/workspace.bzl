@@ -40,7 +40,6 @@ def pelton_dependencies(root = ""):
     )
     pkg_config_repository(name = "com_google_highway", targets = {"//:hwy": "libhwy"})
     pkg_config_repository(name = "openssl", targets = {"//:crypto": "libcrypto"})
-    pkg_config_repository(name = "org_openucx_ucx", targets = {"//:ucx": "ucx"})
     python_torch_repository(name = "local_python")
     cuda_repository(name = "local_cuda")
     static_archives_repository(name = "static_archives", modules = ["absl_base"], prefixes = ["libabsl_"])

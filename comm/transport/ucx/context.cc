@@ -2,15 +2,13 @@
 
 #include <net/if.h>
 #include <signal.h>
-#include <ucm/api/ucm.h>
-#include <ucs/config/global_opts.h>
-#include <ucs/debug/debug.h>
 
 #include <cstdlib>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/transport/ucx/ucx_library.h"
 #include "core/base/status.h"
 
 namespace pelton::ucx {
@@ -44,17 +42,18 @@ bool IsSetByUser(const char* name) { return std::getenv(absl::StrCat("UCX_", nam
 void QuietenLibrary() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (!IsSetByUser("MEM_EVENTS")) ucm_global_opts.enable_events = 0;
-    if (!IsSetByUser("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+    if (!IsSetByUser("MEM_EVENTS")) Ucx().ucm_global_opts->enable_events = 0;
+    if (!IsSetByUser("LOG_LEVEL")) Ucx().ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (IsSetByUser("HANDLE_ERRORS")) return;
-    for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) ucs_debug_disable_signal(number);
+    for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+      Ucx().ucs_debug_disable_signal(number);
   });
 }
 
 absl::Status Configure(ucp_config_t* config, const std::string& interface) {
   auto set = [config](const char* name, const std::string& value) {
     if (IsSetByUser(name)) return absl::OkStatus();
-    return ToStatus(ucp_config_modify(config, name, value.c_str()),
+    return ToStatus(Ucx().ucp_config_modify(config, name, value.c_str()),
                     absl::StrCat("setting ", name, " to ", value));
   };
   const char* const wires = std::getenv("PELTON_UCX_TLS");
@@ -68,7 +67,7 @@ absl::Status Configure(ucp_config_t* config, const std::string& interface) {
 
 absl::Status ToStatus(ucs_status_t status, absl::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("UCX: ", what, ": ", ucs_status_string(status)));
+  return absl::UnavailableError(absl::StrCat("UCX: ", what, ": ", Ucx().ucs_status_string(status)));
 }
 
 absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interface) {
@@ -77,9 +76,11 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interf
     return absl::NotFoundError(
         absl::StrCat("interface: '", device, "' is no network interface of this host"));
   }
+  RETURN_IF_ERROR(LoadUcx());
   QuietenLibrary();
   ucp_config_t* config = nullptr;
-  RETURN_IF_ERROR(ToStatus(ucp_config_read(nullptr, nullptr, &config), "reading the settings"));
+  RETURN_IF_ERROR(
+      ToStatus(Ucx().ucp_config_read(nullptr, nullptr, &config), "reading the settings"));
   absl::Status configured = Configure(config, device);
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
@@ -87,10 +88,11 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interf
   params.mt_workers_shared = 1;
   ucp_context_h handle = nullptr;
   if (configured.ok()) {
-    configured = ToStatus(ucp_init(&params, config, &handle),
-                          absl::StrCat("starting on interface '", device, "'"));
+    configured =
+        ToStatus(Ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle),
+                 absl::StrCat("starting on interface '", device, "'"));
   }
-  ucp_config_release(config);
+  Ucx().ucp_config_release(config);
   RETURN_IF_ERROR(configured);
   return std::unique_ptr<Context>(new Context(handle, device));
 }
@@ -98,6 +100,6 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interf
 Context::Context(ucp_context_h handle, std::string interface)
     : handle_(handle), interface_(std::move(interface)) {}
 
-Context::~Context() { ucp_cleanup(handle_); }
+Context::~Context() { Ucx().ucp_cleanup(handle_); }
 
 }  // namespace pelton::ucx

@@ -21,7 +21,8 @@ class Context {
  public:
   // `interface` is the name of a network interface; "" is loopback. Variables UCX_* that the user
   // has set win over ours, and PELTON_UCX_TLS names the wires (default "tcp,self"). Errors:
-  // NotFound: no such interface, or none of the wires runs on it.
+  // NotFound: no such interface, or UCX is not installed. Unavailable: none of the wires runs on
+  // the interface.
   static absl::StatusOr<std::unique_ptr<Context>> Make(const std::string& interface);
   ~Context();
   Context(const Context&) = delete;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "comm/transport/ucx/ucx_library.h"
 #include "core/base/status.h"
 
 namespace pelton::ucx {
@@ -29,32 +30,33 @@ absl::StatusOr<std::unique_ptr<ExposedMemory>> ExposedMemory::Make(const Context
   params.address = data;
   params.length = size_bytes;
   ucp_mem_h handle = nullptr;
-  RETURN_IF_ERROR(ToStatus(ucp_mem_map(context.handle(), &params, &handle), "exposing memory"));
+  RETURN_IF_ERROR(
+      ToStatus(Ucx().ucp_mem_map(context.handle(), &params, &handle), "exposing memory"));
   std::unique_ptr<ExposedMemory> memory(new ExposedMemory(context, handle));
   void* packed = nullptr;
   size_t packed_bytes = 0;
-  RETURN_IF_ERROR(ToStatus(ucp_rkey_pack(context.handle(), handle, &packed, &packed_bytes),
+  RETURN_IF_ERROR(ToStatus(Ucx().ucp_rkey_pack(context.handle(), handle, &packed, &packed_bytes),
                            "packing a memory key"));
   const KeyPrefix prefix{reinterpret_cast<uintptr_t>(data), size_bytes, packed_bytes};
   memory->key_.assign(reinterpret_cast<const char*>(&prefix), sizeof prefix);
   memory->key_.append(static_cast<const char*>(packed), packed_bytes);
-  ucp_rkey_buffer_release(packed);
+  Ucx().ucp_rkey_buffer_release(packed);
   return memory;
 }
 
-ExposedMemory::~ExposedMemory() { ucp_mem_unmap(context_.handle(), handle_); }
+ExposedMemory::~ExposedMemory() { Ucx().ucp_mem_unmap(context_.handle(), handle_); }
 
 Transfer::~Transfer() {
-  if (request_ != nullptr) ucp_request_free(request_);
+  if (request_ != nullptr) Ucx().ucp_request_free(request_);
 }
 
 bool Transfer::IsDone() const {
-  return request_ == nullptr || ucp_request_check_status(request_) != UCS_INPROGRESS;
+  return request_ == nullptr || Ucx().ucp_request_check_status(request_) != UCS_INPROGRESS;
 }
 
 absl::Status Transfer::status() const {
   if (request_ == nullptr) return absl::OkStatus();
-  return ToStatus(ucp_request_check_status(request_), "one-sided transfer");
+  return ToStatus(Ucx().ucp_request_check_status(request_), "one-sided transfer");
 }
 
 absl::StatusOr<std::unique_ptr<RemoteMemory>> RemoteMemory::Attach(UcxWorker& worker, int peer,
@@ -66,14 +68,14 @@ absl::StatusOr<std::unique_ptr<RemoteMemory>> RemoteMemory::Attach(UcxWorker& wo
         absl::StrCat("key: ", key.size(), " bytes are no memory key of rank ", peer));
   }
   ucp_rkey_h unpacked = nullptr;
-  RETURN_IF_ERROR(
-      ToStatus(ucp_ep_rkey_unpack(worker.endpoint(peer), key.data() + sizeof prefix, &unpacked),
-               absl::StrCat("unpacking a memory key of rank ", peer)));
+  RETURN_IF_ERROR(ToStatus(
+      Ucx().ucp_ep_rkey_unpack(worker.endpoint(peer), key.data() + sizeof prefix, &unpacked),
+      absl::StrCat("unpacking a memory key of rank ", peer)));
   return std::unique_ptr<RemoteMemory>(
       new RemoteMemory(worker, peer, unpacked, prefix.base, prefix.size_bytes));
 }
 
-RemoteMemory::~RemoteMemory() { ucp_rkey_destroy(key_); }
+RemoteMemory::~RemoteMemory() { Ucx().ucp_rkey_destroy(key_); }
 
 absl::Status RemoteMemory::Check(size_t count_bytes, size_t offset_bytes) const {
   if (!worker_.IsConnected(peer_)) {
@@ -90,23 +92,23 @@ absl::StatusOr<Transfer> RemoteMemory::Put(const void* local, size_t count_bytes
                                            size_t offset_bytes) {
   RETURN_IF_ERROR(Check(count_bytes, offset_bytes));
   ucp_request_param_t param = {};
-  return Wrap(
-      ucp_put_nbx(worker_.endpoint(peer_), local, count_bytes, base_ + offset_bytes, key_, &param),
-      "putting");
+  return Wrap(Ucx().ucp_put_nbx(worker_.endpoint(peer_), local, count_bytes, base_ + offset_bytes,
+                                key_, &param),
+              "putting");
 }
 
 absl::StatusOr<Transfer> RemoteMemory::Get(void* local, size_t count_bytes, size_t offset_bytes) {
   RETURN_IF_ERROR(Check(count_bytes, offset_bytes));
   ucp_request_param_t param = {};
-  return Wrap(
-      ucp_get_nbx(worker_.endpoint(peer_), local, count_bytes, base_ + offset_bytes, key_, &param),
-      "getting");
+  return Wrap(Ucx().ucp_get_nbx(worker_.endpoint(peer_), local, count_bytes, base_ + offset_bytes,
+                                key_, &param),
+              "getting");
 }
 
 absl::StatusOr<Transfer> RemoteMemory::Flush() {
   RETURN_IF_ERROR(Check(0, 0));
   ucp_request_param_t param = {};
-  return Wrap(ucp_ep_flush_nbx(worker_.endpoint(peer_), &param), "flushing");
+  return Wrap(Ucx().ucp_ep_flush_nbx(worker_.endpoint(peer_), &param), "flushing");
 }
 
 }  // namespace pelton::ucx

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/transport/ucx/ucx_library.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -15,12 +16,12 @@ constexpr int kCloseRounds = 10000;
 
 void OnSent(void* request, ucs_status_t status, void* waiter) {
   static_cast<network::Waiter*>(waiter)->OnDone(ToStatus(status, "sending"));
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
 }
 
 void OnPulled(void* request, ucs_status_t status, size_t, void* waiter) {
   static_cast<network::Waiter*>(waiter)->OnDone(ToStatus(status, "receiving"));
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Context& cont
   MutexLock lock(&one_at_a_time);
   const std::set<int> listening_before = Door::Listening();
   RETURN_IF_ERROR(
-      ToStatus(ucp_worker_create(context.handle(), &params, &handle), "making a worker"));
+      ToStatus(Ucx().ucp_worker_create(context.handle(), &params, &handle), "making a worker"));
   std::unique_ptr<UcxWorker> worker(new UcxWorker(handle, receiver, peer_count));
   RETURN_IF_ERROR(worker->Start(listening_before));
   return worker;
@@ -63,14 +64,15 @@ absl::Status UcxWorker::Start(const std::set<int>& listening_before) {
   handler.cb = &UcxWorker::OnMessage;
   handler.arg = this;
   RETURN_IF_ERROR(
-      ToStatus(ucp_worker_set_am_recv_handler(handle_, &handler), "setting the receiver"));
-  RETURN_IF_ERROR(ToStatus(ucp_worker_get_efd(handle_, &descriptor_), "getting a descriptor"));
+      ToStatus(Ucx().ucp_worker_set_am_recv_handler(handle_, &handler), "setting the receiver"));
+  RETURN_IF_ERROR(
+      ToStatus(Ucx().ucp_worker_get_efd(handle_, &descriptor_), "getting a descriptor"));
   ucp_address_t* address = nullptr;
   size_t size = 0;
   RETURN_IF_ERROR(
-      ToStatus(ucp_worker_get_address(handle_, &address, &size), "getting the address"));
+      ToStatus(Ucx().ucp_worker_get_address(handle_, &address, &size), "getting the address"));
   address_.assign(reinterpret_cast<const char*>(address), size);
-  ucp_worker_release_address(handle_, address);
+  Ucx().ucp_worker_release_address(handle_, address);
   door_ = Door::Of(listening_before, address_);
   return absl::OkStatus();
 }
@@ -84,7 +86,7 @@ absl::Status UcxWorker::Connect(int peer, const std::string& address) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &UcxWorker::OnError;
   params.err_handler.arg = &endpoint;
-  return ToStatus(ucp_ep_create(handle_, &params, &endpoint.handle), "connecting");
+  return ToStatus(Ucx().ucp_ep_create(handle_, &params, &endpoint.handle), "connecting");
 }
 
 absl::StatusOr<bool> UcxWorker::Send(int peer, const Parcel& parcel) {
@@ -95,8 +97,8 @@ absl::StatusOr<bool> UcxWorker::Send(int peer, const Parcel& parcel) {
   param.user_data = parcel.waiter;
   param.flags = parcel.is_rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, parcel.header, sizeof(network::Header),
-                      parcel.data, parcel.size_bytes, &param);
+      Ucx().ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, parcel.header,
+                            sizeof(network::Header), parcel.data, parcel.size_bytes, &param);
   if (UCS_PTR_IS_ERR(request)) return ToStatus(UCS_PTR_STATUS(request), "sending");
   return request == nullptr;
 }
@@ -108,28 +110,28 @@ absl::StatusOr<bool> UcxWorker::Pull(const network::Payload& payload, void* targ
   param.cb.recv_am = &OnPulled;
   param.user_data = waiter;
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(handle_, payload.data, target, payload.size_bytes, &param);
+      Ucx().ucp_am_recv_data_nbx(handle_, payload.data, target, payload.size_bytes, &param);
   if (UCS_PTR_IS_ERR(request)) return ToStatus(UCS_PTR_STATUS(request), "receiving");
   return request == nullptr;
 }
 
 void UcxWorker::Release(const network::Payload& payload) {
-  ucp_am_data_release(handle_, payload.data);
+  Ucx().ucp_am_data_release(handle_, payload.data);
 }
 
-bool UcxWorker::Progress() { return ucp_worker_progress(handle_) != 0; }
+bool UcxWorker::Progress() { return Ucx().ucp_worker_progress(handle_) != 0; }
 
-bool UcxWorker::Arm() { return ucp_worker_arm(handle_) == UCS_OK; }
+bool UcxWorker::Arm() { return Ucx().ucp_worker_arm(handle_) == UCS_OK; }
 
 bool UcxWorker::Flush() {
   if (flush_ == nullptr) {
     ucp_request_param_t param = {};
-    void* const request = ucp_worker_flush_nbx(handle_, &param);
+    void* const request = Ucx().ucp_worker_flush_nbx(handle_, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) return true;
     flush_ = request;
   }
-  if (ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
-  ucp_request_free(std::exchange(flush_, nullptr));
+  if (Ucx().ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
+  Ucx().ucp_request_free(std::exchange(flush_, nullptr));
   return true;
 }
 
@@ -141,17 +143,18 @@ void UcxWorker::Close() {
     ucp_request_param_t param = {};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    void* const request = ucp_ep_close_nbx(std::exchange(endpoint.handle, nullptr), &param);
+    void* const request = Ucx().ucp_ep_close_nbx(std::exchange(endpoint.handle, nullptr), &param);
     if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing.push_back(request);
   }
   for (void* const request : closing) {
-    for (int i = 0; i < kCloseRounds && ucp_request_check_status(request) == UCS_INPROGRESS; ++i) {
-      ucp_worker_progress(handle_);
+    for (int i = 0; i < kCloseRounds && Ucx().ucp_request_check_status(request) == UCS_INPROGRESS;
+         ++i) {
+      Ucx().ucp_worker_progress(handle_);
     }
-    ucp_request_free(request);
+    Ucx().ucp_request_free(request);
   }
-  if (flush_ != nullptr) ucp_request_free(std::exchange(flush_, nullptr));
-  ucp_worker_destroy(std::exchange(handle_, nullptr));
+  if (flush_ != nullptr) Ucx().ucp_request_free(std::exchange(flush_, nullptr));
+  Ucx().ucp_worker_destroy(std::exchange(handle_, nullptr));
 }
 
 ucs_status_t UcxWorker::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
