@@ -2,7 +2,8 @@
 
 `pip install .` builds //torch_bindings:_C with the Python that pip runs under, and where CUDA's compiler is the GPU
 kernels that it looks up beside itself, and packs them with the Python files;
-`pip install -e .` leaves those where they are, so that editing them needs no new install.
+`pip install -e .` leaves those where they are, so that editing them needs no new install. A build belongs to the torch
+that this Python has: the metadata pin its minor version, and the package refuses another one when it is imported.
 """
 
 from __future__ import annotations
@@ -10,51 +11,69 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "torch_bindings"
 PACKAGES = ("pelton", "pelton_autoload", "pelton_run")
 # `import torch` itself makes the backend "pelton" known where the package is installed.
 TORCH_BACKENDS = ["[torch.backends]", "pelton = pelton_autoload:register"]
+# `import torch` itself imports this one: it is copied also where the checkout is only pointed to, so that a checkout
+# that was moved away cannot break `import torch`.
+AUTOLOAD = "pelton_autoload"
 EXTENSION = "//torch_bindings:_C"
 LIBRARIES = "//torch_bindings:libraries"
+# What the extension was built for; written by the build, read by pelton/__init__.py before it loads the extension.
+BUILD_RECORD = "_build.py"
 Settings = Mapping[str, object] | None
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """Builds the extension and packs everything; returns the file's name."""
+    torch = torch_version()
     files = python_files()
-    for name, built in _build().items():
-        files[f"pelton/{name}"] = built.read_bytes()
-    return _write_wheel(Path(wheel_directory), files)
+    built = _build()
+    for name, path in built.items():
+        files[f"pelton/{name}"] = path.read_bytes()
+    files[f"pelton/{BUILD_RECORD}"] = _build_record(torch, built)
+    return _write_wheel(Path(wheel_directory), files, torch)
 
 
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Builds the extension into the checkout and packs only a pointer to it; returns the file's name."""
-    for name, built in _build().items():
+    torch = torch_version()
+    built = _build()
+    for name, path in built.items():
         target = SOURCES / "pelton" / name
         fresh = target.with_suffix(".new")
-        shutil.copyfile(built, fresh)
+        shutil.copyfile(path, fresh)
         fresh.chmod(0o755)
         fresh.replace(target)  # processes that have the old one mapped keep it
-    return _write_wheel(Path(wheel_directory), {"pelton_checkout.pth": f"{SOURCES}\n".encode()})
+    (SOURCES / "pelton" / BUILD_RECORD).write_bytes(_build_record(torch, built))
+    files = {path: content for path, content in python_files().items() if path.startswith(f"{AUTOLOAD}/")}
+    files["pelton_checkout.pth"] = f"{SOURCES}\n".encode()
+    return _write_wheel(Path(wheel_directory), files, torch)
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
     """Writes the metadata without building anything; returns the folder's name."""
     folder = Path(metadata_directory) / _dist_info()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in _metadata().items():
+    for name, content in _metadata(torch_version()).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder.name
 
@@ -73,11 +92,39 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Nothing beyond the standard library."""
-    return []
+    """Nothing beyond the standard library, where that reads TOML."""
+    return [] if sys.version_info >= (3, 11) else ["tomli"]
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def torch_version() -> str:
+    """The version of this Python's torch, which the extension is built for.
+
+    Raises:
+      SystemExit: it has none; the text says what to install. -I ignores the folder that pip's build isolation puts in
+        front, as the build itself does.
+    """
+    probe = [sys.executable, "-I", "-c", "import torch; print(torch.__version__)"]
+    outcome = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if outcome.returncode == 0:
+        return outcome.stdout.strip()
+    wanted = " or ".join(_strings(_project()["dependencies"]))
+    raise SystemExit(
+        f"pelton is built for the torch of its environment, and {sys.executable} has none that imports "
+        f"({outcome.stderr.strip().splitlines()[-1:]}). First: {sys.executable} -m pip install '{wanted}'"
+    )
+
+
+def _build_record(torch: str, built: Mapping[str, Path]) -> bytes:
+    kernels = any("kernels" in name for name in built)
+    text = f'''"""What this build of the extension is for; written by the build."""
+
+TORCH = "{torch}"
+HAS_GPU_KERNELS = {kernels}
+'''
+    return text.encode()
 
 
 def _build() -> dict[str, Path]:
@@ -110,7 +157,7 @@ def _extension_name() -> str:
 def _project() -> dict[str, object]:
     with open(ROOT / "pyproject.toml", "rb") as file:
         project: dict[str, object] = tomllib.load(file)["project"]
-    return project
+    return {**project, "version": runpy.run_path(str(SOURCES / "pelton" / "_version.py"))["__version__"]}
 
 
 def _dist_info() -> str:
@@ -124,23 +171,32 @@ def _tag() -> str:
     return f"{version}-{version}-{platform}"
 
 
-def _metadata() -> dict[str, bytes]:
+def _metadata(torch: str) -> dict[str, bytes]:
     project = _project()
+    minor = ".".join(torch.split(".")[:2])
     lines = [
-        "Metadata-Version: 2.1",
+        "Metadata-Version: 2.4",
         f"Name: {project['name']}",
         f"Version: {project['version']}",
         f"Summary: {project['description']}",
+        f"License-Expression: {project['license']}",
+        "License-File: LICENSE",
+        f"Keywords: {','.join(_strings(project['keywords']))}",
+        *(f"Classifier: {classifier}" for classifier in _strings(project["classifiers"])),
         f"Requires-Python: {project['requires-python']}",
+        f"Requires-Dist: torch=={minor}.*",
+        "Description-Content-Type: text/markdown",
+        "",
+        (ROOT / "README.md").read_text(),
     ]
-    lines += [f"Requires-Dist: {dependency}" for dependency in _strings(project["dependencies"])]
     wheel = ["Wheel-Version: 1.0", "Generator: bazel_backend", "Root-Is-Purelib: false", f"Tag: {_tag()}"]
     scripts = project["scripts"]
     assert isinstance(scripts, dict)
     entry_points = ["[console_scripts]", *(f"{name} = {target}" for name, target in scripts.items())]
     entry_points += TORCH_BACKENDS
     contents = {"METADATA": lines, "WHEEL": wheel, "entry_points.txt": entry_points}
-    return {name: ("\n".join(content) + "\n").encode() for name, content in contents.items()}
+    files = {name: ("\n".join(content) + "\n").encode() for name, content in contents.items()}
+    return {**files, "licenses/LICENSE": (ROOT / "LICENSE").read_bytes()}
 
 
 def _strings(value: object) -> Iterable[str]:
@@ -148,10 +204,10 @@ def _strings(value: object) -> Iterable[str]:
     return [str(item) for item in value]
 
 
-def _write_wheel(directory: Path, files: dict[str, bytes]) -> str:
+def _write_wheel(directory: Path, files: dict[str, bytes], torch: str) -> str:
     dist_info = _dist_info()
     contents = dict(files)
-    contents.update({f"{dist_info}/{name}": content for name, content in _metadata().items()})
+    contents.update({f"{dist_info}/{name}": content for name, content in _metadata(torch).items()})
     name = f"{dist_info.removesuffix('.dist-info')}-{_tag()}.whl"
     record = "".join(_record_line(path, content) for path, content in contents.items())
     contents[f"{dist_info}/RECORD"] = f"{record}{dist_info}/RECORD,,\n".encode()

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 import pelton_autoload
 import torch
 
+from pelton import _built_for  # noqa: F401  (refuses another torch before the extension is loaded)
+from pelton._version import __version__ as __version__
+
 try:
     import pelton._C  # noqa: F401  (`from pelton import _C` would blame a circular import where the file is missing)
 except ImportError as error:
@@ -27,7 +30,6 @@ from pelton import errors
 
 pelton_autoload.register()
 
-__version__ = "0.1.0"
 __all__ = ["empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]
 
 

@@ -25,6 +25,7 @@ def start_rank(command: Sequence[str], environment: Mapping[str, str]) -> subpro
     launcher = os.getpid()
 
     def before_exec() -> None:
+        os.setpgid(0, 0)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != launcher:  # it died before the line above
             os._exit(1)
@@ -35,7 +36,6 @@ def start_rank(command: Sequence[str], environment: Mapping[str, str]) -> subpro
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        process_group=0,
         preexec_fn=before_exec,
     )
 

@@ -16,6 +16,9 @@ Runs a script that imports bagua or bluefog on Pelton. --path prints the folder 
 on PYTHONPATH."""
 
 
+_SAFE_PATH = bool(getattr(sys.flags, "safe_path", False))  # Python 3.10 has no -P
+
+
 def main(words: list[str]) -> int:
     """Runs the command line `words`; returns the exit code where a script does not set its own."""
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
@@ -24,7 +27,7 @@ def main(words: list[str]) -> int:
     if words[0].startswith("-") and words[0] not in ("-m", "--path"):
         print(f"pelton.compat: unknown option {words[0]}\n{_USAGE}", file=sys.stderr)
         return 2
-    if words[0] != "-m" and not sys.flags.safe_path:
+    if words[0] != "-m" and not _SAFE_PATH:
         # `python -m` has put the current folder first, where `python script.py` has the script's.
         sys.path[:1] = [os.path.dirname(os.path.abspath(words[0]))] if words[0] != "--path" else []
     reasons = [reason for reason in map(refusal, COUNTERPARTS) if reason is not None]
@@ -40,7 +43,7 @@ def main(words: list[str]) -> int:
 
 def _extend_paths() -> None:
     """For this process and for its children."""
-    sys.path.insert(0 if sys.flags.safe_path else 1, str(PACKAGES))
+    sys.path.insert(0 if _SAFE_PATH else 1, str(PACKAGES))
     outer = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGES), *([outer] if outer else [])])
 

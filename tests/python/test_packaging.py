@@ -1,0 +1,75 @@
+"""What a wheel says of itself, and what the package says where it does not fit."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pelton
+import pytest
+import torch
+from pelton._built_for import check
+from spawn import HERE, run
+
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+bazel_backend = importlib.import_module("bazel_backend")
+
+
+def test_another_minor_version_of_torch_is_refused_by_name() -> None:
+    check("2.11.0", "2.11.1+cpu")
+    with pytest.raises(ImportError, match=r"built for torch 2\.11, and this is torch 2\.14\.1.*torch==2\.11\.\*"):
+        check("2.11.0", "2.14.1")
+
+
+def test_the_refusal_comes_before_the_extension_is_loaded(tmp_path: Path) -> None:
+    """A package whose record names another torch: its extension is a file that cannot be loaded at all."""
+    package = tmp_path / "pelton"
+    package.mkdir()
+    for source in Path(pelton.__file__).parent.glob("*.py"):
+        (package / source.name).write_text(source.read_text())
+    (package / "_build.py").write_text('TORCH = "1.13.0"\n')
+    (package / "_C.so").write_text("no library")
+    outcome = run(
+        [sys.executable, "-c", "import pelton"], 120, {"PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}/torch_bindings"}
+    )
+    assert outcome.code == 1
+    assert "was built for torch 1.13" in outcome.errors
+    assert "cannot be loaded" not in outcome.errors
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> zipfile.ZipFile:
+    """A wheel without an extension: what is asked of it here needs none."""
+    name = bazel_backend._write_wheel(tmp_path, bazel_backend.python_files(), "2.11.0+cu130")
+    return zipfile.ZipFile(tmp_path / name)
+
+
+def test_the_metadata_name_licence_version_and_the_torch_it_was_built_for(wheel: zipfile.ZipFile) -> None:
+    folder = f"pelton-{pelton.__version__}.dist-info"
+    metadata = Parser().parsestr(wheel.read(f"{folder}/METADATA").decode())
+    assert metadata["Version"] == pelton.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("Requires-Dist") == ["torch==2.11.*"]
+    assert "Two commands" in str(metadata.get_payload()) or "Install" in str(metadata.get_payload())
+    assert b"Apache License" in wheel.read(f"{folder}/licenses/LICENSE")
+
+
+def test_every_file_is_in_the_record(wheel: zipfile.ZipFile) -> None:
+    record = next(name for name in wheel.namelist() if name.endswith("/RECORD"))
+    listed = {line.rsplit(",", 2)[0] for line in wheel.read(record).decode().splitlines()}
+    assert listed == set(wheel.namelist())
+
+
+def test_what_import_torch_imports_needs_nothing_of_the_package() -> None:
+    """An editable install copies it, so that a checkout that was moved cannot break `import torch`."""
+    source = (HERE.parents[1] / "torch_bindings" / "pelton_autoload" / "__init__.py").read_text()
+    outside_functions = [line for line in source.splitlines() if re.match(r"(import|from) ", line)]
+    assert not [line for line in outside_functions if "pelton" in line]
+
+
+def test_the_torch_of_a_build_is_this_pythons() -> None:
+    assert bazel_backend.torch_version() == torch.__version__
