@@ -27,7 +27,7 @@ class _Detachable(Protocol):
     process_group: Any
     bagua_module_name: str
 
-    def detach(self, reason: str = ..., timeout_s: float = ...) -> None: ...
+    def detach(self, reason: str = ..., timeout_s: float = ..., *, keeps_watch: bool = ...) -> None: ...
 
 
 _Key = tuple[str, str, tuple[int, ...]]  # group, kind, ranks
@@ -58,7 +58,7 @@ class Session:
         """Detaches the models of a group and closes its communicators. Idempotent."""
         for model in self.models():
             if model.process_group.group_name == group_name:
-                model.detach(f"its group '{group_name}' was destroyed")
+                model.detach(f"its group '{group_name}' was destroyed", keeps_watch=True)
         for key in [key for key in self._communicators if key[0] == group_name]:
             self._communicators.pop(key).close()
         self.groups.pop(group_name, None)
@@ -78,7 +78,7 @@ class Session:
           PeltonError: the other ranks were not told in good order.
         """
         for model in self.models():
-            model.detach(timeout_s=timeout_s)
+            model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
         for communicator in [self.world_communicator, *self._communicators.values()]:
             communicator.close()
         self._communicators.clear()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,67 +13,30 @@ from torch import nn
 from pelton.errors import InvalidArgument
 from pelton.torch_api import _session, communication
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
+from pelton.torch_api.data_parallel._attachment import attach, name_of
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel, Bucket
 
 if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_numbers = itertools.count()
-
-
-class _Settable(property):
-    """A property that can be called with a module and a value, which is what its signature tells of setting it.
-
-    Threads: as property. Owns: nothing.
-    """
-
-    def __call__(self, module: nn.Module, name: str) -> None:
-        """Sets it."""
-        self.__set__(module, name)
 
 
 class BaguaModule:
-    """The methods that modules get; never instantiated.
+    """What wrapping gives to a module; never instantiated.
 
-    Threads: the trainer's. Owns: nothing; a wrapped module keeps its machinery in its attribute `bagua_ddp`.
+    `torch.nn.Module` itself gets nothing but the function `with_bagua`: whatever reads all attributes of a module
+    (torch.compile), or compiles its properties (TorchScript), must find a plain class. The other names below are set
+    on the module that is wrapped, and taken away by `bagua_ddp.detach()`; copies of it do not have them.
+    Threads: the trainer's. Owns: nothing.
     """
 
-    bagua_ddp: BaguaDistributedDataParallel | None
-
-    @property
-    def bagua_module_name(self) -> str:
-        """The model's name in errors and statistics; after wrapping that of rank 0.
-
-        Class name and a number unless set.
-        """
-        if "_bagua_module_name" not in self.__dict__:
-            self.__dict__["_bagua_module_name"] = f"{type(self).__name__}_{next(_numbers)}"
-        return cast(str, self.__dict__["_bagua_module_name"])
-
-    @bagua_module_name.setter
-    def bagua_module_name(self, name: str) -> None:
-        self.__dict__["_bagua_module_name"] = name
-
-    @property
-    def bagua_algorithm(self) -> AlgorithmImpl:
-        """The algorithm at work on this model."""
-        return _inner(self).bagua_algorithm
-
-    @property
-    def bagua_optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimizers given to `with_bagua`."""
-        return _inner(self).bagua_optimizers
-
-    @property
-    def bagua_buckets(self) -> list[Bucket]:
-        """The buckets in the order in which they are communicated."""
-        return _inner(self).bagua_buckets
-
-    @property
-    def no_sync(self) -> Callable[[], AbstractContextManager[None]]:
-        """`with model.no_sync():` backward passes only accumulate; the next one after it communicates the sum."""
-        return _inner(self).no_sync
+    bagua_ddp: BaguaDistributedDataParallel  # the object behind the model
+    bagua_module_name: str  # in errors and statistics; after wrapping that of rank 0; class and number unless set
+    bagua_algorithm: AlgorithmImpl  # at work on the model
+    bagua_optimizers: list[torch.optim.Optimizer]  # those given to `with_bagua`
+    bagua_buckets: Sequence[Bucket]  # in the order in which they are communicated now
+    no_sync: Callable[[], AbstractContextManager[None]]  # backward passes within it only accumulate
 
     def with_bagua(  # type: ignore[misc]
         self: _Module,
@@ -109,12 +71,11 @@ class BaguaModule:
             optimizers,
             algorithm,
             group,
-            bagua_module_name=cast(BaguaModule, self).bagua_module_name,
+            bagua_module_name=name_of(self),
             gradient_as_bucket_view=do_flatten,
             predecessor=self.__dict__.get("bagua_ddp"),
         )
-        self.__dict__["bagua_ddp"] = inner
-        cast(BaguaModule, self).bagua_module_name = inner.bagua_module_name
+        attach(self, inner)
         return self
 
 
@@ -151,23 +112,4 @@ def _checked_group(group: BaguaProcessGroup | dist.ProcessGroup | None) -> Bagua
     return group
 
 
-def _inner(module: BaguaModule) -> BaguaDistributedDataParallel:
-    inner = module.__dict__.get("bagua_ddp")
-    if inner is None:
-        raise AttributeError(f"{type(module).__name__} was not wrapped with with_bagua")
-    return cast(BaguaDistributedDataParallel, inner)
-
-
-setattr(BaguaModule, "__id_iter", _numbers)  # a class body would mangle the name
-_named: Any = BaguaModule.__dict__["bagua_module_name"]
-_bagua_module: Any = BaguaModule
-_bagua_module.bagua_module_name = _Settable(_named.fget, _named.fset, None, _named.__doc__)
-for _name in (
-    "bagua_module_name",
-    "bagua_algorithm",
-    "bagua_optimizers",
-    "bagua_buckets",
-    "no_sync",
-    "with_bagua",
-):
-    setattr(nn.Module, _name, BaguaModule.__dict__[_name])
+nn.Module.with_bagua = BaguaModule.with_bagua  # type: ignore[attr-defined]  # what `import pelton.torch_api` does

@@ -19,6 +19,7 @@ from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, 
 from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, from_dict
+from pelton.torch_api.data_parallel._attachment import nothing, release
 from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds
 from pelton.torch_api.data_parallel._rounds import Rounds
@@ -89,7 +90,6 @@ class BaguaDistributedDataParallel:
         for optimizer in self.bagua_optimizers:
             self._removers.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._removers.append(optimizer.register_step_post_hook(self._after_step).remove)
-        _register_forward_hooks(module)
         self._session.add_model(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
@@ -264,12 +264,15 @@ class BaguaDistributedDataParallel:
         if isinstance(self._rounds, AveragingRounds):
             self._rounds.resume()
 
-    def detach(self, reason: str = "the process group was destroyed", timeout_s: float = 10.0) -> None:
-        """Removes every hook; gradients that lie in buckets get memory of their own. Idempotent.
+    def detach(
+        self, reason: str = "it was detached", timeout_s: float = 10.0, *, keeps_watch: bool = False
+    ) -> None:
+        """Makes the module a plain one again; gradients that lie in buckets get memory of their own. Idempotent.
 
         Args:
-          reason: what a later training step says it fails with.
+          reason: what a later call of this object says it fails with.
           timeout_s: how long to wait for the other ranks to end an averaging beside training. Units: seconds.
+          keeps_watch: the hooks on forward passes stay, so that training on is an error that tells the reason.
         """
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
@@ -278,6 +281,8 @@ class BaguaDistributedDataParallel:
         for remove in self._removers:
             remove()
         self._removers = []
+        if not keeps_watch:
+            release(self.module, self)
 
     @property
     def _bagua_backend(self) -> ModelBackend:
@@ -314,7 +319,7 @@ class BaguaDistributedDataParallel:
         if predecessor is not None:
             with contextlib.suppress(PeltonError):  # what failed has been raised, and leaves no state
                 state = self._state_left_by(predecessor)
-            predecessor.detach("it was wrapped again, which failed", self._session.timeout_s)
+            predecessor.detach("it was wrapped again, which failed", self._session.timeout_s, keeps_watch=True)
         return state if everyone(self.process_group.get_global_communicator(), state is not None) else None
 
     def _state_left_by(self, predecessor: BaguaDistributedDataParallel) -> AlgorithmState | None:
@@ -428,30 +433,7 @@ class BaguaDistributedDataParallel:
         return None
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    """What a wrapped model's machinery becomes in a copy."""
-
-
-def _before_forward(module: nn.Module, inputs: object) -> None:
-    """The hook on every wrapped module; a function of the module, so that copies of the model can carry it."""
-    inner = module.__dict__.get("bagua_ddp")
-    if inner is not None and torch.is_grad_enabled():
-        inner.before_forward(inputs)
-
-
-def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
-    inner = module.__dict__.get("bagua_ddp")
-    if inner is not None and torch.is_grad_enabled():
-        inner.after_forward(output)
-
-
-def _register_forward_hooks(module: nn.Module) -> None:
-    if _before_forward not in module._forward_pre_hooks.values():
-        module.register_forward_pre_hook(_before_forward)
-        module.register_forward_hook(_after_forward)
+        return nothing, ()
 
 
 def _checked_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:

@@ -18,6 +18,7 @@ from pelton.torch_api._packed import broadcast_packed
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
+from pelton.torch_api.data_parallel._attachment import attach, name_of
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
@@ -119,19 +120,17 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         self.broadcast_buffers = broadcast_buffers
         self.find_unused_parameters = find_unused_parameters
         self.require_forward_param_sync = True
-        named: Any = module
         self.inner = BaguaDistributedDataParallel(
             module,
             optimizers,
             algorithm,
             to_bagua_process_group(process_group),
-            bagua_module_name=named.bagua_module_name,
+            bagua_module_name=name_of(module),
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
             predecessor=module.__dict__.get("bagua_ddp"),
         )
-        module.__dict__["bagua_ddp"] = self.inner
-        named.bagua_module_name = self.inner.bagua_module_name
+        attach(module, self.inner)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward pass; before it, with `broadcast_buffers`, buffers become those of rank 0."""

@@ -1,0 +1,158 @@
+"""What a wrapped module carries, all of it on the instance: hooks on its forward passes, and the names of Bagua's API.
+
+Neither a copy of the module nor what pickles carry has any of it: they are plain models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+
+if TYPE_CHECKING:
+    from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+
+_NAME = "bagua_module_name"
+_ATTRIBUTES = ("bagua_ddp", _NAME, "bagua_algorithm", "bagua_optimizers", "bagua_buckets", "no_sync", "__getstate__")
+_numbers = itertools.count()
+
+
+def name_of(module: nn.Module) -> str:
+    """The module's name in errors and statistics: what was set, else its class and a number."""
+    name = module.__dict__.get(_NAME)
+    return str(name) if name is not None else f"{type(module).__name__}_{next(_numbers)}"
+
+
+def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
+    """Puts everything on a module that has just been wrapped, in the place of an earlier wrapping's."""
+    predecessor = module.__dict__.get("bagua_ddp")
+    if predecessor is not None:
+        release(module, predecessor)
+    pre_hook = module.register_forward_pre_hook(_before_forward)
+    hook = module.register_forward_hook(_after_forward)
+    module.__dict__.update(
+        {
+            "bagua_ddp": inner,
+            _NAME: inner.bagua_module_name,
+            "bagua_algorithm": inner.bagua_algorithm,
+            "bagua_optimizers": inner.bagua_optimizers,
+            "bagua_buckets": _Buckets(inner),
+            "no_sync": _NoSync(inner),
+            "__getstate__": _PlainState(module, (pre_hook.id, hook.id)),
+        }
+    )
+
+
+def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
+    """Takes everything away again, unless the module has been wrapped anew since. Idempotent."""
+    if module.__dict__.get("bagua_ddp") is not inner:
+        return
+    for hooks, ours in ((module._forward_pre_hooks, _before_forward), (module._forward_hooks, _after_forward)):
+        for key in [key for key, hook in hooks.items() if hook is ours]:
+            del hooks[key]
+    for name in _ATTRIBUTES:
+        module.__dict__.pop(name, None)
+
+
+@_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
+def _before_forward(module: nn.Module, inputs: object) -> None:
+    """The hook on every wrapped module; a function of the module, so that a copy of its `__dict__` carries no state."""
+    inner = module.__dict__.get("bagua_ddp")
+    if inner is not None and torch.is_grad_enabled():
+        inner.before_forward(inputs)
+
+
+@_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
+def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
+    inner = module.__dict__.get("bagua_ddp")
+    if inner is not None and torch.is_grad_enabled():
+        inner.after_forward(output)
+
+
+class _OfWrapping:
+    """What copies to nothing. Threads: any. Owns: nothing."""
+
+    def __init__(self, inner: BaguaDistributedDataParallel) -> None:
+        self._inner = weakref.ref(inner)
+
+    def _alive(self) -> BaguaDistributedDataParallel:
+        inner = self._inner()
+        assert inner is not None, "a wrapped module owns what wrapped it"
+        return inner
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return nothing, ()
+
+
+def nothing() -> None:
+    """What a wrapped model's machinery becomes in a copy."""
+
+
+class _NoSync(_OfWrapping):
+    """`with model.no_sync():`. Threads: the trainer's. Owns: nothing."""
+
+    def __call__(self) -> AbstractContextManager[None]:
+        return self._alive().no_sync()
+
+
+class _Buckets(_OfWrapping, Sequence[Any]):
+    """The buckets as they are now: the first round's order of gradients changes them. Threads: the trainer's. Owns:
+    nothing.
+    """
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._alive().bagua_buckets[index]
+
+    def __len__(self) -> int:
+        return len(self._alive().bagua_buckets)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class _PlainState:
+    """The module's `__getstate__`: what `copy` and `pickle` take is the module without its wrapping.
+
+    Threads: any. Owns: nothing.
+    """
+
+    def __init__(self, module: nn.Module, hooks: tuple[int, int]) -> None:
+        """Args:
+        module: the module.
+        hooks: numbers of the hooks before and after its forward passes.
+        """
+        self._module = weakref.ref(module)
+        self._hooks = hooks
+
+    def __call__(self) -> Any:
+        module = self._module()
+        assert module is not None, "it is asked by the module"
+        own: Callable[[nn.Module], Any] | None = getattr(type(module), "__getstate__", None)
+        state = module.__dict__ if own is None else own(module)
+        if not isinstance(state, dict):
+            return state  # of a class that says itself what it is made of
+        state = {name: value for name, value in state.items() if name not in _ATTRIBUTES}
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            if name in state:
+                kept = [(key, hook) for key, hook in state[name].items() if key not in self._hooks]
+                state[name] = OrderedDict(kept)
+        return state
