@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -72,11 +73,32 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         return 2
 
 
+def _version() -> int:
+    try:
+        print(f"pelton {importlib.metadata.version('pelton')}")
+    except importlib.metadata.PackageNotFoundError:
+        print("pelton is not installed; it runs from a folder", file=sys.stderr)
+        return 1
+    return 0
+
+
+_USAGE = """\
+usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
+       pelton doctor                               look at what a job here depends on, and say what to do
+       pelton --version"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `pelton` command: its first word chooses what to do."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] == "run":
         return run(words[1:])
+    if words == ["doctor"]:
+        from pelton_run import doctor  # it is seldom wanted, and `pelton run` starts sooner without it
+
+        return doctor.main()
+    if words == ["--version"]:
+        return _version()
     wants_help = words[:1] in (["-h"], ["--help"])
-    print("usage: pelton run [-h] [-np N] [-m] program ...", file=sys.stdout if wants_help else sys.stderr)
+    print(_USAGE, file=sys.stdout if wants_help else sys.stderr)
     return 0 if wants_help else 2

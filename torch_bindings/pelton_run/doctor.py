@@ -1,0 +1,234 @@
+"""`pelton doctor`: looks at what a job on this machine depends on, and says what to do about each weakness.
+
+Nothing is changed, nothing leaves the machine, and no job is started. Torch is imported for its own lines only, so that
+a broken installation is a line, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 1 << 30
+ENOUGH_DESCRIPTORS = 4096
+_TIME_ERROR = 5  # adjtimex: the clock is not synchronised
+_PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. Threads: a value. Owns: its texts."""
+
+    level: str  # "ok", "note" or "wrong"
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level:6} {self.what}" + (f"\n       -> {self.remedy}" if self.remedy else "")
+
+
+def _ok(what: str) -> Finding:
+    return Finding("ok", what)
+
+
+def versions() -> Iterator[Finding]:
+    """Pelton, Python, torch, and whether the extension loads."""
+    try:
+        yield _ok(f"pelton {importlib.metadata.version('pelton')}, Python {platform.python_version()}")
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("note", "pelton is not installed, it runs from a folder", "pip install . in its checkout")
+    try:
+        import pelton
+        import torch
+    except ImportError as error:
+        yield Finding("wrong", f"pelton cannot be imported: {error}", "mend what the line above names")
+        return
+    yield _ok(f"torch {torch.__version__}; the extension loads ({Path(pelton.__file__).parent})")
+
+
+def cores() -> Iterator[Finding]:
+    """What this process may run on, and what a control group leaves of it."""
+    allowed, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    yield _ok(f"{allowed} of {present} cores may be used")
+    quota = _cpu_quota()
+    if quota is not None and quota < allowed:
+        yield Finding("note", f"the control group allows {quota:g} cores", "run no more ranks than that, or raise it")
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+    if nodes > 1:
+        yield Finding("note", f"{nodes} NUMA nodes", "start each rank on one of them: numactl --cpunodebind --membind")
+
+
+def _cpu_quota() -> float | None:
+    try:
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else int(limit) / int(period)
+
+
+def memory() -> Iterator[Finding]:
+    """What is free, what a control group allows, and whether buckets can be made."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    yield _ok(f"{free / GIB:.1f} GiB of memory available")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        limit, used = "max", 0
+    if limit != "max":
+        left = int(limit) - used
+        remedy = "buckets and gradients need about twice the model's size a rank" if left < GIB else ""
+        yield Finding("note", f"the control group leaves {left / GIB:.1f} GiB", remedy)
+    try:
+        os.close(os.memfd_create("pelton-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        yield _ok("memory can be shared between processes (memfd)")
+    except OSError as error:
+        yield Finding("wrong", f"memfd_create: {error}", "allow memfd_create in the container's seccomp profile")
+
+
+def descriptors() -> Iterator[Finding]:
+    """How many sockets a rank may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < ENOUGH_DESCRIPTORS:
+        yield Finding("note", f"{soft} open files, at most {hard}", "ulimit -Hn 65536 for jobs of many ranks")
+    else:
+        yield _ok(f"{soft} open files, at most {'any' if hard == resource.RLIM_INFINITY else hard}")
+
+
+def peers_memory() -> Iterator[Finding]:
+    """Whether a rank may read another's memory: without it private tensors are copied once more."""
+    scope = _PTRACE.read_text().strip() if _PTRACE.exists() else "0"
+    if _child_reads_my_memory():
+        yield _ok("ranks can read each other's memory (process_vm_readv)")
+        return
+    yield Finding(
+        "note",
+        f"ranks cannot read each other's memory (Yama's ptrace_scope is {scope}): private tensors are copied once more",
+        "docker run --cap-add SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=1; or take tensors from pelton.empty",
+    )
+
+
+_READS = """
+import ctypes, sys
+class IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+mine = ctypes.create_string_buffer(8)
+here, there = IoVec(ctypes.addressof(mine), 8), IoVec(int(sys.argv[2]), 8)
+libc = ctypes.CDLL(None, use_errno=True)
+count = libc.process_vm_readv(int(sys.argv[1]), ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+sys.exit(0 if count == 8 and mine.raw == b"peltonic" else 1)
+"""
+
+
+def _child_reads_my_memory() -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    pr_set_ptracer, any_process, nobody = 0x59616D61, ctypes.c_ulong(-1), ctypes.c_ulong(0)
+    words = ctypes.create_string_buffer(b"peltonic", 8)
+    libc.prctl(pr_set_ptracer, any_process, 0, 0, 0)  # as ranks do
+    try:
+        command = [sys.executable, "-c", _READS, str(os.getpid()), str(ctypes.addressof(words))]
+        return subprocess.run(command, check=False, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+    finally:
+        libc.prctl(pr_set_ptracer, nobody, 0, 0, 0)
+
+
+def network() -> Iterator[Finding]:
+    """What other hosts will be told, and whether this host's name leads to it."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        yield Finding(
+            "note", f"this host's name {name} has no address", "give MASTER_ADDR as an address, not as a name"
+        )
+    else:
+        if address.startswith("127."):
+            remedy = (
+                "for jobs of several hosts give MASTER_ADDR as an address, and PELTON_INTERFACE if there are several"
+            )
+            yield Finding("note", f"this host's name {name} is the loopback address {address}", remedy)
+        else:
+            yield _ok(f"this host is {name}, {address}")
+    names = ", ".join(name for _, name in socket.if_nameindex())
+    yield _ok(f"interfaces: {names}")
+    if "PELTON_INTERFACE" in os.environ and os.environ["PELTON_INTERFACE"] not in names.split(", "):
+        yield Finding("wrong", f"PELTON_INTERFACE={os.environ['PELTON_INTERFACE']} is none of them", "name one of them")
+    spaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid", "mnt"))
+    yield _ok(f"namespaces: {spaces} (ranks share memory where the first is the same)")
+
+
+def wires() -> Iterator[Finding]:
+    """Libraries that are looked up when they are asked for."""
+    environment = {**os.environ, "UCX_MEM_EVENTS": "n"}  # else it patches memory calls, in that process
+    library = os.environ.get("PELTON_UCX_LIBRARY", "libucp.so.0")
+    command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({library!r})"]
+    found = subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL).returncode == 0
+    if found:
+        yield _ok(f"UCX: {library} loads (PELTON_WIRE=ucx)")
+    else:
+        yield Finding("note", "no UCX: the wire between hosts is TCP", "for RDMA: apt-get install libucx0")
+
+
+def gpus() -> Iterator[Finding]:
+    """What torch sees, and whether NCCL is there for it."""
+    try:
+        import torch
+    except ImportError:
+        return  # said above
+    count = torch.cuda.device_count()
+    if count == 0:
+        yield _ok("no GPU: tensors are the CPU's")
+        return
+    names = ", ".join(sorted({torch.cuda.get_device_name(index) for index in range(count)}))
+    yield _ok(f"{count} GPU(s): {names}")
+    try:
+        version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        yield _ok(f"NCCL {version} (PELTON_NCCL_LIBRARY names another one)")
+    except (AttributeError, RuntimeError) as error:
+        yield Finding("wrong", f"no NCCL: {error}", "install a torch with NCCL, or set PELTON_NCCL_LIBRARY")
+
+
+def clock() -> Iterator[Finding]:
+    """Whether the wall clock is kept: traces of several hosts are laid side by side by it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    state = libc.adjtimex(ctypes.create_string_buffer(512))  # larger than struct timex, all zero: a question only
+    if state == _TIME_ERROR or state < 0:
+        remedy = "chrony or systemd-timesyncd; deadlines do not depend on it, times in logs do"
+        yield Finding("note", "the kernel does not call this clock synchronised", remedy)
+    else:
+        yield _ok("the clock is synchronised")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    versions,
+    cores,
+    memory,
+    descriptors,
+    peers_memory,
+    network,
+    wires,
+    gpus,
+    clock,
+)
+
+
+def main() -> int:
+    """Prints every finding.
+
+    Returns:
+      1 if something is wrong, so that a job could not run; else 0.
+    """
+    findings = [finding for check in CHECKS for finding in check()]
+    for finding in findings:
+        print(finding)
+    return 1 if any(finding.level == "wrong" for finding in findings) else 0
