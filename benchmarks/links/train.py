@@ -117,6 +117,10 @@ def main() -> None:
     parser.add_argument("--turn", type=int, default=5, help="steps of a variant before it is the next one's turn")
     parser.add_argument("--case", default="mlp 25 MB", choices=list(CASES))
     options = parser.parse_args()
+    known = [variant.name for variant in VARIANTS]
+    unknown = [name for name in options.variants if name not in known]
+    if unknown:
+        parser.error(f"--variants: no {', '.join(unknown)}; there are {', '.join(known)}")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     bagua.init_process_group()

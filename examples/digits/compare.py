@@ -34,6 +34,8 @@ ROOT = FOLDER.parents[1]
 LEAST_ACCURACY = 0.95
 STEPS_PER_EPOCH = 22
 SMOOTHED_STEPS = 5  # in the picture
+# A step that takes so many times the mean makes the mean a figure of that step: the machine stood still, or we did.
+OUTLIER_FACTOR = 50
 # Their ranks' weights differ between the exchanges, or are exchanged in parts.
 OWN_STEPS = (
     "async",
@@ -63,6 +65,7 @@ class Outcome:
 
     Attributes:
       losses: by step, the mean over the ranks.
+      longest_step_s: of any rank.
       wait_share: of the time of a step, the mean over the ranks.
       bytes_per_step: sent by a rank, the mean over the ranks.
       distance: how far the ranks' parameters are from their mean, root mean square, relative to the mean's length.
@@ -71,10 +74,16 @@ class Outcome:
     way: Way
     losses: list[float]
     steps_per_s: float
+    longest_step_s: float
     wait_share: float
     bytes_per_step: float
     accuracy: float
     distance: float
+
+    @property
+    def has_outlier(self) -> bool:
+        """Whether one step was so long that steps_per_s says little of the others."""
+        return self.longest_step_s * self.steps_per_s > OUTLIER_FACTOR
 
     @property
     def is_good(self) -> bool:
@@ -118,6 +127,7 @@ def read_outcome(way: Way, folder: Path) -> Outcome:
         way,
         losses=[fmean(losses) for losses in zip(*(figures["losses"] for figures in ranks), strict=True)],
         steps_per_s=fmean(figures["steps_per_s"] for figures in ranks),
+        longest_step_s=max(figures["longest_step_s"] for figures in ranks),
         wait_share=fmean(figures["wait_share"] for figures in ranks),
         bytes_per_step=fmean(figures["bytes_per_step"] for figures in ranks),
         accuracy=min(figures["accuracy"] for figures in ranks),
@@ -140,14 +150,15 @@ def consensus_distance(parameters: NDArray[numpy.float32]) -> float:
 def show(outcomes: list[Outcome], console: Console) -> None:
     """Prints the table."""
     table = Table(title="Handwritten digits, the same batches of 64 in each way")
-    for heading in ("", "ranks", "steps/s", "waiting", "KB/step", "accuracy", "apart"):
+    for heading in ("", "ranks", "steps/s", "longest", "waiting", "KB/step", "accuracy", "apart"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for outcome in outcomes:
         parallel = outcome.way.ranks > 1
         table.add_row(
             outcome.way.title,
             str(outcome.way.ranks),
-            f"{outcome.steps_per_s:.1f}",
+            f"{outcome.steps_per_s:.1f}" + ("*" if outcome.has_outlier else ""),
+            f"{outcome.longest_step_s * 1e3:.0f} ms",
             f"{outcome.wait_share:.1%}" if parallel else "-",
             f"{outcome.bytes_per_step / 1e3:.0f}" if parallel else "-",
             f"{outcome.accuracy:.3f}" + ("" if outcome.accuracy >= LEAST_ACCURACY else " (too low)"),
@@ -158,7 +169,8 @@ def show(outcomes: list[Outcome], console: Console) -> None:
         "Waiting for communication, as each runtime measures it itself: the share of a step's time between the last\n"
         "gradient and the end of communication. KB/step: what a rank sends in the best schedule of its operations\n"
         "(for DDP an allreduce). Accuracy is on the test set, that of the worst rank. Apart: how far the ranks'\n"
-        "parameters are from their mean, as a share of its length; 0 is bit by bit.\n"
+        "parameters are from their mean, as a share of its length; 0 is bit by bit. Longest: the longest step of any\n"
+        f"rank; * marks steps/s that one step of more than {OUTLIER_FACTOR} times the mean has spoilt.\n"
         f"Each rank computes with one thread; this machine has {os.cpu_count()} cores."
     )
 
@@ -171,12 +183,12 @@ def _apart(outcome: Outcome) -> str:
 def draw(outcomes: list[Outcome], path: Path) -> None:
     """Writes the loss curves as a picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure, axes = pyplot.subplots(figsize=(9, 6))
+    figure, axes = pyplot.subplots(figsize=(12, 6), layout="constrained")
     for outcome, style in zip(outcomes, itertools.cycle(("-", "--", ":", "-."))):
         smooth = numpy.convolve(outcome.losses, numpy.full(SMOOTHED_STEPS, 1 / SMOOTHED_STEPS), "valid")
         axes.plot(smooth, style, linewidth=1, label=f"{outcome.way.title} ({outcome.steps_per_s:.0f} steps/s)")
     axes.set(xlabel="step", ylabel="training loss, mean over the ranks", yscale="log", title="Handwritten digits")
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")  # beside the curves, not on them
     figure.savefig(path, dpi=120)
 
 

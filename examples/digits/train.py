@@ -162,20 +162,22 @@ def train(kind: str, epochs: int) -> tuple[nn.Module, dict[str, object]]:
     images, digits, _, _ = load()
     order = torch.Generator().manual_seed(SEED)  # the same on all ranks: each takes its part of every batch
     losses: list[float] = []
-    began = 0.0
+    longest = began = 0.0
     before = now = (0.0, 0.0)
     batches = len(images) // GLOBAL_BATCH
     for _epoch in range(epochs):
         shuffled = torch.randperm(len(images), generator=order)
         for batch in shuffled[: batches * GLOBAL_BATCH].view(batches, GLOBAL_BATCH):
             if len(losses) == WARM_UP_STEPS:
-                began, before = time.perf_counter(), now
+                began, before, longest = time.perf_counter(), now, 0.0
+            step_began = time.perf_counter()
             mine = batch[rank::world_size]
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(wrapped(images[mine]), digits[mine])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(loss.item())
+            longest = max(longest, time.perf_counter() - step_began)
             now = figures_so_far()
         if rank == 0:
             print(json.dumps({"step": len(losses), "loss": losses[-1]}), flush=True)
@@ -183,6 +185,7 @@ def train(kind: str, epochs: int) -> tuple[nn.Module, dict[str, object]]:
     seconds = time.perf_counter() - began
     figures = {
         "steps_per_s": steps / seconds,
+        "longest_step_s": longest,
         "wait_share": (now[0] - before[0]) / seconds,
         "bytes_per_step": (now[1] - before[1]) / steps,
         "losses": losses,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,10 @@ _INODE_COLUMN = {"unix": 6, "tcp": 9, "tcp6": 9}
 _TCP_LISTEN = "0A"
 _MEMFD = re.compile(r"/memfd:")
 _SHARED_FOLDERS = ("/dev/shm/", "/tmp/")
+# A checkout, an environment or an interpreter may lie below such a folder; a process that maps their files leaves none.
+_INSTALLED = tuple(
+    f"{Path(folder).resolve()}/" for folder in (Path(__file__).parents[2], sys.prefix, sys.base_prefix, sys.exec_prefix)
+)
 
 
 @dataclass
@@ -34,9 +39,13 @@ def of_processes(pids: Iterable[int]) -> Belongings:
                 found.sockets.add(int(name[len("socket:[") : -1]))
             elif _MEMFD.match(name):
                 found.memory.add(inode)
-            elif name.startswith(_SHARED_FOLDERS) and not name.endswith(" (deleted)"):
+            elif _could_be_left(name):
                 found.files.add(name)
     return found
+
+
+def _could_be_left(name: str) -> bool:
+    return name.startswith(_SHARED_FOLDERS) and not name.startswith(_INSTALLED) and not name.endswith(" (deleted)")
 
 
 def still_there(belongings: Belongings) -> dict[str, list[str]]:

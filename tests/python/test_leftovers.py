@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import belongings
 import pytest
 from belongings import Belongings, abstract_names, listening_addresses, of_processes, still_there
 from pelton_run.processes import processes_of
@@ -71,6 +72,15 @@ def test_a_killed_job_leaves_nothing(job: subprocess.Popen[str], tmp_path: Path)
     assert not left
     assert not processes_of(token)
     assert not os.listdir(tmp_path / "tmp")
+
+
+def test_a_checkout_below_a_shared_folder_is_nobodys_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries are mapped by every rank, and stay."""
+    monkeypatch.setattr(belongings, "_INSTALLED", ("/tmp/checkout/",))
+    assert not belongings._could_be_left("/tmp/checkout/.venv/lib/libtorch.so")
+    assert belongings._could_be_left("/tmp/checkout-of-another/socket")
+    assert belongings._could_be_left("/dev/shm/pelton")
+    assert not belongings._could_be_left("/dev/shm/pelton (deleted)")
 
 
 def _ranks_of(launcher_pid: int) -> list[int]:
