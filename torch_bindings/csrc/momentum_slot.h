@@ -1,4 +1,4 @@
-// A slot whose tensor is an optimizer's first moment of the parameter.
+// A slot whose gradients travel as an optimizer's first moments.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_MOMENTUM_SLOT_H_
 #define PELTON_TORCH_BINDINGS_CSRC_MOMENTUM_SLOT_H_
 
@@ -6,15 +6,16 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "torch_bindings/csrc/slot.h"
 
 namespace pelton::torch_bindings {
 
-// The optimizer's tensor m lies in the bucket. When the gradient g is final, m becomes
-// beta * m + (1 - beta) * g there, in one pass; after the round it is the ranks' average. The
-// gradient stays this rank's own.
+// With m the optimizer's first moment of the parameter, the same on all ranks, and g the gradient:
+// beta * m + (1 - beta) * g goes into the bucket, and of the ranks' mean of it, M, the gradient
+// becomes (M - beta * m) / (1 - beta), their mean gradient up to what the messages dropped. The
+// optimizer makes M of it again when it steps. Nothing but the step changes m, so that gradients
+// may be scaled, clipped, added to or thrown away in between, and have the same value on all ranks.
 // Threads: as Slot. Owns: as Slot, and a reference to the moment.
 class MomentumSlot final : public Slot {
  public:
@@ -24,25 +25,21 @@ class MomentumSlot final : public Slot {
   // Of the rounds to come.
   void set_beta(double beta) { beta_ = beta; }
 
-  void Adopt() override;
-  // Errors: also FailedPrecondition: the backward has added to a gradient that an earlier round has
-  // taken already.
+  // The moment has memory of its own: there is nothing to move in or out.
+  void Adopt() override {}
+  void Release() override { view() = at::Tensor(); }
+
   absl::StatusOr<void*> Place() override;
-  // Takes the gradient as zero.
+  // The gradient counts as zero or, where one exists that all ranks share already, as that.
   absl::StatusOr<void*> PlaceUnused() override;
-  // Where only other ranks used the parameter, its gradient here becomes zero, so that the
-  // optimizer steps it on all ranks; where no rank did, the moment is what it was.
+  // Where no rank used the parameter, the gradient stays what it is.
   void Collect(bool used_by_any) override;
-  void Release() override;
 
  private:
-  bool GradientWasTaken() const;
+  absl::StatusOr<void*> PlaceMoment();
 
   at::Tensor moment_;
   double beta_;
-  at::Tensor kept_;       // the moment before a round in which this rank did not use the parameter
-  WeakTensor taken_;      // the gradient of the last round,
-  uint32_t version_ = 0;  // and how often it had been written to then
 };
 
 }  // namespace pelton::torch_bindings

@@ -71,7 +71,7 @@ def error_feedback_goes_on() -> None:
 
 @case(2)
 def power_sgd_goes_on() -> None:
-    _check_resumed(lambda: PowerSGDAlgorithm(rank=1, min_compression=1))
+    _check_resumed(lambda: PowerSGDAlgorithm(rank=1, min_compression=1, start_round=1))
 
 
 @case(2, 4)
@@ -236,7 +236,7 @@ def algorithms_switch_in_the_middle_of_a_run() -> None:
         for step in range(2):
             train_step(model, optimizer, step)
         check()
-    qadam = QAdamOptimizer(model.parameters(), warmup_steps=1)
+    qadam = QAdamOptimizer(model.parameters(), warmup_steps=2)
     model.with_bagua([qadam], QAdamAlgorithm(qadam))
     for step in range(3):
         train_step(model, qadam, step)

@@ -91,7 +91,7 @@ _SETUPS: dict[str, Setup] = {
     "bytegrad in 4 bits": _sgd("bytegrad", hierarchical=False, codec="block_int4"),
     # What a sign drops comes steps later; with momentum on top of that the steps have to be smaller.
     "bytegrad in 1 bit": _sgd("bytegrad", hierarchical=False, codec="one_bit", lr=1.5, momentum=0.0),
-    "power_sgd": _sgd("power_sgd", rank=4),
+    "power_sgd": _sgd("power_sgd", rank=4, start_round=1),
     "decentralized": _sgd("decentralized", hierarchical=False),
     "shift_one": _sgd("decentralized", hierarchical=False, peer_selection_mode="shift_one"),
     "low_precision_decentralized": _sgd("low_precision_decentralized", hierarchical=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,21 @@ if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
 
 
+TINY = 1e-4  # of a tensor's mean: a second moment below it makes steps a hundred times those of the others
+TINY_SHARE = 1e-3  # of all elements, from which on that is worth a warning
+
+
 class TwoStageAdam(torch.optim.Optimizer):
-    """Adam for `warmup_steps` steps, from gradients that are the same on all ranks; then the second moments stand
-    still, and the first ones are made by the algorithm, in the backward pass, from each rank's own gradients.
+    """Adam whose second moments stand still after each parameter's first steps. Its gradients are the same on all ranks
+    throughout: the algorithm averages them as they are in its warm-up, and as part of the first moments afterwards.
 
     What a short warm-up found to be tiny stays tiny, and divides whatever comes later: steps of such elements grow
     without bound, encoded or not. Against that: a longer warm-up, an `eps` of the gradients' size, or `variance_floor`.
-    Threads: the trainer's. Owns: its state: step, exp_avg and exp_avg_sq of each parameter, from the beginning.
+    A parameter that is first used later has a warm-up of its own, from what the messages leave of its gradients.
+    Threads: the trainer's. Owns: its state, from a parameter's first use: step, exp_avg and exp_avg_sq.
     """
 
-    _skips_zero_variance = False  # elements whose second moment is 0 do not move
+    skips_zero_variance = False  # elements whose second moment is 0 do not move
 
     def __init__(
         self,
@@ -36,7 +42,7 @@ class TwoStageAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        variance_floor: float = 0.0,
+        variance_floor: float = 0.01,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -54,23 +60,26 @@ class TwoStageAdam(torch.optim.Optimizer):
         check_adam(lr, betas, eps, weight_decay, variance_floor)
         if warmup_steps <= 0:
             raise ValueError(f"warmup_steps={warmup_steps!r}: must be above 0")
+        self._has_warned = False
         self.warmup_steps = warmup_steps
         self.variance_floor = variance_floor
         self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
         self._group_of: dict[torch.Tensor, dict[str, Any]] = {}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter] = {
-                    "step": 0,
-                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                }
+
+    def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """A parameter's state, from its first use on."""
+        state: dict[str, Any] = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state
 
     @property
     def step_id(self) -> int:
         """Steps taken, by the parameter that has taken most."""
-        return max((int(state["step"]) for state in self.state.values()), default=0)
+        return max((int(state["step"]) for state in self.state.values() if state), default=0)
 
     @property
     def variance_updates(self) -> int:
@@ -87,7 +96,8 @@ class TwoStageAdam(torch.optim.Optimizer):
         if self._groups_seen is not groups or parameter not in self._group_of:
             self._groups_seen = groups
             self._group_of = {member: group for group in groups for member in group["params"]}
-        return self.state[parameter]["exp_avg"], self._group_of[parameter]["betas"][0]
+        beta1 = self._group_of[parameter]["betas"][0]
+        return self.state_of(parameter)["exp_avg"], beta1
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,9 +117,8 @@ class TwoStageAdam(torch.optim.Optimizer):
             for step, members in self._begin_step(group).items():
                 states = [self.state[parameter] for parameter in members]
                 gradients = [parameter.grad for parameter in members if parameter.grad is not None]
-                if step == self.variance_updates + 1 and self.variance_floor > 0:
-                    for state in states:
-                        raise_variance(state["exp_avg_sq"], self.variance_floor, keeps_zeros=self._skips_zero_variance)
+                if step == self.variance_updates + 1:
+                    self._fix_variances([state["exp_avg_sq"] for state in states])
                 first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
                 for columns in pieces_of((members, gradients, first, second)):
                     self._step(Piece(*columns), group, step)
@@ -120,10 +129,26 @@ class TwoStageAdam(torch.optim.Optimizer):
         members: dict[int, list[torch.Tensor]] = {}
         for parameter in group["params"]:
             if parameter.grad is not None:
-                state = self.state[parameter]
+                state = self.state_of(parameter)
                 state["step"] += 1
                 members.setdefault(int(state["step"]), []).append(parameter)
         return members
+
+    def _fix_variances(self, variances: list[torch.Tensor]) -> None:
+        """Called before the first step that uses second moments as they are from then on."""
+        if self.variance_floor > 0:
+            for variance in variances:
+                raise_variance(variance, self.variance_floor, keeps_zeros=self.skips_zero_variance)
+        elif not self._has_warned:
+            share = share_of_tiny(variances)
+            if share > TINY_SHARE:
+                self._has_warned = True
+                warnings.warn(
+                    f"{type(self).__name__}: after {self.variance_updates} steps {share:.1%} of the second moments are "
+                    f"below {TINY:g} of their tensor's mean and stand still now; training is likely to diverge. Pass "
+                    "variance_floor=0.01, or a longer warmup_steps, or a larger eps",
+                    stacklevel=3,
+                )
 
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         """Makes step number `step` of some of a group's elements."""
@@ -171,6 +196,12 @@ def raise_variance(second: torch.Tensor, floor: float, *, keeps_zeros: bool) -> 
     second.copy_(torch.where(second == 0, second, raised) if keeps_zeros else raised)
 
 
+def share_of_tiny(variances: list[torch.Tensor]) -> float:
+    """How much of all elements is above 0 and below TINY of its tensor's mean."""
+    counts = [((v > 0) & (v < TINY * float(v.double().mean()))).sum() for v in variances]
+    return float(sum(int(count) for count in counts)) / max(1, sum(v.numel() for v in variances))
+
+
 def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float, variance_floor: float) -> None:
     """What all of them ask of their options.
 
@@ -186,6 +217,10 @@ def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: 
         raise ValueError(f"variance_floor={variance_floor!r}: must be in [0, 1]")
 
 
+# An exact zero comes back as the mean size of its neighbours.
+CODECS_THAT_MOVE_ZEROS = ("one_bit",)
+
+
 class MomentumImpl(AlgorithmImpl):
     """Gradient allreduce while the optimizer warms up, then an algorithm of the runtime over its first moments.
 
@@ -193,6 +228,7 @@ class MomentumImpl(AlgorithmImpl):
     """
 
     runtime_name = ""  # of the second phase's algorithm
+    default_codec = ""  # and of its messages
 
     def __init__(self, process_group: BaguaProcessGroup, optimizer: TwoStageAdam, options: dict[str, str]) -> None:
         """Args:
@@ -203,6 +239,8 @@ class MomentumImpl(AlgorithmImpl):
         super().__init__(process_group)
         self.optimizer = optimizer
         self.options = options
+        if options.get("codec", self.default_codec) in CODECS_THAT_MOVE_ZEROS:
+            optimizer.skips_zero_variance = True
         self._is_warm = self.optimizer_step_id >= optimizer.warmup_steps
 
     @property
@@ -223,13 +261,11 @@ class MomentumImpl(AlgorithmImpl):
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `gradient_allreduce`, then that of the second phase."""
         if not self._is_warm:
-            return RegisteredAlgorithm(
-                "gradient_allreduce", {"average": "true"}, needs_every_parameter_in_an_optimizer=True
-            )
+            return RegisteredAlgorithm("gradient_allreduce", {"average": "true"}, stepped_by=self.optimizer)
         return RegisteredAlgorithm(
             self.runtime_name,
             self.options,
-            needs_every_parameter_in_an_optimizer=True,
+            stepped_by=self.optimizer,
             moment_of=self.optimizer.moment_of,
         )
 

@@ -33,6 +33,8 @@ class RegisteredAlgorithm:
     name: str
     options: dict[str, str] = field(default_factory=dict)
     needs_every_parameter_in_an_optimizer: bool = field(default=False, compare=False)
+    # The optimizer that must step every parameter, because its state is what is communicated.
+    stepped_by: torch.optim.Optimizer | None = field(default=None, compare=False)
     # Where it communicates momenta: a parameter's, with how much of it a new gradient leaves.
     moment_of: Callable[[torch.Tensor], tuple[torch.Tensor, float]] | None = field(default=None, compare=False)
     # Where it communicates what an optimizer accumulates, when that asks for it.

@@ -27,18 +27,18 @@ class OneBitAdamOptimizer(TwoStageAdam):
     moments' bias, which the authors' code (OnebitAdam of DeepSpeed) does without, and decoupled weight decay.
     """
 
-    _skips_zero_variance = True
+    skips_zero_variance = True
 
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:
         beta1, beta2 = group["betas"]
+        piece.update_first(beta1)
         if step <= self.variance_updates:
-            piece.update_first(beta1)
             piece.update_second(beta2)
         lr = float(group["lr"])
         if group["weight_decay"] != 0:
             scale(piece.parameters, 1 - lr * group["weight_decay"])
         updates = min(step, self.variance_updates)
-        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=self._skips_zero_variance)
+        denominators = piece.denominators(updates, beta2, group["eps"], is_guarded=self.skips_zero_variance)
         piece.move(piece.first, denominators, lr / (1 - beta1**step))
 
 
@@ -46,6 +46,7 @@ class OneBitAdamAlgorithmImpl(MomentumImpl):
     """1-bit Adam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
 
     runtime_name = "one_bit_adam"
+    default_codec = "one_bit"
 
 
 class OneBitAdamAlgorithm(Algorithm):

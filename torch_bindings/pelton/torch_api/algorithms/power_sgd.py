@@ -17,9 +17,9 @@ class PowerSGDAlgorithmImpl(AlgorithmImpl):
     def __init__(
         self,
         process_group: BaguaProcessGroup,
-        rank: int = 1,
+        rank: int = 2,
         min_compression: float | None = None,
-        start_round: int | None = None,
+        start_round: int = 256,
     ) -> None:
         """Args:
         process_group: the ranks that take part.
@@ -43,14 +43,13 @@ class PowerSGDAlgorithm(Algorithm):
     Source: Vogels et al., arXiv 1905.13727, algorithm 1 and the error feedback of algorithm 2.
     """
 
-    def __init__(
-        self, rank: int = 1, min_compression: float | None = None, start_round: int | None = None
-    ) -> None:
+    def __init__(self, rank: int = 2, min_compression: float | None = None, start_round: int = 256) -> None:
         """Args:
         rank: columns of the factors.
         min_compression: a matrix is compressed where that makes it smaller by this factor; None for the runtime's
           default, 2.
-        start_round: the rounds before it are exchanged in full precision; None for the first.
+        start_round: the rounds before it are exchanged in full precision: gradients change most in a training's
+          beginning, and what approximations of low rank lose there is not made up for later. 1: none are.
         """
         self.rank = rank
         self.min_compression = min_compression

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.algorithms._adam import Piece, check_adam, raise_variance
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms._pieces import pieces_of, scale
@@ -30,20 +30,21 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     Each step: m = beta1 m + (1 - beta1) g;  u += c m;  s += c;  x -= c m / d, with d = sqrt(v / (1 - beta2^k)) + eps
     after k updates of v.
     t in T_u: u becomes the ranks' mean, as signs with error feedback; then with y the x after the last such step
-    x = y - u / d;  m = u / s;  u = s = 0. Where t is in T_v too and t - 1 was in T_u, the ranks' u are the same
-    already, and nothing is exchanged.
+    x = y - u / d;  m = u / s;  u = s = 0. Where t is in T_v too and the ranks had the same m before, their u are the
+    same already, and nothing is exchanged. While lr is 0, s is 0 and m stays each rank's own.
 
     T_v: 1, and then 2^floor(j / variance_updates) steps from the j-th, j from 0, to the next, up to
     F = variance_freeze_step.
     T_u: all steps up to F; then those that min(2^floor((t - F) / doubling_steps), max_local_steps) divides.
     Where v is zero, no rank had a gradient yet: x does not move there. A parameter without a gradient has a zero one.
-    Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that
-    are rarely seen, choose a variance_floor (0.01), an eps of that size, or a finer codec.
-    Threads: the trainer's. Owns: its state. Source: arXiv 2202.06009, algorithm 1, and section 6 for T_v and T_u. Added
-    are Adam's corrections of the moments' bias and decoupled weight decay. As in the authors' code (ZeroOneAdam of
-    DeepSpeed) m and v have taken in the step's gradient before they are used, and in T_v m takes the mean gradient, so
-    that no signs are needed there. Unlike there, it is u that travels as signs in the other steps up to F, not g, and
-    weight decay does not enter u, hence not m.
+    Signs add noise of m's mean size to every element. Where gradients differ much in size, as those of inputs that are
+    rarely seen, choose a variance_floor, an eps of that size, or a finer codec. A GradScaler is refused: between
+    exchanges each rank would skip steps and choose a scale of its own.
+    Threads: the trainer's. Owns: its state, from a parameter's first use. Source: arXiv 2202.06009, algorithm 1, and
+    section 6 for T_v and T_u. Added are Adam's corrections of the moments' bias and decoupled weight decay. As in the
+    authors' code (ZeroOneAdam of DeepSpeed) m and v have taken in the step's gradient before they are used, and in T_v
+    m takes the mean gradient, so that no signs are needed there. Unlike there, it is u that travels as signs in the
+    other steps up to F, not g, and weight decay does not enter u, hence not m.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         variance_freeze_step: int = 100000,
         doubling_steps: int = 32678,
         max_local_steps: int = 16,
-        variance_floor: float = 0.0,
+        variance_floor: float = 0.01,
     ) -> None:
         """Args:
         params: parameters, or groups of them.
@@ -90,23 +91,26 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         # Set while the model is wrapped: makes every parameter's `accumulated` the ranks' mean.
         self.exchange: Callable[[], None] | None = None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter] = {
-                    "step": 0,
-                    "variance_updates": 0,
-                    "total": 0.0,  # s
-                    "decay": 1.0,  # of the weights since the last exchange
-                    **{
-                        name: torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                        for name in ("exp_avg", "exp_avg_sq", "accumulated")
-                    },
-                }
+
+    def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """A parameter's state, from its first use on. Those of a group take the same steps."""
+        state: dict[str, Any] = self.state[parameter]
+        if not state:
+            state.update(
+                step=0,
+                variance_updates=0,
+                total=0.0,  # s
+                decay=1.0,  # of the weights since the last exchange
+                is_common=True,  # m: the ranks have the same
+            )
+            for name in ("exp_avg", "exp_avg_sq", "accumulated"):
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state
 
     @property
     def step_id(self) -> int:
         """Steps taken."""
-        return max((int(state["step"]) for state in self.state.values()), default=0)
+        return max((int(state["step"]) for state in self.state.values() if state), default=0)
 
     def updates_variance(self, step: int) -> bool:
         """Whether the step is in T_v: its gradients must be the ranks' mean."""
@@ -128,7 +132,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
 
     def accumulated_of(self, parameter: torch.Tensor) -> torch.Tensor:
         """A parameter's u."""
-        accumulated: torch.Tensor = self.state[parameter]["accumulated"]
+        accumulated: torch.Tensor = self.state_of(parameter)["accumulated"]
         return accumulated
 
     @torch.no_grad()
@@ -142,30 +146,62 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
           What the closure returned.
 
         Raises:
+          FailedPrecondition: a GradScaler calls it; or a group was added after the second moments' last update.
           PeltonError: what the exchange failed with.
         """
+        self._refuse_scaler()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         step = self.step_id + 1
+        self._check_groups(step)
         exchanges, updates_variance = self.exchanges(step), self.updates_variance(step)
+        is_common = updates_variance and self._has_common_moments()
         for group in self.param_groups:
             self._accumulate(group, step, updates_variance)
             if not exchanges:
                 self._step_alone(group)
         if exchanges:
-            if self.exchange is not None and not (updates_variance and self.exchanges(step - 1)):
+            if self.exchange is not None and not is_common:
                 self.exchange()
             for group in self.param_groups:
                 self._step_together(group)
         return loss
 
+    _step_supports_amp_scaling = True  # so that a GradScaler calls `step` in any case, and shows itself there
+
+    def _refuse_scaler(self) -> None:
+        if self.__dict__.pop("found_inf", None) is None:
+            return
+        self.__dict__.pop("grad_scale", None)
+        raise FailedPrecondition(
+            "ZeroOneAdamOptimizer.step() was called by a GradScaler, which skips steps and chooses its scale on each "
+            "rank alone: the ranks would lose step. Call optimizer.step() without a scaler, as bfloat16 and float32 "
+            "allow, or take QAdam or 1-bit Adam"
+        )
+
+    def _check_groups(self, step: int) -> None:
+        freeze = self._counts["variance_freeze_step"]
+        for number, group in enumerate(self.param_groups):
+            for parameter in group["params"]:
+                if step > freeze and self.state_of(parameter)["variance_updates"] == 0:
+                    raise FailedPrecondition(
+                        f"ZeroOneAdamOptimizer: param_groups[{number}] was first stepped in step {step}, after second "
+                        f"moments were last updated in step {freeze}, and would never move; choose a larger "
+                        "variance_freeze_step, or make a new optimizer"
+                    )
+
+    def _has_common_moments(self) -> bool:
+        members = [parameter for group in self.param_groups for parameter in group["params"]]
+        return all(self.state_of(parameter).get("is_common", False) for parameter in members)
+
     def _accumulate(self, group: dict[str, Any], step: int, updates_variance: bool) -> None:
         rate = float(group["lr"]) / (1 - group["betas"][0] ** step)
         for parameter in group["params"]:
-            state = self.state[parameter]
+            state = self.state_of(parameter)
             state["step"], state["rate"] = step, rate
+            state["is_common"] = updates_variance and state.get("is_common", False)
             state["variance_updates"] += updates_variance
             state["total"] += rate
             state["decay"] *= 1 - group["lr"] * group["weight_decay"]
@@ -205,7 +241,8 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
                 torch._foreach_div_(piece.first, total)
             torch._foreach_zero_(accumulated)
         for parameter in group["params"]:
-            self.state[parameter].update(total=0.0, decay=1.0)
+            state = self.state[parameter]
+            state.update(total=0.0, decay=1.0, is_common=total > 0 or state["is_common"])
 
     def _pieces(self, group: dict[str, Any]) -> Iterator[tuple[Piece, list[torch.Tensor]]]:
         """All of a group, with what its parameters have accumulated."""
@@ -248,7 +285,7 @@ class ZeroOneAdamAlgorithmImpl(AlgorithmImpl):
         return RegisteredAlgorithm(
             "one_bit_adam",
             self.options,
-            needs_every_parameter_in_an_optimizer=True,
+            stepped_by=self.optimizer,
             exchange=OptimizerExchange(self.optimizer, self.optimizer.accumulated_of, self._needs_gradients),
         )
 

@@ -46,10 +46,7 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     """
     algorithm, runtime = registration.algorithm, state.runtime if state else NOTHING
     schedule = Schedule(*_C.schedule(algorithm.name, algorithm.options))
-    if algorithm.needs_every_parameter_in_an_optimizer or schedule.subject == "weights_after_step":
-        missing = names_without_optimizer(registration.trainable, registration.optimizers)
-        if missing:
-            raise InvalidArgument(f"{algorithm.name}: no optimizer steps {', '.join(missing)}")
+    _check_optimizers(registration, schedule)
     if algorithm.exchange is not None:
         return _optimizer_rounds(registration, algorithm.exchange, runtime)
     if schedule.subject in ("gradients", "momenta"):
@@ -61,6 +58,27 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     if schedule.subject == "weights_in_forward":
         return InForwardRounds(model, schedule, steps)
     return AfterStepRounds(model, schedule, steps, registration.optimizers)
+
+
+def _check_optimizers(registration: Registration, schedule: Schedule) -> None:
+    algorithm = registration.algorithm
+    if algorithm.stepped_by is not None:
+        kind = type(algorithm.stepped_by).__name__
+        if not any(optimizer is algorithm.stepped_by for optimizer in registration.optimizers):
+            raise InvalidArgument(
+                f"optimizers: {algorithm.name} was made with a {kind} that is not among them; pass that one"
+            )
+        missing = names_without_optimizer(registration.trainable, [algorithm.stepped_by])
+        if missing:
+            raise InvalidArgument(
+                f"{', '.join(missing)}: not among the parameters of the {kind} that the algorithm was made with; "
+                "add_param_group() adds them, requires_grad_(False) or "
+                "_bagua_params_and_buffers_to_ignore leaves them out"
+            )
+    if algorithm.needs_every_parameter_in_an_optimizer or schedule.subject == "weights_after_step":
+        missing = names_without_optimizer(registration.trainable, registration.optimizers)
+        if missing:
+            raise InvalidArgument(f"{algorithm.name}: no optimizer steps {', '.join(missing)}")
 
 
 def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientRounds:
@@ -82,6 +100,7 @@ def _optimizer_rounds(
         _model(registration, RegisteredAlgorithm("gradient_allreduce"), [], NOTHING),
         _weight_model(registration, accumulated, runtime),
         exchange,
+        registration.trainable,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
 
 from pelton import _C
+from pelton.errors import FailedPrecondition
+from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import OptimizerExchange
 
 
@@ -18,19 +21,38 @@ class OptimizerRounds:
     may_differ = True
     steps = 0
 
-    def __init__(self, gradients: _C.Model, accumulated: _C.WeightModel, exchange: OptimizerExchange) -> None:
+    def __init__(
+        self,
+        gradients: _C.Model,
+        accumulated: _C.WeightModel,
+        exchange: OptimizerExchange,
+        trainable: NamedTensors,
+    ) -> None:
         """Args:
         gradients: the runtime's model of the gradients.
         accumulated: its model of what the optimizer accumulates.
         exchange: the optimizer's side.
+        trainable: the parameters.
         """
+        self._trainable = trainable
+        self._registered = [exchange.accumulated_of(parameter) for _, parameter in trainable]
         self._gradients = gradients
         self._accumulated = accumulated
         self._exchange = exchange
         self._is_synchronized = True
         exchange.optimizer.exchange = self._run
 
+    def _were_replaced(self) -> bool:
+        """`load_state_dict` of an optimizer puts other tensors in place of those that are registered."""
+        now = [self._exchange.accumulated_of(parameter) for _, parameter in self._trainable]
+        return any(map(operator.is_not, now, self._registered))
+
     def _run(self) -> None:
+        if self._were_replaced():
+            raise FailedPrecondition(
+                f"{type(self._exchange.optimizer).__name__}: its state was replaced since the last forward pass; load "
+                "an optimizer's state before the forward pass, not between that and the step"
+            )
         self._accumulated.begin()
         self._accumulated.finish()
 
@@ -41,7 +63,8 @@ class OptimizerRounds:
 
     def changes(self) -> list[str]:
         """See `Rounds`."""
-        return self._gradients.check_parameters() + self._accumulated.check_parameters()
+        changes = self._gradients.check_parameters() + self._accumulated.check_parameters()
+        return changes + ["the optimizer's state was replaced"] * self._were_replaced()
 
     def set_synchronized(self, enabled: bool) -> None:
         """See `Rounds`."""
