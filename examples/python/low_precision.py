@@ -1,0 +1,26 @@
+"""Gradients in eight bits: a quarter of the bytes, for links that are too slow for float32.
+
+pelton run -np 2 examples/python/low_precision.py
+"""
+
+from __future__ import annotations
+
+import pelton.torch_api as bagua
+import torch
+from digits import accuracy, batches, make_model
+from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
+
+torch.set_num_threads(1)
+bagua.init_process_group()
+rank, ranks = bagua.get_rank(), bagua.get_world_size()
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+# Between hosts; hierarchical=True (the default) sends in full precision between the ranks of one host.
+model = model.with_bagua([optimizer], ByteGradAlgorithm(hierarchical=False))
+for images, digits in batches(rank, ranks, epochs=8):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(images), digits).backward()
+    optimizer.step()
+
+print(f"rank {rank}: accuracy {accuracy(model):.3f}")
+bagua.destroy_process_group()
