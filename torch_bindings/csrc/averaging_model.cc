@@ -86,12 +86,6 @@ absl::Status AveragingModel::Resume() {
   return loop_->Resume();
 }
 
-void AveragingModel::WatchOutputs(const std::vector<at::Tensor>& outputs) {
-  for (const at::Tensor& output : outputs) {
-    output.register_hook([seen = backward_seen_](const at::Tensor&) { seen->store(true); });
-  }
-}
-
 std::vector<std::vector<std::string>> AveragingModel::Buckets() const {
   std::vector<std::vector<std::string>> buckets;
   if (model_ == nullptr) return buckets;

@@ -44,10 +44,6 @@ class AveragingModel {
   absl::Status Stop(absl::Duration timeout);
   absl::Status Resume();
 
-  // As those of WeightModel.
-  void WatchOutputs(const std::vector<at::Tensor>& outputs);
-  bool TakeBackward() { return backward_seen_->exchange(false); }
-
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
   uint64_t rounds() const { return round_count_.load(std::memory_order_relaxed); }
@@ -72,8 +68,6 @@ class AveragingModel {
   std::unique_ptr<Model> model_;
   std::unique_ptr<AveragingLoop> loop_;  // null once detached
   std::atomic<uint64_t> round_count_{0};
-  // Shared: with hooks of tensors that may outlive the model.
-  std::shared_ptr<std::atomic<bool>> backward_seen_ = std::make_shared<std::atomic<bool>>(false);
   uint64_t size_bytes_ = 0;
 };
 

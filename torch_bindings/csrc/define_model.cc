@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "torch_bindings/csrc/averaging_model.h"
+#include "torch_bindings/csrc/backward_watch.h"
 #include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -197,8 +198,6 @@ void DefineWeightModel(py::module_& module) {
       .def_property_readonly("is_open", &M::is_open)
       .def(
           "finish", [](M& self) { ThrowIfError(self.Finish()); }, NoGil())
-      .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), py::arg("finishes"), NoGil())
-      .def("take_backward", &M::TakeBackward)
       .def("buckets", &M::Buckets)
       .def(
           "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())
@@ -222,8 +221,6 @@ void DefineAveragingModel(py::module_& module) {
           py::arg("timeout_s"), NoGil())
       .def(
           "resume", [](M& self) { ThrowIfError(self.Resume()); }, NoGil())
-      .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), NoGil())
-      .def("take_backward", &M::TakeBackward)
       .def("buckets", &M::Buckets)
       .def("statistics", &StatisticsOfAveraged)
       .def(
@@ -231,9 +228,41 @@ void DefineAveragingModel(py::module_& module) {
           py::arg("timeout_s"), NoGil());
 }
 
+// A function of Python's that C++ calls, and lets go of, on threads without the GIL.
+std::shared_ptr<py::object> Shared(py::object callable) {
+  return {new py::object(std::move(callable)), [](py::object* owned) {
+            py::gil_scoped_acquire gil;
+            delete owned;
+          }};
+}
+
+std::shared_ptr<BackwardWatch> Watch(const std::vector<at::Tensor>& parameters, py::object began,
+                                     py::object ended) {
+  BackwardWatch::Callbacks callbacks;
+  callbacks.began = [callable = Shared(std::move(began))] {
+    py::gil_scoped_acquire gil;
+    (*callable)();
+  };
+  callbacks.ended = [callable = Shared(std::move(ended))](bool keeps_graph) {
+    py::gil_scoped_acquire gil;
+    (*callable)(keeps_graph);
+  };
+  return BackwardWatch::Create(parameters, std::move(callbacks));
+}
+
+void DefineBackwardWatch(py::module_& module) {
+  using W = BackwardWatch;
+  py::class_<W, std::shared_ptr<W>>(module, "BackwardWatch")
+      .def(py::init(&Watch), py::arg("parameters"), py::arg("began"), py::arg("ended"))
+      .def("watch_outputs", &W::WatchOutputs, py::arg("outputs"), NoGil())
+      .def("settle", &W::Settle, NoGil())
+      .def("detach", &W::Detach, NoGil());
+}
+
 }  // namespace
 
 void DefineModel(py::module_& module) {
+  DefineBackwardWatch(module);
   DefineWrappedModel(module);
   DefineWeightModel(module);
   DefineAveragingModel(module);

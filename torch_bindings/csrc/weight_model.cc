@@ -1,13 +1,10 @@
 #include "torch_bindings/csrc/weight_model.h"
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -125,23 +122,6 @@ absl::Status WeightModel::WaitRound() {
   statistics_.wait_seconds += absl::ToDoubleSeconds(Clock::Real().Now() - start);
   ++statistics_.rounds;
   return status;
-}
-
-void WeightModel::WatchOutputs(const std::vector<at::Tensor>& outputs, bool finishes) {
-  for (const at::Tensor& output : outputs) {
-    output.register_hook(
-        [seen = backward_seen_, finishes, weak = weak_from_this()](const at::Tensor&) {
-          seen->store(true);
-          if (finishes) FinishAfterBackward(weak);
-        });
-  }
-}
-
-// Once for each output: the round is closed after the first.
-void WeightModel::FinishAfterBackward(std::weak_ptr<WeightModel> model) {
-  torch::autograd::Engine::get_default_engine().queue_callback([model = std::move(model)] {
-    if (std::shared_ptr<WeightModel> self = model.lock()) ThrowIfError(self->Finish());
-  });
 }
 
 std::vector<std::vector<std::string>> WeightModel::Buckets() const {

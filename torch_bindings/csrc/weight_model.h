@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,9 +23,9 @@ namespace pelton::torch_bindings {
 
 // When rounds begin and end is its caller's affair, by the algorithm's Schedule; all ranks must
 // call Begin and Finish in the same order.
-// Threads: the trainer's; a backward on another thread may reach watched outputs. Called without
-// the GIL. Owns: the model and its buckets; keeps the backend alive.
-class WeightModel : public std::enable_shared_from_this<WeightModel> {
+// Threads: the trainer's. Called without the GIL. Owns: the model and its buckets; keeps the backend
+// alive.
+class WeightModel {
  public:
   // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's
   // state with the weights, which must be the same on all ranks, or with `state`, what an earlier
@@ -54,12 +53,6 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
   // failed with.
   absl::Status Finish();
 
-  // Tells of a backward that starts at one of these tensors, which have a gradient function;
-  // `finishes`: its end is the end of the round.
-  void WatchOutputs(const std::vector<at::Tensor>& outputs, bool finishes);
-  // Whether one has since the last call.
-  bool TakeBackward() { return backward_seen_->exchange(false); }
-
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
   // With a delayed round that is open, also the results that it will merge. Blocks: until those are
@@ -85,7 +78,6 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
 
   absl::Status Install(const NamedTensors& parameters, const ModelState& state);
   absl::Status MarkAll();
-  static void FinishAfterBackward(std::weak_ptr<WeightModel> model);
   absl::Status WaitRound();
   // The results of an open round, as State tells them; and a round that was open, with those.
   std::vector<TensorState> OpenResults() const;
@@ -102,8 +94,6 @@ class WeightModel : public std::enable_shared_from_this<WeightModel> {
   bool is_open_ = false;
   bool has_results_ = false;  // of the open round, in the buckets
   absl::Status failure_;      // of the first round that failed
-  // Shared: with hooks of tensors that may outlive the model.
-  std::shared_ptr<std::atomic<bool>> backward_seen_ = std::make_shared<std::atomic<bool>>(false);
   Statistics statistics_;
 };
 

@@ -105,6 +105,26 @@ def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, int, int, in
     The subject is one of gradients, momenta, weights_in_forward, weights_after_step and weights_anytime.
     """
 
+class BackwardWatch:
+    """Hears of backward passes by the gradients that they accumulate, whatever made the loss.
+
+    What torch.autograd.grad computes is no backward pass.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],  # each requires a gradient
+        began: Callable[[], None],  # at the first gradient, before what was hooked later hears of it
+        ended: Callable[[bool], None],  # at the end of the outermost backward; whether its graph is kept
+    ) -> None:
+        """Installs the hooks. Exceptions of the functions leave the backward pass."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        """The backward that reaches one of these non-leaf tensors is the outermost one."""
+    def settle(self) -> None:
+        """Ends a backward pass of which no end was seen: its gradients came from inner ones. Outside of backward."""
+    def detach(self) -> None:
+        """Removes the hooks. Idempotent."""
+
 class Model:
     """Buckets, plan and C++ autograd hooks of one wrapped model.
 
@@ -182,10 +202,6 @@ class WeightModel:
         """Names of parameters that were cast, moved or resized since registration."""
     def check_round(self) -> None:
         """Raises what an earlier round failed with, if anything."""
-    def watch_outputs(self, outputs: Sequence[torch.Tensor], finishes: bool) -> None:
-        """Takes note of a backward that reaches one of these non-leaf tensors; `finishes`: has it finish the round."""
-    def take_backward(self) -> bool:
-        """Whether a backward has reached a watched tensor since the last call."""
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def state(self) -> State:
@@ -221,10 +237,6 @@ class AveragingModel:
         """Lets averaging go on when all ranks have asked for it. Idempotent."""
     def check_parameters(self) -> list[str]:
         """Names of parameters that were cast, moved or resized since registration."""
-    def watch_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Takes note of a backward that reaches one of these non-leaf tensors."""
-    def take_backward(self) -> bool:
-        """Whether a backward has reached a watched tensor since the last call."""
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def statistics(self) -> dict[str, float]:

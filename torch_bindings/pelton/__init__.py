@@ -27,10 +27,11 @@ except ImportError as error:
 
 from pelton import _C as _C
 from pelton import errors
+from pelton._check import check
 
 pelton_autoload.register()
 
-__all__ = ["empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]
+__all__ = ["check", "empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]
 
 
 def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:

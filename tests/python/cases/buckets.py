@@ -160,7 +160,7 @@ def marks_that_are_wrong() -> None:
     for parameter in others:
         backend.mark_communication_ready(parameter.bagua_backend_tensor(), None)
     assert backend.wait_pending_comm_ops() == 4
-    buckets = model.bagua_buckets
+    buckets = list(model.bagua_buckets)
     backend.register_ordered_buckets([bucket.backend_bucket for bucket in buckets[::-1]])
     assert model.bagua_buckets == buckets[::-1]
     run_backward(model)

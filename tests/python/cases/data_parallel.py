@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import Any
 
 import pelton.torch_api as bagua
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as torch_functional
 from pelton.errors import InvalidArgument, Unsupported
+from pelton.torch_api.algorithms import Algorithm, GlobalAlgorithmRegistry
 from pelton.torch_api.data_parallel import DistributedDataParallel, DistributedDataParallel_V1_9_0
 from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
 from pelton.torch_api.data_parallel.functional import ReduceOp, all_reduce, torch_reduce_op_to_bagua
@@ -131,17 +131,42 @@ def arguments_that_are_wrong() -> None:
 
 
 @case(2)
-def torchs_own_takes_over_with_a_warning() -> None:
-    with torch_world(), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = DistributedDataParallel(make_mlp(), broadcast_buffers=False)
-        assert isinstance(model, TorchDistributedDataParallel)
-    texts = [str(warning.message) for warning in caught]
-    assert any("broadcast_buffers is not the default" in text and "`algorithm`" in text for text in texts), texts
-    with raises(InvalidArgument, "process_group"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        group = bagua.communication._get_default_group()
-        DistributedDataParallel(make_mlp(), dim=1, process_group=group)
+def arguments_of_torchs_class() -> None:
+    rank, _ = rank_and_size()
+    model = DistributedDataParallel(
+        seeded(rank, _Net), broadcast_buffers=False, bucket_cap_mb=1e-4, static_graph=True, check_reduction=True
+    )
+    assert isinstance(model, DistributedDataParallel) and isinstance(model, DistributedDataParallel_V1_9_0)
+    assert len(model.bagua_buckets) > 2, model.bagua_buckets
+    square_loss(model, batch(rank, 0, 8, 6)).backward()
+    own = model.module.trunk[1].running_mean.clone()  # type: ignore[union-attr,index]
+    model(batch(rank, 1, 8, 6))
+    everyones = torch.zeros(2, own.numel())
+    bagua.allgather(own, everyones)
+    assert not torch.equal(everyones[0], everyones[1])
+    for arguments in ({"device_ids": [0]}, {"output_device": 0}, {"output_device": "meta"}):
+        with raises(InvalidArgument, next(iter(arguments)), "is on cpu"):
+            DistributedDataParallel(make_mlp(), **arguments)
+    with raises(InvalidArgument, "dim=1"):
+        DistributedDataParallel(make_mlp(), dim=1)
+    with raises(Unsupported, "uneven inputs", "drop_last=True", "ReduceOp.MIN"):
+        model.join()
+    by_name = DistributedDataParallel(make_mlp(), algorithm="bytegrad", optimizers=_optimizer(make_mlp()))
+    assert type(by_name.bagua_algorithm).__name__ == "ByteGradAlgorithmImpl"
+
+
+@case(2)
+def algorithms_by_the_runtimes_names() -> None:
+    names = GlobalAlgorithmRegistry.available_algorithms()
+    assert {"async", "async_model_average", "post_local_sgd"} <= set(names), names
+    model = seeded(rank_and_size()[0], make_mlp)
+    model.with_bagua([], Algorithm.init("async_model_average", sync_interval_ms=1))
+    square_loss(model, batch(0, 0, 4, 6)).backward()
+    model.bagua_ddp.stop_averaging()
+    assert repr(Algorithm.init("bytegrad", hierarchical=False)).startswith("ByteGradAlgorithm(hierarchical=False")
+    assert repr(Algorithm.init("async_model_average")) == "RuntimeAlgorithm(name='async_model_average', options={})"
+    with raises(InvalidArgument, "pause_of"):
+        make_mlp().with_bagua([], Algorithm.init("async_model_average", pause_of=1))
 
 
 @case(3)

@@ -86,7 +86,7 @@ def broadcast_text(communicator: _C.Communicator, text: bytes, src: int, kind: i
     Raises:
       InvalidArgument: its length is impossible.
     """
-    header = torch.tensor([kind, len(text)])
+    header = torch.tensor([kind, len(text)], device="cpu")
     communicator.broadcast(header, src)
     kind, size = (int(number) for number in header)
     if not 0 < size <= _LONGEST_TEXT_BYTES:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api._devices import check_device
 
 _IGNORE_LISTS = ("_bagua_params_and_buffers_to_ignore", "_ddp_params_and_buffers_to_ignore")
@@ -81,10 +82,19 @@ def _ignored_ids(module: nn.Module) -> set[int]:
 
 def _check_tensors(module: nn.Module, selected: SelectedTensors) -> None:
     for name, tensor in selected.all:
+        kind = type(tensor)
+        if hasattr(kind, "__tensor_flatten__"):  # torch's mark of subclasses that stand for other tensors
+            raise InvalidArgument(
+                f"'{name}' is a {kind.__name__}, which stands for other tensors (fully_shard and "
+                "parallelize_module make such parameters): a wrapped model needs whole tensors on every rank. Leave "
+                "that out and keep with_bagua, or train with torch.distributed's own, over Pelton's backend "
+                '(init_process_group("pelton"))'
+            )
         if nn.parameter.is_lazy(tensor):
             raise InvalidArgument(f"'{name}' has no shape yet; run a forward pass before with_bagua")
         if tensor.layout != torch.strided:
             raise InvalidArgument(f"'{name}' has layout {tensor.layout}; only dense tensors can be communicated")
+    _check_layers(module)
     if not selected.trainable:
         raise InvalidArgument(
             f"{type(module).__name__} has no trainable parameter to communicate: every parameter is frozen, an "
@@ -92,7 +102,22 @@ def _check_tensors(module: nn.Module, selected: SelectedTensors) -> None:
         )
     _check_devices(selected)
     _check_sparse_gradients(module, selected)
-    _check_steps_after_backward(selected)
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Refuses layers that communicate by themselves and could not, or that hold what is communicated."""
+    for name, layer in module.named_modules():
+        if type(layer).__module__.startswith("torch.distributed.fsdp"):
+            raise InvalidArgument(
+                f"'{name or 'the model'}' is a {type(layer).__name__}: its parameters are shards of others, and it "
+                "reduces gradients itself. Leave that out, or leave out with_bagua"
+            )
+        if isinstance(layer, nn.SyncBatchNorm) and not (dist.is_available() and dist.is_initialized()):
+            raise InvalidArgument(
+                f"'{name or 'the model'}' is a SyncBatchNorm, which takes its statistics together with the other ranks "
+                "only where torch.distributed is initialised, and silently from this rank's batch elsewhere. Call "
+                "torch.distributed.init_process_group on all ranks before with_bagua, or use BatchNorm"
+            )
 
 
 def _check_devices(selected: SelectedTensors) -> None:
@@ -112,16 +137,6 @@ def _check_sparse_gradients(module: nn.Module, selected: SelectedTensors) -> Non
             raise InvalidArgument(
                 f"'{names[id(layer.weight)]}' has sparse gradients, which cannot be communicated; build its "
                 f"{type(layer).__name__} with sparse=False, or ignore it"
-            )
-
-
-def _check_steps_after_backward(selected: SelectedTensors) -> None:
-    for name, tensor in selected.trainable:
-        if getattr(tensor, "_in_backward_optimizers", None):
-            raise InvalidArgument(
-                f"parameter '{name}' is stepped within backward (_apply_optimizer_in_backward), by each rank's own "
-                "gradient before it is communicated; give with_bagua an optimizer that steps after backward() has "
-                "returned"
             )
 
 
@@ -153,6 +168,33 @@ class Snapshot:
             all(map(operator.is_, map(dict.get, self._dicts, self._keys), self._members))
             and list(map(len, self._containers)) == self._sizes
             and not any(tensor.requires_grad for tensor in self._frozen)
+        )
+
+
+def check_gradients(
+    module: nn.Module, selected: SelectedTensors, model: str, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Of a model that has changed since its tensors were selected, before a forward pass has noticed.
+
+    Args:
+      module: the model.
+      selected: what was registered.
+      model: its name in errors.
+      optimizer: what is about to step; None: a backward pass has ended.
+
+    Raises:
+      FailedPrecondition: a parameter that is not registered has a gradient, so that nobody communicated it.
+    """
+    known = {id(tensor) for _, tensor in selected.trainable} | selected.left_out
+    groups = optimizer.param_groups if optimizer is not None else [{"params": list(module.parameters())}]
+    concerned = {id(parameter) for group in groups for parameter in group["params"]} - known
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in concerned or parameter.grad is None or not parameter.requires_grad:
+            continue
+        raise FailedPrecondition(
+            f"'{name}' of {model} has a gradient that was not communicated: it was replaced, added or thawed after "
+            "wrapping, and the backward pass came by a method of the model, not by model(...), which would have "
+            "registered it. Call model(...) on all ranks before, or with_bagua again"
         )
 
 

@@ -92,10 +92,10 @@ class Session:
 
 def _hosts(backend: _C.Backend) -> list[int]:
     """For each rank the lowest rank on its host. Collective over the job."""
-    everyones = torch.zeros(backend.world_size, dtype=torch.int64)
+    everyones = torch.zeros(backend.world_size, dtype=torch.int64, device="cpu")
     # Its own, so that a user's abort() right after cannot end it on a rank that is late.
     communicator = backend.communicator(range(backend.world_size))
-    communicator.allgather(torch.tensor([min(backend.host_ranks())]), everyones)
+    communicator.allgather(torch.tensor([min(backend.host_ranks())], device="cpu"), everyones)
     communicator.close()
     return [int(first) for first in everyones]
 

@@ -22,18 +22,22 @@ from pelton.torch_api._parameters import NamedTensors
 _COMPLAINT_BYTES = 512
 
 
-def agree(communicator: _C.Communicator, complaint: PeltonError | None) -> None:
+def agree(communicator: _C.Communicator, complaint: Exception | None) -> None:
     """Goes on only if no rank has a complaint. Collective.
 
+    Args:
+      communicator: the group's.
+      complaint: what went wrong here, of whatever kind.
+
     Raises:
-      PeltonError: this rank's complaint.
+      Exception: this rank's complaint.
       InvalidArgument: another rank's; the text begins with its number.
     """
-    text = b"" if complaint is None else str(complaint).encode()[:_COMPLAINT_BYTES]
-    mine = torch.zeros(_COMPLAINT_BYTES, dtype=torch.uint8)
+    text = b"" if complaint is None else _text_of(complaint)
+    mine = torch.zeros(_COMPLAINT_BYTES, dtype=torch.uint8, device="cpu")
     if text:
-        mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-    everyones = torch.zeros(communicator.nranks(), _COMPLAINT_BYTES, dtype=torch.uint8)
+        mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
+    everyones = torch.zeros(communicator.nranks(), _COMPLAINT_BYTES, dtype=torch.uint8, device="cpu")
     communicator.allgather(mine, everyones)
     if complaint is not None:
         raise complaint
@@ -41,6 +45,12 @@ def agree(communicator: _C.Communicator, complaint: PeltonError | None) -> None:
         if row[0]:
             said = bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
             raise InvalidArgument(f"rank {rank} of the group: {said}")
+
+
+def _text_of(complaint: Exception) -> bytes:
+    """As many whole characters as fit, of an exception of another's with its kind."""
+    text = str(complaint) if isinstance(complaint, PeltonError) else f"{type(complaint).__name__}: {complaint}"
+    return text.encode()[:_COMPLAINT_BYTES].decode(errors="ignore").encode() or b"?"
 
 
 def agree_on(communicator: _C.Communicator, what: str, mine: Any) -> None:
@@ -62,8 +72,8 @@ def agree_on(communicator: _C.Communicator, what: str, mine: Any) -> None:
 
 def everyone(communicator: _C.Communicator, flag: bool) -> bool:
     """Whether all ranks say yes. Collective."""
-    everyones = torch.zeros(communicator.nranks(), dtype=torch.uint8)
-    communicator.allgather(torch.tensor([flag], dtype=torch.uint8), everyones)
+    everyones = torch.zeros(communicator.nranks(), dtype=torch.uint8, device="cpu")
+    communicator.allgather(torch.tensor([flag], dtype=torch.uint8, device="cpu"), everyones)
     return bool(everyones.all())
 
 
@@ -90,11 +100,11 @@ def broadcast_state(
       InvalidArgument: something differs from rank 0, or has no safe encoding; the same on all ranks.
     """
     state_tensors: list[torch.Tensor] = []
-    complaint: PeltonError | None = None
+    complaint: Exception | None = None
     mine: dict[str, Any] = {"name": model_name, "tensors": _describe(named), "optimizers": []}
     try:
         mine["optimizers"] = [_encode_optimizer(optimizer, left_out, state_tensors) for optimizer in optimizers]
-    except PeltonError as error:
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
         complaint = error
     agree(communicator, complaint)
     theirs = _broadcast_description(communicator, mine)

@@ -14,7 +14,8 @@ from pelton.errors import InvalidArgument
 from pelton.torch_api import _session, communication
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
 from pelton.torch_api.data_parallel._attachment import attach, name_of
-from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel, Bucket
+from pelton.torch_api.data_parallel._rounds import Bucket
+from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
@@ -40,8 +41,8 @@ class BaguaModule:
 
     def with_bagua(  # type: ignore[misc]
         self: _Module,
-        optimizers: Iterable[torch.optim.Optimizer],
-        algorithm: Algorithm,
+        optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer,
+        algorithm: Algorithm | str,
         process_group: BaguaProcessGroup | dist.ProcessGroup | None = None,
         do_flatten: bool = True,
     ) -> _Module:
@@ -52,8 +53,8 @@ class BaguaModule:
         again, it ends the old wrapping and begins anew, for instance with another algorithm.
 
         Args:
-          optimizers: what steps the model.
-          algorithm: how it is kept together with the others.
+          optimizers: what steps the model; one stands for a list of it.
+          algorithm: how it is kept together with the others; a name stands for it with its default options.
           process_group: the ranks that take part, this one among them; None for all. A group of torch's will do.
           do_flatten: gradients may lie one after the other in the buckets; if not, each is communicated by itself.
 

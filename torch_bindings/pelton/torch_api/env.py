@@ -137,6 +137,18 @@ def join_timeout_s() -> float:
     return _positive("PELTON_JOIN_TIMEOUT", 300.0)
 
 
+def check_interval() -> int:
+    """After how many steps the ranks compare their weights (PELTON_CHECK; 0, never, if unset). Units: steps.
+
+    Raises:
+      InvalidArgument: it is negative.
+    """
+    interval = _integer("PELTON_CHECK", 0)
+    if interval < 0:
+        raise InvalidArgument(f"PELTON_CHECK={interval} in the environment: must be 0 or more")
+    return interval
+
+
 def interface() -> str:
     """The network interface of the wire between hosts (PELTON_INTERFACE; the one towards the coordinator if unset)."""
     return os.environ.get("PELTON_INTERFACE", "")

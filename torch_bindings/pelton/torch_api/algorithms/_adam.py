@@ -253,10 +253,17 @@ class MomentumImpl(AlgorithmImpl):
         """The optimizer's."""
         return self.optimizer.warmup_steps
 
+    def phase_is_over(self) -> bool:
+        """Whether the optimizer's count of steps, which alone says what phase it is, is beyond this one's phase: after
+        the warm-up's last step, or where a state was loaded.
+        """
+        return self._is_warm != (self.optimizer_step_id >= self.warmup_steps)
+
     def need_reset(self) -> bool:
-        """True before the forward pass that follows the warm-up's last step."""
-        was_warm, self._is_warm = self._is_warm, self.optimizer_step_id >= self.warmup_steps
-        return self._is_warm != was_warm
+        """Goes on to the phase that the optimizer is in."""
+        is_over = self.phase_is_over()
+        self._is_warm = self.optimizer_step_id >= self.warmup_steps
+        return is_over
 
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `gradient_allreduce`, then that of the second phase."""

@@ -42,4 +42,4 @@ def pieces_of(columns: Sequence[Sequence[torch.Tensor]]) -> Iterator[Columns]:
 
 def scale(tensors: list[torch.Tensor], factor: float) -> None:
     """Multiplies all of them in place, as `mul_` does: `_foreach_mul_` by a number rounds that to a 16-bit dtype."""
-    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64))
+    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64, device="cpu"))

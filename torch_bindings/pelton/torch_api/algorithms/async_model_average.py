@@ -33,15 +33,25 @@ class AsyncModelAverageAlgorithmImpl(AlgorithmImpl):
         self.sync_interval_ms = sync_interval_ms
         self.warmup_steps = warmup_steps
         self.step_id = 0
+        self._is_warm = warmup_steps == 0
+
+    def step_is_complete(self) -> None:
+        """Counts it."""
+        self.step_id += 1
+
+    def phase_is_over(self) -> bool:
+        """Whether the warm-up's last step has been taken."""
+        return self._is_warm != (self.step_id >= self.warmup_steps)
 
     def need_reset(self) -> bool:
-        """True before the first forward pass after the warm-up."""
-        self.step_id += 1
-        return self.warmup_steps > 0 and self.step_id == self.warmup_steps + 1
+        """True once, after the warm-up's last step."""
+        is_over = self.phase_is_over()
+        self._is_warm = self.step_id >= self.warmup_steps
+        return is_over
 
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `gradient_allreduce` in the warm-up, then its `async_model_average`."""
-        if self.warmup_steps > 0 and self.step_id <= self.warmup_steps:
+        if not self._is_warm:
             return RegisteredAlgorithm("gradient_allreduce", {"average": "true"})
         return RegisteredAlgorithm("async_model_average", to_text(sync_interval_ms=self.sync_interval_ms))
 
@@ -72,6 +82,7 @@ class AsyncModelAverageAlgorithmImpl(AlgorithmImpl):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from where `state_dict` was."""
         self.step_id = int(state["step_id"])
+        self._is_warm = self.step_id >= self.warmup_steps
 
 
 def machinery(wrapped: Any) -> Any:
@@ -102,7 +113,7 @@ class AsyncModelAverageAlgorithm(Algorithm):
         """Args:
         peer_selection_mode: "all", the only one.
         sync_interval_ms: from the end of a round to the beginning of the next. Units: milliseconds.
-        warmup_steps: forward passes in training mode, outside `no_sync`, with gradient allreduce before. Units: steps.
+        warmup_steps: steps with gradient allreduce before, those inside `no_sync` not counted. Units: steps.
 
         Raises:
           InvalidArgument: another mode, or a negative number.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pelton import _C
 from pelton.errors import Unsupported
+from pelton.torch_api.algorithms._options import to_text
 
 if TYPE_CHECKING:
     from pelton.torch_api.bucket import BaguaBucket
@@ -60,6 +63,17 @@ class AlgorithmImpl:
     def need_reset(self) -> bool:
         """Whether everything below, or `registered`, is to be asked again: for algorithms of several phases. Called
         before each forward pass in training mode that is not inside `no_sync`, on all ranks alike.
+        """
+        return False
+
+    def step_is_complete(self) -> None:
+        """Called when all optimizers that were given have stepped, outside `no_sync`; where none was given, after the
+        step of any of the model's. For algorithms of the runtime whose phase goes by that: see `phase_is_over`.
+        """
+
+    def phase_is_over(self) -> bool:
+        """Whether `need_reset` would say so now. Asked after each step, and at the first gradient of a backward pass,
+        which no forward pass need have announced. Changes nothing.
         """
         return False
 
@@ -195,6 +209,40 @@ class Algorithm:
         """
         return GlobalAlgorithmRegistry.get(name)(**kwargs)
 
+    def __repr__(self) -> str:
+        """The class and its options; of an optimizer its class."""
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        kinds = {n: type(v).__name__ if isinstance(v, torch.optim.Optimizer) else repr(v) for n, v in given.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in kinds.items())})"
+
+
+class RuntimeAlgorithm(Algorithm):
+    """One of the runtime's algorithms that has no class of its own in Python. Threads: a value. Owns: its options."""
+
+    def __init__(self, name: str, **options: bool | int | float | str) -> None:
+        """Args:
+        name: what `pelton._C.algorithms()` calls it.
+        **options: its own.
+        """
+        self.name = name
+        self.options = options
+
+    def reify(self, process_group: BaguaProcessGroup) -> AlgorithmImpl:
+        """Puts it to work on a group; wrapping checks the options."""
+        return _RuntimeImpl(process_group, self.name, to_text(**self.options))
+
+
+class _RuntimeImpl(AlgorithmImpl):
+    """Threads: the trainer's. Owns: its options."""
+
+    def __init__(self, process_group: BaguaProcessGroup, name: str, options: dict[str, str]) -> None:
+        super().__init__(process_group)
+        self._registered = RegisteredAlgorithm(name, options)
+
+    def registered(self) -> RegisteredAlgorithm:
+        """What was named."""
+        return self._registered
+
 
 class AlgorithmRegistry:
     """Algorithms by name. Threads: written while modules are imported. Owns: its entries."""
@@ -223,16 +271,20 @@ class AlgorithmRegistry:
         Raises:
           KeyError: there is none; the text lists the names.
         """
-        if name not in self._entries:
-            raise KeyError(f"no algorithm {name!r}; there are: {', '.join(self.available_algorithms())}")
-        return self._entries[name][0]
+        if name in self._entries:
+            return self._entries[name][0]
+        if name in dict(_C.algorithms()):
+            return functools.partial(RuntimeAlgorithm, name)
+        raise KeyError(f"no algorithm {name!r}; there are: {', '.join(self.available_algorithms())}")
 
     def available_algorithms(self) -> list[str]:
-        """The names, sorted."""
-        return sorted(self._entries)
+        """The names, sorted: those that were registered here, and the runtime's."""
+        return sorted({*self._entries, *dict(_C.algorithms())})
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {self._entries[name][1]}" for name in self.available_algorithms())
+        summaries = dict(_C.algorithms())
+        summaries.update({name: description for name, (_, description) in self._entries.items()})
+        return "\n".join(f"{name}: {summaries[name]}" for name in self.available_algorithms())
 
 
 GlobalAlgorithmRegistry = AlgorithmRegistry()

@@ -24,28 +24,41 @@ class LocalSGDAlgorithmImpl(AlgorithmImpl):
         super().__init__(process_group)
         self.interval = interval
         self.warmup_steps = warmup_steps
-        self._forward_passes = 0
+        self._steps = 0
+        self._is_warm = warmup_steps == 0
+
+    def step_is_complete(self) -> None:
+        """Counts it."""
+        self._steps += 1
+
+    def phase_is_over(self) -> bool:
+        """Whether the warm-up's last step has been taken."""
+        return self._is_warm != (self._steps >= self.warmup_steps)
 
     def need_reset(self) -> bool:
-        """True before the first forward pass after the warm-up."""
-        self._forward_passes += 1
-        return self.warmup_steps > 0 and self._forward_passes == self.warmup_steps + 1
+        """True once, after the warm-up's last step."""
+        is_over = self.phase_is_over()
+        self._is_warm = self._steps >= self.warmup_steps
+        return is_over
 
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `gradient_allreduce` in the warm-up, then its `local_sgd`."""
-        if self._forward_passes <= self.warmup_steps and self.warmup_steps > 0:
-            return RegisteredAlgorithm("gradient_allreduce", {"average": "true"})
+        if not self._is_warm:
+            return RegisteredAlgorithm(
+                "gradient_allreduce", {"average": "true"}, needs_every_parameter_in_an_optimizer=True
+            )
         return RegisteredAlgorithm(
             "local_sgd", to_text(interval=self.interval), needs_every_parameter_in_an_optimizer=True
         )
 
     def state_dict(self) -> dict[str, Any]:
         """How far the warm-up is."""
-        return {"forward_passes": self._forward_passes}
+        return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from where `state_dict` was."""
-        self._forward_passes = int(state["forward_passes"])
+        self._steps = int(state["steps"])
+        self._is_warm = self._steps >= self.warmup_steps
 
 
 class LocalSGDAlgorithm(Algorithm):
@@ -76,7 +89,7 @@ class PostLocalSGDAlgorithm(Algorithm):
 
     def __init__(self, warmup_steps: int = 100, interval: int = 8) -> None:
         """Args:
-        warmup_steps: forward passes in training mode, outside `no_sync`, with gradient allreduce. Units: steps.
+        warmup_steps: steps with gradient allreduce, those inside `no_sync` not counted. Units: steps.
         interval: between means of weights after that. Units: steps.
 
         Raises:

@@ -10,7 +10,9 @@ import torch
 
 from pelton import _C
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms.base import RegisteredAlgorithm
+from pelton.torch_api._parameters import select
+from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
+from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
 
 _FORMAT = 1
 NOTHING: _C.State = (0, [], [])
@@ -85,6 +87,48 @@ def from_dict(state: dict[str, Any], ranks: Sequence[int], rank: int) -> Algorit
             f"state: it is that of rank {found.rank} of {len(found.ranks)}, this is rank {rank} of {len(ranks)}"
         )
     return found
+
+
+def state_left_by(predecessor: Any, successor: Any) -> AlgorithmState | None:
+    """What a wrapping of a model can go on from of an earlier one; None: nothing.
+
+    Args:
+      predecessor: the object behind the earlier wrapping.
+      successor: the one behind the wrapping that begins.
+
+    Raises:
+      PeltonError: a round was open, and failed.
+    """
+    if predecessor._live_rounds().may_differ:
+        predecessor.finish_round()
+    algorithm = successor.bagua_algorithm
+    if predecessor._first_algorithm != successor._first_algorithm:
+        return None
+    if type(predecessor.bagua_algorithm) is not type(algorithm):
+        return None
+    state: AlgorithmState = predecessor._state()
+    algorithm.load_state_dict(state.implementation)
+    described = [(n, t.dtype, t.shape) for n, t in select(successor.module).trainable]
+    is_same = described == [(n, t.dtype, t.shape) for n, t in predecessor._selected.trainable]
+    registered = runtime_algorithm(algorithm)
+    fits = registered is not None and state.fits(registered, successor.process_group.ranks)
+    return state if is_same and fits else None
+
+
+def adopt(algorithm: AlgorithmImpl, state: AlgorithmState) -> None:
+    """Brings an algorithm's Python class to where a state was.
+
+    Raises:
+      InvalidArgument: the state is of another class, algorithm or options.
+    """
+    try:
+        algorithm.load_state_dict(state.implementation)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"state: it is not that of {type(algorithm).__name__}: {error!r}") from None
+    registered = runtime_algorithm(algorithm)
+    if registered != state.algorithm:
+        this = f"{registered.name} {registered.options}" if registered else "written in Python"
+        raise InvalidArgument(f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is {this}")
 
 
 def _tensor(entry: dict[str, Any]) -> tuple[str, str, int, torch.Tensor]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from pelton import _C
 from pelton.torch_api.data_parallel._algorithm_state import NOTHING
+from pelton.torch_api.data_parallel._rounds import QuietRounds
 from pelton.torch_api.data_parallel._weight_rounds import is_in_backward
 
 
-class AveragingRounds:
-    """Averages are added while nobody holds the weights: from the last optimizer's step to the next forward pass in
-    training mode, or, where no optimizer steps after a backward pass, at that forward pass. Inside `no_sync` nothing
-    is given free: what has been accumulated there was taken at these weights.
+class AveragingRounds(QuietRounds):
+    """Averages are added while nobody holds the weights: from the last optimizer's step to the next forward pass, or,
+    where no optimizer steps after a backward pass, at that forward pass. Inside `no_sync` nothing is given free: what
+    has been accumulated there was taken at these weights. Where a backward pass comes without a forward pass that was
+    seen, the weights are held all the time but for a moment after each step.
 
     Threads: the trainer's. Owns: the runtime's model with its loop.
     """
@@ -22,21 +22,19 @@ class AveragingRounds:
     may_differ = True
     steps = 0
 
-    def __init__(
-        self, model: _C.AveragingModel, optimizers: Sequence[torch.optim.Optimizer], timeout_s: float
-    ) -> None:
+    def __init__(self, model: _C.AveragingModel, timeout_s: float) -> None:
         """Args:
         model: the runtime's; its loop has not been started.
-        optimizers: those that step the model.
         timeout_s: how long to wait for the other ranks to stop. Units: seconds.
         """
         self._model = model
-        self._optimizers = {id(optimizer) for optimizer in optimizers}
-        self._stepped: set[int] = set()
         self._timeout_s = timeout_s
         self._is_synchronized = True
         self._has_begun = False
         self._is_wanted = True
+        self._has_backward = False  # since the weights were free
+        self._saw_forward = False  # the same
+        self._forwards_are_seen = True
 
     def check(self) -> None:
         """See `Rounds`; a failure is raised where the weights are claimed."""
@@ -55,32 +53,52 @@ class AveragingRounds:
         Raises:
           PeltonError: what averaging failed with.
         """
-        if is_in_backward():
-            return
-        if not self._has_begun and self._is_wanted:
-            self._has_begun = True
+        if not is_in_backward() and not self._start():
+            self._hold(gives_way=self._is_synchronized and self._has_backward)
+            self._saw_forward = self._forwards_are_seen = True
+
+    def before_evaluation(self) -> None:
+        """Takes hold of the weights of an averaging that has been started; a pass without a backward pass after it
+        gives way to the next.
+        """
+        if self._has_begun and not is_in_backward():
+            self._hold(gives_way=self._is_synchronized or not self._has_backward)
+            self._saw_forward = True
+
+    def backward_began(self) -> None:
+        """Does what a forward pass should have done."""
+        if not self._start() and not self._saw_forward:
+            self._forwards_are_seen = False
             self._model.claim()
-            self._model.resume()
+
+    def backward_ended(self, keeps_graph: bool) -> None:
+        """See `Rounds`."""
+        self._has_backward = self._has_backward or self._is_synchronized
+
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """Lets go of the weights once all optimizers have stepped."""
+        if not self._is_synchronized or not completes:
             return
-        if self._is_synchronized and self._model.take_backward():
-            self._model.release()
+        self._free()
+        if not self._forwards_are_seen:
+            self._model.claim()
+
+    def _start(self) -> bool:
+        if self._has_begun or not self._is_wanted:
+            return False
+        self._has_begun = True
+        self._model.claim()
+        self._model.resume()
+        return True
+
+    def _hold(self, gives_way: bool) -> None:
+        if gives_way:
+            self._free()
         self._model.claim()
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """See `Rounds`."""
-        if self._is_synchronized and not is_in_backward():
-            self._model.watch_outputs(outputs)
-
-    def before_step(self) -> None:
-        """See `Rounds`."""
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Lets go of the weights once all optimizers have stepped."""
-        self._stepped.add(id(optimizer))
-        if self._is_synchronized and self._stepped >= self._optimizers:
-            self._stepped.clear()
-            self._model.take_backward()
-            self._model.release()
+    def _free(self) -> None:
+        self._has_backward = self._saw_forward = False
+        self._model.release()
 
     def stop(self) -> None:
         """Ends the averaging when all ranks have asked for it. Idempotent.

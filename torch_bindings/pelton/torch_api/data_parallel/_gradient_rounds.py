@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pelton import _C
+from pelton.torch_api.data_parallel._rounds import QuietRounds
 
 Moments = Callable[[], Sequence[tuple[torch.Tensor, float]]]
 
 
-class GradientRounds:
+class GradientRounds(QuietRounds):
     """The C++ hooks do the work. Threads: the trainer's. Owns: the runtime's model."""
 
     may_differ = False
+    weights_are_equal = True
     steps = 0
 
     def __init__(self, model: _C.Model, moments: Moments | None = None) -> None:
@@ -45,8 +47,9 @@ class GradientRounds:
         """See `Rounds`."""
         self._model.set_synchronized(enabled)
 
-    def before_forward(self, inputs: object) -> None:
+    def backward_began(self) -> None:
         """See `Rounds`."""
+        self.check()
         if self._moments is not None:
             self._model.set_betas([beta for _, beta in self._moments()])
 
@@ -54,12 +57,9 @@ class GradientRounds:
         """See `Rounds`."""
         self._model.watch_outputs(outputs)
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Completes a round that a nested backward left open, where the loss was not made of the model's outputs."""
         self._model.finish_round()
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Rounds`."""
 
     def finish(self) -> None:
         """See `Rounds`."""

@@ -9,7 +9,6 @@ import torch
 
 from pelton import _C
 from pelton.errors import InvalidArgument
-from pelton.torch_api import env
 from pelton.torch_api._parameters import NamedTensors, names_without_optimizer
 from pelton.torch_api._session import Session
 from pelton.torch_api.algorithms.base import OptimizerExchange, RegisteredAlgorithm
@@ -32,6 +31,7 @@ class Registration:
     optimizers: Sequence[torch.optim.Optimizer]
     algorithm: RegisteredAlgorithm
     flatten: bool
+    bucket_bytes: int
 
 
 def make_rounds(registration: Registration, state: AlgorithmState | None = None) -> Rounds:
@@ -56,8 +56,16 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
         return _averaging_rounds(registration)
     model = _weight_model(registration, registration.trainable, runtime)
     if schedule.subject == "weights_in_forward":
-        return InForwardRounds(model, schedule, steps)
-    return AfterStepRounds(model, schedule, steps, registration.optimizers)
+        return InForwardRounds(model, schedule, steps, [tensor for _, tensor in registration.trainable])
+    makes_equal = algorithm.name in ("local_sgd", "diloco") and schedule.delay == 0
+    return AfterStepRounds(model, schedule, steps, makes_equal)
+
+
+def counts_steps(algorithm: RegisteredAlgorithm) -> bool:
+    """Whether it brings ranks together by the steps of the optimizers that it was given, and by nothing else."""
+    subject = Schedule(*_C.schedule(algorithm.name, algorithm.options)).subject
+    needs_them = algorithm.needs_every_parameter_in_an_optimizer or algorithm.stepped_by is not None
+    return needs_them or subject == "weights_after_step"
 
 
 def _check_optimizers(registration: Registration, schedule: Schedule) -> None:
@@ -78,7 +86,9 @@ def _check_optimizers(registration: Registration, schedule: Schedule) -> None:
     if algorithm.needs_every_parameter_in_an_optimizer or schedule.subject == "weights_after_step":
         missing = names_without_optimizer(registration.trainable, registration.optimizers)
         if missing:
-            raise InvalidArgument(f"{algorithm.name}: no optimizer steps {', '.join(missing)}")
+            raise InvalidArgument(
+                f"{algorithm.name}: no optimizer steps {', '.join(missing)}; give with_bagua all of the model's"
+            )
 
 
 def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientRounds:
@@ -92,9 +102,7 @@ def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientR
     return GradientRounds(model, moments if moment_of is not None else None)
 
 
-def _optimizer_rounds(
-    registration: Registration, exchange: OptimizerExchange, runtime: _C.State
-) -> OptimizerRounds:
+def _optimizer_rounds(registration: Registration, exchange: OptimizerExchange, runtime: _C.State) -> OptimizerRounds:
     accumulated = [(name, exchange.accumulated_of(parameter)) for name, parameter in registration.trainable]
     return OptimizerRounds(
         _model(registration, RegisteredAlgorithm("gradient_allreduce"), [], NOTHING),
@@ -113,10 +121,10 @@ def _averaging_rounds(registration: Registration) -> AveragingRounds:
         registration.trainable,
         registration.algorithm.name,
         registration.algorithm.options,
-        env.get_default_bucket_size(),
+        registration.bucket_bytes,
         timeout_s,
     )
-    return AveragingRounds(model, registration.optimizers, timeout_s)
+    return AveragingRounds(model, timeout_s)
 
 
 def _model(
@@ -132,7 +140,7 @@ def _model(
         registration.trainable,
         algorithm.name,
         algorithm.options,
-        env.get_default_bucket_size(),
+        registration.bucket_bytes,
         registration.flatten,
         registration.session.timeout_s,
         moments,
@@ -148,7 +156,7 @@ def _weight_model(registration: Registration, tensors: NamedTensors, runtime: _C
         tensors,
         registration.algorithm.name,
         registration.algorithm.options,
-        env.get_default_bucket_size(),
+        registration.bucket_bytes,
         registration.session.timeout_s,
         runtime,
     )

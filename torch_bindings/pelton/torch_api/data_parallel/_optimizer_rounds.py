@@ -11,9 +11,10 @@ from pelton import _C
 from pelton.errors import FailedPrecondition
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import OptimizerExchange
+from pelton.torch_api.data_parallel._rounds import QuietRounds
 
 
-class OptimizerRounds:
+class OptimizerRounds(QuietRounds):
     """Beside them gradients are averaged for the steps that need it. Threads: the trainer's. Owns: the runtime's
     models, and the optimizer's attribute `exchange`.
     """
@@ -71,20 +72,18 @@ class OptimizerRounds:
         self._is_synchronized = enabled
         self._gradients.set_synchronized(enabled and self._exchange.needs_gradients())
 
-    def before_forward(self, inputs: object) -> None:
+    def backward_began(self) -> None:
         """See `Rounds`."""
+        self.check()
         self.set_synchronized(self._is_synchronized)
 
     def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
         """See `Rounds`."""
         self._gradients.watch_outputs(outputs)
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Rounds`."""
         self._gradients.finish_round()
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Rounds`."""
 
     def finish(self) -> None:
         """See `Rounds`."""

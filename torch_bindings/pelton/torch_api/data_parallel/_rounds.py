@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from pelton import _C
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The tensors that are communicated together. Threads: a value. Owns: their names."""
+
+    name: str
+    tensor_names: tuple[str, ...]
 
 
 class Rounds(Protocol):
@@ -23,6 +32,10 @@ class Rounds(Protocol):
     @property
     def steps(self) -> int:
         """How many steps the algorithm's schedule has counted."""
+
+    @property
+    def weights_are_equal(self) -> bool:
+        """Whether, now that a step has ended, all ranks hold the same weights to the bit."""
 
     def check(self) -> None:
         """Raises what an earlier round failed with, or that one was left in the middle.
@@ -44,14 +57,33 @@ class Rounds(Protocol):
           inputs: the module's positional arguments.
         """
 
+    def before_evaluation(self) -> None:
+        """A forward pass in evaluation mode, with gradients, begins; maybe on this rank alone."""
+
     def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
         """A forward pass with gradients has ended; the outputs have gradient functions."""
 
-    def before_step(self) -> None:
-        """An optimizer is about to step."""
+    def backward_began(self) -> None:
+        """A backward pass outside `no_sync` has made its first gradient. A forward pass need not have been seen."""
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
+    def backward_ended(self, keeps_graph: bool) -> None:
+        """A backward pass has ended, the outermost one.
+
+        Args:
+          keeps_graph: another one may follow, which needs the weights as they are.
+        """
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer of communicated parameters is about to step, one that was given or another."""
+
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """It has stepped.
+
+        Args:
+          optimizer: the optimizer.
+          is_given: it is one of those that the algorithm was given.
+          completes: all those have stepped; or none was given.
+        """
 
     def finish(self) -> None:
         """Completes the round that is open, if one is. Collective then."""
@@ -76,3 +108,30 @@ class Rounds(Protocol):
           timeout_s: how long to wait for the other ranks, where something goes on beside training that all should
             end together. Units: seconds.
         """
+
+
+class QuietRounds:
+    """Does nothing at any of these moments; rounds choose from them. Threads: the trainer's. Owns: nothing."""
+
+    weights_are_equal = False
+
+    def before_forward(self, inputs: object) -> None:
+        """See `Rounds`."""
+
+    def before_evaluation(self) -> None:
+        """See `Rounds`."""
+
+    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """See `Rounds`."""
+
+    def backward_began(self) -> None:
+        """See `Rounds`."""
+
+    def backward_ended(self, keeps_graph: bool) -> None:
+        """See `Rounds`."""
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Rounds`."""
+
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """See `Rounds`."""

@@ -12,12 +12,13 @@ import torch
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
-from pelton.torch_api import _session, env
+from pelton.torch_api import _session
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api._state_broadcast import agree
 from pelton.torch_api._user_rounds import UserRounds
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.bucket import BackendBucket, BaguaBucket
+from pelton.torch_api.data_parallel._rounds import QuietRounds
 from pelton.torch_api.tensor import effective_tensor, forget
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def runtime_algorithm(algorithm: AlgorithmImpl) -> RegisteredAlgorithm | None:
     return None
 
 
-class UserAlgorithm:
+class UserAlgorithm(QuietRounds):
     """The `Rounds` of one wrapped model under an algorithm of the user's.
 
     Threads: the trainer's; backward hooks run on autograd's thread while the trainer waits in backward. Owns: the
@@ -178,7 +179,7 @@ class UserAlgorithm:
             hooked: Any = output
             hooked.register_hook(functools.partial(_reached, weakref.ref(self)))
 
-    def before_step(self) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Ends a backward pass whose end was not seen, where the loss was not made of the model's outputs; and keeps
         averages beside training from changing weights while the optimizer does.
         """
@@ -189,14 +190,18 @@ class UserAlgorithm:
                 control.lock_weight(_session.current().timeout_s)
                 self._locked.append(control)
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Calls the algorithm's hook.
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """Calls the algorithm's hook after a step of an optimizer that was given.
 
         Args:
           optimizer: what has stepped.
+          is_given: see `Rounds`, as the other.
+          completes: see there.
         """
         while self._locked:
             self._locked.pop().unlock_weight()
+        if not is_given:
+            return
         with self._failing("the post-step hook"):
             self._post_step_hook(optimizer)
 
@@ -254,7 +259,7 @@ class UserAlgorithm:
                     f"'{tensor.bagua_tensor_name}' is on {tensor.device}; an algorithm written in Python takes tensors "
                     "of the CPU"
                 )
-        suggested = suggest_buckets(tensors, env.get_default_bucket_size())
+        suggested = suggest_buckets(tensors, inner._bucket_bytes)
         self._buckets = list(self._algorithm.tensors_to_buckets(suggested, inner._flatten))
         self._forward_hook = self._algorithm.init_forward_pre_hook(inner)
         self._backward_hook = self._algorithm.init_backward_hook(inner)
@@ -281,11 +286,6 @@ class UserAlgorithm:
         self._is_in_backward = True
         self._queue_end()
         with self._failing(f"the backward hook of '{name}'"):
-            if parameter.grad is None:
-                raise FailedPrecondition(
-                    f"parameter '{name}': a hook of the backward pass used up its gradient before the ranks' gradients "
-                    "were communicated (an optimizer that steps within backward?); step after backward() has returned"
-                )
             self._backward_hook(name, parameter)
 
     def _on_output(self) -> None:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from pelton import _C
+from pelton.errors import FailedPrecondition
+from pelton.torch_api.data_parallel._rounds import QuietRounds
+from pelton.torch_api.data_parallel._steps import fingerprint
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Schedule:
         return step >= self.first_step and (step - self.first_step) % self.interval == 0
 
 
-class _WeightRounds:
+class _WeightRounds(QuietRounds):
     """What both kinds share. Threads: the trainer's. Owns: the runtime's model."""
 
     may_differ = True
@@ -78,69 +81,99 @@ class _WeightRounds:
 
 
 class InForwardRounds(_WeightRounds):
-    """Rounds that begin before a forward pass and end before the optimizer's step.
+    """Rounds that begin before a forward pass and end with the backward pass, so that whatever changes the weights
+    after it, announced or not, changes the results.
 
     A step of the schedule is an iteration: it begins with the first forward pass after an optimizer's step, or after
     a backward pass where no optimizer stepped (as when a gradient scaler skips one), so that ranks count alike.
-    Several forward passes before one backward are one iteration. Inside an optimizer's closure the round ends with
-    the backward pass.
+    Several forward passes before one backward are one iteration. Where no forward pass was seen in training mode, the
+    first gradient of a backward pass begins one.
     Threads: the trainer's. Owns: as its base.
     """
 
-    def __init__(self, model: _C.WeightModel, schedule: Schedule, steps: int) -> None:
-        """See its base."""
+    def __init__(
+        self, model: _C.WeightModel, schedule: Schedule, steps: int, parameters: Sequence[torch.Tensor]
+    ) -> None:
+        """Args:
+        model: the runtime's.
+        schedule: the algorithm's.
+        steps: that the schedule has counted before, in another registration.
+        parameters: whose values are communicated.
+        """
         super().__init__(model, schedule, steps)
+        self._parameters = parameters
         self._is_in_iteration = False
-        self._is_in_step = False
+        self._has_backward = False  # the iteration has
+        self._is_announced = False  # the iteration, by a forward pass
+        self._print: list[float] | None = None  # of the weights, where a merge waits
 
     def before_forward(self, inputs: object) -> None:
         """Begins the iteration's round, if one is due."""
-        if not self._is_synchronized or is_in_backward():
-            return
-        if self._is_in_iteration and not self._model.take_backward():
-            return
+        if self._is_synchronized and not is_in_backward() and (self._has_backward or not self._is_in_iteration):
+            self._begin()
+            self._is_announced = True
+
+    def backward_began(self) -> None:
+        """Begins it, where no forward pass did."""
+        if not self._is_in_iteration or (self._has_backward and not self._is_announced):
+            self._begin()
+
+    def backward_ended(self, keeps_graph: bool) -> None:
+        """Merges the results: the gradients were taken before, the optimizer applies them after."""
+        self._has_backward = True
+        if keeps_graph:
+            self._print = fingerprint(self._parameters) if self._model.is_open else None
+        else:
+            self._model.finish()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Merges them at the latest."""
         self._model.finish()
-        self._model.take_backward()
-        self._is_in_iteration = True
+
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """See `Rounds`."""
+        self._is_in_iteration = self._has_backward = self._is_announced = False
+
+    def _begin(self) -> None:
+        self._finish_late()
+        self._is_in_iteration, self._has_backward, self._is_announced = True, False, False
         self.steps += 1
         if self._schedule.is_due(self.steps):
             self._model.begin()
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """See `Rounds`."""
-        if self._is_synchronized and not is_in_backward():
-            self._model.watch_outputs(outputs, self._is_in_step)
-
-    def before_step(self) -> None:
-        """Merges the results: the gradients were taken before, the optimizer applies them after."""
+    def _finish_late(self) -> None:
+        """Merges what no backward pass's end and no optimizer did; a change of the weights would be lost with it."""
+        kept, self._print = self._print, None
+        if kept is not None and self._model.is_open and kept != fingerprint(self._parameters):
+            raise FailedPrecondition(
+                "the weights changed after backward(retain_graph=True), by something that is no torch.optim.Optimizer; "
+                "the round of decentralized averaging that is under way would undo it. End the iteration with a "
+                "backward pass that frees the graph, or step with an optimizer of torch's"
+            )
         self._model.finish()
-        self._is_in_step = True
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Rounds`."""
-        self._is_in_iteration = self._is_in_step = False
 
 
 class AfterStepRounds(_WeightRounds):
     """Rounds that begin after an optimizer's step and end there too, or `delay` steps later.
 
     With several optimizers a step of the schedule is one in which all have stepped; where only some have, it is
-    counted at the next forward pass.
+    counted at the next forward pass in training mode, or when one of them is about to step again.
     Threads: the trainer's. Owns: as its base.
     """
 
-    def __init__(
-        self, model: _C.WeightModel, schedule: Schedule, steps: int, optimizers: Sequence[torch.optim.Optimizer]
-    ) -> None:
-        """Args:
-        model: the runtime's.
-        schedule: the algorithm's.
-        steps: that the schedule has counted before, in another registration.
-        optimizers: those that step the model.
+    def __init__(self, model: _C.WeightModel, schedule: Schedule, steps: int, makes_equal: bool) -> None:
+        """See its base.
+
+        Args:
+          model: the runtime's.
+          schedule: the algorithm's.
+          steps: that the schedule has counted before, in another registration.
+          makes_equal: whether all ranks hold the same weights after a round.
         """
         super().__init__(model, schedule, steps)
-        self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._stepped: set[int] = set()
+        self._makes_equal = makes_equal
+        self.weights_are_equal = False
         # A round that was open when its state was saved: a schedule's delay is below its interval.
         self._begun_at = steps - (steps - schedule.first_step) % schedule.interval if model.is_open else 0
 
@@ -149,18 +182,18 @@ class AfterStepRounds(_WeightRounds):
         if self._is_synchronized and self._stepped and not is_in_backward():
             self._count_step()
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """See `Rounds`."""
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Counts one, too."""
+        if self._is_synchronized and id(optimizer) in self._stepped:
+            self._count_step()
 
-    def before_step(self) -> None:
-        """See `Rounds`."""
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
         """Counts the step once all optimizers have taken theirs."""
-        if not self._is_synchronized:
+        self.weights_are_equal = False
+        if not self._is_synchronized or not is_given:
             return
         self._stepped.add(id(optimizer))
-        if self._stepped >= self._optimizers:
+        if completes:
             self._count_step()
 
     def _count_step(self) -> None:
@@ -174,6 +207,7 @@ class AfterStepRounds(_WeightRounds):
         self._model.begin()
         if self._schedule.delay == 0:
             self._model.finish()
+            self.weights_are_equal = self._makes_equal
 
 
 def is_in_backward() -> bool:

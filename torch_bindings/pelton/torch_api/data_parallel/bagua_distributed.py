@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree
 
-from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
-from pelton.torch_api import _session
+from pelton import _C
+from pelton.errors import FailedPrecondition, PeltonError, Unsupported
+from pelton.torch_api import _session, env
 from pelton.torch_api._model_backend import ModelBackend
-from pelton.torch_api._parameters import NamedTensors, SelectedTensors, Snapshot, select
+from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradients, select
 from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
 from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
-from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, from_dict
+from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
 from pelton.torch_api.data_parallel._attachment import nothing, release
 from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
-from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds
-from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
+from pelton.torch_api.data_parallel._equality import check_of
+from pelton.torch_api.data_parallel._functional import is_functional_call
+from pelton.torch_api.data_parallel._make_rounds import Registration, counts_steps, make_rounds
+from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
+from pelton.torch_api.data_parallel._steps import ModelSteps, forget, listen
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """The tensors that are communicated together. Threads: a value. Owns: their names."""
-
-    name: str
-    tensor_names: tuple[str, ...]
 
 
 class BaguaDistributedDataParallel:
@@ -44,14 +43,15 @@ class BaguaDistributedDataParallel:
     def __init__(
         self,
         module: nn.Module,
-        optimizers: Iterable[torch.optim.Optimizer],
-        algorithm: Algorithm,
+        optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer,
+        algorithm: Algorithm | str,
         process_group: BaguaProcessGroup,
         bagua_module_name: str | None = None,
         gradient_as_bucket_view: bool = True,
         find_unused_parameters: bool = False,
         *,
         predecessor: BaguaDistributedDataParallel | None = None,
+        bucket_bytes: int | None = None,
     ) -> None:
         """Brings all ranks to rank 0's state and installs the hooks. Collective over the group.
 
@@ -65,31 +65,33 @@ class BaguaDistributedDataParallel:
           find_unused_parameters: accepted and not needed: unused parameters are always found.
           predecessor: what kept the model together until now; it is detached, and where it did so by the same
             algorithm on the same group, this one goes on from its state.
+          bucket_bytes: size up to which tensors share a bucket; None: BAGUA_DEFAULT_BUCKET_SIZE says.
 
         Raises:
           InvalidArgument: the model or an argument cannot be served, or differs between ranks; the text names it.
           DeadlineExceeded, PeerLost: not all ranks took part.
         """
         self.module = module
-        self.bagua_optimizers = _checked_optimizers(optimizers)
+        self.bagua_optimizers = checked_optimizers(optimizers)
         self.process_group = process_group
-        self.bagua_algorithm = _checked_algorithm(algorithm).reify(process_group)
+        self.bagua_algorithm = checked_algorithm(algorithm).reify(process_group)
         self.bagua_module_name = bagua_module_name or type(module).__name__
         self.bagua_train_step_counter = 0
         self.find_unused_parameters = find_unused_parameters
         self._flatten = gradient_as_bucket_view
+        self._bucket_bytes = env.get_default_bucket_size() if bucket_bytes is None else bucket_bytes
         self._is_synchronized = True
         self._ended: str | None = None
         self._rounds: Rounds | None = None
+        self._watch: _C.BackwardWatch | None = None
+        self._is_functional = False  # the forward pass that is under way
         self._first_algorithm = runtime_algorithm(self.bagua_algorithm)
         self._known: dict[int, torch.Tensor] = {}
         self._session = _session.current()
+        self._equality = check_of(self)
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
-        self._removers: list[Callable[[], None]] = []
-        for optimizer in self.bagua_optimizers:
-            self._removers.append(optimizer.register_step_pre_hook(self._before_step).remove)
-            self._removers.append(optimizer.register_step_post_hook(self._after_step).remove)
+        listen(self)
         self._session.add_model(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
@@ -172,7 +174,7 @@ class BaguaDistributedDataParallel:
         complaint: PeltonError | None = None
         try:
             state = from_dict(state_dict, self.process_group.ranks, communicator.rank())
-            self._adopt_implementation(state)
+            adopt(self.bagua_algorithm, state)
         except PeltonError as error:
             complaint = error
         agree(communicator, complaint)
@@ -184,7 +186,7 @@ class BaguaDistributedDataParallel:
 
     def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
-        tells the algorithm.
+        tells the algorithm. A functional call, with the caller's tensors in the parameters' place, is left alone.
 
         Args:
           inputs: the module's positional arguments.
@@ -197,10 +199,16 @@ class BaguaDistributedDataParallel:
             if self.module.training:
                 self._live_rounds()
             return
+        is_current = self._snapshot.is_current()
+        self._is_functional = not is_current and is_functional_call(self.module)
+        if self._is_functional:
+            return
+        self._settle()
         self._rounds.check()
-        if not self._snapshot.is_current() or self._rounds.changes():
+        if not is_current or self._rounds.changes():
             self._register_again()
         if not self.module.training:
+            self._live_rounds().before_evaluation()
             return
         self.bagua_train_step_counter += 1
         if self._is_synchronized and self.bagua_algorithm.need_reset():
@@ -213,10 +221,35 @@ class BaguaDistributedDataParallel:
         Args:
           output: what the model returned: tensors in tuples, lists, dicts or what else is registered as a pytree.
         """
-        if self._rounds is None:
+        if self._rounds is None or self._watch is None or self._is_functional:
             return
         leaves = _pytree.tree_leaves(output)
-        self._rounds.after_forward([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn])
+        outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn]
+        self._watch.watch_outputs(outputs)
+        self._rounds.after_forward(outputs)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Listener`: any optimizer of the process is about to step."""
+        self._check_gradients(optimizer)
+        if not self._concerns(optimizer):
+            return
+        self._settle()
+        self._steps.before(optimizer)
+        self._live_rounds().before_step(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Listener`."""
+        if self._rounds is None or not self._concerns(optimizer):
+            return
+        completes = self._steps.after(optimizer)
+        self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
+        if not self._is_synchronized:
+            return
+        if completes:
+            self.bagua_algorithm.step_is_complete()
+            self._compare()
+        if self.bagua_algorithm.phase_is_over() and self.bagua_algorithm.need_reset():
+            self._register_again()
 
     def finish_round(self) -> None:
         """Completes the round that is open, if one is: one that a nested backward pass left open, where the loss was
@@ -264,9 +297,7 @@ class BaguaDistributedDataParallel:
         if isinstance(self._rounds, AveragingRounds):
             self._rounds.resume()
 
-    def detach(
-        self, reason: str = "it was detached", timeout_s: float = 10.0, *, keeps_watch: bool = False
-    ) -> None:
+    def detach(self, reason: str = "it was detached", timeout_s: float = 10.0, *, keeps_watch: bool = False) -> None:
         """Makes the module a plain one again; gradients that lie in buckets get memory of their own. Idempotent.
 
         Args:
@@ -278,23 +309,59 @@ class BaguaDistributedDataParallel:
         if rounds is not None:
             self._ended = reason
             rounds.detach(timeout_s)
-        for remove in self._removers:
-            remove()
-        self._removers = []
+        self._unwatch()
         if not keeps_watch:
+            forget(self)
             release(self.module, self)
 
     @property
     def _bagua_backend(self) -> ModelBackend:
         return ModelBackend(self)
 
-    def _before_step(self, *_: object) -> None:
-        if self._rounds is not None:
-            self._rounds.before_step()
+    @property
+    def weights_are_equal(self) -> bool:
+        """Whether the algorithm says that all ranks hold the same weights now, after a step."""
+        return self._rounds is not None and self._rounds.weights_are_equal
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._rounds is not None:
-            self._rounds.after_step(optimizer)
+    def _compare(self) -> None:
+        if self._equality is not None:
+            parameters = self._selected.trainable + self._selected.frozen
+            self._equality.step_ended(parameters, self.weights_are_equal, self._steps.unknown)
+
+    def _concerns(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._steps.is_given(optimizer) or bool(self._steps.parameter_of(optimizer))
+
+    def _backward_began(self) -> None:
+        if self._rounds is None or not self._is_synchronized:
+            return
+        if self.bagua_algorithm.phase_is_over():
+            raise FailedPrecondition(
+                f"{self.bagua_module_name}: the optimizer has gone on to another phase of its algorithm since the last "
+                "step (a state was loaded?), but no forward pass in training mode has been since. Call the model in "
+                "training mode once, on all ranks, before the backward pass"
+            )
+        self._rounds.backward_began()
+
+    def _backward_ended(self, keeps_graph: bool) -> None:
+        if self._rounds is None:
+            return
+        self._rounds.backward_ended(keeps_graph)
+        if self._is_synchronized:
+            self._steps.backward_ended()
+            self._check_gradients()
+
+    def _check_gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if self._rounds is not None and self._is_synchronized and not self._snapshot.is_current():
+            check_gradients(self.module, self._selected, self.bagua_module_name, optimizer)
+
+    def _settle(self) -> None:
+        if self._watch is not None:
+            self._watch.settle()
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.detach()
 
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
@@ -309,46 +376,16 @@ class BaguaDistributedDataParallel:
         if registered is None:
             kind = type(self.bagua_algorithm).__name__
             raise Unsupported(f"{kind} is written in Python: what it remembers is its own, and not kept by the runtime")
-        return AlgorithmState(
-            registered, self.process_group.ranks, rank, implementation, rounds.steps, rounds.state()
-        )
+        return AlgorithmState(registered, self.process_group.ranks, rank, implementation, rounds.steps, rounds.state())
 
     def _inherit(self, predecessor: BaguaDistributedDataParallel | None) -> AlgorithmState | None:
         """The predecessor's state if this one can go on from it, on all ranks alike."""
         state: AlgorithmState | None = None
         if predecessor is not None:
             with contextlib.suppress(PeltonError):  # what failed has been raised, and leaves no state
-                state = self._state_left_by(predecessor)
+                state = state_left_by(predecessor, self)
             predecessor.detach("it was wrapped again, which failed", self._session.timeout_s, keeps_watch=True)
         return state if everyone(self.process_group.get_global_communicator(), state is not None) else None
-
-    def _state_left_by(self, predecessor: BaguaDistributedDataParallel) -> AlgorithmState | None:
-        if predecessor._live_rounds().may_differ:
-            predecessor.finish_round()
-        if predecessor._first_algorithm != self._first_algorithm:
-            return None
-        if type(predecessor.bagua_algorithm) is not type(self.bagua_algorithm):
-            return None
-        state = predecessor._state()
-        self.bagua_algorithm.load_state_dict(state.implementation)
-        described = [(n, t.dtype, t.shape) for n, t in select(self.module).trainable]
-        is_same = described == [(n, t.dtype, t.shape) for n, t in predecessor._selected.trainable]
-        registered = runtime_algorithm(self.bagua_algorithm)
-        fits = registered is not None and state.fits(registered, self.process_group.ranks)
-        return state if is_same and fits else None
-
-    def _adopt_implementation(self, state: AlgorithmState) -> None:
-        try:
-            self.bagua_algorithm.load_state_dict(state.implementation)
-        except (KeyError, TypeError, ValueError) as error:
-            kind = type(self.bagua_algorithm).__name__
-            raise InvalidArgument(f"state: it is not that of {kind}: {error!r}") from None
-        registered = runtime_algorithm(self.bagua_algorithm)
-        if registered != state.algorithm:
-            this = f"{registered.name} {registered.options}" if registered else "written in Python"
-            raise InvalidArgument(
-                f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is {this}"
-            )
 
     def _register_again(self) -> None:
         """Ranks whose parameters may differ come back to rank 0's: the next algorithm's state must begin somewhere."""
@@ -356,7 +393,14 @@ class BaguaDistributedDataParallel:
         if rounds.may_differ:
             self._known = {}
         rounds.detach(self._session.timeout_s)
+        before = {id(tensor): tensor for _, tensor in self._selected.all}
         self._selected = self._register(self.bagua_optimizers if rounds.may_differ else ())
+        new = [name for name, tensor in self._selected.all if id(tensor) not in before]
+        if new:
+            warnings.warn(
+                f"{self.bagua_module_name}: {', '.join(new)}: not there when it was wrapped; has rank 0's values now",
+                stacklevel=2,
+            )
 
     def _register(
         self, optimizers: Iterable[torch.optim.Optimizer], state: AlgorithmState | None = None
@@ -366,11 +410,11 @@ class BaguaDistributedDataParallel:
         """
         communicator = self.process_group.get_global_communicator()
         selected: SelectedTensors | None = None
-        complaint: PeltonError | None = None
+        complaint: Exception | None = None
         try:
             selected = select(self.module)
-            self._check_unowned(selected.trainable)
-        except PeltonError as error:
+            check_unowned(self, self._session.models(), selected.trainable)
+        except Exception as error:  # whatever it is, the other ranks must not wait for this one
             complaint = error
         agree(communicator, complaint)
         assert selected is not None
@@ -383,6 +427,7 @@ class BaguaDistributedDataParallel:
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
         algorithm = runtime_algorithm(self.bagua_algorithm)
+        self._hear(selected, algorithm)
         if algorithm is None:
             self._install_hooks(selected)
         else:
@@ -390,6 +435,23 @@ class BaguaDistributedDataParallel:
         self._live_rounds().set_synchronized(self._is_synchronized)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
+
+    def _hear(self, selected: SelectedTensors, algorithm: RegisteredAlgorithm | None) -> None:
+        """Before the rounds' own hooks are there, so that what hears of a gradient first decides what they do."""
+        this = weakref.ref(self)
+        self._unwatch()
+        self._watch = _C.BackwardWatch(
+            [tensor for _, tensor in selected.trainable],
+            functools.partial(_backward_began, this),
+            functools.partial(_backward_ended, this),
+        )
+        self._steps = ModelSteps(
+            self.bagua_module_name,
+            algorithm.name if algorithm is not None else type(self.bagua_algorithm).__name__,
+            selected.trainable,
+            self.bagua_optimizers,
+            algorithm is not None and counts_steps(algorithm),
+        )
 
     def _install_hooks(self, selected: SelectedTensors) -> None:
         """An algorithm written in Python looks at this object while it is asked."""
@@ -413,21 +475,9 @@ class BaguaDistributedDataParallel:
             self.bagua_optimizers,
             algorithm,
             self._flatten,
+            self._bucket_bytes,
         )
         return make_rounds(registration, state)
-
-    def _check_unowned(self, trainable: NamedTensors) -> None:
-        """Two wrapped models would communicate a parameter of both twice."""
-        for other in self._session.models():
-            if not isinstance(other, BaguaDistributedDataParallel) or other is self or other._rounds is None:
-                continue
-            owned = {id(tensor): name for name, tensor in other._selected.trainable}
-            for name, tensor in trainable:
-                if id(tensor) in owned:
-                    raise InvalidArgument(
-                        f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
-                        f"{other.bagua_module_name}; ignore it in one of the two"
-                    )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         return None
@@ -436,17 +486,13 @@ class BaguaDistributedDataParallel:
         return nothing, ()
 
 
-def _checked_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    if isinstance(optimizers, torch.optim.Optimizer):
-        raise InvalidArgument("optimizers: must be a list of optimizers, is a single one; write [optimizer]")
-    checked = list(optimizers)
-    for number, optimizer in enumerate(checked):
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InvalidArgument(f"optimizers[{number}]: must be an optimizer, is a {type(optimizer).__name__}")
-    return checked
+def _backward_began(this: weakref.ref[BaguaDistributedDataParallel]) -> None:
+    inner = this()
+    if inner is not None:
+        inner._backward_began()
 
 
-def _checked_algorithm(algorithm: Algorithm) -> Algorithm:
-    if not isinstance(algorithm, Algorithm):
-        raise InvalidArgument(f"algorithm: must be an Algorithm, is {algorithm!r}; see Algorithm.init(name)")
-    return algorithm
+def _backward_ended(this: weakref.ref[BaguaDistributedDataParallel], keeps_graph: bool) -> None:
+    inner = this()
+    if inner is not None:
+        inner._backward_ended(keeps_graph)

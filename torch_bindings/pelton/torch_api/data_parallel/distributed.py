@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Union
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
 from pelton.errors import InvalidArgument, Unsupported
 from pelton.torch_api import communication
@@ -64,12 +62,20 @@ class DistributedDataParallel_V1_9_0_Interface(nn.Module):  # noqa: N801  (Bagua
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Any:
-        """Raises Unsupported."""
-        raise _unsupported("join")
+        """Raises Unsupported; the text says what to do instead."""
+        raise Unsupported(
+            "DistributedDataParallel.join: uneven inputs are not evened out: a rank that has no batch left would leave "
+            "the others waiting. Give all ranks equally many batches: by DataLoader(..., drop_last=True), or a "
+            "DistributedSampler, which pads; or stop at the smallest count of all ranks, which allreduce(..., "
+            "op=ReduceOp.MIN) tells"
+        )
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Raises Unsupported: `algorithm` says how gradients are communicated."""
-        raise _unsupported("register_comm_hook")
+        raise Unsupported(
+            "DistributedDataParallel.register_comm_hook: not offered; the argument `algorithm` says how gradients are "
+            "communicated ('bytegrad', 'power_sgd', or one of your own); torch's class over Pelton's takes hooks"
+        )
 
 
 class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface):  # noqa: N801  (Bagua's name)
@@ -89,33 +95,47 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         dim: int = 0,
         broadcast_buffers: bool = True,
         process_group: AnyGroup = None,
-        bucket_cap_mb: int = 25,
+        bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
-        optimizers: Sequence[torch.optim.Optimizer] = [],
-        algorithm: Algorithm = _DEFAULT_ALGORITHM,
+        optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer = (),
+        algorithm: Algorithm | str = _DEFAULT_ALGORITHM,
+        static_graph: bool = False,
     ) -> None:
-        """As `DistributedDataParallel`, which is to be called instead.
+        """Collective over the group.
+
+        Args:
+          module: the model.
+          device_ids: None, or the module's GPU alone.
+          output_device: the same.
+          dim: 0, of which torch's makes use with several devices only.
+          broadcast_buffers: buffers become those of rank 0 before forward passes, as torch's do.
+          process_group: the ranks that take part; None for all.
+          bucket_cap_mb: size up to which tensors share a bucket; None: BAGUA_DEFAULT_BUCKET_SIZE says. Units: MiB.
+          find_unused_parameters: accepted: unused parameters are found in any case, and block nothing.
+          check_reduction: accepted, without effect, as in torch's.
+          gradient_as_bucket_view: gradients may lie in the buckets.
+          optimizers: what steps the model; one stands for a list of it.
+          algorithm: how it is kept together with the others; a name stands for it with its default options.
+          static_graph: accepted: nothing is assumed that it would have to promise.
 
         Raises:
           AssertionError: no parameter requires a gradient.
-          ValueError: several devices are named, or the parameters are on devices of several types.
+          InvalidArgument: a device is named that is not the module's, or its parameters are on several; and as
+            `Module.with_bagua`.
         """
         super().__init__()
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise AssertionError(f"{type(module).__name__} has no parameter that requires a gradient")
-        if device_ids is not None and len(device_ids) > 1:
-            raise InvalidArgument(f"device_ids={device_ids!r}: must be None or name one device")
-        devices = {parameter.device for parameter in module.parameters()}
-        kinds = sorted({device.type for device in devices})
-        if len(kinds) != 1:
-            raise InvalidArgument(f"module: its parameters are on devices of several types: {', '.join(kinds)}")
+        if dim != 0:
+            raise InvalidArgument(f"dim={dim!r}: must be 0: batches are not split over devices of one process")
+        self.device = _checked_device(module, device_ids, output_device)
+        self.device_ids = [self.device.index] if device_ids else None
+        self.device_type = self.device.type
         self.module = module
-        self.device = next(module.parameters()).device
-        self.device_type = kinds[0]
-        self.is_multi_device_module = len(devices) > 1
-        self.static_graph = False
+        self.is_multi_device_module = False
+        self.static_graph = static_graph
         self.dim = dim
         self.broadcast_buffers = broadcast_buffers
         self.find_unused_parameters = find_unused_parameters
@@ -129,6 +149,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
             predecessor=module.__dict__.get("bagua_ddp"),
+            bucket_bytes=None if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20))),
         )
         attach(module, self.inner)
 
@@ -185,82 +206,35 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         broadcast_packed(communicator, self._buffers_to_broadcast(), 0)
 
 
-def DistributedDataParallel(  # noqa: N802  (Bagua's name, and torch's)
-    module: nn.Module,
-    device_ids: Sequence[int | torch.device] | None = None,
-    output_device: int | torch.device | None = None,
-    dim: int = 0,
-    broadcast_buffers: bool = True,
-    process_group: AnyGroup = None,
-    bucket_cap_mb: int = 25,
-    find_unused_parameters: bool = False,
-    check_reduction: bool = False,
-    gradient_as_bucket_view: bool = True,
-    optimizers: Sequence[torch.optim.Optimizer] = [],
-    algorithm: Algorithm = _DEFAULT_ALGORITHM,
-) -> TorchDistributedDataParallel | DistributedDataParallel_V1_9_0:
-    """Wraps a model as torch's class does. Collective over the group.
+class DistributedDataParallel(DistributedDataParallel_V1_9_0):
+    """Wraps a model as torch's class of this name does, with `optimizers` and `algorithm` beside its arguments.
 
-    Args:
-      module: the model.
-      device_ids: see below.
-      output_device: see below.
-      dim: see below.
-      broadcast_buffers: see below. Buffers become those of rank 0 before forward passes, as torch's do.
-      process_group: the ranks that take part; None for all.
-      bucket_cap_mb: accepted; BAGUA_DEFAULT_BUCKET_SIZE sets the size of buckets.
-      find_unused_parameters: unused parameters are found in any case, and block nothing.
-      check_reduction: see below.
-      gradient_as_bucket_view: gradients may lie in the buckets.
-      optimizers: what steps the model.
-      algorithm: how it is kept together with the others.
-
-    Returns:
-      A `DistributedDataParallel_V1_9_0`; or, as in Bagua, torch's own wrapper, with a warning that names the argument,
-      where device_ids, output_device, dim, broadcast_buffers or check_reduction is not the default. That one
-      communicates through torch.distributed, which must be initialised, and knows neither `optimizers` nor `algorithm`.
-
-    Raises:
-      As `Module.with_bagua`, and AssertionError where no parameter requires a gradient.
+    Threads, Owns: as its base.
     """
-    given = {
-        "device_ids": device_ids is not None,
-        "output_device": output_device is not None,
-        "dim": dim != 0,
-        "broadcast_buffers": broadcast_buffers is not True,
-        "check_reduction": check_reduction is not False,
-    }
-    if any(given.values()):
-        names = ", ".join(name for name, is_given in given.items() if is_given)
-        warnings.warn(
-            f"DistributedDataParallel: {names} is not the default, so torch's own DistributedDataParallel wraps the "
-            "model: it communicates through torch.distributed, and `algorithm` and `optimizers` have no effect",
-            stacklevel=2,
-        )
-        if isinstance(process_group, BaguaProcessGroup):
-            raise InvalidArgument("process_group: torch's DistributedDataParallel needs one of torch.distributed's")
-        return TorchDistributedDataParallel(
-            module,
-            device_ids=device_ids,
-            output_device=output_device,
-            dim=dim,
-            broadcast_buffers=broadcast_buffers,
-            process_group=process_group,
-            bucket_cap_mb=bucket_cap_mb,
-            find_unused_parameters=find_unused_parameters,
-            check_reduction=check_reduction,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-        )
-    return DistributedDataParallel_V1_9_0(
-        module,
-        process_group=process_group,
-        bucket_cap_mb=bucket_cap_mb,
-        find_unused_parameters=find_unused_parameters,
-        gradient_as_bucket_view=gradient_as_bucket_view,
-        optimizers=optimizers,
-        algorithm=algorithm,
-    )
+
+
+def _checked_device(
+    module: nn.Module, device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None
+) -> torch.device:
+    """The one device of a module's parameters, which is what the arguments may name."""
+    devices = {parameter.device for parameter in module.parameters()}
+    if len(devices) != 1:
+        names = ", ".join(sorted(str(device) for device in devices))
+        raise InvalidArgument(f"module: its parameters are on devices of several kinds or numbers: {names}")
+    (device,) = devices
+    if device_ids is not None and len(device_ids) > 1:
+        raise InvalidArgument(f"device_ids={list(device_ids)!r}: must be None or name one device, that of the module")
+    named = {"device_ids": device_ids[0] if device_ids else None, "output_device": output_device}
+    for argument, value in named.items():
+        if value is None:
+            continue
+        wanted = torch.device(device.type, value) if isinstance(value, int) else torch.device(value)
+        if device.type == "cpu" or (wanted.type, wanted.index or 0) != (device.type, device.index or 0):
+            raise InvalidArgument(
+                f"{argument}: names {value!r}, but the module is on {device}; leave it out, or move the module there"
+            )
+    return device
 
 
 def _unsupported(name: str) -> Unsupported:
-    return Unsupported(f"DistributedDataParallel.{name}: not offered, as in Bagua")
+    return Unsupported(f"DistributedDataParallel.{name}: not offered: each process has one device")

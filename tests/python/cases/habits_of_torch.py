@@ -1,0 +1,334 @@
+"""What PyTorch offers beside the plain loop: each works as under DDP, or is refused on every rank. The rows of the
+table of habits in docs/python.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+import torch.distributed.device_mesh
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms import Algorithm
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size
+from cases.programs import (
+    ALGORITHMS,
+    EVERY,
+    STEPS,
+    Net,
+    World,
+    assert_as_ddp,
+    assert_refused,
+    assert_same_under,
+    of_output,
+    plain,
+    training,
+    under,
+)
+from cases.registry import case
+from cases.torch_world import torch_world
+
+
+@case(2)
+def clipped_gradients_schedulers_and_closures() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+
+            def closure(step: int = step) -> torch.Tensor:
+                optimizer.zero_grad(set_to_none=step % 2 == 0)
+                loss = of_output(wrapped, world.batch(step))
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+                return loss
+
+            optimizer.step(closure)
+            scheduler.step()
+        return model
+
+    assert_as_ddp(habit)
+
+
+@case(2)
+def automatic_mixed_precision() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=2.0**10)
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = wrapped(world.batch(step)).float().square().mean()
+            if step == 2:
+                loss = loss * float("inf")  # is skipped
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+        return model
+
+    assert_as_ddp(habit, alone=False)  # bfloat16 rounds each rank's batch by itself
+
+
+@case(2)
+def recomputed_activations() -> None:
+    def habit_of(use_reentrant: bool) -> Callable[[World], Any]:
+        class Recomputing(Net):
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                hidden = checkpoint(self.first, inputs.requires_grad_(), use_reentrant=use_reentrant)
+                return self.second(hidden.tanh())
+
+        return lambda world: training(world, Recomputing())
+
+    for use_reentrant in (False, True):
+        assert_as_ddp(habit_of(use_reentrant))
+        assert_same_under(EVERY, habit_of(use_reentrant), plain)
+
+
+@case(2)
+def a_penalty_on_gradients() -> None:
+    def penalised(wrapped: Any, inputs: torch.Tensor) -> torch.Tensor:
+        inputs = inputs.requires_grad_()
+        outputs = wrapped(inputs)
+        (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        return outputs.square().mean() + slope.square().mean()
+
+    def habit(world: World) -> Any:
+        return training(world, Net(), loss=penalised)
+
+    assert_as_ddp(habit, alone=False)  # its sum goes over the batch
+    assert_same_under(("decentralized", "local_sgd"), habit, habit)
+
+
+@case(2)
+def two_models_against_each_other() -> None:
+    def habit(world: World) -> Any:
+        generator, critic = nn.Linear(6, 6), Net()
+        optimizers = [world.optimizer(model.parameters()) for model in (generator, critic)]
+        make: Any = world.wrap(generator, optimizers[:1])
+        judge: Any = world.wrap(critic, optimizers[1:])
+        for step in range(STEPS):
+            optimizers[1].zero_grad()
+            real, noise = world.batch(2 * step), world.batch(2 * step + 1)
+            (judge(make(noise).detach()).square().mean() - judge(real).square().mean()).backward()
+            optimizers[1].step()
+            critic.requires_grad_(False)
+            optimizers[0].zero_grad()
+            judge(make(noise)).square().mean().backward()
+            optimizers[0].step()
+            critic.requires_grad_(True)
+        return generator, critic
+
+    assert_as_ddp(habit, exactly=False)
+    assert_same_under(("decentralized", "local_sgd", "diloco"), habit, habit)
+
+
+@case(2)
+def averaged_copies_and_parametrizations() -> None:
+    def habit(world: World) -> Any:
+        model: Any = Net()
+        nn.utils.parametrizations.weight_norm(model.first)
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            if step == 2 and not hasattr(wrapped, "device_ids"):  # under DDP a new parameter is never communicated
+                average = torch.optim.swa_utils.AveragedModel(wrapped)
+            optimizer.zero_grad()
+            of_output(wrapped, world.batch(step)).backward()
+            optimizer.step()
+            average.update_parameters(model)
+        assert not average.module._forward_pre_hooks
+        return model
+
+    assert_as_ddp(habit)
+    assert_same_under(("decentralized", "local_sgd"), habit, habit)
+
+
+@case(2)
+def a_model_made_on_the_meta_device() -> None:
+    def habit(world: World) -> Any:
+        with torch.device("meta"):
+            model = Net()
+        model = model.to_empty(device="cpu")
+        for layer in (model.first, model.second):
+            layer.reset_parameters()
+        return training(world, model)
+
+    assert_as_ddp(habit)
+    assert_refused(
+        ("gradient_allreduce",), lambda world: training(world, Net().to("meta")), "'first.weight' is on meta"
+    )
+
+
+@case(2)
+def wrapping_under_a_default_device() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        with torch.device("meta"):
+            wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            inputs = world.batch(step)
+            with torch.device("meta"):
+                of_output(wrapped, inputs).backward()
+                optimizer.step()
+        return model
+
+    assert_same_under(EVERY, habit, plain)
+    bagua.destroy_process_group()
+    with torch.device("meta"):
+        bagua.init_process_group()
+        bagua.barrier()
+
+
+@case(2)
+def lbfgs() -> None:
+    def habit_of(is_given: bool) -> Callable[[World], Any]:
+        def habit(world: World) -> Any:
+            model = Net()
+            optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+            wrapped = world.wrap(model, [optimizer] if is_given else [])
+            for step in range(2):
+
+                def closure(step: int = step) -> torch.Tensor:
+                    optimizer.zero_grad()
+                    loss = of_output(wrapped, world.batch(step))
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+            return model
+
+        return habit
+
+    assert_as_ddp(habit_of(False), exactly=False, alone=False)
+    assert_refused(("gradient_allreduce", "local_sgd"), habit_of(True), "LBFGS keeps state")
+
+
+@case(2)
+def sparse_embeddings() -> None:
+    def habit(world: World) -> Any:
+        model: Any = nn.Sequential(nn.Embedding(5, 6, sparse=True), Net())
+        world.wrap(model, [world.optimizer(model.parameters())])
+        return model
+
+    assert_refused(EVERY, habit, "'0.weight' has sparse gradients", "sparse=False")
+
+
+@case(2)
+def batches_from_worker_processes() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        inputs = [world.batch(step) for step in range(STEPS)]
+        for rows in torch.utils.data.DataLoader(inputs, batch_size=None, num_workers=2):  # type: ignore[arg-type]
+            optimizer.zero_grad()
+            of_output(wrapped, rows).backward()
+            optimizer.step()
+        return model
+
+    assert_as_ddp(habit)
+    assert_same_under(("decentralized", "local_sgd"), habit, plain)
+
+
+@case(2)
+def sharded_models() -> None:
+    mesh_of = torch.distributed.device_mesh.init_device_mesh
+
+    def sharded(world: World) -> Any:
+        model = Net()
+        fully_shard(model, mesh=mesh_of("cpu", (rank_and_size()[1],)))
+        world.wrap(model, [world.optimizer(model.parameters())])
+        return model
+
+    with torch_world("cpu:pelton"):
+        assert_refused(("gradient_allreduce", "local_sgd"), sharded, "'first.weight' is a DTensor", "fully_shard")
+
+
+@case(2)
+def synchronised_batch_norm() -> None:
+    def habit(world: World) -> Any:
+        model: Any = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
+        world.wrap(model, [world.optimizer(model.parameters())])
+        return model
+
+    if not torch.distributed.is_initialized():
+        assert_refused(("gradient_allreduce", "local_sgd"), habit, "'1' is a SyncBatchNorm", "torch.distributed")
+
+
+class _FailsOnRankOne(Net):
+    def named_parameters(self, *arguments: Any, **options: Any) -> Any:
+        if rank_and_size()[0] == 1:
+            raise KeyError("a bug of the model's")
+        return super().named_parameters(*arguments, **options)
+
+
+@case(2)
+def an_exception_of_the_models_while_it_is_wrapped() -> None:
+    model: Any = _FailsOnRankOne()
+    kind, text = (KeyError, "bug") if rank_and_size()[0] == 1 else (InvalidArgument, "rank 1 of the group: KeyError")
+    with raises(kind, text):
+        model.with_bagua([], "gradient_allreduce")
+    bagua.barrier()
+
+
+@case(2)
+def functional_calls_with_tensors_of_the_callers() -> None:
+    rank, _ = rank_and_size()
+    for name in ("gradient_allreduce", "decentralized", "local_sgd"):
+        model: Any = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.with_bagua([optimizer], Algorithm.init(name, **ALGORITHMS[name].options))
+        for make in (lambda p: (p.detach() + rank).requires_grad_(), lambda p: nn.Parameter(p.detach() + rank)):
+            weights = {key: make(parameter) for key, parameter in model.named_parameters()}
+            before = {key: weight.detach().clone() for key, weight in weights.items()}
+            for _ in range(2):
+                torch.func.functional_call(model, weights, (batch(rank, 0, 4, 6),)).square().mean().backward()
+            for key, weight in weights.items():
+                assert torch.equal(weight, before[key]), f"{name}: {key} was written to"
+                assert weight.grad is not None
+        assert model.bagua_ddp.statistics()["rounds"] == 0
+        found = torch.func.grad(
+            lambda w, model=model: torch.func.functional_call(model, w, (batch(rank, 0, 4, 6),)).square().mean()
+        )({key: parameter.detach() for key, parameter in model.named_parameters()})
+        assert set(found) == set(weights)
+        bagua.barrier()
+
+
+@case(2)
+def fast_weights() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped: Any = world.wrap(model, [optimizer])
+        called = getattr(wrapped, "module", wrapped)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            slow: dict[str, torch.Tensor] = dict(model.named_parameters())
+            inner = torch.func.functional_call(called, slow, (world.batch(2 * step),)).square().mean()
+            slopes = torch.autograd.grad(inner, list(slow.values()), create_graph=True)
+            fast = {key: weight - 0.1 * slope for (key, weight), slope in zip(slow.items(), slopes)}
+            torch.func.functional_call(called, fast, (world.batch(2 * step + 1),)).square().mean().backward()
+            optimizer.step()
+        return model
+
+    assert_same_under(("gradient_allreduce", "decentralized", "local_sgd"), habit, habit)
+    under("gradient_allreduce", habit)
+    for weight in under("gradient_allreduce", habit):
+        assert_same_on_all_ranks([weight])

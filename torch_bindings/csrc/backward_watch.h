@@ -1,0 +1,63 @@
+// Hears of backward passes by the gradients that they accumulate, whatever made the loss: a forward
+// pass in training mode or not, a method, a function of tensors that no hook has seen.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_BACKWARD_WATCH_H_
+#define PELTON_TORCH_BINDINGS_CSRC_BACKWARD_WATCH_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace pelton::torch_bindings {
+
+// A backward pass begins with the first gradient that it accumulates into one of the parameters, and
+// ends with the outermost backward. What torch.autograd.grad computes is none.
+// Threads: the trainer's; hooks run on autograd's thread while the trainer waits in backward. Called
+// without the GIL. Owns: its hooks.
+class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
+ public:
+  struct Callbacks {
+    std::function<void()> began;  // before anything hooked later hears of the first gradient
+    // `keeps_graph`: a backward of the same graph may follow, which needs the weights as they are.
+    std::function<void(bool keeps_graph)> ended;
+  };
+
+  // Exceptions of the callbacks leave the backward pass.
+  static std::shared_ptr<BackwardWatch> Create(const std::vector<at::Tensor>& parameters,
+                                               Callbacks callbacks);
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+  ~BackwardWatch();
+
+  // Tensors with gradient functions that a forward pass returned: the backward that comes by one of
+  // them is the outermost, even if its gradients come from inner ones (re-entrant checkpointing).
+  void WatchOutputs(const std::vector<at::Tensor>& outputs);
+
+  // Ends a backward pass of which no end was seen, because its gradients came from inner ones and no
+  // output was watched. Called outside of backward.
+  void Settle();
+
+  // Idempotent.
+  void Detach();
+
+ private:
+  explicit BackwardWatch(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+
+  void Hook(const at::Tensor& parameter);
+  void OnGradient();
+  void QueueEnd();
+  void OnEnd();
+
+  Callbacks callbacks_;
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
+  bool is_in_backward_ = false;
+  bool is_left_by_inner_ = false;  // an inner backward has ended, and the outer one may go on
+  std::weak_ptr<void> queued_;     // alive while a backward holds the callback for its end
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_BACKWARD_WATCH_H_

@@ -1,0 +1,66 @@
+"""Checks what `with_bagua` is called with, and understands its short forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from pelton.errors import InvalidArgument
+from pelton.torch_api._parameters import NamedTensors
+from pelton.torch_api.algorithms.base import Algorithm
+
+
+def checked_optimizers(
+    optimizers: Iterable[Optimizer] | Optimizer,
+) -> list[Optimizer]:
+    """The optimizers as a list; a single one stands for itself.
+
+    Raises:
+      InvalidArgument: something else is among them.
+    """
+    checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    for number, optimizer in enumerate(checked):
+        if not isinstance(optimizer, Optimizer):
+            raise InvalidArgument(f"optimizers[{number}]: must be an optimizer, is a {type(optimizer).__name__}")
+    return checked
+
+
+def checked_algorithm(algorithm: Algorithm | str) -> Algorithm:
+    """The algorithm; a name stands for it with its default options.
+
+    Raises:
+      InvalidArgument: it is neither, or there is none of that name.
+    """
+    if isinstance(algorithm, str):
+        try:
+            return Algorithm.init(algorithm)
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"algorithm={algorithm!r}: {error.args[0]}") from None
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidArgument(f"algorithm: must be an Algorithm or a name, is {algorithm!r}; see Algorithm.init(name)")
+    return algorithm
+
+
+def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:
+    """Two wrapped models would communicate a parameter of both twice.
+
+    Args:
+      this: the object behind the model that is being wrapped.
+      others: the objects behind the models that are.
+      trainable: the parameters of the former.
+
+    Raises:
+      InvalidArgument: one of them is another model's.
+    """
+    for other in others:
+        if type(other) is not type(this) or other is this or other._rounds is None:
+            continue
+        owned = {id(tensor): name for name, tensor in other._selected.trainable}
+        for name, tensor in trainable:
+            if id(tensor) in owned:
+                raise InvalidArgument(
+                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
+                    f"{other.bagua_module_name}; ignore it in one of the two"
+                )

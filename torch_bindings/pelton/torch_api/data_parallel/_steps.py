@@ -1,0 +1,178 @@
+"""Hears of the steps of every optimizer in the process, also of those that `with_bagua` was not told of."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pelton.errors import FailedPrecondition
+from pelton.torch_api._parameters import NamedTensors
+
+_SAMPLED_PARAMETERS = 8
+_SAMPLED_VALUES = 64
+
+
+class Listener(Protocol):
+    """Threads: the trainer's. Owns: its own."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """An optimizer, any one, is about to step."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+
+
+# In the order in which they were wrapped, the same on all ranks: what they do may be collective.
+_listeners: list[weakref.ref[Listener]] = []
+_removers: list[Callable[[], None]] = []
+
+
+def listen(listener: Listener) -> None:
+    """Tells a listener of all steps from now on, for as long as it is there."""
+    _listeners.append(weakref.ref(listener, _drop))
+    if not _removers:
+        _removers.append(register_optimizer_step_pre_hook(_before_step).remove)
+        _removers.append(register_optimizer_step_post_hook(_after_step).remove)
+
+
+def forget(listener: Listener) -> None:
+    """Tells it no more. Idempotent."""
+    for reference in [r for r in _listeners if r() is listener]:
+        _drop(reference)
+
+
+def _drop(reference: weakref.ref[Listener]) -> None:
+    if reference in _listeners:
+        _listeners.remove(reference)
+    while not _listeners and _removers:
+        _removers.pop()()
+
+
+@_disable_dynamo
+def _before_step(optimizer: Optimizer, *_: object) -> None:
+    for listener in [reference() for reference in _listeners]:
+        if listener is not None:
+            listener.before_step(optimizer)
+
+
+@_disable_dynamo
+def _after_step(optimizer: Optimizer, *_: object) -> None:
+    for listener in [reference() for reference in _listeners]:
+        if listener is not None:
+            listener.after_step(optimizer)
+
+
+class ModelSteps:
+    """Which optimizers step a model's communicated parameters, and whether the given ones do.
+
+    Where an algorithm counts the steps of the optimizers that it was given, a step of another one, or of no optimizer
+    at all, would leave the ranks apart without a word: it is refused. Threads: the trainer's. Owns: nothing.
+    """
+
+    def __init__(
+        self, model: str, algorithm: str, trainable: NamedTensors, given: Sequence[Optimizer], counts_given: bool
+    ) -> None:
+        """Args:
+        model: its name in errors.
+        algorithm: its name in errors.
+        trainable: what is communicated.
+        given: the optimizers that the algorithm was given.
+        counts_given: whether it goes by their steps alone.
+        """
+        self._model = model
+        self._algorithm = algorithm
+        self._names = {id(parameter): name for name, parameter in trainable}
+        self._parameters = [parameter for _, parameter in trainable]
+        self._given = list(given)
+        self._counts_given = counts_given
+        self._count = 0  # of steps of the given ones
+        self._found: weakref.WeakKeyDictionary[Optimizer, tuple[list[int], str]] = weakref.WeakKeyDictionary()
+        self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._stepped: set[int] = set()
+        self._count_at_backward = 0
+        self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
+        self._print_at_backward: list[float] | None = None
+
+    def is_given(self, optimizer: Optimizer) -> bool:
+        """Whether the algorithm was given it."""
+        return any(optimizer is given for given in self._given)
+
+    def parameter_of(self, optimizer: Optimizer) -> str:
+        """The first communicated parameter that it steps; empty: none."""
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        known = self._found.get(optimizer)
+        if known is None or known[0] != sizes:
+            names = (self._names.get(id(p)) for group in optimizer.param_groups for p in group["params"])
+            known = (sizes, next((name for name in names if name is not None), ""))
+            self._found[optimizer] = known
+        return known[1]
+
+    def before(self, optimizer: Optimizer) -> None:
+        """A step begins of an optimizer that concerns the model."""
+        self._count_before[optimizer] = self._count
+
+    def after(self, optimizer: Optimizer) -> bool:
+        """The step has ended; says whether it completes one of the model's: all given optimizers have stepped, or,
+        where none was given, this one has.
+
+        Raises:
+          FailedPrecondition: only steps of the given optimizers count, and none of those is behind this one.
+        """
+        if self.is_given(optimizer):
+            self._count += 1
+            self._stepped.add(id(optimizer))
+            if len(self._stepped) < len(self._given):
+                return False
+            self._stepped.clear()
+            return True
+        if type(optimizer).__name__ not in self.unknown:
+            self.unknown.append(type(optimizer).__name__)
+        if self._counts_given and self._count == self._count_before.get(optimizer):
+            kind = type(optimizer).__name__
+            raise FailedPrecondition(
+                f"{kind}.step() changed '{self.parameter_of(optimizer)}' of {self._model}, but {self._algorithm} "
+                f"brings the ranks together by the steps of {self._list_given()} alone, given to with_bagua: the ranks "
+                f"would drift apart. Give this {kind} to with_bagua on all ranks, and call that again where an "
+                "optimizer is replaced"
+            )
+        return not self._given
+
+    def backward_ended(self) -> None:
+        """A backward pass has ended.
+
+        Raises:
+          FailedPrecondition: the weights have changed since the one before it, and between that one and its
+            predecessor no given optimizer had stepped, nor has one since.
+        """
+        if not self._counts_given:
+            return
+        if self._count != self._count_at_backward:
+            self._count_at_backward, self._print_at_backward = self._count, None
+            return
+        before, self._print_at_backward = self._print_at_backward, fingerprint(self._parameters)
+        if before is not None and before != self._print_at_backward:
+            raise FailedPrecondition(
+                f"{self._model}: its weights changed between two backward passes, but {self._list_given()}, given to "
+                f"with_bagua, did not step. {self._algorithm} brings the ranks together by those steps alone: the "
+                "ranks would drift apart. Let a torch.optim.Optimizer make the change and give that to with_bagua on "
+                "all ranks, or use gradient_allreduce"
+            )
+
+    def _list_given(self) -> str:
+        return " and ".join(f"the {type(given).__name__}" for given in self._given) or "no optimizer"
+
+
+def fingerprint(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """Numbers that change when something writes to the tensors: their versions, and, because changes of `.data` have
+    none, some values of some of them.
+    """
+    stride = max(1, len(tensors) // _SAMPLED_PARAMETERS)
+    with torch.no_grad():
+        values = [t.detach().reshape(-1)[:_SAMPLED_VALUES].double().sum().item() for t in tensors[::stride]]
+    return [float(tensor._version) for tensor in tensors] + values
