@@ -8,70 +8,67 @@
 namespace pelton::torch_bindings {
 
 GradientSlot::GradientSlot(std::string name, at::Tensor parameter)
-    : Slot(std::move(name), parameter, parameter), result_(at::Tensor().getIntrusivePtr()) {}
+    : Slot(std::move(name), parameter, parameter), left_(at::Tensor().getIntrusivePtr()) {}
+
+bool GradientSlot::CanStay(const at::Tensor& gradient) const {
+  return is_segment() && HasLayoutOfView(gradient) && !gradient.requires_grad() &&
+         Locate(gradient.data_ptr(), size_bytes()).region != kPrivateRegion;
+}
 
 absl::StatusOr<void*> GradientSlot::Place() {
   RETURN_IF_ERROR(CheckGradient());
   at::Tensor& gradient = parameter().mutable_grad();
   if (LiesInBucket(gradient)) return view().data_ptr();
-  if (is_segment() && HasLayoutOfView(gradient) && !gradient.requires_grad()) {
-    const bool is_shared = Locate(gradient.data_ptr(), size_bytes()).region != kPrivateRegion;
-    if (is_shared) return gradient.data_ptr();
+  if (CanStay(gradient)) {
+    stayed_ = AliasOf(gradient);
+    return stayed_.data_ptr();
   }
-  RETURN_IF_ERROR(EnsureMemory());
+  RETURN_IF_ERROR(EnsureWritable());
   CopyIn(gradient);
-  copy_back_ = gradient.requires_grad() || is_staged();
-  if (!copy_back_) gradient = view();
+  // One with a graph of its own gets the result back by a copy.
+  if (!gradient.requires_grad() && !is_staged()) gradient = AliasOf(view());
   return view().data_ptr();
 }
 
 absl::StatusOr<void*> GradientSlot::PlaceUnused() {
-  RETURN_IF_ERROR(EnsureMemory());
   const at::Tensor& gradient = parameter().grad();
+  if (gradient.defined()) kept_ = gradient.detach().clone();
+  if (gradient.defined() && LiesInBucket(gradient)) return view().data_ptr();
+  RETURN_IF_ERROR(EnsureWritable());
   if (gradient.defined()) {
-    kept_ = gradient.detach().clone();
-    if (!LiesInBucket(gradient)) CopyIn(gradient);
-    copy_back_ = is_staged();
+    CopyIn(gradient);
   } else {
     view().zero_();
   }
   return view().data_ptr();
 }
 
+// A hook of the user's may have put another tensor into `.grad` since Place, or none.
 void GradientSlot::Collect(bool used_by_any) {
-  is_dirty = false;
   at::Tensor& gradient = parameter().mutable_grad();
-  if (kept_.defined() && !used_by_any) {
-    gradient.data().copy_(kept_);
-  } else if (copy_back_) {
-    gradient.data().copy_(view());
-  } else if (used_by_any && !gradient.defined()) {
-    gradient = view().to(parameter().device());  // the view itself, unless it is staged
-  } else if (used_by_any && kept_.defined() && !LiesInBucket(gradient)) {
-    gradient.data().copy_(view());
+  if (!used_by_any) {
+    if (kept_.defined() && gradient.defined()) gradient.data().copy_(kept_);
+  } else if (!gradient.defined()) {
+    gradient = is_staged() ? result().to(parameter().device()) : AliasOf(result());
+  } else if (!LiesAt(gradient, result())) {
+    gradient.data().copy_(result());
   }
-  kept_ = at::Tensor();
-  copy_back_ = false;
-  result_ = WeakTensor(gradient.getIntrusivePtr());
+  is_dirty = false;
+  kept_ = stayed_ = at::Tensor();
+  left_ = WeakTensor(gradient.getIntrusivePtr());
 }
 
 bool GradientSlot::HoldsResult() const {
-  const auto result = result_.lock();
-  return result.defined() && result.get() == parameter().grad().unsafeGetTensorImpl();
-}
-
-void GradientSlot::Release() {
-  at::Tensor& gradient = parameter().mutable_grad();
-  if (gradient.defined() && LiesInBucket(gradient)) gradient = gradient.detach().clone();
-  view() = at::Tensor();
+  const auto left = left_.lock();
+  return left.defined() && left.get() == parameter().grad().unsafeGetTensorImpl();
 }
 
 void GradientSlot::Adopt() {
   at::Tensor& gradient = parameter().mutable_grad();
   if (is_segment() || is_staged() || !gradient.defined() || gradient.requires_grad()) return;
   CopyIn(gradient);
-  gradient = view();
-  result_ = WeakTensor(gradient.getIntrusivePtr());
+  gradient = AliasOf(view());
+  left_ = WeakTensor(gradient.getIntrusivePtr());
 }
 
 }  // namespace pelton::torch_bindings

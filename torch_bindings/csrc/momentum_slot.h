@@ -25,9 +25,8 @@ class MomentumSlot final : public Slot {
   // Of the rounds to come.
   void set_beta(double beta) { beta_ = beta; }
 
-  // The moment has memory of its own: there is nothing to move in or out.
+  // The moment has memory of its own: there is nothing to move in.
   void Adopt() override {}
-  void Release() override { view() = at::Tensor(); }
 
   absl::StatusOr<void*> Place() override;
   // The gradient counts as zero or, where one exists that all ranks share already, as that.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -37,12 +38,13 @@ Slot::Slot(std::string name, at::Tensor parameter, const at::Tensor& tensor)
       strides_(DenseStrides(tensor)),
       size_bytes_(static_cast<uint64_t>(tensor.numel()) * tensor.element_size()) {}
 
-void Slot::Hook(std::function<void()> on_gradient) {
+void Slot::Hook(std::function<void(bool arrived)> on_gradient) {
   accumulator_ = torch::autograd::impl::grad_accumulator(parameter_);
   PELTON_CHECK(accumulator_ != nullptr) << name_ << " does not require a gradient";
   hook_key_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [on_gradient = std::move(on_gradient)](const variable_list& outputs, const variable_list&) {
-        on_gradient();
+      [on_gradient = std::move(on_gradient)](const variable_list& outputs,
+                                             const variable_list& inputs) {
+        on_gradient(!inputs.empty() && inputs.front().defined());
         return outputs;
       }));
 }
@@ -51,6 +53,17 @@ void Slot::Unhook() {
   if (accumulator_ == nullptr) return;
   accumulator_->del_post_hook(hook_key_);
   accumulator_ = nullptr;
+}
+
+bool Slot::has_hooks_of_users() const {
+  return torch::autograd::impl::post_acc_grad_hooks(parameter_) != nullptr;
+}
+
+bool Slot::IsWanted() const {
+  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr) return false;
+  const auto found = wanted->find(accumulator_.get());
+  return found != wanted->end() && found->second.needed_;
 }
 
 std::string Slot::Change() const {
@@ -72,8 +85,9 @@ std::string Slot::Change() const {
 void Slot::Bind(void* memory, at::Device device, std::shared_ptr<void> owner) {
   is_segment_ = memory == nullptr;
   device_ = device;
+  owner_ = std::move(owner);
   view_ = at::Tensor();
-  if (!is_segment_) MakeView(memory, [owner = std::move(owner)](void*) {});
+  if (!is_segment_) MakeView(memory, [owner = owner_](void*) {});
 }
 
 template <typename Deleter>
@@ -87,6 +101,45 @@ absl::Status Slot::EnsureMemory() {
   ASSIGN_OR_RETURN(void* block, SharedPool().Allocate(std::max<uint64_t>(size_bytes_, 1)));
   MakeView(block, [](void* freed) { SharedPool().Free(freed); });
   return absl::OkStatus();
+}
+
+at::Tensor Slot::AliasOf(const at::Tensor& tensor) {
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+// All tensors over a block of memory share one storage object.
+bool Slot::IsHeld() const { return view_.storage().use_count() > 1; }
+
+absl::Status Slot::EnsureWritable() {
+  if (view_.defined() && IsHeld()) {
+    if (is_segment_) {
+      view_ = at::Tensor();  // the block is theirs
+    } else {
+      MoveHolders();
+    }
+  }
+  return EnsureMemory();
+}
+
+// With other memory in their storage object they move, views of views as well.
+void Slot::MoveHolders() {
+  struct Kept {
+    at::Tensor copy;
+    std::shared_ptr<void> owner;  // whoever has noted the address itself must not find it unmapped
+  };
+  const at::Tensor copy = view_.clone();
+  void* const memory = view_.data_ptr();
+  view_.storage().set_data_ptr_noswap(c10::DataPtr(
+      copy.data_ptr(), new Kept{copy, owner_}, [](void* kept) { delete static_cast<Kept*>(kept); },
+      copy.device()));
+  MakeView(memory, [owner = owner_](void*) {});
+}
+
+void Slot::Release() {
+  if (view_.defined() && !is_segment_ && IsHeld()) MoveHolders();
+  view_ = at::Tensor();
+  owner_ = nullptr;
 }
 
 absl::Status Slot::CheckGradient() const {
@@ -104,9 +157,9 @@ absl::Status Slot::CheckGradient() const {
   return absl::OkStatus();
 }
 
-bool Slot::LiesInBucket(const at::Tensor& tensor) const {
-  return view_.defined() && tensor.layout() == at::kStrided &&
-         tensor.data_ptr() == view_.data_ptr() && HasLayoutOfView(tensor);
+bool Slot::LiesAt(const at::Tensor& tensor, const at::Tensor& place) const {
+  return place.defined() && tensor.layout() == at::kStrided &&
+         tensor.data_ptr() == place.data_ptr() && HasLayoutOfView(tensor);
 }
 
 bool Slot::HasLayoutOfView(const at::Tensor& tensor) const {

@@ -30,8 +30,8 @@ class Slot {
   Slot& operator=(const Slot&) = delete;
 
   // Calls `on_gradient` after each accumulation into the parameter's gradient, on autograd's
-  // thread.
-  void Hook(std::function<void()> on_gradient);
+  // thread; `arrived`: backward made a gradient and not an undefined one.
+  void Hook(std::function<void(bool arrived)> on_gradient);
   void Unhook();
 
   // "" while the parameter is what it was when it was registered, else what changed. A frozen one
@@ -53,8 +53,9 @@ class Slot {
   virtual absl::StatusOr<void*> PlaceUnused() = 0;
   // After the round: hands the result over. `used_by_any`: some rank had a gradient.
   virtual void Collect(bool used_by_any) = 0;
-  // The tensor gets memory of its own, because the bucket is no longer the slot's.
-  virtual void Release() = 0;
+  // The tensor, and every other one that lies in the bucket, gets memory of its own with what it
+  // holds, because the bucket is no longer the slot's.
+  void Release();
 
   // Whether the gradient is still the result of an earlier round, which later backwards have
   // accumulated onto.
@@ -65,33 +66,61 @@ class Slot {
   // there and back, and the host waits for each copy from the device.
   bool is_staged() const { return device_.is_cpu() && !parameter_device_.is_cpu(); }
   bool has_gradient() const { return parameter_.grad().defined(); }
+  bool requires_grad() const { return parameter_.requires_grad(); }
+  // Whether the user's hooks run within each accumulation, before Hook's.
+  bool has_hooks_of_users() const;
+  // Whether the backward that runs on this thread, which was asked for some gradients only,
+  // accumulates into the parameter's.
+  bool IsWanted() const;
+  // Whether the parameter itself was written to since: an optimizer that steps within backward
+  // does.
+  void RememberVersion() { version_ = parameter_._version(); }
+  bool WasWritten() const { return parameter_._version() != version_; }
   const std::string& name() const { return name_; }
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t copied_bytes() const { return copied_bytes_; }
 
-  // Set by a local (no_sync) accumulation that no round has communicated yet.
+  // Set by an accumulation that no round has communicated yet: a local one (no_sync), or one that
+  // others of the same round may follow.
   bool is_dirty = false;
+  // Whether the open round has had a gradient of it.
+  bool has_come = false;
+  // Whether a backward may accumulate into it several times: a layer that re-entrant checkpointing
+  // runs more than once.
+  bool is_repeated = false;
 
  protected:
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   const at::Tensor& parameter() const { return parameter_; }
   at::ScalarType dtype() const { return dtype_; }
-  // Of the slot's memory; undefined before EnsureMemory where that is a segment.
+  // Of the slot's memory; undefined before EnsureMemory where that is a segment. Nobody else gets
+  // to see it, because users may give a tensor of theirs other memory (`p.grad.data = x`).
   at::Tensor& view() { return view_; }
   const at::Tensor& view() const { return view_; }
+  // A tensor of its own over the memory of `tensor`.
+  static at::Tensor AliasOf(const at::Tensor& tensor);
   // Gives a segment memory that can be communicated.
   absl::Status EnsureMemory();
+  // The same before other values are put there: tensors that lie in the slot's memory, which users
+  // may have kept, get memory of their own with what they hold. Costs a comparison where there are
+  // none.
+  absl::Status EnsureWritable();
   // Errors: InvalidArgument, as Place.
   absl::Status CheckGradient() const;
   // Whether `tensor` can be copied as one block, and be replaced by the view.
   bool HasLayoutOfView(const at::Tensor& tensor) const;
-  bool LiesInBucket(const at::Tensor& tensor) const;
+  bool LiesInBucket(const at::Tensor& tensor) const { return LiesAt(tensor, view_); }
+  // Whether it is `place`, a tensor with the layout of the view or an undefined one, in all but
+  // name.
+  bool LiesAt(const at::Tensor& tensor, const at::Tensor& place) const;
   void CopyIn(const at::Tensor& tensor);
 
  private:
   template <typename Deleter>
   void MakeView(void* memory, Deleter deleter);
+  bool IsHeld() const;
+  void MoveHolders();
 
   const std::string name_;
   const at::Tensor parameter_;
@@ -105,7 +134,9 @@ class Slot {
   std::shared_ptr<torch::autograd::Node> accumulator_;
   uintptr_t hook_key_ = 0;
   bool is_segment_ = false;
-  at::Tensor view_;
+  uint32_t version_ = 0;         // of the parameter, see RememberVersion
+  std::shared_ptr<void> owner_;  // of the bucket
+  at::Tensor view_;              // the only one of its storage until an alias of it is handed out
   uint64_t copied_bytes_ = 0;
 };
 

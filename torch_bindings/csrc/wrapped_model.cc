@@ -12,7 +12,9 @@
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/gradient_slot.h"
+#include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
+#include "torch_bindings/csrc/slot.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
@@ -21,6 +23,22 @@ namespace {
 bool Sums(const ModelOptions& options) {
   const auto average = options.algorithm_options.find("average");
   return average != options.algorithm_options.end() && average->second == "false";
+}
+
+absl::Status Consumed(const std::string& parameter, const std::string& model, const char* what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "parameter '", parameter, "' of model '", model, "': a hook of the backward pass ", what,
+      " before the ranks' gradients were added up (an optimizer that steps within backward, such "
+      "as "
+      "in register_post_accumulate_grad_hook or _apply_optimizer_in_backward?); step after "
+      "backward() has returned"));
+}
+
+absl::Status Repeated(const std::string& parameter, const std::string& model) {
+  return absl::AlreadyExistsError(absl::StrCat(
+      "parameter '", parameter, "' of model '", model,
+      "': a second gradient of it came in one round, which the first round did not have (a layer "
+      "that re-entrant checkpointing runs again?); call checkpoint with use_reentrant=False"));
 }
 
 // What is planned: the tensors that are communicated, under their parameters' names.
@@ -47,6 +65,13 @@ absl::Status CheckMoments(const WrappedModel::Contents& contents) {
   return absl::OkStatus();
 }
 
+// Whether the backward that runs on this thread accumulates gradients at all of its leaves:
+// torch.autograd.grad does at none, backward(inputs=...) at some.
+bool AccumulatesEverywhere() {
+  const auto* const chosen = torch::autograd::get_current_graph_task_exec_info();
+  return chosen == nullptr || chosen->empty();
+}
+
 absl::Status CheckSubject(const Algorithm& algorithm, const std::string& name,
                           const WrappedModel::Contents& contents) {
   const Subject subject = algorithm.schedule().subject;
@@ -58,6 +83,18 @@ absl::Status CheckSubject(const Algorithm& algorithm, const std::string& name,
 }
 
 }  // namespace
+
+// Threads: the backward's, the last of which destroys it. Owns: nothing.
+struct WrappedModel::Backward {
+  explicit Backward(std::weak_ptr<WrappedModel> of) : model(std::move(of)) {}
+  ~Backward() {
+    if (has_ended) return;
+    if (std::shared_ptr<WrappedModel> self = model.lock()) self->OnBrokenBackward();
+  }
+  const std::weak_ptr<WrappedModel> model;
+  bool takes_part = false;  // although no gradient may come
+  bool has_ended = false;
+};
 
 WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options)
     : options_(std::move(options)),
@@ -100,7 +137,7 @@ absl::Status WrappedModel::Install(const Contents& contents) {
   BindSlots();
   for (MomentumSlot* slot : momenta_) slot->Adopt();
   for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i]->Hook([this, i] { OnGradient(i); });
+    slots_[i]->Hook([this, i](bool arrived) { OnGradient(i, arrived); });
   }
   return absl::OkStatus();
 }
@@ -138,11 +175,7 @@ void WrappedModel::BindSlots() {
 
 absl::Status WrappedModel::CheckRound() const {
   RETURN_IF_ERROR(failure_);
-  if (!round_is_open_) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", owned_->backend->rank().value(), ": the last backward of model '", options_.name,
-      "' ended in the middle of its round (an exception?); its ranks cannot be brought together "
-      "again"));
+  return round_is_open_ && owned_ != nullptr ? BrokenBackward() : absl::OkStatus();
 }
 
 std::vector<std::string> WrappedModel::Changes() const {
@@ -163,17 +196,45 @@ void WrappedModel::OpenRound() {
   SharedAllocation::Begin();
 }
 
+void WrappedModel::CloseAllocations() {
+  if (std::exchange(shares_allocations_, false)) SharedAllocation::End();
+}
+
 // Runs on autograd's thread after each accumulation; the trainer waits in backward meanwhile.
-void WrappedModel::OnGradient(size_t index) {
+void WrappedModel::OnGradient(size_t index, bool arrived) {
   if (!synchronized_) {
     slots_[index]->is_dirty = true;
     return;
   }
-  if (!slots_[index]->has_gradient())
-    return;  // an undefined gradient: the end of the round finds it unused
+  if (!arrived) return;  // an undefined gradient: the end of the round finds it unused
+  ThrowIfError(failure_);
+  if (backward_.expired()) JoinBackward();
   if (!round_is_open_) OpenRound();
-  QueueEndOfBackward();
-  ThrowIfError(MarkReady(index));
+  if (absl::Status status = TakeGradient(index); !status.ok()) ThrowStatus(Fail(status));
+}
+
+// While it is not known which slots a backward accumulates into several times, and for those that
+// it does, the tensor is not the bucket's before the outermost backward ends.
+absl::Status WrappedModel::TakeGradient(size_t index) {
+  Slot& slot = *slots_[index];
+  RETURN_IF_ERROR(CheckGradient(slot));
+  slot.RememberVersion();
+  const bool is_second = std::exchange(slot.has_come, true);
+  if (has_learned_ && !slot.is_repeated) {
+    return is_second ? Repeated(slot.name(), options_.name) : MarkReady(index);
+  }
+  slot.is_repeated |= is_second;
+  slot.is_dirty = true;
+  if (!is_second) deferred_.push_back(index);
+  return absl::OkStatus();
+}
+
+// A hook of the user's that runs within the accumulation, before this one, may look at the gradient
+// but neither use it up nor step by it: it is this rank's own.
+absl::Status WrappedModel::CheckGradient(const Slot& slot) const {
+  if (!slot.has_gradient()) return Consumed(slot.name(), options_.name, "used up its gradient");
+  if (!slot.has_hooks_of_users() || !slot.WasWritten()) return absl::OkStatus();
+  return Consumed(slot.name(), options_.name, "changed the parameter");
 }
 
 absl::Status WrappedModel::MarkReady(size_t index) {
@@ -208,17 +269,33 @@ void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs) {
 }
 
 void WrappedModel::OnOutputReached() {
-  if (synchronized_) QueueEndOfBackward();
+  if (owned_ == nullptr || !synchronized_ || !TakesPart()) return;
+  JoinBackward()->takes_part = true;
+}
+
+// Not torch.autograd.grad, nor a backward for other tensors alone.
+bool WrappedModel::TakesPart() const {
+  const bool everywhere = AccumulatesEverywhere();
+  return std::any_of(slots_.begin(), slots_.end(), [everywhere](const auto& slot) {
+    return slot->requires_grad() && (everywhere || slot->IsWanted());
+  });
 }
 
 // The backward that is running owns the callback: should it fail, the token goes with it.
-void WrappedModel::QueueEndOfBackward() {
-  if (!queued_.expired()) return;
-  const auto token = std::make_shared<bool>(true);
-  queued_ = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
-    if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnEndOfBackward();
+std::shared_ptr<WrappedModel::Backward> WrappedModel::JoinBackward() {
+  if (std::shared_ptr<Backward> running = backward_.lock()) return running;
+  const auto token = std::make_shared<Backward>(weak_from_this());
+  backward_ = token;
+  if (!round_is_open_) {
+    for (const auto& slot : slots_) slot->RememberVersion();
+  }
+  torch::autograd::Engine::get_default_engine().queue_callback([token] {
+    token->has_ended = true;
+    if (std::shared_ptr<WrappedModel> self = token->model.lock()) {
+      self->OnEndOfBackward(token->takes_part);
+    }
   });
+  return token;
 }
 
 // The engine calls it at the end of the backward in which it was queued: the one that reached the
@@ -226,29 +303,51 @@ void WrappedModel::QueueEndOfBackward() {
 // of the first gradient, which under re-entrant checkpointing may be an inner one, seen by the
 // outer node that is still being evaluated: then the round goes on, unless no tensor is left that
 // it could wait for.
-void WrappedModel::OnEndOfBackward() {
-  queued_.reset();
+void WrappedModel::OnEndOfBackward(bool takes_part) {
+  backward_.reset();
+  if (owned_ == nullptr) return;
+  if (takes_part && !round_is_open_) OpenRound();
   if (!round_is_open_) return;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
-  if (is_nested && !rounds().UnmarkedSlots().empty()) return;
+  if (is_nested && !takes_part && rounds().UnmarkedSlots().size() > deferred_.size()) return;
   ThrowIfError(FinishRound());
+}
+
+// An exception has ended a backward. The peers are told, because they have this rank's part of some
+// buckets and would wait for the others.
+void WrappedModel::OnBrokenBackward() {
+  if (round_is_open_ && owned_ != nullptr && failure_.ok()) rounds().Abort(BrokenBackward());
+}
+
+absl::Status WrappedModel::BrokenBackward() const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", owned_->backend->rank().value(), ": the last backward of model '", options_.name,
+      "' ended in the middle of its round (an exception?); its ranks cannot be brought together "
+      "again"));
 }
 
 absl::Status WrappedModel::FinishRound() {
   if (!round_is_open_) return failure_;
+  if (absl::Status status = CompleteRound(); !status.ok()) return Fail(std::move(status));
   round_is_open_ = false;
-  absl::Status status = CloseRound();
-  if (shares_allocations_) {
-    shares_allocations_ = false;
-    SharedAllocation::End();
-  }
-  if (!status.ok()) failure_ = status;
+  CloseAllocations();
+  return absl::OkStatus();
+}
+
+absl::Status WrappedModel::Fail(absl::Status status) {
+  round_is_open_ = false;
+  CloseAllocations();
+  if (!failure_.ok()) return status;
+  failure_ = status;
+  if (owned_ != nullptr) rounds().Abort(status);
   return status;
 }
 
-// What no hook marked in this backward: a gradient from earlier local backwards still has to be
-// communicated, anything else counts as zeros on this rank.
+// First what came and was held back, in the order in which it came. Then what no hook marked in
+// this backward: a gradient from earlier local backwards still has to be communicated, anything
+// else counts as zeros on this rank.
 absl::Status WrappedModel::MarkRest() {
+  for (size_t i : std::exchange(deferred_, {})) RETURN_IF_ERROR(MarkReady(i));
   for (SlotId slot : rounds().UnmarkedSlots()) {
     const auto i = static_cast<size_t>(slot.value());
     const bool is_pending = slots_[i]->is_dirty && slots_[i]->has_gradient();
@@ -257,7 +356,18 @@ absl::Status WrappedModel::MarkRest() {
   return absl::OkStatus();
 }
 
-absl::Status WrappedModel::CloseRound() {
+// An optimizer that steps in a hook which runs after this model's leaves its mark on the parameter.
+absl::Status WrappedModel::CheckUnstepped() {
+  for (const auto& slot : slots_) {
+    if (std::exchange(slot->has_come, false) && slot->WasWritten()) {
+      return Consumed(slot->name(), options_.name, "changed the parameter");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WrappedModel::CompleteRound() {
+  RETURN_IF_ERROR(CheckUnstepped());
   RETURN_IF_ERROR(MarkRest());
   RETURN_IF_ERROR(rounds().EndRound());
   const absl::Time start = Clock::Real().Now();
@@ -268,6 +378,7 @@ absl::Status WrappedModel::CloseRound() {
     slots_[i]->Collect(rounds().ResultOf(SlotId(static_cast<int32_t>(i))).used_by_any);
   }
   ++round_count_;
+  has_learned_ = true;
   return std::exchange(order_is_adopted_, true) ? absl::OkStatus() : AdoptReadyOrder();
 }
 
@@ -317,8 +428,11 @@ void WrappedModel::Detach() {
     slot->Unhook();
     slot->Release();
   }
-  if (shares_allocations_) SharedAllocation::End();
-  shares_allocations_ = false;
+  CloseAllocations();
+  // A graph of before may still be run: nothing of it is a round's any more.
+  round_is_open_ = false;
+  backward_.reset();
+  deferred_.clear();
   owned_.reset();
 }
 

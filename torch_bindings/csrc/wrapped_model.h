@@ -17,11 +17,12 @@
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "torch_bindings/csrc/model_state.h"
-#include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/named_tensors.h"
-#include "torch_bindings/csrc/slot.h"
 
 namespace pelton::torch_bindings {
+
+class MomentumSlot;
+class Slot;
 
 // Threads: the trainer's; hooks run on autograd's thread while the trainer waits in backward.
 // Called without the GIL. Owns: the hooks, and the model; keeps the backend alive.
@@ -61,9 +62,10 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // the middle of a round.
   absl::Status CheckRound() const;
 
-  // Called after each forward with its outputs that have a gradient function: the backward that
-  // comes by one of them is the outermost of the round, and its end is the round's, even if the
-  // gradients come from inner ones (re-entrant checkpointing).
+  // Called after each forward with its outputs that have a gradient function: a backward that comes
+  // by one of them and accumulates gradients takes part in a round, also if it uses none of the
+  // parameters. It is the outermost of the round, and its end is the round's, even if the gradients
+  // come from inner ones (re-entrant checkpointing).
   void WatchOutputs(const std::vector<at::Tensor>& outputs);
 
   // Ends a round that an inner backward left open: no output was watched. Blocks: as the end of
@@ -94,20 +96,32 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
  private:
   WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options);
 
+  // What a running backward keeps, so that its end is seen, whichever it is.
+  struct Backward;
+
   absl::Status Install(const Contents& contents);
   void MakeSlots(const Contents& contents);
   ModelRounds& rounds() const { return owned_->model->rounds(); }
   void BindSlots();
   void OpenRound();
-  void OnGradient(size_t index);
+  void CloseAllocations();
+  void OnGradient(size_t index, bool arrived);
+  absl::Status TakeGradient(size_t index);
+  absl::Status CheckGradient(const Slot& slot) const;
   absl::Status MarkReady(size_t index);
   void OnOutputReached();
-  void OnEndOfBackward();
-  void QueueEndOfBackward();
+  bool TakesPart() const;
+  std::shared_ptr<Backward> JoinBackward();
+  void OnEndOfBackward(bool takes_part);
+  void OnBrokenBackward();
   absl::Status MarkUnused(size_t index);
   absl::Status MarkRest();
-  absl::Status CloseRound();
+  absl::Status CompleteRound();
+  absl::Status CheckUnstepped();
   absl::Status AdoptReadyOrder();
+  absl::Status BrokenBackward() const;
+  // Ends the rounds with what went wrong here: the peers would wait for this rank in vain.
+  absl::Status Fail(absl::Status status);
 
   // The model goes before its backend.
   struct Owned {
@@ -124,8 +138,11 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   std::vector<MomentumSlot*> momenta_;  // the same, if they are momenta
   absl::Status failure_;                // the first round that failed
   bool synchronized_ = true;
-  bool round_is_open_ = false;
-  std::weak_ptr<void> queued_;  // alive while a backward holds the callback for its end
+  std::atomic<bool> round_is_open_{false};  // a backward that broke off is seen by any thread
+  std::weak_ptr<Backward> backward_;        // that is running and holds the callback for its end
+  std::vector<size_t> deferred_;  // slots whose gradients have come and are not marked yet
+  // Whether a round has shown which slots a backward accumulates into several times.
+  bool has_learned_ = false;
   bool shares_allocations_ = false;
   bool order_is_adopted_ = false;
   uint64_t round_count_ = 0;

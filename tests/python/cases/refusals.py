@@ -211,5 +211,6 @@ def adding_onto_a_gradient_that_is_a_sum_over_ranks() -> None:
         optimizer.zero_grad(set_to_none=True)
         square_loss(model, batch(rank, step, *SHAPE)).backward()
         optimizer.step()
+    bagua.barrier()  # who is refused tells the others, whatever they are at
     with raises(FailedPrecondition, "average=False", "zero_grad"):
         square_loss(model, batch(rank, 3, *SHAPE)).backward()

@@ -474,3 +474,42 @@ def weights_lie_in_the_buckets_and_are_averaged() -> None:
     assert bucket.check_flatten()
     run_backward(model, 2)
     assert model.bagua_ddp.statistics()["rounds"] == 3
+
+
+class _InTwoBuckets(_OfWeights):
+    """The weights' last bucket ends in an error on one rank, when the first is averaged already."""
+
+    fails = False
+
+    def tensors_to_buckets(self, tensors: Any, do_flatten: bool) -> Any:
+        each = [tensor for group in tensors for tensor in group]
+        return [BaguaBucket(each[:2], "first", do_flatten), BaguaBucket(each[2:], "last", do_flatten)]
+
+    def init_operations(self, bagua_ddp: Any, bucket: BaguaBucket) -> None:
+        super().init_operations(bagua_ddp, bucket)
+
+        def fail(_name: str) -> None:
+            if self.fails and bagua.get_rank() == 1:
+                raise ValueError("the user's own")
+
+        if bucket.name == "last":
+            bucket.append_python_op(fail)
+
+
+@case(2)
+def weights_are_what_they_were_after_a_round_that_failed() -> None:
+    """COMMIT-1: not averaged in one bucket and each rank's own in the other."""
+    rank, _ = rank_and_size()
+    model = seeded(0, make_mlp).with_bagua([], Written(_InTwoBuckets))
+    assert all(bucket.check_flatten() for bucket in model.bagua_buckets)
+    run_backward(model)
+    model.bagua_ddp.finish_round()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(rank)
+    model.bagua_algorithm.fails = True
+    model(batch(rank, 0, *SHAPE))
+    with raises(Exception, "the user's own"):
+        model.bagua_ddp.finish_round()
+    for parameter in model.parameters():
+        assert bool((parameter == rank).all()), parameter

@@ -102,6 +102,7 @@ def _check_tensors(module: nn.Module, selected: SelectedTensors) -> None:
         )
     _check_devices(selected)
     _check_sparse_gradients(module, selected)
+    _check_steps_after_backward(selected)
 
 
 def _check_layers(module: nn.Module) -> None:
@@ -137,6 +138,16 @@ def _check_sparse_gradients(module: nn.Module, selected: SelectedTensors) -> Non
             raise InvalidArgument(
                 f"'{names[id(layer.weight)]}' has sparse gradients, which cannot be communicated; build its "
                 f"{type(layer).__name__} with sparse=False, or ignore it"
+            )
+
+
+def _check_steps_after_backward(selected: SelectedTensors) -> None:
+    for name, tensor in selected.trainable:
+        if getattr(tensor, "_in_backward_optimizers", None):
+            raise InvalidArgument(
+                f"parameter '{name}' is stepped within backward (_apply_optimizer_in_backward), by each rank's own "
+                "gradient before it is communicated; give with_bagua an optimizer that steps after backward() has "
+                "returned"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable
@@ -35,12 +36,32 @@ class Slot:
         self._lives_here = bucket.flatten and not bucket.is_apart
         self._had_none = False
         self._kept: torch.Tensor | None = None
+        self._before: torch.Tensor | None = None  # of the round that is open, see keep
+        self._spare: torch.Tensor | None = None
         self.copied_bytes = 0
 
     def is_gradient(self) -> bool:
         """Whether it is the gradient of its proxy that is communicated."""
         effective = effective_tensor(self._proxy)
         return effective is None or effective is self._proxy.grad
+
+    def keep(self) -> None:
+        """Before a round: weights that operations work on in place must survive one that fails (COMMIT-1). Gradients
+        need not: they come anew.
+        """
+        effective = effective_tensor(self._proxy)
+        if self.is_padding or self.is_gradient() or not self._takes_result or effective is None:
+            return
+        if self._spare is None or (self._spare.shape, self._spare.dtype) != (effective.shape, effective.dtype):
+            self._spare = torch.empty_like(effective, requires_grad=False)
+        self._before = self._spare.copy_(effective.detach())
+
+    def put_back(self) -> None:
+        """After a round that failed, when nobody works on the bucket any more: the tensor is what it was before."""
+        effective, before = effective_tensor(self._proxy), self._before
+        self._before = None
+        if before is not None and effective is not None:
+            effective.detach().copy_(before)
 
     def bring(self) -> torch.Tensor | None:
         """Brings the effective tensor to the runtime's memory; returns it if the runtime has only a copy.
@@ -81,7 +102,7 @@ class Slot:
     def collect(self, used_by_any: bool) -> None:
         """After the round: the effective tensor becomes the result, or stays what it was if no rank used it."""
         kept, had_none = self._kept, self._had_none
-        self._kept, self._had_none, self.is_dirty = None, False, False
+        self._kept, self._before, self._had_none, self.is_dirty = None, None, False, False
         effective = effective_tensor(self._proxy)
         if had_none and not used_by_any:
             self._proxy.bagua_setter_closure(None)  # type: ignore[attr-defined]
@@ -198,6 +219,7 @@ class UserRounds:
             self.finish()
         if not self._marked:
             self._mark_paddings()
+        slot.keep()
         live = slot.bring()
         self._marked.add(index)
         self._model.mark_ready(index, live)
@@ -221,6 +243,7 @@ class UserRounds:
             self._model.finish_round()
         except PeltonError as error:
             self._failure = self._raised or error
+            self._put_back()
             raise self._failure from None
         self._marked.clear()
         for index, slot in enumerate(self._slots):
@@ -237,6 +260,8 @@ class UserRounds:
         if self._failure is None:
             self._failure = error
             self._model.abort(text)
+            if self._marked:
+                self._drain()
 
     def statistics(self) -> dict[str, float]:
         """As those of a runtime's model."""
@@ -309,12 +334,26 @@ class UserRounds:
                 self._marked.add(index)
                 self._model.mark_ready(index, slot.bring())
 
+    def _drain(self) -> None:
+        """Waits, after an abort, until nobody works on the buckets, and puts back what was there before the round."""
+        with contextlib.suppress(PeltonError):
+            for index in range(len(self._slots)):
+                if index not in self._marked:
+                    self._model.mark_unused(index)  # as it is: its bucket fails like the others
+            self._model.finish_round()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for slot in self._slots:
+            slot.put_back()
+
     def _mark_rest(self, index: int, slot: Slot) -> None:
         self._marked.add(index)
         if slot.is_gradient() and not slot.is_dirty:
             slot.bring_unused()
             self._model.mark_unused(index)
         else:
+            slot.keep()
             self._model.mark_ready(index, slot.bring())
 
     def run(self, number: int, place: int) -> str | None:

@@ -286,6 +286,11 @@ class UserAlgorithm(QuietRounds):
         self._is_in_backward = True
         self._queue_end()
         with self._failing(f"the backward hook of '{name}'"):
+            if parameter.grad is None:
+                raise FailedPrecondition(
+                    f"parameter '{name}': a hook of the backward pass used up its gradient before the ranks' gradients "
+                    "were communicated (an optimizer that steps within backward?); step after backward() has returned"
+                )
             self._backward_hook(name, parameter)
 
     def _on_output(self) -> None:
