@@ -6,15 +6,15 @@
 #include <cstdlib>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "comm/control/coordinator_server.h"
 #include "comm/control/grpc_control.h"
 #include "core/base/check.h"
+#include "core/base/clock.h"
 
 namespace pelton {
 namespace {
 
-absl::Time Late() { return absl::Now() + absl::Seconds(60); }
+absl::Time Late() { return Clock::Real().Now() + absl::Seconds(60); }
 
 void Say(const std::string& line) {
   std::puts(line.c_str());

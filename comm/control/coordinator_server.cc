@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "comm/control/bind_address.h"
 #include "comm/control/coordinator_shell.h"
-#include "comm/control/steady_time.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
 
@@ -135,7 +135,7 @@ grpc::ServerUnaryReactor* Service::SelectPeers(grpc::CallbackServerContext* cont
   return AnswerNow(context, [&](CoordinatorState& state, Outbox*) {
     ASSIGN_OR_RETURN(const Matching matching,
                      state.SelectPeers(wire::FromProto(request->caller()),
-                                       wire::FromProto(*request), SteadyNow()));
+                                       wire::FromProto(*request), Clock::Real().Now()));
     response->mutable_peers()->Assign(matching.begin(), matching.end());
     return absl::OkStatus();
   });

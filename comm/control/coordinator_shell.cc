@@ -3,8 +3,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "comm/control/steady_time.h"
 #include "comm/control/wire.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -53,7 +53,7 @@ void CoordinatorShell::Park(ParkedCall* parked, int64_t timeout_us, FeedCall fee
       actions.answers.emplace_back(parked, Reply{.status = absl::UnavailableError("stopping")});
     } else {
       calls_.emplace(parked->id, parked);
-      const absl::Time now = SteadyNow();
+      const absl::Time now = Clock::Real().Now();
       Outbox outbox;
       feed(state_, {parked->id, now, wire::DeadlineFromProto(now, timeout_us)}, &outbox);
       Dispatch(std::move(outbox), &actions);
@@ -109,7 +109,7 @@ absl::Status CoordinatorShell::Admit(HeartbeatStream* stream,
                                      const proto::HeartbeatRequest& request, Outbox* outbox) {
   const Caller caller = wire::FromProto(request.caller());
   if (!stream->caller) {
-    RETURN_IF_ERROR(state_.OpenStream(caller, SteadyNow(), outbox));
+    RETURN_IF_ERROR(state_.OpenStream(caller, Clock::Real().Now(), outbox));
     stream->caller = caller;
     stream_of_.emplace(caller, stream);
     proto::Order watching;
@@ -128,7 +128,7 @@ absl::Status CoordinatorShell::Admit(HeartbeatStream* stream,
   echo.set_number(request.number());
   stream->Enqueue(std::move(echo));
   const absl::Duration round_trip = absl::Microseconds(request.round_trip_us());
-  return state_.Heartbeat(caller, {Round(request.round()), round_trip}, SteadyNow());
+  return state_.Heartbeat(caller, {Round(request.round()), round_trip}, Clock::Real().Now());
 }
 
 void CoordinatorShell::OnStepDone(HeartbeatStream* stream, bool ok) {
@@ -159,7 +159,7 @@ void CoordinatorShell::BreakLocked(HeartbeatStream* stream, Actions* actions) {
   if (found == stream_of_.end() || found->second != stream) return;  // it has left
   stream_of_.erase(found);
   Outbox outbox;
-  state_.StreamBroke(*stream->caller, SteadyNow(), &outbox);
+  state_.StreamBroke(*stream->caller, Clock::Real().Now(), &outbox);
   Dispatch(std::move(outbox), actions);
 }
 
@@ -218,12 +218,12 @@ void CoordinatorShell::RunTimer() {
       MutexLock lock(&mutex_);
       if (stopping_) return;
       timer_wakes_ = state_.NextDeadline();
-      if (SteadyNow() < timer_wakes_) {
-        timer_changed_.WaitWithDeadline(&mutex_, ToWallTime(timer_wakes_));
+      if (Clock::Real().Now() < timer_wakes_) {
+        timer_changed_.WaitWithDeadline(&mutex_, timer_wakes_);
       }
       if (stopping_) return;
       Outbox outbox;
-      state_.Tick(SteadyNow(), &outbox);
+      state_.Tick(Clock::Real().Now(), &outbox);
       Dispatch(std::move(outbox), &actions);
     }
     CarryOut(std::move(actions));

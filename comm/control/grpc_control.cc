@@ -15,6 +15,7 @@
 #include "comm/control/order_inbox.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 #include "proto/control.grpc.pb.h"
@@ -58,7 +59,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(
 
 std::chrono::system_clock::time_point ToGrpcTime(absl::Time time) {
   // Far times do not fit the clock that gRPC takes.
-  return absl::ToChronoTime(std::min(time, absl::Now() + absl::Hours(24 * 365)));
+  return absl::ToChronoTime(
+      ToWallTime(std::min(time, Clock::Real().Now() + absl::Hours(24 * 365))));
 }
 
 // Threads: as Control. Owns: channel, stream and inbox.
@@ -166,11 +168,11 @@ absl::StatusOr<Caller> GrpcControl::Self() {
 }
 
 absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadline) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = Clock::Real().Now();
   const std::string who = absl::StrCat("rank ", request.rank.value(), ": job ", Quote(request.job));
   std::string reason;
   do {
-    const absl::Time look = std::min(deadline, absl::Now() + kLookInterval);
+    const absl::Time look = std::min(deadline, Clock::Real().Now() + kLookInterval);
     if (channel_->WaitForConnected(ToGrpcTime(look))) return absl::OkStatus();
     reason = LastConnectionError();
     // Who is not there yet may come; certificates that do not fit will not begin to.
@@ -178,18 +180,18 @@ absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadlin
       return absl::UnauthenticatedError(absl::StrCat(who, ": the coordinator at ", options_.address,
                                                      " and this rank's certificates: ", reason));
     }
-  } while (absl::Now() < deadline);
-  return absl::DeadlineExceededError(
-      absl::StrCat(who, ": no coordinator answered at ", options_.address, " within ",
-                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))),
-                   reason.empty() ? "" : absl::StrCat(": ", reason)));
+  } while (Clock::Real().Now() < deadline);
+  return absl::DeadlineExceededError(absl::StrCat(
+      who, ": no coordinator answered at ", options_.address, " within ",
+      absl::FormatDuration(absl::Trunc(Clock::Real().Now() - start, absl::Milliseconds(1))),
+      reason.empty() ? "" : absl::StrCat(": ", reason)));
 }
 
 std::string GrpcControl::LastConnectionError() {
   // A call that does not wait for the connection fails with what broke the last one. Should there
   // be a connection after all, it is refused: it carries no token.
   grpc::ClientContext context;
-  context.set_deadline(ToGrpcTime(absl::Now() + kLookInterval));
+  context.set_deadline(ToGrpcTime(Clock::Real().Now() + kLookInterval));
   proto::LeaveResponse response;
   const grpc::Status status = stub_->Leave(&context, proto::LeaveRequest(), &response);
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ? status.error_message() : "";
@@ -203,7 +205,7 @@ absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::T
   RETURN_IF_ERROR(Connect(request, deadline));
   proto::JoinRequest message;
   wire::ToProto(request, &message);
-  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::JoinResponse response;
   RETURN_IF_ERROR(
       Run(request.rank, &proto::Coordinator::Stub::Join, message, deadline + kGrace, &response));
@@ -224,7 +226,7 @@ absl::StatusOr<KeyValueResult> GrpcControl::KeyValue(const KeyValueRequest& requ
   proto::KeyValueRequest message;
   wire::ToProto(self, message.mutable_caller());
   wire::ToProto(request, &message);
-  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::KeyValueResponse response;
   RETURN_IF_ERROR(
       Run(self.rank, &proto::Coordinator::Stub::KeyValue, message, deadline + kGrace, &response));
@@ -237,7 +239,7 @@ absl::StatusOr<std::vector<std::string>> GrpcControl::AllGatherAmong(
   proto::AllGatherRequest message;
   wire::ToProto(self, message.mutable_caller());
   wire::ToProto(request, &message);
-  message.set_timeout_us(wire::TimeoutToProto(absl::Now(), deadline));
+  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::AllGatherResponse response;
   RETURN_IF_ERROR(
       Run(self.rank, &proto::Coordinator::Stub::AllGather, message, deadline + kGrace, &response));

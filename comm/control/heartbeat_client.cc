@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/control/steady_time.h"
 #include "comm/control/wire.h"
+#include "core/base/clock.h"
 
 namespace pelton {
 
@@ -45,10 +45,10 @@ void HeartbeatClient::RunBeats() {
   while (true) {
     beat.set_round(round_.load(std::memory_order_relaxed));
     beat.set_round_trip_us(round_trip_us_.load(std::memory_order_relaxed));
-    sent_ns_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
+    sent_ns_.store(absl::ToUnixNanos(Clock::Real().Now()), std::memory_order_relaxed);
     beat.set_number(beat_number_.fetch_add(1, std::memory_order_release) + 1);
     if (!stream_->Write(beat)) return;
-    const absl::Time next = absl::Now() + options_.interval;
+    const absl::Time next = Clock::Real().Now() + options_.interval;
     MutexLock lock(&mutex_);
     while (!stopping_ && reading_) {
       if (changed_.WaitWithDeadline(&mutex_, next)) break;
@@ -87,7 +87,7 @@ void HeartbeatClient::OnEcho(uint64_t beat_number) {
   // Of the last beat only: when an earlier one was sent is forgotten.
   if (beat_number != beat_number_.load(std::memory_order_acquire)) return;
   const absl::Time sent = absl::FromUnixNanos(sent_ns_.load(std::memory_order_relaxed));
-  const int64_t taken_us = absl::ToInt64Microseconds(SteadyNow() - sent);
+  const int64_t taken_us = absl::ToInt64Microseconds(Clock::Real().Now() - sent);
   // 0 says that nothing is known.
   round_trip_us_.store(std::max<int64_t>(taken_us, 1), std::memory_order_relaxed);
 }

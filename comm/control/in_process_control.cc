@@ -10,6 +10,7 @@
 #include "comm/control/coordinator_state.h"
 #include "comm/control/order_inbox.h"
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -122,7 +123,7 @@ Reply Coordinator::Await(absl::Time deadline, Feed feed) {
       MutexLock lock(&mutex_);
       // Virtual time may stand still for long: whoever moves it ticks, and so wakes us.
       const absl::Duration left = deadline - clock_.Now();
-      if (!replies_.contains(id)) replied_.WaitWithDeadline(&mutex_, absl::Now() + left);
+      if (!replies_.contains(id)) replied_.WaitWithDeadline(&mutex_, Clock::Real().Now() + left);
       if (const auto found = replies_.find(id); found != replies_.end()) {
         Reply reply = std::move(found->second);
         replies_.erase(found);

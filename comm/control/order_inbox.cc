@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -49,7 +50,7 @@ void OrderInbox::Close() {
 }
 
 void OrderInbox::AwaitIdle() {
-  const absl::Time deadline = absl::Now() + limits::kStopTimeout;
+  const absl::Time deadline = Clock::Real().Now() + limits::kStopTimeout;
   while (delivering_) {
     const bool late = idle_.WaitWithDeadline(&mutex_, deadline);
     PELTON_CHECK(!late || !delivering_) << "an order's callback must not block";

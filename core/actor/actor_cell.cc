@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 
@@ -157,12 +158,13 @@ void ActorCell::StartIncarnation() {
 
 void ActorCell::EndIncarnation(const absl::Status& why) {
   if (actor_ == nullptr) return;
-  ++incarnation_;
   try {
     actor_->OnStop(why);
   } catch (...) {
     // It ends in any case; its first reason is the one to report.
   }
+  // After OnStop, so that what it asks for is dropped too.
+  ++incarnation_;
   actor_.reset();
 }
 
@@ -172,13 +174,16 @@ void ActorCell::Fail(absl::Status why) {
 }
 
 void ActorCell::Suspend() {
-  if (!HandlesUserMessages()) return;
+  // One that was told to end does so; its parent goes on when it is down.
+  if (!HandlesUserMessages() || stopping_) return;
   EnterFailing(absl::CancelledError("restarted together with a sibling that failed"));
 }
 
 void ActorCell::EnterFailing(absl::Status why) {
   kin().why = std::move(why);
-  WaitForChildren(executor_.clock().Now() + limits::kStopTimeout, Phase::kFailing);
+  absl::Time deadline = executor_.clock().Now() + limits::kStopTimeout;
+  if (stopping_) deadline = std::min(deadline, kin().stop_deadline);
+  WaitForChildren(deadline, Phase::kFailing);
 }
 
 void ActorCell::BeginStop(absl::Time deadline) {
@@ -197,6 +202,7 @@ void ActorCell::BeginStop(absl::Time deadline) {
     }
     case Phase::kStarting:
     case Phase::kRunning:
+      stopping_ = true;
       return WaitForChildren(deadline, Phase::kStopping);
   }
 }
@@ -240,22 +246,33 @@ void ActorCell::OnChildrenGone() {
     const absl::Status why = kin().why;
     EndIncarnation(why);
     phase_ = Phase::kSuspended;
-    if (!parent_ || on_failure_ == OnFailure::kIgnore) return Die(why);
-    // If the parent is dead, nobody will give a verdict.
-    struct Report {
-      RefPtr<ActorCell> child;
-      absl::Status why;
-      void operator()(ActorCell& parent) { parent.family()->OnSuspended(*child, why); }
-      void OnDead() { child->RequestStop(absl::InfinitePast()); }
-    };
-    parent_->Post(NewSystemCall(Report{RefPtr<ActorCell>::Share(this), why}));
+    if (!parent_ || stopping_ || on_failure_ == OnFailure::kIgnore) return Die(why);
+    ReportToParent(why);
   }
+}
+
+void ActorCell::ReportToParent(const absl::Status& why) {
+  // If the parent is dead, nobody will give a verdict.
+  struct Report {
+    RefPtr<ActorCell> child;
+    absl::Status why;
+    void operator()(ActorCell& parent) { parent.family()->OnSuspended(*child, why); }
+    void OnDead() { child->RequestStop(absl::InfinitePast()); }
+  };
+  parent_->Post(NewSystemCall(Report{RefPtr<ActorCell>::Share(this), why}));
 }
 
 void ActorCell::Restart() {
   if (phase_ != Phase::kSuspended) return;
   PELTON_CHECK(restartable_) << "restart of an actor without a factory";
-  Start(kin().factory());
+  try {
+    Start(kin().factory());
+  } catch (...) {
+    // Another failure, which the parent counts like the one before.
+    kin().why = StatusOfCurrentException();
+    return ReportToParent(kin().why);
+  }
+  while (MessageNode* node = kin().kept.Pop()) system_.Append(node);
   StartIncarnation();
 }
 
@@ -268,6 +285,7 @@ void ActorCell::DieIfDrained(PollResult poll) {
 
 void ActorCell::Die(const absl::Status& why) {
   if (phase_ == Phase::kDead) return;
+  if (phase_ == Phase::kStarting) actor_.reset();  // it never began: there is nothing to stop
   phase_ = Phase::kDead;
   if (Family* children = family(); children != nullptr) children->StopAll(absl::InfinitePast());
   EndIncarnation(why);
@@ -277,6 +295,7 @@ void ActorCell::Die(const absl::Status& why) {
   user_.DiscardAll();
   TellWatchers(why);
   if (kin_ != nullptr) {
+    kin_->kept.DiscardAll();
     kin_->stop_timer.Cancel();
     if (kin_->on_end) std::move(kin_->on_end)(why);
     kin_->factory = nullptr;
@@ -292,9 +311,20 @@ void ActorCell::Die(const absl::Status& why) {
   executor_.OnDeath(*this);
 }
 
+void ActorCell::AddWatcher(std::unique_ptr<Watcher> watcher) {
+  std::vector<std::unique_ptr<Watcher>>& watchers = kin().watchers;
+  watchers.push_back(std::move(watcher));
+  // A long-lived actor is watched by many that end before it: their number bounds the list.
+  if (watchers.size() < kin().next_pruning) return;
+  std::erase_if(watchers, [](const std::unique_ptr<Watcher>& each) { return !each->wanted(); });
+  kin().next_pruning = std::max(size_t{16}, watchers.size() * 2);
+}
+
 void ActorCell::TellWatchers(const absl::Status& why) {
   if (kin_ == nullptr) return;
-  for (Watcher& tell : std::exchange(kin_->watchers, {})) std::move(tell)(Down{id_, Name(), why});
+  for (const std::unique_ptr<Watcher>& watcher : std::exchange(kin_->watchers, {})) {
+    watcher->Tell(Down{id_, Name(), why});
+  }
 }
 
 }  // namespace pelton::internal

@@ -59,13 +59,22 @@ class Family {
   virtual void OnSuspended(ActorCell& child, const absl::Status& why) = 0;
 };
 
+// Hears of an actor's end. Threads: Tell from the actor's last turn, or from who watches too late;
+// wanted from the actor's turns. Owns: per subclass.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  // Called once at most.
+  virtual void Tell(Down down) = 0;
+  // Whether anybody would still hear it.
+  virtual bool wanted() const = 0;
+};
+
 // Lives from Spawn until the actor is dead and the last ref is gone. Its mailbox's turn serialises
 // everything that is not said to be for any thread.
 // Threads: as said. Owns: the actor, its mailbox and its place in the tree.
 class ActorCell {
  public:
-  using Watcher = absl::AnyInvocable<void(Down) &&>;
-
   ActorCell(Executor& executor, const ActorType& type, RefPtr<ActorCell> parent,
             SpawnOptions options);
 
@@ -105,7 +114,8 @@ class ActorCell {
   Executor& executor() const { return executor_; }
   const ActorType& type() const { return type_; }
   OnFailure on_failure() const { return on_failure_; }
-  bool is_root() const { return !parent_; }
+  // Without a parent on its executor, which would stop it in time.
+  bool is_local_root() const { return !parent_ || &parent_->executor() != &executor_; }
 
   // Before the first turn -----------------------------------------------------------------------
 
@@ -129,6 +139,8 @@ class ActorCell {
   Actor* actor() const { return actor_.get(); }
   // Whether it has failed or is stopping.
   bool ending() const { return phase_ != Phase::kStarting && phase_ != Phase::kRunning; }
+  // Whether a borrower may call the actor: one that has failed is only there to be ended.
+  bool lendable() const { return HandlesUserMessages(); }
   // Grows when an incarnation ends: what was asked for by an older one is dropped.
   uint32_t incarnation() const { return incarnation_; }
   void Fail(absl::Status why);
@@ -136,7 +148,9 @@ class ActorCell {
   // For a child whose parent restarts it with a sibling: ends this incarnation, then reports.
   void Suspend();
   void Restart();
-  void AddWatcher(Watcher tell) { kin().watchers.push_back(std::move(tell)); }
+  void AddWatcher(std::unique_ptr<Watcher> watcher);
+  // Keeps a message that came while there is no incarnation for the next one.
+  void KeepForRestart(MessageNode* node) { kin().kept.Append(node); }
   Family* family() const { return kin_ == nullptr ? nullptr : kin_->family.get(); }
   void set_family(std::unique_ptr<Family> family) { kin().family = std::move(family); }
   const SupervisionSpec& supervision() { return kin().supervision; }
@@ -161,10 +175,12 @@ class ActorCell {
   // What few actors have.
   struct Kin {
     std::string name;
-    std::vector<Watcher> watchers;
+    std::vector<std::unique_ptr<Watcher>> watchers;
+    size_t next_pruning = 16;  // number of watchers at which those that nobody wants are dropped
     std::unique_ptr<Family> family;
     SupervisionSpec supervision;
     ActorFactory factory;
+    MessageList kept;  // for the next incarnation
     absl::AnyInvocable<void(const absl::Status&) &&> on_end;
     absl::Status why;
     absl::Time stop_deadline;
@@ -181,6 +197,7 @@ class ActorCell {
   void StartIncarnation();
   void EndIncarnation(const absl::Status& why);
   void EnterFailing(absl::Status why);
+  void ReportToParent(const absl::Status& why);
   bool family_empty() const { return family() == nullptr || family()->empty(); }
   void WaitForChildren(absl::Time deadline, Phase phase);
   void SetStopTimer(absl::Time deadline);
@@ -206,6 +223,7 @@ class ActorCell {
   Phase phase_ = Phase::kStarting;
   const OnFailure on_failure_;
   bool restartable_ = false;
+  bool stopping_ = false;  // it was told to end: no failure gives it another incarnation
 };
 
 // A message for the runtime itself: runs `F(ActorCell&)` in a turn; if the actor is dead by then,

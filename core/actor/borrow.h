@@ -45,7 +45,7 @@ class Borrowed {
       std::exchange(cell_, {})->Unref();  // the executor's count
       return false;
     }
-    if (cell_->actor() != nullptr) return true;
+    if (cell_->lendable()) return true;
     internal::ActorCell& cell = *cell_;
     cell.executor().Schedule(cell);
     cell_ = {};
@@ -78,7 +78,7 @@ template <typename A>
 std::optional<Borrowed<A>> TryBorrow(const ActorRef<A>& ref) {
   internal::ActorCell* cell = ref.cell();
   if (cell == nullptr || !cell->TryAcquire()) return std::nullopt;
-  if (cell->actor() == nullptr) {  // it failed and waits for its parent's verdict
+  if (!cell->lendable()) {  // it failed, and waits for its children or its parent's verdict
     if (!cell->TryRelease()) cell->executor().Schedule(*cell);
     return std::nullopt;
   }

@@ -2,6 +2,8 @@
 #ifndef PELTON_CORE_ACTOR_CONTEXT_H_
 #define PELTON_CORE_ACTOR_CONTEXT_H_
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -16,6 +18,27 @@
 #include "core/base/limits.h"
 
 namespace pelton {
+namespace internal {
+
+// Tells an incarnation of A.
+// Threads: as Watcher. Owns: a ref.
+template <typename A>
+class ActorWatcher final : public Watcher {
+ public:
+  ActorWatcher(ActorRef<A> self, uint32_t incarnation)
+      : self_(std::move(self)), incarnation_(incarnation) {}
+  void Tell(Down down) override {
+    self_.cell()->Post(NewMessage<OfIncarnation<Down>>(&SelfMessage<A, Down>::kKind,
+                                                       {incarnation_, std::move(down)}));
+  }
+  bool wanted() const override { return self_.alive(); }
+
+ private:
+  const ActorRef<A> self_;
+  const uint32_t incarnation_;
+};
+
+}  // namespace internal
 
 // A view of the running actor's own cell.
 // Threads: the turns of its actor. Owns: nothing; not to be kept beyond the turn.
@@ -59,10 +82,7 @@ class Context {
     static_assert(Handles<A, Down>, "an actor that watches has a public Handle(Down)");
     PELTON_CHECK(ref.valid()) << "Watch of a ref that refers to no actor";
     internal::WatchCell(
-        *ref.cell(), [cell = RefTo(self), incarnation = cell_.incarnation()](Down down) {
-          cell.cell()->Post(internal::NewMessage<internal::OfIncarnation<Down>>(
-              &internal::SelfMessage<A, Down>::kKind, {incarnation, std::move(down)}));
-        });
+        *ref.cell(), std::make_unique<internal::ActorWatcher<A>>(RefTo(self), cell_.incarnation()));
   }
 
   // Has `then(Result<T>)` called in a turn of this incarnation, once: with the result, or with
@@ -99,7 +119,7 @@ struct Continue {
 
   void operator()(ActorCell& self) {
     timer.Cancel();
-    if (incarnation == self.incarnation()) then(state->TakeResult());
+    if (self.actor() != nullptr && incarnation == self.incarnation()) then(state->TakeResult());
   }
   // The promise's side runs this: the node carries all it needs.
   static void Run(void* argument) {

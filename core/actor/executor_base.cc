@@ -1,11 +1,17 @@
 #include "core/actor/executor_base.h"
 
+#include <sched.h>
+
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 
 namespace pelton::internal {
+
+void Passages::AwaitNone() const {
+  while (inside_.load(std::memory_order_acquire) > 0) sched_yield();
+}
 
 ExecutorBase::~ExecutorBase() {
   PELTON_CHECK(actor_count() == 0) << "an executor was destroyed with living actors";
@@ -26,7 +32,7 @@ void ExecutorBase::OnSpawn(ActorCell& cell) {
   alive_ = &cell;
   ++alive_count_;
   // Too late to be found by Shutdown: stopped as soon as it has started.
-  if (shutting_down_ && cell.is_root()) cell.RequestStop(absl::InfinitePast());
+  if (shutting_down_ && cell.is_local_root()) cell.RequestStop(absl::InfinitePast());
 }
 
 void ExecutorBase::OnDeath(ActorCell& cell) {
@@ -47,7 +53,7 @@ absl::Status ExecutorBase::Shutdown(absl::Time deadline) {
     MutexLock lock(&mutex_);
     shutting_down_ = true;
     for (ActorCell* cell = alive_; cell != nullptr; cell = cell->next_alive) {
-      if (cell->is_root()) roots.push_back(RefPtr<ActorCell>::Share(cell));
+      if (cell->is_local_root()) roots.push_back(RefPtr<ActorCell>::Share(cell));
     }
   }
   for (const RefPtr<ActorCell>& root : roots) root->RequestStop(deadline);

@@ -2,7 +2,9 @@
 #ifndef PELTON_CORE_ACTOR_EXECUTOR_BASE_H_
 #define PELTON_CORE_ACTOR_EXECUTOR_BASE_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -13,6 +15,33 @@
 #include "core/base/sync.h"
 
 namespace pelton::internal {
+
+// Counts the threads that are inside a call of an object whose end may come before they have
+// left: the end waits for them.
+// Threads: any. Owns: the count.
+class Passages {
+ public:
+  // Blocks: until no thread is inside, which takes it some instructions.
+  void AwaitNone() const;
+
+ private:
+  friend class Passage;
+  std::atomic<int32_t> inside_{0};
+};
+
+// One thread's stay inside. Threads: the one that made it. Owns: its place in the count.
+class Passage {
+ public:
+  explicit Passage(Passages& passages) : passages_(passages) {
+    passages_.inside_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Passage() { passages_.inside_.fetch_sub(1, std::memory_order_release); }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  Passages& passages_;
+};
 
 // Threads: any. Owns: one count on each living cell, and the timers.
 class ExecutorBase : public Executor {
@@ -39,11 +68,14 @@ class ExecutorBase : public Executor {
   const TimerQueue& timers() const { return *timers_; }
   // Ends what still lives, by force. The executor runs no turns any more.
   void KillAll();
+  // Threads that schedule from outside. A subclass awaits their end last.
+  Passages& senders() { return senders_; }
 
  private:
   absl::Status UnfinishedError() const;
 
   const RefPtr<TimerQueue> timers_;
+  Passages senders_;
   mutable Mutex mutex_;
   CondVar empty_;
   ActorCell* alive_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -1,8 +1,8 @@
 #include "core/actor/future_core.h"
 
-#include "absl/time/clock.h"
 #include "core/actor/backoff.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/clock.h"
 #include "core/base/futex.h"
 
 namespace pelton::internal {
@@ -36,7 +36,7 @@ bool FutureCore::WaitUntil(absl::Time deadline) {
 bool FutureCore::ParkUntil(absl::Time deadline) {
   uint32_t word = word_.fetch_or(kParked, std::memory_order_acq_rel) | kParked;
   while ((word & kReady) == 0) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) return ready();
     FutexWait(&word_, word, left);
     word = word_.load(std::memory_order_acquire);

@@ -40,13 +40,16 @@ struct UserMessage {
   static constexpr MessageKind kKind{&Handle, &FreeMessage<M>, Lane::kUser};
 };
 
-// The same on the system lane, which may come when there is no incarnation: then it is dropped.
+// The same on the system lane, which may come when there is no incarnation: then the next one gets
+// it.
 template <typename A, typename M>
 struct SystemMessage {
   static absl::Status Handle(ActorCell& cell, MessageNode* node) {
-    M message = TakePayload<M>(node);
-    if (cell.actor() == nullptr) return absl::OkStatus();
-    return CallHandler<A>(*cell.actor(), std::move(message));
+    if (cell.actor() == nullptr) {
+      cell.KeepForRestart(node);
+      return absl::OkStatus();
+    }
+    return CallHandler<A>(*cell.actor(), TakePayload<M>(node));
   }
   static constexpr MessageKind kKind{&Handle, &FreeMessage<M>, Lane::kSystem};
 };
@@ -61,7 +64,9 @@ template <typename A, typename M>
 struct SelfMessage {
   static absl::Status Handle(ActorCell& cell, MessageNode* node) {
     auto payload = TakePayload<OfIncarnation<M>>(node);
-    if (payload.incarnation != cell.incarnation()) return absl::OkStatus();
+    if (cell.actor() == nullptr || payload.incarnation != cell.incarnation()) {
+      return absl::OkStatus();
+    }
     return CallHandler<A>(*cell.actor(), std::move(payload.message));
   }
   static constexpr MessageKind kKind{&Handle, &FreeMessage<OfIncarnation<M>>, Lane::kSystem};

@@ -2,6 +2,8 @@
 #ifndef PELTON_CORE_ACTOR_MONITOR_H_
 #define PELTON_CORE_ACTOR_MONITOR_H_
 
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,20 +15,31 @@
 namespace pelton {
 namespace internal {
 
-// Has `tell` called once, in the last turn of `target` or, if it is dead, by the caller.
-inline void WatchCell(ActorCell& target, ActorCell::Watcher tell) {
+// Has `watcher` told once, in the last turn of `target` or, if it is dead, by the caller.
+inline void WatchCell(ActorCell& target, std::unique_ptr<Watcher> watcher) {
   struct Register {
-    ActorCell::Watcher tell;
+    std::unique_ptr<Watcher> watcher;
     ActorId id;
     std::string name;
-    void operator()(ActorCell& cell) { cell.AddWatcher(std::move(tell)); }
+    void operator()(ActorCell& cell) { cell.AddWatcher(std::move(watcher)); }
     void OnDead() {
       absl::Status why = absl::NotFoundError(name + " had ended before it was watched");
-      std::move(tell)(Down{id, std::move(name), std::move(why)});
+      watcher->Tell(Down{id, std::move(name), std::move(why)});
     }
   };
-  target.Post(NewSystemCall(Register{std::move(tell), target.id(), target.Describe()}));
+  target.Post(NewSystemCall(Register{std::move(watcher), target.id(), target.Describe()}));
 }
+
+// Tells a future. Threads: as Watcher. Owns: the promise.
+class FutureWatcher final : public Watcher {
+ public:
+  explicit FutureWatcher(Promise<Down> promise) : promise_(std::move(promise)) {}
+  void Tell(Down down) override { promise_.Set(std::move(down)); }
+  bool wanted() const override { return !promise_.cancelled(); }
+
+ private:
+  Promise<Down> promise_;
+};
 
 }  // namespace internal
 
@@ -39,9 +52,7 @@ Future<Down> WhenDown(const ActorRef<A>& ref) {
         Down{ActorId(0), "nobody", absl::NotFoundError("this ref refers to no actor")});
   }
   auto [promise, future] = MakePromise<Down>();
-  internal::WatchCell(*ref.cell(), [promise = std::move(promise)](Down down) mutable {
-    promise.Set(std::move(down));
-  });
+  internal::WatchCell(*ref.cell(), std::make_unique<internal::FutureWatcher>(std::move(promise)));
   return std::move(future);
 }
 

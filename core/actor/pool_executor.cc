@@ -50,11 +50,16 @@ PoolExecutor::~PoolExecutor() {
   for (const auto& worker : workers_) worker->waker.Kick();
   for (const auto& worker : workers_) worker->thread.join();
   KillAll();
+  senders().AwaitNone();
 }
 
 void PoolExecutor::Schedule(ActorCell& cell) {
   Worker* worker = current_worker_;
-  if (worker == nullptr || worker->pool != this) return Enqueue(cell);
+  if (worker == nullptr || worker->pool != this) {
+    // From the push on the actor may run, end and let the pool end, before the kick.
+    const internal::Passage passage(senders());
+    return Enqueue(cell);
+  }
   ActorCell* displaced = std::exchange(worker->lifo, &cell);
   if (displaced != nullptr) Enqueue(*displaced);
 }
@@ -87,6 +92,11 @@ void PoolExecutor::Kick() {
   if (woken != nullptr) woken->waker.Kick();
 }
 
+size_t PoolExecutor::parked_count() const {
+  MutexLock lock(&mutex_);
+  return parked_.size();
+}
+
 void PoolExecutor::Run(Worker& worker) {
   const RuntimeThread counted;
   current_worker_ = &worker;
@@ -115,9 +125,17 @@ ActorCell* PoolExecutor::NextRunnable(Worker& worker) {
 
 ActorCell* PoolExecutor::TakeFromQueue() {
   if (LooksIdle()) return nullptr;
-  MutexLock lock(&mutex_);
-  ActorCell* cell = queue_.Pop();
-  if (cell != nullptr) queued_.fetch_sub(1, std::memory_order_relaxed);
+  ActorCell* cell = nullptr;
+  Worker* woken = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    cell = queue_.Pop();
+    if (cell != nullptr) queued_.fetch_sub(1, std::memory_order_relaxed);
+    // Those that came while a worker was on its way woke nobody: who takes the first sees to the
+    // next, so that a burst spreads over all workers.
+    if (!queue_.empty()) woken = TakeParked();
+  }
+  if (woken != nullptr) woken->waker.Kick();
   return cell;
 }
 
@@ -184,18 +202,15 @@ void PoolExecutor::WaitForWork(Worker& worker) {
       break;
     }
   }
-  Worker* woken = nullptr;
   {
     MutexLock lock(&mutex_);
     --searching_;
-    // This one takes an actor; if there are more, another worker is needed.
-    if (!parking && queued_.load(std::memory_order_relaxed) > 1) woken = TakeParked();
   }
-  if (woken != nullptr) woken->waker.Kick();
   if (parking) Park(worker);
 }
 
 void PoolExecutor::Park(Worker& worker) {
+  PELTON_CHECK(worker.lifo == nullptr) << "a worker was about to park with a runnable actor";
   absl::Duration at_most = kLongestPark;
   {
     MutexLock lock(&mutex_);

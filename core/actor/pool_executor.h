@@ -43,6 +43,8 @@ class PoolExecutor final : public internal::ExecutorBase {
   void Schedule(internal::ActorCell& cell) override;
   // Makes a parked worker poll at once: for events from outside.
   void Kick();
+  // Number of workers that are parked and not kicked.
+  size_t parked_count() const;
 
  private:
   struct Polled {
@@ -83,7 +85,7 @@ class PoolExecutor final : public internal::ExecutorBase {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::atomic<bool> exit_{false};
   std::atomic<size_t> queued_{0};  // in queue_, for those who look without the lock
-  Mutex mutex_;
+  mutable Mutex mutex_;
   internal::CellQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::deque<Polled> polled_ ABSL_GUARDED_BY(mutex_);
   std::vector<Worker*> parked_ ABSL_GUARDED_BY(mutex_);

@@ -156,6 +156,41 @@ TEST(PoolExecutorTest, ALongChainDoesNotStarveTheQueue) {
   EXPECT_EQ(std::move(down).Await(Soon())->why.code(), absl::StatusCode::kNotFound);
 }
 
+struct Assemble {
+  int crowd;
+  Promise<bool> reply;
+};
+// Answers whether `crowd` of them were in a turn at the same time.
+class Attendee : public Actor {
+ public:
+  explicit Attendee(std::atomic<int>* present) : present_(*present) {}
+  void Handle(Assemble assemble) {
+    ++present_;
+    // Before a worker that nobody wakes ends its longest park, of 10 s, by itself.
+    const absl::Time give_up = absl::Now() + absl::Seconds(9);
+    while (present_ < assemble.crowd && absl::Now() < give_up) std::this_thread::yield();
+    assemble.reply.Set(present_ >= assemble.crowd);
+  }
+
+ private:
+  std::atomic<int>& present_;
+};
+
+TEST(PoolExecutorTest, ABurstFromOutsideRunsOnAllWorkers) {
+  constexpr int kWorkers = 4;
+  PoolExecutor pool(kWorkers);
+  std::atomic<int> present{0};
+  std::vector<ActorRef<Attendee>> attendees;
+  for (int i = 0; i < kWorkers; ++i) attendees.push_back(Spawn<Attendee>(pool, {}, &present));
+  for (int round = 0; round < 20; ++round) {
+    present = 0;
+    while (pool.parked_count() < kWorkers) std::this_thread::yield();
+    std::vector<Future<bool>> answers;
+    for (const auto& each : attendees) answers.push_back(each.Ask(Assemble{kWorkers, {}}, Soon()));
+    for (auto& answer : answers) ASSERT_TRUE(std::move(answer).Await(Soon()).value()) << round;
+  }
+}
+
 TEST(PoolExecutorTest, AnActorSpawnedAfterShutdownEndsAtOnce) {
   PoolExecutor pool(2);
   EXPECT_TRUE(pool.Shutdown(Soon()).ok());

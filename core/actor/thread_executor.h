@@ -6,12 +6,11 @@
 #include <cstdint>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "core/actor/cell_queue.h"
 #include "core/actor/executor_base.h"
+#include "core/actor/thread_loop.h"
 #include "core/actor/waker.h"
 
 namespace pelton {
@@ -43,29 +42,14 @@ class ThreadExecutor final : public internal::ExecutorBase {
   void Schedule(internal::ActorCell& cell) override;
 
  private:
-  struct Polled {
-    internal::RefPtr<internal::ActorCell> cell;
-    absl::Duration max_park;
-  };
-
   void Run();
-  bool RunScheduled();
-  bool PollAll();
-  bool RunTimers(bool about_to_park);
   void Park();
-  void TakeInbound();
-  // One turn; keeps the cell scheduled or on the poll list as it needs. False if it died.
-  internal::TurnOutcome RunTurn(internal::ActorCell& cell);
   void OnEarlierTimer() override { waker_.Kick(); }
 
   Options options_;
   Waker waker_;
-  std::atomic<internal::ActorCell*> inbound_{nullptr};  // newest first
   std::atomic<bool> exit_{false};
-  // Its thread only.
-  internal::CellQueue queue_;
-  std::vector<Polled> polled_;
-  uint32_t rounds_ = 0;
+  internal::ThreadLoop loop_;
   std::thread thread_;
 };
 

@@ -12,9 +12,15 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
-  // The machine's clock; lives as long as the process.
+  // Real time that passes evenly: the wall clock's when the process first asked, and what a steady
+  // clock has counted since. A step of the wall clock (NTP, `date -s`, a virtual machine that goes
+  // on) makes no deadline pass and puts none off. Its times compare with each other only. Lives as
+  // long as the process.
   static const Clock& Real();
 };
+
+// `time` of Clock::Real() as the wall clock would show it, for what waits by that one.
+absl::Time ToWallTime(absl::Time time);
 
 }  // namespace pelton
 

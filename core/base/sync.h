@@ -2,13 +2,15 @@
 #ifndef PELTON_CORE_BASE_SYNC_H_
 #define PELTON_CORE_BASE_SYNC_H_
 
+#include <atomic>
+#include <cstdint>
+
 #include "absl/base/config.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/futex.h"
 
 #ifdef ABSL_HAVE_THREAD_SANITIZER
-#include <condition_variable>
 #include <mutex>
 #else
 #include "absl/synchronization/mutex.h"
@@ -29,37 +31,32 @@ class ABSL_LOCKABLE Mutex {
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
 
  private:
-  friend class CondVar;
   std::mutex mutex_;
-};
-
-// Threads: any. Owns: nothing.
-class CondVar {
- public:
-  // Waits for a signal until `deadline`; true if it passed. The caller holds `mutex` and tests its
-  // condition again afterwards: wake-ups may be spurious.
-  bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) {
-    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    bool timed_out = false;
-    if (deadline == absl::InfiniteFuture()) {
-      cv_.wait(lock);
-    } else {
-      timed_out = cv_.wait_until(lock, absl::ToChronoTime(deadline)) == std::cv_status::timeout;
-    }
-    lock.release();
-    return timed_out;
-  }
-  void Signal() { cv_.notify_one(); }
-  void SignalAll() { cv_.notify_all(); }
-
- private:
-  std::condition_variable cv_;
 };
 
 #else
 using Mutex = absl::Mutex;
-using CondVar = absl::CondVar;
 #endif
+
+// Waits end by Clock::Real(), which no step of the wall clock moves; those of the libraries end by
+// the wall clock.
+// Threads: any. Owns: nothing.
+class CondVar {
+ public:
+  // Waits for a signal until `deadline` (of Clock::Real()); true if it passed. The caller holds
+  // `mutex` and tests its condition again afterwards: wake-ups may be spurious.
+  bool WaitWithDeadline(Mutex* mutex, absl::Time deadline);
+  // The same without an end.
+  void Wait(Mutex* mutex) { WaitWithDeadline(mutex, absl::InfiniteFuture()); }
+  void Signal() { Wake(1); }
+  void SignalAll() { Wake(kAllSleepers); }
+
+ private:
+  void Wake(int count);
+
+  std::atomic<uint32_t> signals_{0};
+  std::atomic<int32_t> waiters_{0};
+};
 
 // Holds a mutex for a scope.
 // Threads: the one that made it. Owns: the lock.

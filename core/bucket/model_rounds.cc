@@ -12,6 +12,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/bucket/plan_instance.h"
 #include "core/bucket/scheduler.h"
@@ -162,7 +163,8 @@ Executor& ModelRounds::Impl::MakeExecutor() {
     // a waiter may be about to drive the runner itself.
     if (waker.Park(absl::ZeroDuration())) return;
     const std::optional<Borrowed<BucketScheduler>> turn = TryBorrow(scheduler_);
-    if (turn.has_value()) options_.runner->Park(absl::Now() + std::min(at_most, kLongestPark));
+    if (turn.has_value())
+      options_.runner->Park(Clock::Real().Now() + std::min(at_most, kLongestPark));
   };
   return own_executor_.emplace(std::move(thread));
 }
@@ -244,7 +246,7 @@ void ModelRounds::Impl::Drive(const Future<void>& future, absl::Time deadline) {
   if (future.ready()) return;
   waiter_drives_.store(true, std::memory_order_relaxed);
   Backoff backoff;
-  while (!future.ready() && absl::Now() < deadline) {
+  while (!future.ready() && Clock::Real().Now() < deadline) {
     if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
       if (!DriveBorrowed(*std::move(scheduler), future, deadline)) break;
       backoff.Reset();
@@ -252,7 +254,7 @@ void ModelRounds::Impl::Drive(const Future<void>& future, absl::Time deadline) {
     }
     // Its thread is in a turn, or parked on the runner.
     options_.runner->Wake();
-    if (!backoff.Pause()) future.WaitUntil(absl::Now() + kBorrowRetry);
+    if (!backoff.Pause()) future.WaitUntil(Clock::Real().Now() + kBorrowRetry);
   }
   waiter_drives_.store(false, std::memory_order_relaxed);
   // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
@@ -277,7 +279,7 @@ bool ModelRounds::Impl::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
       scheduler->set_driven_by_waiter(false);
       return false;
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = Clock::Real().Now();
     if (now >= deadline) break;
     if (!backoff.Pause()) options_.runner->Park(std::min(deadline, now + kLongestPark));
   }
