@@ -13,10 +13,10 @@
 
 namespace pelton::torch_bindings {
 
-// A backward pass begins with the first gradient that it accumulates into one of the parameters, and
-// ends with the outermost backward. What torch.autograd.grad computes is none.
-// Threads: the trainer's; hooks run on autograd's thread while the trainer waits in backward. Called
-// without the GIL. Owns: its hooks.
+// A backward pass begins with the first gradient that it accumulates into one of the parameters,
+// and ends with the outermost backward. What torch.autograd.grad computes is none. Threads: the
+// trainer's; hooks run on autograd's thread while the trainer waits in backward. Called without the
+// GIL. Owns: its hooks.
 class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
  public:
   struct Callbacks {
@@ -36,8 +36,8 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
   // them is the outermost, even if its gradients come from inner ones (re-entrant checkpointing).
   void WatchOutputs(const std::vector<at::Tensor>& outputs);
 
-  // Ends a backward pass of which no end was seen, because its gradients came from inner ones and no
-  // output was watched. Called outside of backward.
+  // Ends a backward pass of which no end was seen, because its gradients came from inner ones and
+  // no output was watched. Called outside of backward.
   void Settle();
 
   // Idempotent.

@@ -23,8 +23,8 @@ namespace pelton::torch_bindings {
 
 // When rounds begin and end is its caller's affair, by the algorithm's Schedule; all ranks must
 // call Begin and Finish in the same order.
-// Threads: the trainer's. Called without the GIL. Owns: the model and its buckets; keeps the backend
-// alive.
+// Threads: the trainer's. Called without the GIL. Owns: the model and its buckets; keeps the
+// backend alive.
 class WeightModel {
  public:
   // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's

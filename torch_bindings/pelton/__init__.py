@@ -28,10 +28,21 @@ except ImportError as error:
 from pelton import _C as _C
 from pelton import errors
 from pelton._check import check
+from pelton._front import init, rank, world_size, wrap
 
 pelton_autoload.register()
 
-__all__ = ["check", "empty", "errors", "gradients_in_shared_memory", "set_gradient_allocator"]
+__all__ = [
+    "check",
+    "empty",
+    "errors",
+    "gradients_in_shared_memory",
+    "init",
+    "rank",
+    "set_gradient_allocator",
+    "world_size",
+    "wrap",
+]
 
 
 def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:

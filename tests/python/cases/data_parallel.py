@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as torch_functional
 from pelton.errors import InvalidArgument, Unsupported
 from pelton.torch_api.algorithms import Algorithm, GlobalAlgorithmRegistry
+from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
 from pelton.torch_api.data_parallel import DistributedDataParallel, DistributedDataParallel_V1_9_0
 from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
 from pelton.torch_api.data_parallel.functional import ReduceOp, all_reduce, torch_reduce_op_to_bagua
@@ -153,6 +155,22 @@ def arguments_of_torchs_class() -> None:
         model.join()
     by_name = DistributedDataParallel(make_mlp(), algorithm="bytegrad", optimizers=_optimizer(make_mlp()))
     assert type(by_name.bagua_algorithm).__name__ == "ByteGradAlgorithmImpl"
+
+
+@case(2)
+def the_short_names() -> None:
+    model = seeded(rank_and_size()[0], make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert pelton.wrap(model, optimizer, "local_sgd", interval=2) is model
+    assert (pelton.rank(), pelton.world_size()) == rank_and_size()
+    assert model.bagua_algorithm.interval == 2 and model.bagua_optimizers == [optimizer]
+    assert repr(model.bagua_ddp).startswith("BaguaDistributedDataParallel(Sequential_"), repr(model.bagua_ddp)
+    adam = QAdamOptimizer(model.parameters(), warmup_steps=3)
+    assert pelton.wrap(model, adam, "qadam").bagua_algorithm.optimizer is adam
+    with raises(InvalidArgument, "algorithm='local_sgd'", "intervall"):
+        pelton.wrap(model, optimizer, "local_sgd", intervall=2)
+    with raises(InvalidArgument, "interval", "options go with an algorithm's name"):
+        pelton.wrap(model, optimizer, Algorithm.init("local_sgd"), interval=2)
 
 
 @case(2)

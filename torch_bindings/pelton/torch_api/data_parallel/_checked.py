@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
 
 from pelton.errors import InvalidArgument
 from pelton.torch_api._parameters import NamedTensors
-from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
 
 def checked_optimizers(
@@ -27,20 +28,37 @@ def checked_optimizers(
     return checked
 
 
-def checked_algorithm(algorithm: Algorithm | str) -> Algorithm:
-    """The algorithm; a name stands for it with its default options.
+def checked_algorithm(
+    algorithm: Algorithm | str, optimizers: Sequence[Optimizer], options: Mapping[str, Any] | None = None
+) -> Algorithm:
+    """The algorithm; a name stands for it with its default options, or with those that are given.
+
+    Args:
+      algorithm: it, or its name.
+      optimizers: of which an algorithm takes its own, if it asks for one.
+      options: of the algorithm, where that is a name.
 
     Raises:
-      InvalidArgument: it is neither, or there is none of that name.
+      InvalidArgument: it is neither, there is none of that name, or an option is not one of its.
     """
     if isinstance(algorithm, str):
-        try:
-            return Algorithm.init(algorithm)
-        except (KeyError, TypeError) as error:
-            raise InvalidArgument(f"algorithm={algorithm!r}: {error.args[0]}") from None
+        return _named(algorithm, optimizers, dict(options or {}))
     if not isinstance(algorithm, Algorithm):
         raise InvalidArgument(f"algorithm: must be an Algorithm or a name, is {algorithm!r}; see Algorithm.init(name)")
+    if options:
+        raise InvalidArgument(f"{', '.join(options)}: options go with an algorithm's name; {algorithm!r} has its own")
     return algorithm
+
+
+def _named(name: str, optimizers: Sequence[Optimizer], options: dict[str, Any]) -> Algorithm:
+    try:
+        make = GlobalAlgorithmRegistry.get(name)
+        for option in inspect.signature(make).parameters:
+            if option.endswith("_optimizer") and option not in options and len(optimizers) == 1:
+                options[option] = optimizers[0]
+        return make(**options)
+    except (KeyError, TypeError) as error:
+        raise InvalidArgument(f"algorithm={name!r}: {error.args[0]}") from None
 
 
 def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:

@@ -74,7 +74,7 @@ class BaguaDistributedDataParallel:
         self.module = module
         self.bagua_optimizers = checked_optimizers(optimizers)
         self.process_group = process_group
-        self.bagua_algorithm = checked_algorithm(algorithm).reify(process_group)
+        self.bagua_algorithm = checked_algorithm(algorithm, self.bagua_optimizers).reify(process_group)
         self.bagua_module_name = bagua_module_name or type(module).__name__
         self.bagua_train_step_counter = 0
         self.find_unused_parameters = find_unused_parameters
@@ -247,7 +247,9 @@ class BaguaDistributedDataParallel:
             return
         if completes:
             self.bagua_algorithm.step_is_complete()
-            self._compare()
+            if self._equality is not None:
+                parameters = self._selected.trainable + self._selected.frozen
+                self._equality.step_ended(parameters, self.weights_are_equal, self._steps.unknown)
         if self.bagua_algorithm.phase_is_over() and self.bagua_algorithm.need_reset():
             self._register_again()
 
@@ -322,11 +324,6 @@ class BaguaDistributedDataParallel:
     def weights_are_equal(self) -> bool:
         """Whether the algorithm says that all ranks hold the same weights now, after a step."""
         return self._rounds is not None and self._rounds.weights_are_equal
-
-    def _compare(self) -> None:
-        if self._equality is not None:
-            parameters = self._selected.trainable + self._selected.frozen
-            self._equality.step_ended(parameters, self.weights_are_equal, self._steps.unknown)
 
     def _concerns(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._steps.is_given(optimizer) or bool(self._steps.parameter_of(optimizer))
@@ -478,6 +475,9 @@ class BaguaDistributedDataParallel:
             self._bucket_bytes,
         )
         return make_rounds(registration, state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bagua_module_name}, {type(self.bagua_algorithm).__name__})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         return None

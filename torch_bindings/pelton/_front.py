@@ -1,0 +1,77 @@
+"""`pelton.init` and `pelton.wrap`: the way in for programs that are type-checked, or need nothing of Bagua's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from pelton.torch_api.algorithms.base import Algorithm
+    from pelton.torch_api.communication import BaguaProcessGroup
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def init(*, timeout: float | None = None, join_timeout: float | None = None) -> None:
+    """Joins the job that `pelton run` or torchrun has started. Collective. See `pelton.torch_api.init_process_group`.
+
+    Args:
+      timeout: of each later operation; PELTON_TIMEOUT if None. Units: seconds.
+      join_timeout: until all ranks have joined; PELTON_JOIN_TIMEOUT if None. Units: seconds.
+
+    Raises:
+      RepeatedInitializationError: called twice.
+      DeadlineExceeded: ranks are missing; the text names them.
+    """
+    from pelton import torch_api  # which puts `with_bagua` on modules: whoever only imports pelton keeps them plain
+
+    torch_api.init_process_group(timeout=timeout, join_timeout=join_timeout)
+
+
+def rank() -> int:
+    """This process's number, as the launcher said."""
+    from pelton.torch_api import env
+
+    return env.get_rank()
+
+
+def world_size() -> int:
+    """The number of ranks, as the launcher said."""
+    from pelton.torch_api import env
+
+    return env.get_world_size()
+
+
+def wrap(
+    model: _Module,
+    optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+    algorithm: str | Algorithm = "gradient_allreduce",
+    *,
+    process_group: BaguaProcessGroup | None = None,
+    **options: Any,
+) -> _Module:
+    """Trains a model together with the other ranks' from now on. Collective over the group. See `Module.with_bagua`.
+
+    Args:
+      model: the model.
+      optimizers: what steps it, one or several.
+      algorithm: a name of `GlobalAlgorithmRegistry`, or an algorithm.
+      process_group: the ranks that take part; None for all.
+      **options: of the algorithm, where that is a name. One that asks for its own optimizer takes it of `optimizers`.
+
+    Returns:
+      The model itself.
+
+    Raises:
+      InvalidArgument: an argument cannot be served, or differs between ranks; the text names it.
+      FailedPrecondition: `init` was not called.
+    """
+    from pelton.torch_api.data_parallel._checked import checked_algorithm, checked_optimizers
+
+    given = checked_optimizers(optimizers)
+    wrapping: Any = model
+    wrapping.with_bagua(given, checked_algorithm(algorithm, given, options), process_group)
+    return model
