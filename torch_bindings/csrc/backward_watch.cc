@@ -59,8 +59,12 @@ void BackwardWatch::QueueEnd() {
   if (!queued_.expired()) return;
   const auto token = std::make_shared<bool>(true);
   queued_ = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
-    if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnEnd();
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback([&engine, weak = weak_from_this(), token] {
+    // Behind whatever was queued meanwhile: rounds are complete by then.
+    engine.queue_callback([weak, token] {
+      if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnEnd();
+    });
   });
 }
 

@@ -21,7 +21,8 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
  public:
   struct Callbacks {
     std::function<void()> began;  // before anything hooked later hears of the first gradient
-    // `keeps_graph`: a backward of the same graph may follow, which needs the weights as they are.
+    // After what other callbacks for the end of backward do. `keeps_graph`: a backward of the same
+    // graph may follow, which needs the weights as they are.
     std::function<void(bool keeps_graph)> ended;
   };
 

@@ -209,7 +209,7 @@ def an_optimizer_that_steps_on_one_rank_only() -> None:
 
 @case(2)
 def torchs_optimizer_in_backward() -> None:
-    from torch.distributed.optim import _apply_optimizer_in_backward as apply
+    from torch.distributed.optim import _apply_optimizer_in_backward as apply  # type: ignore[attr-defined]
 
     model = seeded(0, make_mlp)
     apply(torch.optim.SGD, model.parameters(), {"lr": 0.1})
@@ -267,7 +267,7 @@ class _Branch(nn.Module):
         super().__init__()
         self.shared, self.own = nn.Linear(6, 3), nn.Linear(6, 3)
         for parameter in self.own.parameters():
-            parameter.expert = True
+            parameter.expert = True  # type: ignore[attr-defined]
 
     def forward(self, inputs: torch.Tensor, own: bool) -> torch.Tensor:
         return (self.own if own else self.shared)(inputs)

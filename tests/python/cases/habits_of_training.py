@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import pelton.torch_api as bagua
 import torch
 import torch.distributed.device_mesh
+from pelton.torch_api.algorithms import Algorithm
 from torch import nn
 
-from cases.checks import rank_and_size
+from cases.checks import batch, rank_and_size
 from cases.programs import (
     BY_STEPS,
     EVERY,
@@ -218,3 +221,97 @@ def gradients_accumulated_in_no_sync() -> None:
         return model
 
     assert_as_ddp(habit)
+
+
+@case(2)
+def an_optimizer_that_steps_within_backward() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        wrapped = world.wrap(model, [world.optimizer(model.parameters())])
+        for parameter in model.parameters():
+            optimizer = torch.optim.SGD([parameter], lr=0.1)
+            parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+        of_output(wrapped, world.batch(0)).backward()
+        return model
+
+    for name in EVERY:  # in a group of its own: an error within backward ends the job's rounds
+        assert_refused((name,), habit, "steps within backward", "after backward() has returned", ends_job=True)
+
+
+@case(2)
+def gradients_assigned_by_hand() -> None:
+    def assigned(world: World, slopes_of: Callable[[Any, torch.Tensor], list[torch.Tensor]], first: int) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            if step < first:
+                of_output(wrapped, world.batch(step)).backward()
+            else:
+                for parameter, slope in zip(model.parameters(), slopes_of(model, world.batch(step))):
+                    parameter.grad = slope
+            optimizer.step()
+        return model
+
+    def of_function(model: Any, inputs: torch.Tensor) -> list[torch.Tensor]:
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+        def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+            return torch.func.functional_call(model, weights, (inputs,)).square().mean()
+
+        return list(torch.func.grad(loss)(weights).values())
+
+    def of_graph(model: Any, inputs: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(of_output(model, inputs), list(model.parameters())))
+
+    for first in (0, 2):
+        for slopes_of in (of_function, of_graph):
+            habit = functools.partial(assigned, slopes_of=slopes_of, first=first)
+            assert_refused(
+                ("gradient_allreduce", "bytegrad", "qadam", "one_bit_adam", "zero_one_adam"),
+                habit,
+                "gradient of 'first.weight' of Net",
+                "not made by a backward pass",
+                "no_sync()",
+            )
+        habit = functools.partial(assigned, slopes_of=of_function, first=first)
+        assert_refused(("decentralized",), habit, "backward pass")
+    assert_same_under(("local_sgd", "diloco"), functools.partial(assigned, slopes_of=of_function, first=0), plain)
+
+
+@case(2)
+def one_backward_and_two_steps() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            of_output(wrapped, world.batch(step)).backward()
+            for _ in range(3):
+                optimizer.step()
+        return model
+
+    assert_as_ddp(habit)
+
+
+@case(2)
+def averaging_beside_training_in_evaluation_mode_and_by_a_method() -> None:
+    for prepare, loss in ((nn.Module.eval, of_output), (id, lambda model, inputs: model.loss(inputs))):
+        model: Any = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        model.with_bagua([optimizer], Algorithm.init("async", sync_interval_ms=0))
+        prepare(model)
+        step = 0
+        while model.bagua_ddp.statistics()["rounds"] < 3:
+            optimizer.zero_grad()
+            loss(model, batch(rank_and_size()[0], step, 4, 6)).backward()
+            optimizer.step()
+            step += 1
+        model.bagua_algorithm.abort(model)
+        for parameter in model.parameters():
+            everyones = torch.zeros(rank_and_size()[1], parameter.numel())
+            bagua.allgather(parameter.detach().reshape(-1), everyones)
+            torch.testing.assert_close(everyones[0], everyones[1])
+        model.bagua_ddp.detach()

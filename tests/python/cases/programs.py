@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +155,10 @@ def assert_same_under(names: Sequence[str], habit: Program, plain: Program) -> N
             assert torch.equal(found, value), f"{name}: tensor {i} differs by {(found - value).abs().max()}"
 
 
-def assert_refused(names: Sequence[str], habit: Program, *texts: str) -> None:
-    """Under each algorithm the habit ends, on every rank, with an error whose text has all of these."""
+def assert_refused(names: Sequence[str], habit: Program, *texts: str, ends_job: bool = False) -> None:
+    """Under each algorithm the habit ends, on every rank, with an error whose text has all of these; within backward
+    it may end all communication of the job.
+    """
     for name in names:
         try:
             under(name, habit)
@@ -164,6 +167,10 @@ def assert_refused(names: Sequence[str], habit: Program, *texts: str) -> None:
                 assert text in str(error), f"{name}: {text!r} is not in: {error}"
         else:
             raise AssertionError(f"{name}: no error was raised")
+        if ends_job:
+            with contextlib.suppress(RuntimeError):
+                bagua.destroy_process_group()
+            bagua.init_process_group()
         bagua.barrier()
 
 

@@ -18,6 +18,7 @@ class GradientRounds(QuietRounds):
 
     may_differ = False
     weights_are_equal = True
+    needs_backward = True
     steps = 0
 
     def __init__(self, model: _C.Model, moments: Moments | None = None) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from pelton import _C
 from pelton.errors import InvalidArgument
-from pelton.torch_api._parameters import NamedTensors, names_without_optimizer
+from pelton.torch_api._parameters import NamedTensors, SelectedTensors, names_without_optimizer
 from pelton.torch_api._session import Session
 from pelton.torch_api.algorithms.base import OptimizerExchange, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._algorithm_state import NOTHING, AlgorithmState
@@ -17,6 +17,7 @@ from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._gradient_rounds import GradientRounds
 from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
 from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._steps import ModelSteps
 from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds, InForwardRounds, Schedule
 
 
@@ -61,7 +62,25 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     return AfterStepRounds(model, schedule, steps, makes_equal)
 
 
-def counts_steps(algorithm: RegisteredAlgorithm) -> bool:
+def model_steps(
+    model: str,
+    selected: SelectedTensors,
+    optimizers: Sequence[torch.optim.Optimizer],
+    algorithm: RegisteredAlgorithm | None,
+) -> ModelSteps:
+    """What knows the steps of a model.
+
+    Args:
+      model: its name in errors.
+      selected: its tensors.
+      optimizers: those that were given.
+      algorithm: the runtime's that does the work, if one does.
+    """
+    name, counts = (algorithm.name, _counts_steps(algorithm)) if algorithm is not None else ("its algorithm", False)
+    return ModelSteps(model, name, selected.trainable, optimizers, counts)
+
+
+def _counts_steps(algorithm: RegisteredAlgorithm) -> bool:
     """Whether it brings ranks together by the steps of the optimizers that it was given, and by nothing else."""
     subject = Schedule(*_C.schedule(algorithm.name, algorithm.options)).subject
     needs_them = algorithm.needs_every_parameter_in_an_optimizer or algorithm.stepped_by is not None

@@ -20,6 +20,7 @@ class OptimizerRounds(QuietRounds):
     """
 
     may_differ = True
+    needs_backward = True
     steps = 0
 
     def __init__(

@@ -37,6 +37,10 @@ class Rounds(Protocol):
     def weights_are_equal(self) -> bool:
         """Whether, now that a step has ended, all ranks hold the same weights to the bit."""
 
+    @property
+    def needs_backward(self) -> bool:
+        """Whether a step now is in step with the other ranks only if a backward pass has been since the last one."""
+
     def check(self) -> None:
         """Raises what an earlier round failed with, or that one was left in the middle.
 
@@ -114,6 +118,7 @@ class QuietRounds:
     """Does nothing at any of these moments; rounds choose from them. Threads: the trainer's. Owns: nothing."""
 
     weights_are_equal = False
+    needs_backward = False
 
     def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""

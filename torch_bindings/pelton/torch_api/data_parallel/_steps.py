@@ -93,6 +93,9 @@ class ModelSteps:
         self._counts_given = counts_given
         self._count = 0  # of steps of the given ones
         self._found: weakref.WeakKeyDictionary[Optimizer, tuple[list[int], str]] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[tuple[int, int]] | None]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
         self._count_at_backward = 0
@@ -116,6 +119,53 @@ class ModelSteps:
     def before(self, optimizer: Optimizer) -> None:
         """A step begins of an optimizer that concerns the model."""
         self._count_before[optimizer] = self._count
+
+    def refuse_within_backward(self, optimizer: Optimizer, by_weights: bool) -> None:
+        """Refuses a step within a backward pass, where weights are communicated; where gradients are, the end of the
+        pass finds those that were used up, and names them.
+
+        Args:
+          optimizer: what is about to step.
+          by_weights: whether weights are communicated.
+
+        Raises:
+          FailedPrecondition: they are.
+        """
+        if by_weights:
+            raise FailedPrecondition(
+                f"{type(optimizer).__name__}.step(): '{self.parameter_of(optimizer)}' of {self._model} has an "
+                "optimizer that steps within backward (in a hook of register_post_accumulate_grad_hook?), but "
+                f"{self._algorithm} goes by steps after backward() has returned. Step there, on all ranks"
+            )
+
+    def check_source(self, optimizer: Optimizer, count: int) -> None:
+        """Refuses gradients that no backward pass made: each rank has its own.
+
+        Args:
+          optimizer: what is about to step.
+          count: of backward passes and rounds until now.
+
+        Raises:
+          FailedPrecondition: there has been none at all; or none since its last two steps, and yet other gradients.
+        """
+        seen = self._sources.get(optimizer)
+        if count != 0 and (seen is None or seen[0] != count):
+            self._sources[optimizer] = (count, None)
+            return
+        mine = [p for p in self._parameters_of(optimizer) if p.grad is not None]
+        now = [(id(parameter.grad), parameter.grad._version) for parameter in mine if parameter.grad is not None]
+        self._sources[optimizer] = (count, now)
+        was_changed = seen is not None and seen[1] is not None and seen[1] != now
+        if was_changed or (count == 0 and any(bool(p.grad.any()) for p in mine if p.grad is not None)):
+            raise FailedPrecondition(
+                f"{type(optimizer).__name__}.step(): the gradient of '{self._names[id(mine[0])]}' of {self._model} was "
+                "not made by a backward pass since the model was wrapped, or since the last step: each rank has its "
+                "own (assigned from torch.autograd.grad or torch.func.grad?), and the ranks would drift apart. Call "
+                "backward(), or average it with bagua.allreduce_inplace and step inside no_sync()"
+            )
+
+    def _parameters_of(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._names]
 
     def after(self, optimizer: Optimizer) -> bool:
         """The step has ended; says whether it completes one of the model's: all given optimizers have stepped, or,

@@ -107,6 +107,11 @@ class InForwardRounds(_WeightRounds):
         self._is_announced = False  # the iteration, by a forward pass
         self._print: list[float] | None = None  # of the weights, where a merge waits
 
+    @property
+    def needs_backward(self) -> bool:  # type: ignore[override]  # elsewhere it is a constant
+        """Unless a forward pass has begun the iteration."""
+        return not self._is_in_iteration
+
     def before_forward(self, inputs: object) -> None:
         """Begins the iteration's round, if one is due."""
         if self._is_synchronized and not is_in_backward() and (self._has_backward or not self._is_in_iteration):

@@ -27,10 +27,11 @@ from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
 from pelton.torch_api.data_parallel._equality import check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
-from pelton.torch_api.data_parallel._make_rounds import Registration, counts_steps, make_rounds
+from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
-from pelton.torch_api.data_parallel._steps import ModelSteps, forget, listen
+from pelton.torch_api.data_parallel._steps import forget, listen
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
+from pelton.torch_api.data_parallel._weight_rounds import is_in_backward
 
 
 class BaguaDistributedDataParallel:
@@ -84,6 +85,7 @@ class BaguaDistributedDataParallel:
         self._ended: str | None = None
         self._rounds: Rounds | None = None
         self._watch: _C.BackwardWatch | None = None
+        self._backward_count = 0
         self._is_functional = False  # the forward pass that is under way
         self._first_algorithm = runtime_algorithm(self.bagua_algorithm)
         self._known: dict[int, torch.Tensor] = {}
@@ -233,13 +235,19 @@ class BaguaDistributedDataParallel:
         self._check_gradients(optimizer)
         if not self._concerns(optimizer):
             return
+        if is_in_backward():
+            self._steps.refuse_within_backward(optimizer, self._live_rounds().may_differ)
+            return
         self._settle()
         self._steps.before(optimizer)
-        self._live_rounds().before_step(optimizer)
+        rounds = self._live_rounds()
+        if self._is_synchronized and rounds.needs_backward:
+            self._steps.check_source(optimizer, self._backward_count or int(rounds.statistics().get("rounds", 0)))
+        rounds.before_step(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Listener`."""
-        if self._rounds is None or not self._concerns(optimizer):
+        if self._rounds is None or is_in_backward() or not self._concerns(optimizer):
             return
         completes = self._steps.after(optimizer)
         self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
@@ -311,7 +319,8 @@ class BaguaDistributedDataParallel:
         if rounds is not None:
             self._ended = reason
             rounds.detach(timeout_s)
-        self._unwatch()
+        if self._watch is not None:
+            self._watch.detach()
         if not keeps_watch:
             forget(self)
             release(self.module, self)
@@ -340,6 +349,7 @@ class BaguaDistributedDataParallel:
         self._rounds.backward_began()
 
     def _backward_ended(self, keeps_graph: bool) -> None:
+        self._backward_count += 1
         if self._rounds is None:
             return
         self._rounds.backward_ended(keeps_graph)
@@ -354,11 +364,6 @@ class BaguaDistributedDataParallel:
     def _settle(self) -> None:
         if self._watch is not None:
             self._watch.settle()
-
-    def _unwatch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.detach()
 
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
@@ -436,19 +441,14 @@ class BaguaDistributedDataParallel:
     def _hear(self, selected: SelectedTensors, algorithm: RegisteredAlgorithm | None) -> None:
         """Before the rounds' own hooks are there, so that what hears of a gradient first decides what they do."""
         this = weakref.ref(self)
-        self._unwatch()
+        if self._watch is not None:
+            self._watch.detach()
         self._watch = _C.BackwardWatch(
             [tensor for _, tensor in selected.trainable],
             functools.partial(_backward_began, this),
             functools.partial(_backward_ended, this),
         )
-        self._steps = ModelSteps(
-            self.bagua_module_name,
-            algorithm.name if algorithm is not None else type(self.bagua_algorithm).__name__,
-            selected.trainable,
-            self.bagua_optimizers,
-            algorithm is not None and counts_steps(algorithm),
-        )
+        self._steps = model_steps(self.bagua_module_name, selected, self.bagua_optimizers, algorithm)
 
     def _install_hooks(self, selected: SelectedTensors) -> None:
         """An algorithm written in Python looks at this object while it is asked."""
