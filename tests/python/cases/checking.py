@@ -12,6 +12,7 @@ import pelton.torch_api as bagua
 import torch
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.algorithms import Algorithm
+from pelton.torch_api.data_parallel._equality import hashes
 from torch import nn
 
 from cases.checks import SHAPE, batch, make_mlp, raises, rank_and_size, run_backward, seeded, square_loss
@@ -124,3 +125,17 @@ def weights_after_a_round_are_compared() -> None:
     optimizer.step()
     optimizer.step()
     optimizer.step()
+
+
+@case(2)
+def every_bit_counts_in_every_dtype() -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64, torch.int64)
+    for dtype in dtypes:
+        for count in (0, 1, 7, 33):
+            tensor = torch.arange(count + 1).to(dtype)[1:]  # begins in the middle of a word
+            (before,) = hashes([tensor]).tolist()
+            assert hashes([tensor.clone()]).tolist() == [before], dtype
+            for at in {0, count // 2, count - 1} if count else ():
+                other = tensor.clone()
+                other.view(torch.uint8).reshape(count, -1)[at, -1] ^= 1
+                assert hashes([other]).tolist() != [before], (dtype, count, at)

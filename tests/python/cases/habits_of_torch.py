@@ -14,6 +14,7 @@ from pelton.errors import InvalidArgument
 from pelton.torch_api.algorithms import Algorithm
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size
@@ -257,8 +258,24 @@ def sharded_models() -> None:
         world.wrap(model, [world.optimizer(model.parameters())])
         return model
 
+    def parallel(world: World) -> Any:
+        model = Net()
+        parallelize_module(model, mesh_of("cpu", (rank_and_size()[1],)), {"second": ColwiseParallel()})
+        world.wrap(model, [world.optimizer(model.parameters())])
+        return model
+
+    def sharded_later(world: World) -> Any:
+        model = Net()
+        world.wrap(model, [world.optimizer(model.parameters())])
+        fully_shard(model, mesh=mesh_of("cpu", (rank_and_size()[1],)))
+        model(world.batch(0))
+        return model
+
+    names = ("gradient_allreduce", "local_sgd")
     with torch_world("cpu:pelton"):
-        assert_refused(("gradient_allreduce", "local_sgd"), sharded, "'first.weight' is a DTensor", "fully_shard")
+        assert_refused(names, sharded, "'first.weight' is a DTensor", "fully_shard")
+        assert_refused(names, parallel, "'second.weight' is a DTensor", "parallelize_module")
+        assert_refused(names, sharded_later, "'the model' is a FSDPNet")
 
 
 @case(2)

@@ -49,11 +49,16 @@ def hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _hash(tensor: torch.Tensor) -> int:
+    """Adds up words of eight bytes, which is several times as fast as narrower ones, and what is left over."""
     flat = tensor.contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    words = flat.view(_WIDTHS[flat.element_size()])
-    return int(words.sum(dtype=torch.int64))
+    if flat.storage_offset() * flat.element_size() % 8 != 0:
+        flat = flat.clone()
+    in_words = flat.numel() - flat.numel() % (8 // flat.element_size())
+    rest = flat[in_words:].view(_WIDTHS[flat.element_size()])
+    words = flat[:in_words].view(torch.int64)
+    return int(words.sum()) ^ int(rest.sum(dtype=torch.int64))
 
 
 class EqualityCheck:
