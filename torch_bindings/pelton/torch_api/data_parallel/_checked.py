@@ -13,9 +13,7 @@ from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 
 
-def checked_optimizers(
-    optimizers: Iterable[Optimizer] | Optimizer,
-) -> list[Optimizer]:
+def checked_optimizers(optimizers: Iterable[Optimizer] | Optimizer) -> list[Optimizer]:
     """The optimizers as a list; a single one stands for itself.
 
     Raises:
