@@ -73,8 +73,16 @@ class OptimizerRounds(QuietRounds):
         self._is_synchronized = enabled
         self._gradients.set_synchronized(enabled and self._exchange.needs_gradients())
 
+    def before_forward(self, inputs: object) -> None:
+        """Settles whether the backward pass that comes is a round, before it reaches an output."""
+        self.set_synchronized(self._is_synchronized)
+
+    def before_evaluation(self) -> None:
+        """The same."""
+        self.set_synchronized(self._is_synchronized)
+
     def backward_began(self) -> None:
-        """See `Rounds`."""
+        """The same, where no forward pass was seen."""
         self.check()
         self.set_synchronized(self._is_synchronized)
 
