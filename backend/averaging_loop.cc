@@ -13,6 +13,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/timer.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -259,7 +260,15 @@ void AveragingLoop::Release() {
 }
 
 absl::Status AveragingLoop::Stop(absl::Time deadline) {
-  return AwaitDriving(RequestStop(deadline), actor_, deadline + kAnswerGrace);
+  Future<void> stopped = RequestStop(deadline);
+  // The other ranks have to stop, too, which may last; a simulation's waits do not.
+  while (WaitHook::Current() == nullptr && !stopped.ready()) {
+    const absl::Time now = WaitClock().Now();
+    if (now >= deadline) break;
+    RETURN_IF_ERROR(CheckInterrupt());
+    stopped.WaitUntil(std::min(deadline, now + kInterruptInterval));
+  }
+  return AwaitDriving(std::move(stopped), actor_, deadline + kAnswerGrace);
 }
 
 absl::Status AveragingLoop::Resume() {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backend/route.h"
 #include "backend/watched_communicator.h"
 #include "comm/control/grpc_control.h"
@@ -12,6 +13,8 @@
 #include "comm/hierarchy/hierarchical_transport.h"
 #include "core/actor/spawn.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -19,9 +22,28 @@ namespace {
 
 // In the job's key-value store: the number of the communicator that was opened last.
 constexpr char kLastCommunicatorKey[] = "pelton/last_communicator";
+constexpr size_t kRanksNamed = 16;  // a report stays one line
 
 std::string Here(const BackendOptions& options) {
   return absl::StrCat("rank ", options.rank.value(), " of job '", options.job, "'");
+}
+
+// 0 where there is none.
+uint16_t PortOf(absl::string_view address) {
+  uint32_t port = 0;
+  const size_t colon = address.rfind(':');
+  if (colon == address.npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return 0;
+  return port <= UINT16_MAX ? static_cast<uint16_t>(port) : 0;
+}
+
+// What a wait for the group's members is called in reports.
+std::string OpeningOf(const Group& group) {
+  std::vector<int32_t> ranks;
+  for (size_t i = 0; i < group.members.size() && i < kRanksNamed; ++i) {
+    ranks.push_back(group.members[i].value());
+  }
+  return absl::StrCat("opening a communicator of ranks ", absl::StrJoin(ranks, ", "),
+                      group.members.size() > kRanksNamed ? ", ..." : "");
 }
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -39,9 +61,9 @@ absl::Status CheckOptions(const BackendOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std::string& address,
-                                                                      const std::string& token,
-                                                                      const TlsOptions& tls) {
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
+    const std::string& address, const std::string& token, const TlsOptions& tls,
+    absl::Duration heartbeat_timeout) {
   const size_t colon = address.rfind(':');
   CoordinatorOptions options;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &options.port)) {
@@ -51,12 +73,17 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std:
   options.interface = address.substr(0, colon);
   options.token = token;
   options.tls = tls;
-  return CoordinatorServer::Start(options);
+  options.heartbeat_timeout = heartbeat_timeout;
+  ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server, CoordinatorServer::Start(options));
+  ClosePortInChildren(PortOf(server->address()));
+  return server;
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const BackendOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
   std::unique_ptr<Backend> backend(new Backend(options));
+  const std::string joining = absl::StrCat("joining job '", options.job, "'");
+  const CallName name(joining);
   if (absl::Status joined = backend->Join(); !joined.ok()) return Annotate(joined, Here(options));
   return backend;
 }
@@ -67,12 +94,15 @@ absl::Status Backend::Join() {
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
   std::string address = options_.coordinator_address;
   if (options_.serves_coordinator) {
-    ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls));
+    ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls,
+                                                      options_.heartbeat_timeout));
     address = coordinator_->address();
   }
-  ASSIGN_OR_RETURN(
-      control_,
-      MakeGrpcControl({.address = address, .token = options_.token, .tls = options_.tls}));
+  ClosePortInChildren(PortOf(address));
+  ASSIGN_OR_RETURN(control_, MakeGrpcControl({.address = address,
+                                              .token = options_.token,
+                                              .heartbeat_timeout = options_.heartbeat_timeout,
+                                              .tls = options_.tls}));
   JoinRequest request;
   request.job = options_.job;
   request.rank = options_.rank;
@@ -172,6 +202,18 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& 
                                                                    Device device) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
   RETURN_IF_ERROR(failure());
+  const std::string opening = OpeningOf(group);
+  const CallName name(opening);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenAmong(group, device);
+  if (IsInterrupted(opened.status())) {
+    // The others would wait for this rank until their join timeout.
+    Report(AsAbort(Annotate(opened.status(), opening)));
+  }
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Group& group,
+                                                                        Device device) {
   MutexLock lock(&opening_);
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
   ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, deadline));

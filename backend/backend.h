@@ -46,13 +46,16 @@ struct BackendOptions {
   std::string schedules;            // rows for SelectionTable::Parse, used between hosts
   absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
   absl::Duration join_timeout = limits::kDefaultJoinTimeout;
+  // How long a rank may be silent, because a debugger has stopped it for instance, before it counts
+  // as lost; the same on all ranks.
+  absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout;
 };
 
 // Serves a job's coordinator at "<host>:<port>"; port 0 takes a free one. Errors: InvalidArgument:
 // `address` is not of that form; those of CoordinatorServer::Start.
-absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(const std::string& address,
-                                                                      const std::string& token,
-                                                                      const TlsOptions& tls = {});
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
+    const std::string& address, const std::string& token, const TlsOptions& tls = {},
+    absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout);
 
 // Threads: any, unless a method says otherwise. Owns: the control connection, the coordinator if it
 // serves one, and the transports; everything it hands out must go before it does.
@@ -113,6 +116,7 @@ class Backend : private FailureSink {
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
   absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> OpenAmong(const Group& group, Device device);
   // A number that no other communicator of the job has, the same on all members.
   absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
   absl::StatusOr<Transport*> TransportOf(Device device, absl::Time deadline)

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 
 namespace pelton {
 namespace {
@@ -20,18 +21,36 @@ std::string RanksOf(const std::vector<Rank>& ranks) {
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
 }
 
-}  // namespace
-
-absl::Status MissedDeadline(const Communicator& communicator, Completion completion) {
+// Who is waited for, as far as the communicator knows.
+std::string Awaited(const Communicator& communicator) {
   const std::vector<Rank> missing = communicator.Missing();
-  return absl::DeadlineExceededError(
-      absl::StrCat("rank ", communicator.rank().value(), ": operation ", completion.ticket,
-                   " of communicator ", communicator.id().value(), " missed its deadline; ",
-                   missing.empty() ? "every rank has arrived"
-                                   : absl::StrCat("waiting for rank(s) ", RanksOf(missing))));
+  return missing.empty() ? "every rank has arrived"
+                         : absl::StrCat("waiting for rank(s) ", RanksOf(missing));
 }
 
-bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline) {
+}  // namespace
+
+bool AttendedWait::GoesOn(absl::Time now) {
+  if (began_ == absl::InfinitePast()) began_ = now;
+  report_.Look(began_, now, [this](absl::string_view waited) {
+    const std::string call = CallName::Current();
+    return absl::StrCat(
+        "rank ", communicator_.rank().value(), " has waited ", waited, " in ",
+        call.empty() ? absl::StrCat("communicator ", communicator_.id().value()) : call, "; ",
+        Awaited(communicator_));
+  });
+  interrupted_ = CheckInterrupt();
+  return interrupted_.ok();
+}
+
+absl::Status MissedDeadline(const Communicator& communicator, Completion completion) {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "rank ", communicator.rank().value(), ": operation ", completion.ticket, " of communicator ",
+      communicator.id().value(), " missed its deadline; ", Awaited(communicator)));
+}
+
+bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline,
+                AttendedWait* wait) {
   if (WaitHook* hook = WaitHook::Current()) {
     auto progressed = [&] {
       communicator.Progress();
@@ -50,6 +69,7 @@ bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl
     if (++idle <= spins) continue;
     const absl::Time now = Clock::Real().Now();
     if (now >= deadline) return false;
+    if (wait != nullptr && !wait->GoesOn(now)) return false;
     if (idle <= spins + kYields) {
       sched_yield();
     } else {
@@ -64,7 +84,12 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
     state = communicator.Query(completion);
     return state.done;
   };
-  if (DriveUntil(communicator, done, deadline)) return state.status;
+  AttendedWait wait(communicator);
+  if (DriveUntil(communicator, done, deadline, &wait)) return state.status;
+  if (!wait.interrupted().ok()) {
+    communicator.Abort(AsAbort(wait.interrupted()));
+    return wait.interrupted();
+  }
   absl::Status missed = MissedDeadline(communicator, completion);
   // Another rank's deadline may have passed first; then nobody is missing any more, and its words,
   // which may still have to come in, say who was.

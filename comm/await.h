@@ -6,18 +6,43 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
+#include "core/base/long_wait.h"
 
 namespace pelton {
 
 // Drives `communicator` on this thread until `completion` is done, and returns its status. Spins
-// shortly, yields, then parks. Blocks: until `deadline`. Errors: the operation's; DeadlineExceeded:
-// names the operation and the ranks that have not arrived, and the communicator is aborted with it.
-// Under a simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in virtual time.
+// shortly, yields, then parks. A wait that lasts is told of, and may be interrupted: see
+// core/base/long_wait.h. Blocks: until `deadline`. Errors: the operation's; DeadlineExceeded: names
+// the operation and the ranks that have not arrived; InterruptedError; the communicator is aborted
+// with the last two. Under a simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in
+// virtual time.
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline);
 
+// Looks after a thread that waits on a communicator for what CallName names.
+// Threads: the one that waits. Owns: when it began, and whether it is to end.
+class AttendedWait {
+ public:
+  explicit AttendedWait(const Communicator& communicator) : communicator_(communicator) {}
+  AttendedWait(const AttendedWait&) = delete;
+  AttendedWait& operator=(const AttendedWait&) = delete;
+
+  // Between two parks: false if the thread is to wait no longer.
+  bool GoesOn(absl::Time now);
+  // OK, or the InterruptedError that ended the wait; the communicator is not aborted yet.
+  const absl::Status& interrupted() const { return interrupted_; }
+
+ private:
+  const Communicator& communicator_;
+  absl::Time began_ = absl::InfinitePast();
+  StallReport report_;
+  absl::Status interrupted_;
+};
+
 // The same for any condition: asks `done` after each step of progress, and returns its last answer.
-// A Wake() of the communicator lets it ask at once. Blocks: until `done`, or `deadline`.
-bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline);
+// A Wake() of the communicator lets it ask at once. Blocks: until `done`, or `deadline`, or `wait`
+// (null: nobody looks after it) does not go on.
+bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline,
+                AttendedWait* wait = nullptr);
 
 // What Await answers at the deadline of `completion`; aborts nothing.
 absl::Status MissedDeadline(const Communicator& communicator, Completion completion);

@@ -1,5 +1,6 @@
 #include "comm/await.h"
 
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "comm/forwarding_communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
+#include "core/base/log.h"
+#include "core/base/long_wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -95,6 +98,36 @@ TEST(AwaitTest, AThreadThatWaitsIsWokenByItsPeer) {
   std::thread peer([&] { EXPECT_TRUE(Barrier(*world[1]).ok()); });
   EXPECT_EQ(Await(*world[0], *barrier, absl::Now() + absl::Seconds(60)), absl::OkStatus());
   peer.join();
+}
+
+TEST(AwaitTest, AnInterruptEndsTheWaitAndTellsThePeers) {
+  SimFabric fabric(WorldSize(2));
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok());
+  SetInterruptCheck([] { return InterruptedError("interrupted by a signal (X)"); });
+  const absl::Status status = Await(*world[0], *barrier, absl::Now() + absl::Seconds(60));
+  SetInterruptCheck(nullptr);
+  EXPECT_TRUE(IsInterrupted(status)) << status;
+  EXPECT_EQ(Barrier(*world[1]).status(),
+            absl::AbortedError("rank 0 aborted: interrupted by a signal (X)"));
+}
+
+TEST(AwaitTest, AWaitThatLastsIsTold) {
+  static std::vector<std::string> lines;
+  SetLogSink([](LogLevel, absl::string_view line) { lines.emplace_back(line); });
+  SetStallInterval(absl::Milliseconds(20));
+  SimFabric fabric(WorldSize(3));
+  auto world = OpenWorld(fabric);
+  const auto barrier = Barrier(*world[0]);
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[1]).ok());
+  const CallName name("barrier", "default");
+  EXPECT_FALSE(Await(*world[0], *barrier, absl::Now() + absl::Milliseconds(100)).ok());
+  SetStallInterval(absl::Seconds(30));
+  SetLogSink(nullptr);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines[0], HasSubstr("rank 0 has waited "));
+  EXPECT_THAT(lines[0], HasSubstr(") in barrier of group 'default'; waiting for rank(s) 2"));
 }
 
 // An hour of latency passes in virtual time.

@@ -16,6 +16,7 @@
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 #include "proto/control.grpc.pb.h"
@@ -35,7 +36,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   constexpr int kFirstRetryMs = 50;
   constexpr int kLastRetryMs = 1000;
-  const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(limits::kHeartbeatTimeout));
+  const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(options.heartbeat_timeout));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(wire::kMaxReplyBytes);
   arguments.SetMaxSendMessageSize(wire::kMaxRequestBytes);
@@ -85,12 +86,16 @@ class GrpcControl final : public Control {
   void OnOrder(OrderCallback callback) override { inbox_.SetCallback(std::move(callback)); }
 
  private:
-  // Runs one call of the stub; its errors name this rank and, where it is gone, the coordinator.
   template <typename Request, typename Response>
-  absl::Status Run(Rank rank,
-                   grpc::Status (proto::Coordinator::Stub::*method)(grpc::ClientContext*,
-                                                                    const Request&, Response*),
-                   const Request& request, absl::Time deadline, Response* response);
+  using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
+      proto::Coordinator::Stub::*)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
+  // Runs one call of the stub; its errors name this rank and, where it is gone, the coordinator.
+  // The wait may be interrupted, and is told of when it lasts (core/base/long_wait.h).
+  template <typename Request, typename Response>
+  absl::Status Run(Rank rank, Method<Request, Response> method, const Request& request,
+                   absl::Time deadline, Response* response);
+  // Until the queue's only call has ended. Errors: InterruptedError: the call was cancelled.
+  absl::Status AwaitEnd(Rank rank, grpc::ClientContext& context, grpc::CompletionQueue& queue);
   absl::Status Connect(const JoinRequest& request, absl::Time deadline);
   // Why the last attempt to connect failed; "" if that is not known.
   std::string LastConnectionError();
@@ -113,11 +118,8 @@ class GrpcControl final : public Control {
 };
 
 template <typename Request, typename Response>
-absl::Status GrpcControl::Run(Rank rank,
-                              grpc::Status (proto::Coordinator::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                              const Request& request, absl::Time deadline, Response* response) {
+absl::Status GrpcControl::Run(Rank rank, Method<Request, Response> method, const Request& request,
+                              absl::Time deadline, Response* response) {
   grpc::ClientContext context;
   context.AddMetadata(wire::kTokenKey, options_.token);
   context.set_deadline(ToGrpcTime(deadline));
@@ -125,12 +127,40 @@ absl::Status GrpcControl::Run(Rank rank,
     MutexLock lock(&mutex_);
     under_way_.insert(&context);
   }
-  const grpc::Status status = (stub_.get()->*method)(&context, request, response);
+  grpc::CompletionQueue queue;
+  grpc::Status status;
+  const auto call = (stub_.get()->*method)(&context, request, &queue);
+  call->Finish(response, &status, nullptr);
+  const absl::Status interrupted = AwaitEnd(rank, context, queue);
   {
     MutexLock lock(&mutex_);
     under_way_.erase(&context);
   }
+  if (!interrupted.ok()) return Annotate(interrupted, absl::StrCat("rank ", rank.value()));
   return Annotate(ToAbsl(status, context), absl::StrCat("rank ", rank.value()));
+}
+
+absl::Status GrpcControl::AwaitEnd(Rank rank, grpc::ClientContext& context,
+                                   grpc::CompletionQueue& queue) {
+  const absl::Time began = Clock::Real().Now();
+  StallReport report;
+  absl::Status interrupted;
+  void* tag = nullptr;
+  bool has_ended = false;
+  while (queue.AsyncNext(&tag, &has_ended, ToGrpcTime(Clock::Real().Now() + kInterruptInterval)) ==
+         grpc::CompletionQueue::TIMEOUT) {
+    if (!interrupted.ok()) continue;
+    interrupted = CheckInterrupt();
+    if (!interrupted.ok()) context.TryCancel();
+    report.Look(began, Clock::Real().Now(), [&](absl::string_view waited) {
+      return absl::StrCat("rank ", rank.value(), " has waited ", waited, " for other ranks in ",
+                          CallName::Current(), "; the coordinator is at ", options_.address);
+    });
+  }
+  queue.Shutdown();
+  while (queue.Next(&tag, &has_ended)) {
+  }
+  return interrupted;
 }
 
 absl::Status GrpcControl::ToAbsl(const grpc::Status& status,
@@ -173,7 +203,11 @@ absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadlin
   std::string reason;
   do {
     const absl::Time look = std::min(deadline, Clock::Real().Now() + kLookInterval);
-    if (channel_->WaitForConnected(ToGrpcTime(look))) return absl::OkStatus();
+    do {
+      const absl::Time slice = std::min(look, Clock::Real().Now() + kInterruptInterval);
+      if (channel_->WaitForConnected(ToGrpcTime(slice))) return absl::OkStatus();
+      RETURN_IF_ERROR(Annotate(CheckInterrupt(), who));
+    } while (Clock::Real().Now() < look);
     reason = LastConnectionError();
     // Who is not there yet may come; certificates that do not fit will not begin to.
     if (options_.tls.enabled() && absl::StrContains(reason, "Ssl handshake failed")) {
@@ -207,8 +241,8 @@ absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::T
   wire::ToProto(request, &message);
   message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::JoinResponse response;
-  RETURN_IF_ERROR(
-      Run(request.rank, &proto::Coordinator::Stub::Join, message, deadline + kGrace, &response));
+  RETURN_IF_ERROR(Run(request.rank, &proto::Coordinator::Stub::AsyncJoin, message,
+                      deadline + kGrace, &response));
   const Caller self{request.job, request.rank, Generation(response.generation())};
   heartbeat_ = std::make_unique<HeartbeatClient>(
       stub_.get(), &inbox_,
@@ -228,8 +262,8 @@ absl::StatusOr<KeyValueResult> GrpcControl::KeyValue(const KeyValueRequest& requ
   wire::ToProto(request, &message);
   message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::KeyValueResponse response;
-  RETURN_IF_ERROR(
-      Run(self.rank, &proto::Coordinator::Stub::KeyValue, message, deadline + kGrace, &response));
+  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncKeyValue, message,
+                      deadline + kGrace, &response));
   return KeyValueResult{std::move(*response.mutable_value()), response.number()};
 }
 
@@ -241,8 +275,8 @@ absl::StatusOr<std::vector<std::string>> GrpcControl::AllGatherAmong(
   wire::ToProto(request, &message);
   message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
   proto::AllGatherResponse response;
-  RETURN_IF_ERROR(
-      Run(self.rank, &proto::Coordinator::Stub::AllGather, message, deadline + kGrace, &response));
+  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncAllGather, message,
+                      deadline + kGrace, &response));
   return std::vector<std::string>(response.values().begin(), response.values().end());
 }
 
@@ -254,7 +288,7 @@ absl::StatusOr<Matching> GrpcControl::SelectPeers(const SelectPeersRequest& requ
   wire::ToProto(request, &message);
   proto::SelectPeersResponse response;
   RETURN_IF_ERROR(
-      Run(self.rank, &proto::Coordinator::Stub::SelectPeers, message, deadline, &response));
+      Run(self.rank, &proto::Coordinator::Stub::AsyncSelectPeers, message, deadline, &response));
   return Matching(response.peers().begin(), response.peers().end());
 }
 
@@ -270,7 +304,7 @@ absl::Status GrpcControl::Report(Rank culprit, const absl::Status& reason, absl:
   message.set_code(static_cast<int>(reason.code()));
   message.set_message(std::string(reason.message().substr(0, limits::kMaxKeyBytes)));
   proto::ReportResponse response;
-  return Run(self.rank, &proto::Coordinator::Stub::Report, message, deadline, &response);
+  return Run(self.rank, &proto::Coordinator::Stub::AsyncReport, message, deadline, &response);
 }
 
 absl::Status GrpcControl::Leave(absl::Time deadline) {
@@ -283,7 +317,7 @@ absl::Status GrpcControl::Leave(absl::Time deadline) {
   wire::ToProto(self, message.mutable_caller());
   proto::LeaveResponse response;
   absl::Status status =
-      Run(self.rank, &proto::Coordinator::Stub::Leave, message, deadline, &response);
+      Run(self.rank, &proto::Coordinator::Stub::AsyncLeave, message, deadline, &response);
   {
     MutexLock lock(&mutex_);
     left_ = true;

@@ -17,6 +17,8 @@ struct GrpcControlOptions {
   std::string address = {};  // the coordinator's, "<host>:<port>"
   std::string token = {};    // the job's secret, as the coordinator holds it
   absl::Duration heartbeat_interval = limits::kHeartbeatInterval;
+  // How long the coordinator may be silent before it counts as lost.
+  absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout;
   TlsOptions tls = {};  // this rank's certificate, where the coordinator wants some
 };
 

@@ -140,8 +140,10 @@ void JobState::Leave(Rank rank, Outbox* outbox) {
   watched(rank).presence = Presence::kLeft;
   --alive_count_;
   if (watched(rank).streaming) outbox->ended_streams.push_back({Address(rank), {}});
-  const absl::Status left = absl::AbortedError(
-      absl::StrCat("job ", Quote(name_), ": rank ", rank.value(), " left the job"));
+  const absl::Status left =
+      absl::AbortedError(absl::StrCat("job ", Quote(name_), ": rank ", rank.value(),
+                                      " left the job (its script ended, or destroyed its "
+                                      "process group)"));
   Issue({Order::Kind::kPeerLeft, rank, left}, std::nullopt, outbox);
   gathers_->Leave(rank, left, outbox);
   if (alive_count_ == 0) key_values_.Fail(left, outbox);

@@ -1,20 +1,20 @@
 #include "core/bucket/model_rounds.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/actor/backoff.h"
 #include "core/actor/borrow.h"
 #include "core/actor/monitor.h"
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/bucket/plan_instance.h"
+#include "core/bucket/round_waiter.h"
 #include "core/bucket/scheduler.h"
 #include "core/bucket/slot_state.h"
 #include "core/trace/trace.h"
@@ -22,10 +22,8 @@
 namespace pelton {
 namespace {
 
-// Bounds how late a driving waiter sees what wakes neither it nor the runner.
+// Bounds how late the scheduler's thread sees what wakes neither it nor the runner.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
-// How long a waiter may find the scheduler busy elsewhere before it looks again.
-constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
 // A scheduler that has not answered by then, in spite of its own watch, is not going to.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 
@@ -92,7 +90,9 @@ absl::Status CheckOptions(const ModelRoundsOptions& options) {
 class ModelRounds::Impl {
  public:
   explicit Impl(ModelRoundsOptions options)
-      : options_(std::move(options)), sink_(*options_.runner, options_.device) {}
+      : options_(std::move(options)),
+        sink_(*options_.runner, options_.device),
+        waiter_(*options_.runner, options_.device != nullptr) {}
   ~Impl();
 
   absl::Status Start(Plan plan);
@@ -113,11 +113,6 @@ class ModelRounds::Impl {
   absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first);
   void Forget(const PlanInstance& instance);
   Executor& MakeExecutor();
-  // Runs until `future` is ready or `deadline` has passed, with the scheduler on this thread
-  // whenever nobody else runs it.
-  void Drive(const Future<void>& future, absl::Time deadline);
-  bool DriveBorrowed(Borrowed<BucketScheduler> scheduler, const Future<void>& future,
-                     absl::Time deadline);
   absl::Status Await(Future<void> future, absl::Time deadline);
   // Until no device is at operations of earlier rounds.
   absl::Status AwaitDevice(absl::Time deadline);
@@ -128,9 +123,9 @@ class ModelRounds::Impl {
   bool AnyUnusedHere(const BucketLayout& bucket) const;
 
   ModelRoundsOptions options_;
-  std::atomic<bool> waiter_drives_{false};
   std::unique_ptr<PlanInstance> instance_;
   SchedulerSink sink_;
+  RoundWaiter waiter_;
   std::optional<ThreadExecutor> own_executor_;
   ActorRef<BucketScheduler> scheduler_;
   bool round_ended_ = false;
@@ -178,7 +173,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler.runner = options_.runner;
   scheduler.operation_timeout = options_.operation_timeout;
   scheduler.on_failure = std::move(options_.on_failure);
-  scheduler.waiter_drives = &waiter_drives_;
+  scheduler.waiter_drives = waiter_.drives();
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
   // A message per bucket, besides the few of the waiter; both generations may have room reserved.
@@ -186,6 +181,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler_ = Spawn<BucketScheduler>(MakeExecutor(), std::move(spawn), std::move(scheduler),
                                       PlanInstanceLoan(instance_.get()));
   sink_.set_scheduler(scheduler_);
+  waiter_.set_scheduler(scheduler_);
   sink_.Arm(instance_->plan);
   return absl::OkStatus();
 }
@@ -238,53 +234,16 @@ absl::Status ModelRounds::Impl::WaitRound(absl::Time deadline) {
 }
 
 absl::Status ModelRounds::Impl::Await(Future<void> future, absl::Time deadline) {
-  if (WaitHook::Current() == nullptr) Drive(future, deadline);
-  return std::move(future).Await(deadline);
-}
-
-void ModelRounds::Impl::Drive(const Future<void>& future, absl::Time deadline) {
-  if (future.ready()) return;
-  waiter_drives_.store(true, std::memory_order_relaxed);
-  Backoff backoff;
-  while (!future.ready() && Clock::Real().Now() < deadline) {
-    if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
-      if (!DriveBorrowed(*std::move(scheduler), future, deadline)) break;
-      backoff.Reset();
-      continue;
-    }
-    // Its thread is in a turn, or parked on the runner.
-    options_.runner->Wake();
-    if (!backoff.Pause()) future.WaitUntil(Clock::Real().Now() + kBorrowRetry);
-  }
-  waiter_drives_.store(false, std::memory_order_relaxed);
-  // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
-  // still be at what is complete.
-  if (!future.ready() || options_.device != nullptr)
-    scheduler_.Send(CheckDeadlines{}).IgnoreError();
-}
-
-bool ModelRounds::Impl::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
-                                      const Future<void>& future, absl::Time deadline) {
-  scheduler->set_driven_by_waiter(true);
-  Backoff backoff;
-  while (!future.ready()) {
-    if (!scheduler.Turn()) return false;  // it has ended, and so has the future
-    const PollResult poll = scheduler.last_poll();
-    if (poll == PollResult::kMoved) {
-      backoff.Reset();
-      continue;
-    }
-    if (future.ready()) break;
-    if (poll == PollResult::kNothingToDo) {  // another thread has yet to mark a tensor
-      scheduler->set_driven_by_waiter(false);
-      return false;
-    }
-    const absl::Time now = Clock::Real().Now();
-    if (now >= deadline) break;
-    if (!backoff.Pause()) options_.runner->Park(std::min(deadline, now + kLongestPark));
-  }
-  scheduler->set_driven_by_waiter(false);
-  return true;
+  const absl::Status interrupted =
+      WaitHook::Current() == nullptr ? waiter_.WaitFor(future, deadline) : absl::OkStatus();
+  if (interrupted.ok()) return std::move(future).Await(deadline);
+  const absl::Status reason = Annotate(
+      interrupted, absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
+                                ", round ", tracker().round().value()));
+  Abort(AsAbort(reason));
+  // What the peers may still write belongs to them until the rounds have ended (OWN-1).
+  future.WaitUntil(Clock::Real().Now() + kAnswerGrace);
+  return reason;
 }
 
 absl::Status ModelRounds::Impl::CloseRound(absl::Status status) {

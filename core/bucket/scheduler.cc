@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/actor/context.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/trace/trace.h"
@@ -162,7 +163,9 @@ PollResult BucketScheduler::Poll() {
   if (channel_->idle()) progress_at_ = context().Now();
   Settle();
   if (moved) return PollResult::kMoved;
-  EnforceDeadlines(context().Now());
+  const absl::Time now = context().Now();
+  EnforceDeadlines(now);
+  TellOfStall(now);
   return has_nothing() ? PollResult::kNothingToDo : PollResult::kIdle;
 }
 
@@ -223,15 +226,32 @@ void BucketScheduler::EnforceDeadlines(absl::Time now) {
   Settle();
 }
 
+void BucketScheduler::TellOfStall(absl::Time now) {
+  // Virtual time is nobody's to wait for.
+  if (!channel_->in_flight() || WaitHook::Current() != nullptr) return;
+  stall_.Look(channel_->launched_at(), now, [this](absl::string_view waited) {
+    return absl::StrCat(Where(), ": ", DescribeWork(), " has taken ", waited, "; ",
+                        DescribeMissing());
+  });
+}
+
+std::string BucketScheduler::DescribeWork() const {
+  return channel_->in_flight() ? channel_->DescribeCurrent() : channel_->DescribeOnDevice();
+}
+
+std::string BucketScheduler::DescribeMissing() const {
+  const std::vector<Rank> missing = options_.runner->Missing();
+  if (missing.empty()) return "every rank has arrived";
+  return absl::StrCat("not arrived: rank ",
+                      absl::StrJoin(missing, ", ", [](std::string* out, Rank rank) {
+                        absl::StrAppend(out, rank.value());
+                      }));
+}
+
 absl::Status BucketScheduler::Overdue() const {
   if (channel_->in_flight() || channel_->device_is_busy()) {
-    const std::vector<Rank> missing = options_.runner->Missing();
-    const std::string ranks = absl::StrJoin(
-        missing, ", ", [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
-    return absl::DeadlineExceededError(absl::StrCat(
-        channel_->in_flight() ? channel_->DescribeCurrent() : channel_->DescribeOnDevice(),
-        " is not done in time; ",
-        missing.empty() ? "every rank has arrived" : absl::StrCat("not arrived: rank ", ranks)));
+    return absl::DeadlineExceededError(
+        absl::StrCat(DescribeWork(), " is not done in time; ", DescribeMissing()));
   }
   const std::optional<BucketId> bucket = options_.policy->Awaited();
   if (!bucket.has_value()) return absl::DeadlineExceededError("the round is not complete in time");

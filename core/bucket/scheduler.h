@@ -15,6 +15,7 @@
 #include "core/actor/promise.h"
 #include "core/actor/timer.h"
 #include "core/base/ids.h"
+#include "core/base/long_wait.h"
 #include "core/bucket/plan_instance.h"
 #include "core/bucket/release_policy.h"
 #include "core/bucket/round_ledger.h"
@@ -122,7 +123,11 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   absl::Time NextDeadline() const;
   void ArmWatch(absl::Time deadline);
   void EnforceDeadlines(absl::Time now);
+  // Says of an operation that takes long which ranks it waits for.
+  void TellOfStall(absl::Time now);
   absl::Status Overdue() const;
+  std::string DescribeWork() const;
+  std::string DescribeMissing() const;
   std::string Where() const;
 
   SchedulerOptions options_;
@@ -139,6 +144,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   absl::Time watch_at_ = absl::InfiniteFuture();
   bool driven_by_waiter_ = false;
   bool reported_ = false;  // the failure that ended all
+  StallReport stall_;
 };
 
 }  // namespace pelton

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "comm/transport/network/interface.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton::network {
@@ -156,6 +157,7 @@ absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& member
       if (is_over) return absl::DeadlineExceededError("sending an address");
       if (moved) continue;
     }
+    RETURN_IF_ERROR(CheckInterrupt());
     sched_yield();
   }
 }

@@ -131,7 +131,11 @@ void NetworkCommunicator::ExamineLoss(int peer) {
   const int32_t rank = members_.WorldRankOf(peer).value();
   if (session_->HasLeft(peer)) {
     if (peer == members_.rank() || !session_->point_to_point().Needs(peer)) return;
-    Throw(absl::UnavailableError(absl::StrCat("rank ", rank, " has left")), Origin::kDeath);
+    Throw(absl::UnavailableError(
+              absl::StrCat("rank ", rank,
+                           " has left: its script ended or left the job before this "
+                           "rank was done (did it fail, or have fewer batches?)")),
+          Origin::kDeath);
     return;
   }
   const absl::Time now = Clock::Real().Now();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton::network {
@@ -47,6 +48,7 @@ absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Tim
     if (is_done) return worker_->Bar();
     if ((!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing)))) return missing;
     if (is_over) return absl::DeadlineExceededError("sending the greetings");
+    RETURN_IF_ERROR(CheckInterrupt());
     if (!moved) sched_yield();
   }
 }

@@ -5,11 +5,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -120,7 +122,12 @@ absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generat
     if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("rank ", peer, " has not opened it"));
     }
-    changed_.WaitWithDeadline(&mutex_, deadline);
+    changed_.WaitWithDeadline(&mutex_,
+                              std::min(deadline, Clock::Real().Now() + kInterruptInterval));
+    mutex_.Unlock();  // a signal's handler must not hold up the watcher
+    const absl::Status interrupted = CheckInterrupt();
+    mutex_.Lock();
+    RETURN_IF_ERROR(interrupted);
   }
 }
 
@@ -203,7 +210,10 @@ std::optional<absl::Status> Links::Examine(int peer, bool process_ended) {
   if (drained.ok() && !process_ended) return std::nullopt;
   const std::string who = absl::StrCat("rank ", peer, " (pid ", peers_[peer].pid, ")");
   if (link.said_goodbye) {
-    link.loss = absl::UnavailableError(absl::StrCat(who, " has left"));
+    link.loss = absl::UnavailableError(
+        absl::StrCat(who,
+                     " has left: its script ended or left the job before this rank was done "
+                     "(did it fail, or have fewer batches?)"));
   } else if (absl::IsInvalidArgument(drained)) {
     link.loss = Annotate(drained, who);
   } else {

@@ -15,6 +15,7 @@
 #include "comm/transport/shm/shm_communicator.h"
 #include "core/base/clock.h"
 #include "core/base/futex.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -101,6 +102,7 @@ class ShmTransport final : public Transport {
         return absl::DeadlineExceededError(
             absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not opened it"));
       }
+      RETURN_IF_ERROR(CheckInterrupt());
       FutexWait(&joined, count, std::min(left, kLookInterval), FutexScope::kShared);
     }
   }

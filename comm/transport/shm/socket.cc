@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -66,10 +67,14 @@ absl::StatusOr<std::vector<bool>> AwaitReadable(const std::vector<int>& sockets,
   std::vector<pollfd> entries;
   for (int socket : sockets) entries.push_back({socket, POLLIN, 0});
   while (true) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(
-        std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999));
-    const int ready =
-        poll(entries.data(), entries.size(), static_cast<int>(std::min<int64_t>(left_ms, INT_MAX)));
+    const absl::Duration left =
+        std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999);
+    const int64_t slice_ms = absl::ToInt64Milliseconds(std::min(left, kInterruptInterval));
+    const int ready = poll(entries.data(), entries.size(), static_cast<int>(slice_ms));
+    if (ready == 0 && left > kInterruptInterval) {
+      RETURN_IF_ERROR(CheckInterrupt());
+      continue;
+    }
     if (ready == 0) return absl::DeadlineExceededError("no message came");
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return SystemError("poll");
@@ -103,6 +108,7 @@ absl::StatusOr<Descriptor> Connect(const std::string& address, absl::Time deadli
     if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError("connect: too many wait there to be accepted");
     }
+    RETURN_IF_ERROR(CheckInterrupt());
     poll(nullptr, 0, kRetryMs);
   }
   return connection;

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/fork.h"
 
 namespace pelton::tcp {
 namespace {
@@ -81,6 +82,7 @@ std::optional<sockaddr_in> ParseAddress(const std::string& text) {
 absl::StatusOr<Descriptor> Listen(in_addr_t host, int backlog) {
   absl::StatusOr<Descriptor> made = MakeSocket(host);
   if (made.ok() && listen(made->get(), backlog) != 0) return SystemError("listening");
+  if (made.ok()) CloseInChildren(made->get());
   return made;
 }
 
@@ -89,7 +91,10 @@ Descriptor Accept(int listener, in_addr_t* host) {
   socklen_t size = sizeof from;
   Descriptor accepted(
       accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (accepted.is_open()) SetOptions(accepted.get());
+  if (accepted.is_open()) {
+    SetOptions(accepted.get());
+    CloseInChildren(accepted.get());
+  }
   *host = from.sin_addr.s_addr;
   return accepted;
 }
@@ -98,6 +103,7 @@ absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to) {
   absl::StatusOr<Descriptor> made = MakeSocket(host);
   if (!made.ok()) return made;
   SetOptions(made->get());
+  CloseInChildren(made->get());
   if (connect(made->get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 &&
       errno != EINPROGRESS) {
     return SystemError("connecting");

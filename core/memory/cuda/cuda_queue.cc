@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -147,6 +148,7 @@ absl::Status CudaQueue::AwaitPipelines(absl::Time deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("device ", device_, ": what pipelines have put on it is not done in time"));
     }
+    RETURN_IF_ERROR(CheckInterrupt());
     // ALLOW: the runtime cannot wait with a deadline
     absl::SleepFor(kPollInterval);
   }

@@ -1,0 +1,75 @@
+// What a wait does between two parks: it asks whether its thread was interrupted, and tells when it
+// has lasted long.
+#ifndef PELTON_CORE_BASE_LONG_WAIT_H_
+#define PELTON_CORE_BASE_LONG_WAIT_H_
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace pelton {
+
+// Answers whether the calling thread shall give its wait up, by an error of InterruptedError.
+using InterruptCheck = absl::Status (*)();
+
+// Has all waits ask `check`; null, as at first: nothing interrupts them. Whoever hears the
+// process's signals installs one. Threads: any.
+void SetInterruptCheck(InterruptCheck check);
+
+// Asks the check that is installed, at most once in kInterruptInterval on each thread; a waiting
+// loop calls it between two parks of at most that length.
+// Threads: any. Blocks: as the check. Errors: InterruptedError: the wait is to end.
+inline constexpr absl::Duration kInterruptInterval = absl::Milliseconds(50);
+absl::Status CheckInterrupt();
+
+// The error of an interrupted wait, and whether an error is one; Annotate keeps that.
+absl::Status InterruptedError(absl::string_view text);
+bool IsInterrupted(const absl::Status& status);
+// `status` as peers are to be told it: as an abort by another rank.
+absl::Status AsAbort(const absl::Status& status);
+
+// Names what the thread is at ("barrier of group 'default'") for the reports of waits in its scope;
+// the innermost name counts. Costs a few nanoseconds.
+// Threads: the one that made it. Owns: nothing; both names outlive it.
+class CallName {
+ public:
+  // `group` may be empty: then `call` says all.
+  explicit CallName(absl::string_view call, absl::string_view group = "");
+  ~CallName();
+  CallName(const CallName&) = delete;
+  CallName& operator=(const CallName&) = delete;
+
+  std::string ToString() const;
+  // Of this thread; "": none.
+  static std::string Current();
+
+ private:
+  const absl::string_view call_;
+  const absl::string_view group_;
+  const CallName* const outer_;
+};
+
+// After how long a wait is told of first; zero: never. Threads: any.
+void SetStallInterval(absl::Duration interval);
+
+// Tells of one wait when it has lasted for the stall interval, and again after twice as long each
+// time.
+// Threads: one at a time. Owns: when it told last.
+class StallReport {
+ public:
+  // `describe` says who waits for whom in what, given how long it has lasted ("30 s since
+  // 12:00:00"); its line goes to Log. Another `since` is another wait.
+  void Look(absl::Time since, absl::Time now,
+            absl::FunctionRef<std::string(absl::string_view waited)> describe);
+
+ private:
+  absl::Time since_ = absl::InfinitePast();
+  absl::Duration next_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BASE_LONG_WAIT_H_
