@@ -40,6 +40,7 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     result["PYTHONPATH"] = os.pathsep.join([str(HERE), str(PACKAGES)])
     result["OMP_NUM_THREADS"] = "1"
     result["PELTON_TIMEOUT"] = result["PELTON_JOIN_TIMEOUT"] = str(OPERATION_TIMEOUT_S)
+    result["PELTON_QUIET"] = "1"
     result.update(changes or {})
     return result
 

@@ -62,6 +62,7 @@ std::vector<std::string> AveragingModel::Changes() const {
 }
 
 absl::Status AveragingModel::CheckAttached() const {
+  RETURN_IF_ERROR(CheckNotForkedChild());
   if (loop_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("averaging of model '", options_.name, "' has ended"));
@@ -73,7 +74,7 @@ absl::Status AveragingModel::Claim() {
 }
 
 void AveragingModel::Release() {
-  if (loop_ != nullptr) loop_->Release();
+  if (loop_ != nullptr && !IsForkedChild()) loop_->Release();
 }
 
 absl::Status AveragingModel::Stop(absl::Duration timeout) {
@@ -101,7 +102,7 @@ std::vector<std::vector<std::string>> AveragingModel::Buckets() const {
 }
 
 void AveragingModel::Detach(absl::Duration timeout) {
-  if (loop_ == nullptr) return;
+  if (loop_ == nullptr || IsForkedChild()) return;
   // Where the others do not stop in time, they are told by the end of the loop.
   if (timeout > absl::ZeroDuration()) Stop(timeout).IgnoreError();
   loop_.reset();

@@ -15,6 +15,7 @@
 #include "backend/averaging_loop.h"
 #include "backend/backend.h"
 #include "backend/model.h"
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/named_tensors.h"
 #include "torch_bindings/csrc/weight_slot.h"
 
@@ -65,8 +66,8 @@ class AveragingModel {
   // Shared: Python's objects go in any order. Each goes before the one above it.
   std::shared_ptr<Backend> backend_;
   std::vector<std::unique_ptr<WeightSlot>> slots_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<AveragingLoop> loop_;  // null once detached
+  ProcessPtr<Model> model_;
+  ProcessPtr<AveragingLoop> loop_;  // null once detached
   std::atomic<uint64_t> round_count_{0};
   uint64_t size_bytes_ = 0;
 };

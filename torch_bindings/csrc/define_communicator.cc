@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/python_communicator.h"
 
 namespace pelton::torch_bindings {
@@ -11,7 +12,9 @@ namespace py = pybind11;
 using C = PythonCommunicator;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-void DefineReductions(py::class_<C>& communicator) {
+using CommunicatorClass = py::class_<C, ProcessPtr<C>>;
+
+void DefineReductions(CommunicatorClass& communicator) {
   communicator.def_static("check_reducible", &C::CheckReducible, py::arg("dtype"), py::arg("op"))
       .def("allreduce", &C::AllReduce, py::arg("send"), py::arg("recv"), py::arg("op"), NoGil())
       .def("reduce", &C::Reduce, py::arg("send"), py::arg("recv"), py::arg("dst"), py::arg("op"),
@@ -20,7 +23,7 @@ void DefineReductions(py::class_<C>& communicator) {
            NoGil());
 }
 
-void DefineExchanges(py::class_<C>& communicator) {
+void DefineExchanges(CommunicatorClass& communicator) {
   communicator.def("allgather", &C::AllGather, py::arg("send"), py::arg("recv"), NoGil())
       .def("broadcast", &C::Broadcast, py::arg("tensor"), py::arg("src"), NoGil())
       .def("gather", &C::Gather, py::arg("send"), py::arg("recv"), py::arg("dst"), NoGil())
@@ -37,7 +40,7 @@ void DefineExchanges(py::class_<C>& communicator) {
 }  // namespace
 
 void DefineCommunicator(py::module_& module) {
-  py::class_<C> communicator(module, "Communicator");
+  CommunicatorClass communicator(module, "Communicator");
   communicator.def("rank", &C::rank)
       .def("nranks", &C::world_size)
       .def("device_id", [](const C&) { return -1; })  // CPU

@@ -14,12 +14,17 @@
 #include "comm/collectives/selection.h"
 #include "comm/control/tls_options.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/limits.h"
+#include "core/base/long_wait.h"
 #include "torch_bindings/csrc/c10d/bind.h"
 #include "torch_bindings/csrc/define_communicator.h"
 #include "torch_bindings/csrc/define_model.h"
 #include "torch_bindings/csrc/define_user_model.h"
+#include "torch_bindings/csrc/log_lines.h"
 #include "torch_bindings/csrc/python_communicator.h"
 #include "torch_bindings/csrc/shared_allocator.h"
+#include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -42,6 +47,8 @@ std::vector<int32_t> NumbersOf(const std::vector<Rank>& ranks) {
   return numbers;
 }
 
+const double kHeartbeatTimeoutSeconds = absl::ToDoubleSeconds(limits::kHeartbeatTimeout);
+
 // Paths of certificate files by what they are; see TlsOptions.
 using TlsPaths = std::map<std::string, std::string>;
 
@@ -60,7 +67,9 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
                                       std::string job_token, bool serve, double timeout_s,
                                       double join_timeout_s, const TlsPaths& tls,
                                       std::string interface, std::string host_label,
-                                      std::string schedules, std::string wire) {
+                                      std::string schedules, std::string wire,
+                                      double heartbeat_timeout_s) {
+  ThrowIfError(CheckNotForkedChild());
   BackendOptions options;
   options.rank = Rank(rank);
   options.world_size = WorldSize(world_size);
@@ -75,7 +84,9 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.host_label = std::move(host_label);
   options.schedules = std::move(schedules);
   options.wire = std::move(wire);
-  std::shared_ptr<Backend> backend = ValueOrThrow(Backend::Start(options));
+  options.heartbeat_timeout = absl::Seconds(heartbeat_timeout_s);
+  WatchForks();
+  std::shared_ptr<Backend> backend = MakeProcessShared(ValueOrThrow(Backend::Start(options)));
   SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
     if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
   });
@@ -85,20 +96,25 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
 // A coordinator that Python can stop before it lets go of it.
 struct PythonCoordinator {
   std::string address;
-  std::unique_ptr<CoordinatorServer> server;
+  ProcessPtr<CoordinatorServer> server;
 };
 
 PythonCoordinator ServeCoordinator(const std::string& bind, const std::string& job_token,
-                                   const TlsPaths& tls) {
-  std::unique_ptr<CoordinatorServer> server =
-      ValueOrThrow(ServeCoordinatorAt(bind, job_token, TlsOf(tls)));
+                                   const TlsPaths& tls, double heartbeat_timeout_s) {
+  ThrowIfError(CheckNotForkedChild());
+  WatchForks();
+  std::unique_ptr<CoordinatorServer> server = ValueOrThrow(
+      ServeCoordinatorAt(bind, job_token, TlsOf(tls), absl::Seconds(heartbeat_timeout_s)));
   std::string address = server->address();
   return {std::move(address), std::move(server)};
 }
 
-std::unique_ptr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
-                                                     const std::vector<int32_t>& ranks) {
-  return std::make_unique<PythonCommunicator>(std::move(backend), GroupOf(ranks));
+ProcessPtr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
+                                                const std::vector<int32_t>& ranks,
+                                                std::string name) {
+  ThrowIfError(CheckNotForkedChild());
+  return ProcessPtr<PythonCommunicator>(
+      std::make_unique<PythonCommunicator>(std::move(backend), GroupOf(ranks), std::move(name)));
 }
 
 void DefineBackend(py::module_& module) {
@@ -107,13 +123,15 @@ void DefineBackend(py::module_& module) {
            py::arg("coordinator_address"), py::arg("job_id"), py::arg("job_token"),
            py::arg("serve"), py::arg("timeout_s"), py::arg("join_timeout_s"),
            py::arg("tls") = TlsPaths(), py::arg("interface") = "", py::arg("host_label") = "",
-           py::arg("schedules") = "", py::arg("wire") = "tcp", NoGil())
+           py::arg("schedules") = "", py::arg("wire") = "tcp",
+           py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds, NoGil())
       .def_property_readonly("rank", [](const Backend& self) { return self.rank().value(); })
       .def_property_readonly("world_size",
                              [](const Backend& self) { return self.world_size().value(); })
       .def_static("serve_coordinator", &ServeCoordinator, py::arg("bind"), py::arg("job_token"),
-                  py::arg("tls") = TlsPaths(), NoGil())
-      .def("communicator", &OpenCommunicator, py::arg("ranks"), NoGil())
+                  py::arg("tls") = TlsPaths(),
+                  py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds, NoGil())
+      .def("communicator", &OpenCommunicator, py::arg("ranks"), py::arg("name") = "", NoGil())
       .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
       .def(
           "intra_ranks",
@@ -131,6 +149,7 @@ void DefineBackend(py::module_& module) {
       .def(
           "stop",
           [](Backend& self, double timeout_s) {
+            if (IsForkedChild()) return;
             ThrowIfError(self.Stop(Clock::Real().Now() + absl::Seconds(timeout_s)));
           },
           py::arg("timeout_s"), NoGil());
@@ -139,7 +158,7 @@ void DefineBackend(py::module_& module) {
       .def(
           "stop",
           [](PythonCoordinator& self, double timeout_s) {
-            if (self.server == nullptr) return;
+            if (self.server == nullptr || IsForkedChild()) return;
             // The other ranks' goodbyes must find a coordinator; who is later is told that it is
             // lost.
             (void)self.server->AwaitEmpty(Clock::Real().Now() + absl::Seconds(timeout_s));
@@ -169,6 +188,12 @@ at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   namespace bindings = pelton::torch_bindings;
   bindings::RegisterStatusTranslator();
+  bindings::HearSignals();
+  module.def("set_log_sink", &bindings::SetPythonLogSink, pybind11::arg("sink"));
+  module.def(
+      "set_stall_seconds", [](double seconds) { pelton::SetStallInterval(absl::Seconds(seconds)); },
+      pybind11::arg("seconds"));
+  module.def("is_forked_child", &pelton::IsForkedChild);
   bindings::DefineBackend(module);
   bindings::DefineCommunicator(module);
   bindings::DefineModel(module);

@@ -10,9 +10,12 @@
 #include "comm/collectives.h"
 #include "comm/reduction/reducible.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/gpu_communicator.h"
+#include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -56,9 +59,11 @@ absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& coun
 
 }  // namespace
 
-PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group group)
+PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group group,
+                                       std::string name)
     : backend_(std::move(backend)),
       group_(std::move(group)),
+      name_(std::move(name)),
       rank_(group_.RankOf(backend_->rank()).value_or(Rank(-1)).value()),
       world_size_(group_.size().value()) {
   MutexLock lock(&mutex_);
@@ -105,6 +110,8 @@ absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorFor(Tensors tensor
 }
 
 void PythonCommunicator::Close() {
+  if (IsForkedChild()) return;
+  ThrowIfError(CheckNotInHandler());
   MutexLock lock(&mutex_);
   {
     MutexLock open_lock(&open_mutex_);
@@ -120,7 +127,10 @@ void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
 
 template <typename Function>
 void PythonCommunicator::Run(const char* what, Tensors tensors, Function call) {
+  ThrowIfError(CheckNotForkedChild());
+  ThrowIfError(CheckNotInHandler());
   absl::Status status;
+  const CallName name(what, name_);
   {
     MutexLock lock(&mutex_);
     const absl::StatusOr<Communicator*> communicator = CommunicatorFor(tensors);
@@ -129,7 +139,7 @@ void PythonCommunicator::Run(const char* what, Tensors tensors, Function call) {
       status = call(**communicator, Clock::Real().Now() + backend_->options().operation_timeout);
     }
   }
-  ThrowIfError(Annotate(status, what));
+  if (!status.ok()) ThrowStatus(Annotate(status, name.ToString()));
 }
 
 template <typename LaunchFunction>
@@ -258,6 +268,7 @@ void PythonCommunicator::Barrier() {
 }
 
 void PythonCommunicator::Abort() {
+  if (IsForkedChild()) return;
   aborted_.store(true, std::memory_order_relaxed);
   MutexLock lock(&open_mutex_);
   for (Communicator* communicator : open_) {

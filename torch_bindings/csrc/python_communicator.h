@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,9 @@ namespace pelton::torch_bindings {
 // end of the communicators; keeps the backend alive.
 class PythonCommunicator {
  public:
-  // Opens it among the ranks of `group`. Collective. Errors (thrown): those of Backend::Open.
-  PythonCommunicator(std::shared_ptr<Backend> backend, Group group);
+  // Opens it among the ranks of `group`, which reports call `name`. Collective. Errors (thrown):
+  // those of Backend::Open.
+  PythonCommunicator(std::shared_ptr<Backend> backend, Group group, std::string name);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -86,6 +88,7 @@ class PythonCommunicator {
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
   const Group group_;
+  const std::string name_;
   const int rank_;
   const int world_size_;
   Mutex mutex_;  // one operation at a time drives the communicators

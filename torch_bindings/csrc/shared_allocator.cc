@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/base/fork.h"
+
 namespace pelton::torch_bindings {
 namespace {
 
@@ -14,7 +16,10 @@ std::atomic<int> open_scopes{0};
 
 c10::Allocator* torch_allocator = nullptr;  // set once, before this file's allocator is installed
 
-void FreeShared(void* block) { SharedPool().Free(block); }
+// A forked child's pool would give out memory that its parent gives out, too.
+void FreeShared(void* block) {
+  if (!IsForkedChild()) SharedPool().Free(block);
+}
 
 void FreeRaw(void* block) {
   if (!SharedPool().FreeIfOwned(block)) torch_allocator->raw_deleter()(block);
@@ -26,7 +31,7 @@ class PoolingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override {
     if (size_bytes < SharedAllocation::kSharedAllocationBytes ||
-        open_scopes.load(std::memory_order_relaxed) <= 0) {
+        open_scopes.load(std::memory_order_relaxed) <= 0 || IsForkedChild()) {
       return torch_allocator->allocate(size_bytes);
     }
     absl::StatusOr<void*> block = SharedPool().Allocate(size_bytes);

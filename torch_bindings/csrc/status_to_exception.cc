@@ -3,38 +3,62 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <array>
+
+#include "torch_bindings/csrc/signals.h"
+
 namespace pelton::torch_bindings {
 namespace {
 
 namespace py = pybind11;
+
+constexpr size_t kCodes = 17;  // of absl::StatusCode
+
+// By code. Looked up once: where PyTorch asks for a type no Python may run, because an error may be
+// set, and a signal handler that raises there would end the process.
+std::array<PyObject*, kCodes>& Types() {
+  static std::array<PyObject*, kCodes> types = {};
+  return types;
+}
+
+void LookUpTypes() {
+  const py::object from_status = py::module_::import("pelton.errors").attr("from_status");
+  for (size_t code = 0; code < kCodes; ++code) {
+    const py::object error = from_status(code, "");
+    Types()[code] = py::type::of(error).release().ptr();  // for ever
+  }
+}
 
 // PyTorch asks for the Python type only when the exception has reached Python, with the GIL held.
 // Threads: a value. Owns: its text.
 class StatusError final : public torch::PyTorchError {
  public:
   explicit StatusError(const absl::Status& status)
-      : torch::PyTorchError(std::string(status.message())), code_(status.code()) {}
+      : torch::PyTorchError(std::string(status.message())),
+        code_(static_cast<size_t>(status.code())) {}
 
-  PyObject* python_type() override {
-    py::object error =
-        py::module_::import("pelton.errors").attr("from_status")(static_cast<int>(code_), msg);
-    return reinterpret_cast<PyObject*>(Py_TYPE(error.ptr()));  // lives as long as its module
-  }
+  PyObject* python_type() override { return Types()[code_ < kCodes ? code_ : 0]; }
 
  private:
-  absl::StatusCode code_;
+  size_t code_;
 };
 
 }  // namespace
 
-void ThrowStatus(const absl::Status& status) { throw StatusError(status); }
+void ThrowStatus(const absl::Status& status) {
+  ThrowIfRaisedBySignal(status);
+  throw StatusError(status);
+}
 
 void RegisterStatusTranslator() {
+  LookUpTypes();
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (StatusError& error) {
       PyErr_SetString(error.python_type(), error.what());
+    } catch (python_error& error) {
+      error.restore();
     }
   });
 }

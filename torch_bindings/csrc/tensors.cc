@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
@@ -108,10 +109,13 @@ at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
     count *= static_cast<size_t>(size);
   }
   const size_t size_bytes = count * c10::elementSize(type);
-  if (size_bytes == 0) return at::empty(sizes, at::TensorOptions().dtype(type));
+  if (size_bytes == 0 || IsForkedChild()) return at::empty(sizes, at::TensorOptions().dtype(type));
   void* block = ValueOrThrow(SharedPool().Allocate(size_bytes));
   return at::from_blob(
-      block, sizes, [](void* pointer) { SharedPool().Free(pointer); },
+      block, sizes,
+      [](void* pointer) {
+        if (!IsForkedChild()) SharedPool().Free(pointer);
+      },
       at::TensorOptions().dtype(type));
 }
 

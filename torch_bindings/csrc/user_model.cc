@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "core/base/status.h"
 #include "core/bucket/model_rounds.h"
 
@@ -18,7 +19,7 @@ absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(
     std::shared_ptr<Backend> backend, ModelOptions options, std::vector<TensorSpec> tensors,
     std::vector<UserOperations> operations) {
   std::shared_ptr<UserModel> made(new UserModel(options.timeout));
-  made->owned_ = std::make_shared<Owned>();
+  made->owned_ = MakeProcessShared(std::make_unique<Owned>());
   Owned& owned = *made->owned_;
   owned.backend = std::move(backend);
   owned.live.resize(tensors.size());
@@ -42,6 +43,7 @@ absl::StatusOr<UserMemory> UserModel::MemoryOf(SlotId slot) const {
 }
 
 absl::Status UserModel::CheckMark() const {
+  RETURN_IF_ERROR(CheckNotForkedChild());
   if (owned_ == nullptr) return Detached();
   if (!is_finishing_.load(std::memory_order_acquire)) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -61,6 +63,7 @@ absl::Status UserModel::MarkUnused(SlotId slot) {
 }
 
 absl::Status UserModel::FinishRound() {
+  RETURN_IF_ERROR(CheckNotForkedChild());
   if (owned_ == nullptr) return Detached();
   RETURN_IF_ERROR(failure_);
   if (is_finishing_.exchange(true, std::memory_order_acq_rel)) {
@@ -81,7 +84,7 @@ bool UserModel::UsedByAny(SlotId slot) const {
 }
 
 void UserModel::Abort(const absl::Status& reason) {
-  if (owned_ != nullptr) rounds().Abort(reason);
+  if (owned_ != nullptr && !IsForkedChild()) rounds().Abort(reason);
 }
 
 std::map<std::string, double> UserModel::Statistics() const {

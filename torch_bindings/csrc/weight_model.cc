@@ -77,6 +77,7 @@ std::vector<std::string> WeightModel::Changes() const {
 }
 
 absl::Status WeightModel::Begin() {
+  RETURN_IF_ERROR(CheckNotForkedChild());
   RETURN_IF_ERROR(failure_);
   if (is_open_) {
     return absl::FailedPreconditionError(absl::StrCat("round ", rounds().round().value(),

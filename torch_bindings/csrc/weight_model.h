@@ -15,6 +15,7 @@
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model.h"
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 #include "torch_bindings/csrc/weight_slot.h"
@@ -87,7 +88,7 @@ class WeightModel {
   const ModelOptions options_;
   // Shared: Python's objects go in any order. Declared before the model, which goes first.
   std::shared_ptr<Backend> backend_;
-  std::unique_ptr<Model> model_;  // null once detached
+  ProcessPtr<Model> model_;  // null once detached
   Schedule schedule_;
   std::vector<std::unique_ptr<WeightSlot>> slots_;
   std::vector<bool> communicates_;  // by slot, in the open round

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/gradient_slot.h"
@@ -99,7 +100,7 @@ struct WrappedModel::Backward {
 WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options)
     : options_(std::move(options)),
       sums_(Sums(options_)),
-      owned_(new Owned{std::move(backend), nullptr}) {}
+      owned_(new Owned{std::move(backend), nullptr}, DeleteUnlessForked<Owned>()) {}
 
 WrappedModel::~WrappedModel() { Detach(); }
 
@@ -174,6 +175,7 @@ void WrappedModel::BindSlots() {
 }
 
 absl::Status WrappedModel::CheckRound() const {
+  RETURN_IF_ERROR(CheckNotForkedChild());
   RETURN_IF_ERROR(failure_);
   return round_is_open_ && owned_ != nullptr ? BrokenBackward() : absl::OkStatus();
 }

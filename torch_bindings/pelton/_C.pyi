@@ -31,6 +31,7 @@ class Backend:
         host_label: str = "",  # ranks with different ones share no memory, wherever they are
         schedules: str = "",  # rows "collective world_size bytes schedule", used between hosts, the same on all ranks
         wire: str = "tcp",  # between hosts; "ucx" where there is RDMA
+        heartbeat_timeout_s: float = 10.0,  # how long the coordinator may be silent
     ) -> None:
         """Joins the job. Blocks: until the world is complete, or `join_timeout_s`.
 
@@ -38,10 +39,18 @@ class Backend:
         """
 
     @staticmethod
-    def serve_coordinator(bind: str, job_token: str, tls: Mapping[str, str] = ...) -> "Coordinator":
+    def serve_coordinator(
+        bind: str,
+        job_token: str,
+        tls: Mapping[str, str] = ...,
+        heartbeat_timeout_s: float = 10.0,  # how long a rank may be silent
+    ) -> "Coordinator":
         """Starts the coordinator of a job on "host:port" (port 0: a free one) in this process."""
-    def communicator(self, ranks: Sequence[int]) -> "Communicator":
-        """Opens a communicator for user calls; collective over `ranks`, in the same order on all of them."""
+    def communicator(self, ranks: Sequence[int], name: str = "") -> "Communicator":
+        """Opens a communicator for user calls; collective over `ranks`, in the same order on all of them.
+
+        Errors and reports call its group `name`, if it has one.
+        """
     def host_ranks(self) -> list[int]:
         """World ranks proved to share this rank's host, ascending, this one included."""
     def intra_ranks(self, ranks: Sequence[int]) -> list[int]:
@@ -337,3 +346,15 @@ def begin_shared_allocation() -> None:
 
 def end_shared_allocation() -> None:
     """Closes the scope that the matching begin opened."""
+
+def set_log_sink(sink: Callable[[int, str], object] | None) -> None:
+    """Has the runtime's lines go to a function, with their level of `logging`; None: to standard error.
+
+    Threads: `sink` is called by any, one at a time.
+    """
+
+def set_stall_seconds(seconds: float) -> None:
+    """After how long a wait is told of first; 0: never."""
+
+def is_forked_child() -> bool:
+    """Whether this process was forked from one that had joined a job: nothing of the runtime works in it."""

@@ -29,6 +29,7 @@ from pelton import _C as _C
 from pelton import errors
 from pelton._check import check
 from pelton._front import init, rank, world_size, wrap
+from pelton._log import set_log_callback
 
 pelton_autoload.register()
 
@@ -40,6 +41,7 @@ __all__ = [
     "init",
     "rank",
     "set_gradient_allocator",
+    "set_log_callback",
     "world_size",
     "wrap",
 ]

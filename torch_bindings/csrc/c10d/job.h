@@ -35,7 +35,10 @@ class JobState {
  public:
   using Callback = absl::AnyInvocable<void(const absl::Status&)>;
 
-  JobState(Job job, uint64_t sequence) : job_(std::move(job)), sequence_(sequence) {}
+  JobState(Job job, uint64_t sequence)
+      : name_(job.name), job_(std::move(job)), sequence_(sequence) {}
+
+  const std::string& name() const { return name_; }
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Only once done.
@@ -45,6 +48,7 @@ class JobState {
  private:
   friend class OperationQueue;
 
+  const std::string name_;
   Job job_;
   const uint64_t sequence_;
   // Of the thread that drives.
@@ -52,7 +56,9 @@ class JobState {
   std::vector<Completion> running_;
   absl::Status status_;
   std::atomic<bool> done_{false};
-  Callback on_done_;  // guarded by the queue's mutex
+  // Guarded by the queue's mutex.
+  Callback on_done_;
+  absl::Status interrupted_;  // what ended the wait for it
 };
 
 // Shared: the caller's work object and the queue may each be the last to let go.

@@ -7,13 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "core/base/limits.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 
 namespace pelton::torch_bindings {
 
 std::shared_ptr<OperationQueue> OperationQueue::Create(std::shared_ptr<Communicator> communicator) {
-  return std::shared_ptr<OperationQueue>(new OperationQueue(std::move(communicator)));
+  return {new OperationQueue(std::move(communicator)), DeleteUnlessForked<OperationQueue>()};
 }
 
 JobHandle OperationQueue::Add(Job job) {
@@ -57,26 +59,46 @@ bool OperationQueue::Wait(const JobHandle& job, absl::Time deadline) {
 }
 
 void OperationQueue::Await(const JobHandle& job, absl::Time deadline) {
+  const CallName named(job->name());
+  AttendedWait attended(*communicator_);
+  AttendedWait* wait = &attended;  // null once it was interrupted: then the abort ends the job
   ++waiters_;
   is_wanted_.store(true);
   if (driven_) communicator_->Wake();
   bool is_late = false;
   while (!job->done() && !is_late) {
     if (driven_) {
-      is_late = waiter_wakes_.WaitWithDeadline(&mutex_, deadline);
-      continue;
+      is_late = !AwaitDriver(deadline, wait);
+    } else {
+      DueCallbacks due = Drive([&] { return job->done(); }, deadline, wait);
+      is_late = Clock::Real().Now() >= deadline;
+      if (!due.empty()) {
+        // A callback may wait, for Python's lock or for another job: somebody else has to drive.
+        is_wanted_.store(--waiters_ > 0);
+        Call(std::move(due));
+        ++waiters_;
+        is_wanted_.store(true);
+      }
     }
-    DueCallbacks due = Drive([&] { return job->done(); }, deadline);
-    is_late = Clock::Real().Now() >= deadline;
-    if (due.empty()) continue;
-    // A callback may wait, for Python's lock or for another job: somebody else has to drive.
-    is_wanted_.store(--waiters_ > 0);
-    Call(std::move(due));
-    ++waiters_;
-    is_wanted_.store(true);
+    if (wait == nullptr || wait->interrupted().ok()) continue;
+    job->interrupted_ = wait->interrupted();
+    Abort(AsAbort(wait->interrupted()));
+    wait = nullptr;
   }
   is_wanted_.store(--waiters_ > 0);
   Attend();
+}
+
+// Waits a little for the thread that drives; false at `deadline`.
+bool OperationQueue::AwaitDriver(absl::Time deadline, AttendedWait* wait) {
+  const absl::Time now = Clock::Real().Now();
+  waiter_wakes_.WaitWithDeadline(&mutex_, std::min(deadline, now + kInterruptInterval));
+  if (wait != nullptr) {
+    mutex_.Unlock();  // whoever has Python's lock may want this one
+    wait->GoesOn(now);
+    mutex_.Lock();
+  }
+  return Clock::Real().Now() < deadline;
 }
 
 void OperationQueue::OnDone(const JobHandle& job, JobState::Callback callback) {
@@ -91,6 +113,7 @@ void OperationQueue::OnDone(const JobHandle& job, JobState::Callback callback) {
 }
 
 void OperationQueue::Stop() {
+  if (IsForkedChild()) return;
   const absl::Time deadline = Clock::Real().Now() + limits::kStopTimeout;
   std::vector<std::thread> ended;
   {
@@ -151,10 +174,10 @@ void OperationQueue::RunThread() {
 }
 
 OperationQueue::DueCallbacks OperationQueue::Drive(absl::FunctionRef<bool()> stop,
-                                                   absl::Time deadline) {
+                                                   absl::Time deadline, AttendedWait* wait) {
   driven_ = true;
   mutex_.Unlock();
-  Progress(stop, deadline);
+  Progress(stop, deadline, wait);
   DueCallbacks due = std::move(callbacks_);
   callbacks_.clear();
   mutex_.Lock();
@@ -172,17 +195,19 @@ void OperationQueue::Call(DueCallbacks callbacks) {
   mutex_.Lock();
 }
 
-void OperationQueue::Progress(absl::FunctionRef<bool()> stop, absl::Time deadline) {
+void OperationQueue::Progress(absl::FunctionRef<bool()> stop, absl::Time deadline,
+                              AttendedWait* wait) {
   while (true) {
     const absl::Time until = std::min(deadline, earliest_deadline_);
     auto ready = [&] {
       Advance();
       return stop() || !callbacks_.empty() || earliest_deadline_ < until;
     };
-    if (DriveUntil(*communicator_, ready, until)) {
+    if (DriveUntil(*communicator_, ready, until, wait)) {
       if (earliest_deadline_ >= until) return;
       continue;
     }
+    if (wait != nullptr && !wait->interrupted().ok()) return;
     const absl::Time now = Clock::Real().Now();
     if (now >= earliest_deadline_) AbortOverdue(now);
     if (now >= deadline) return;
@@ -255,6 +280,9 @@ void OperationQueue::Finish(const JobHandle& job) {
   if (job->status_.ok() && job->job_.finish) job->job_.finish();
   job->job_ = Job();  // lets go of the tensors, which may need Python's lock
   MutexLock lock(&mutex_);
+  if (!job->status_.ok() && !job->interrupted_.ok()) {
+    job->status_ = Annotate(job->interrupted_, job->name());
+  }
   --unfinished_;
   if (job->on_done_) callbacks_.emplace_back(std::move(job->on_done_), job);
   job->done_.store(true, std::memory_order_release);

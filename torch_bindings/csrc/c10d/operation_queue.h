@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/await.h"
 #include "comm/communicator.h"
 #include "core/base/sync.h"
 #include "torch_bindings/csrc/c10d/job.h"
@@ -61,19 +62,21 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
 
   JobHandle Add(Job job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Await(const JobHandle& job, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AwaitDriver(absl::Time deadline, AttendedWait* wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunThread();
   // Lets a thread of the queue's drive if nobody else would.
   void Attend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsUnattended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !driven_ && waiters_ == 0 && unfinished_ > 0;
   }
-  // Has the driver's role until `stop`, `deadline`, or callbacks are due, which it returns.
-  DueCallbacks Drive(absl::FunctionRef<bool()> stop, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the driver's role until `stop`, `deadline`, or callbacks are due, which it returns; or
+  // until `wait`, if there is one, does not go on.
+  DueCallbacks Drive(absl::FunctionRef<bool()> stop, absl::Time deadline,
+                     AttendedWait* wait = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Call(DueCallbacks callbacks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The driver's; the mutex is not held.
-  void Progress(absl::FunctionRef<bool()> stop, absl::Time deadline);
+  void Progress(absl::FunctionRef<bool()> stop, absl::Time deadline, AttendedWait* wait);
   void Advance();
   void TakeIncoming();
   void LaunchBacklog();

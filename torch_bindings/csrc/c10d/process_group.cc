@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/c10d/rules.h"
+#include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -43,11 +45,13 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const std
 ProcessGroup::~ProcessGroup() { queue_->Stop(); }
 
 void ProcessGroup::abort() {
+  if (IsForkedChild()) return;
   queue_->Abort(absl::AbortedError(
       absl::StrCat("rank ", getRank(), " called abort() on process group '", name_, "'")));
 }
 
 void ProcessGroup::shutdown() {
+  if (IsForkedChild()) return;
   {
     // PyTorch may hold Python's lock here, and a callback on the queue's thread may wait for it.
     std::optional<pybind11::gil_scoped_release> unlocked;
@@ -67,6 +71,8 @@ Call ProcessGroup::Begin(const char* operation, Call::Use use) const {
 
 ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
                                         QueuedWork::Results results) {
+  ThrowIfError(CheckNotForkedChild());
+  ThrowIfError(CheckNotInHandler());
   const bool is_unset = submission.timeout <= Milliseconds::zero();
   const Milliseconds timeout = is_unset ? options_->timeout : submission.timeout;
   Job job = call.Take(Clock::Real().Now() + absl::FromChrono(timeout));

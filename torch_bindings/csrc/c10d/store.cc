@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
@@ -32,7 +33,9 @@ T Value(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+// Until when a call may last; refuses it in a forked child.
 absl::Time After(CoordinatorStore::Milliseconds timeout) {
+  ThrowIfError(CheckNotForkedChild());
   return Clock::Real().Now() + absl::FromChrono(timeout);
 }
 

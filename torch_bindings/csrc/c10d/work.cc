@@ -3,6 +3,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
@@ -24,6 +26,8 @@ std::exception_ptr QueuedWork::exception() const {
 }
 
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
+  ThrowIfError(CheckNotForkedChild());
+  ThrowIfError(CheckNotInHandler());
   const bool is_limited = timeout > kNoTimeout;
   const absl::Time deadline =
       is_limited ? Clock::Real().Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
-from pelton.torch_api import _rendezvous, _session, env
+from pelton.torch_api import _fork, _rendezvous, _session, env
 
 _STOP_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 3.0
@@ -88,6 +88,8 @@ def create(group: Any, options: Any) -> Any:
     """
     if options is not None:
         raise InvalidArgument(f"pg_options={options!r}: the backend 'pelton' has no options")
+    _fork.check()
+    _C.set_stall_seconds(env.stall_s())
     world, ranks = _place_of(group)
     if world not in _worlds:
         _worlds.append(world)
@@ -134,6 +136,15 @@ def _joined(group: Any) -> _World:
     place = _rendezvous.through_store(group.store, rank, size, _joins[group.group_id], env.join_timeout_s())
     backend = _C.Backend(rank, size, place.address, place.job, place.token, False, timeout_s, env.join_timeout_s())
     return _World(backend, place)
+
+
+def _forget_in_child() -> None:
+    global _default
+    _worlds.clear()
+    _default = None
+
+
+_fork.forget_in_child(_forget_in_child)
 
 
 def _at_exit() -> None:

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,11 +24,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from pelton import _C
 from pelton.errors import DeadlineExceeded, InvalidArgument, PeerLost
-from pelton.torch_api import env
+from pelton.torch_api import _fork, env
 
 _T = TypeVar("_T")
 _LOOPBACK = "127.0.0.1"
 _LONGEST_RECORD_BYTES = 4096
+_SLICE_S = 0.1
 _ADDRESS = re.compile(r"(?:[0-9.]{7,15}|\[[0-9a-fA-F:.%a-z]{2,64}\]|[A-Za-z0-9_.-]{1,253}):[0-9]{1,5}")
 _TOKEN = re.compile(r"[0-9A-Za-z_-]{16,256}")
 
@@ -78,7 +80,7 @@ def _kept_coordinator(address: str, token: str) -> _C.Coordinator:
     initialisation a quick rank may come back before the others have left.
     """
     if address not in _kept:
-        _kept[address] = _C.Backend.serve_coordinator(address, token, tls_from_environment())
+        _kept[address] = _C.Backend.serve_coordinator(address, token, tls_from_environment(), env.heartbeat_timeout_s())
     return _kept[address]
 
 
@@ -142,10 +144,20 @@ def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float
 _kept_stores: dict[tuple[str | None, str | None, int, int], Store] = {}
 
 
+def _forget_in_child() -> None:
+    for store in _kept_stores.values():
+        _fork.keep_forever(store)
+    _kept_stores.clear()
+    _kept.clear()
+
+
+_fork.forget_in_child(_forget_in_child)
+
+
 def _serve(interface: str, job: str, store: Store | None) -> MeetingPlace:
     token = secrets.token_hex(16)
     host = f"[{interface}]" if ":" in interface else interface
-    coordinator = _C.Backend.serve_coordinator(f"{host}:0", token, tls_from_environment())
+    coordinator = _C.Backend.serve_coordinator(f"{host}:0", token, tls_from_environment(), env.heartbeat_timeout_s())
     return MeetingPlace(coordinator.address, token, job, coordinator, store)
 
 
@@ -163,10 +175,22 @@ def _interface(world_size: int) -> str:
 
 def _read(store: Store, key: str, timeout_s: float) -> bytes:
     def wait_and_get() -> bytes:
-        store.wait([key], datetime.timedelta(seconds=timeout_s))
+        _wait_for(store, key, timeout_s)
         return bytes(store.get(key))
 
     return _in_time(wait_and_get, f"rank 0 has not published its coordinator within {timeout_s:g} s")
+
+
+def _wait_for(store: Store, key: str, timeout_s: float) -> None:
+    """Waits for a key in slices, between which Python runs the handlers of signals."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return store.wait([key], datetime.timedelta(seconds=min(_SLICE_S, max(left_s, 0.001))))
+        except (dist.DistStoreError, dist.DistNetworkError) as error:
+            if left_s <= _SLICE_S or not isinstance(error, dist.DistStoreError):
+                raise
 
 
 def _in_time(action: Callable[[], _T], late: str) -> _T:

@@ -16,7 +16,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported on
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
-from pelton.torch_api import _rendezvous, env
+from pelton.torch_api import _fork, _rendezvous, env
+from pelton.torch_api._report import Report
 
 _STOP_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 3.0
@@ -41,8 +42,9 @@ class Session:
         self.timeout_s = timeout_s
         self.groups: dict[str, Any] = {}  # by name
         self.group_count = 0  # of new_group's calls
-        self.world_communicator = backend.communicator(range(backend.world_size))
+        self.world_communicator = backend.communicator(range(backend.world_size), "default")
         self.hosts = _hosts(backend)
+        self._report = Report(backend.rank, self.hosts)
         self._place = place
         self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
@@ -51,7 +53,7 @@ class Session:
         """A group's communicator for user calls, opened at its first use; collective over `ranks` then."""
         key = (group_name, kind, tuple(ranks))
         if key not in self._communicators:
-            self._communicators[key] = self.backend.communicator(key[2])
+            self._communicators[key] = self.backend.communicator(key[2], group_name)
         return self._communicators[key]
 
     def destroy_group(self, group_name: str) -> None:
@@ -65,6 +67,7 @@ class Session:
 
     def add_model(self, model: _Detachable) -> None:
         """Remembers a wrapped model, which must let go of the backend before that ends."""
+        self._report.add_model(model)
         self._models.add(model)
 
     def models(self) -> list[_Detachable]:
@@ -77,6 +80,7 @@ class Session:
         Raises:
           PeltonError: the other ranks were not told in good order.
         """
+        self._report.end(self.models())
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
         for communicator in [self.world_communicator, *self._communicators.values()]:
@@ -94,7 +98,7 @@ def _hosts(backend: _C.Backend) -> list[int]:
     """For each rank the lowest rank on its host. Collective over the job."""
     everyones = torch.zeros(backend.world_size, dtype=torch.int64, device="cpu")
     # Its own, so that a user's abort() right after cannot end it on a rank that is late.
-    communicator = backend.communicator(range(backend.world_size))
+    communicator = backend.communicator(range(backend.world_size), "all ranks at the start")
     communicator.allgather(torch.tensor([min(backend.host_ranks())], device="cpu"), everyones)
     communicator.close()
     return [int(first) for first in everyones]
@@ -115,6 +119,7 @@ def current() -> Session:
     Raises:
       FailedPrecondition: there is none.
     """
+    _fork.check()
     if _session is None:
         raise FailedPrecondition(
             "the process group is not initialised; call pelton.torch_api.init_process_group() first"
@@ -151,6 +156,7 @@ def init_process_group(
       DeadlineExceeded: ranks are missing; the text names them.
     """
     global _session, _sequence
+    _fork.check()
     if _session is not None:
         raise RepeatedInitializationError(
             "init_process_group was called already, and not ended by destroy_process_group"
@@ -161,6 +167,7 @@ def init_process_group(
         _write_environment(rank, world_size, local_world_size)
     rank, world_size = _checked_rank(env.get_rank(), env.get_world_size())
     sequence, _sequence = _sequence, _sequence + 1
+    _C.set_stall_seconds(env.stall_s())
     place = _meeting_place(store, rank, world_size, sequence, join_timeout_s)
     backend = _C.Backend(
         rank,
@@ -176,6 +183,7 @@ def init_process_group(
         env.host_label(),
         env.schedules(),
         env.wire(),
+        env.heartbeat_timeout_s(),
     )
     if backend.host_warning:
         warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)
@@ -233,6 +241,14 @@ def _write_environment(rank: int, world_size: int, local_world_size: int) -> Non
     os.environ["WORLD_SIZE"] = str(world_size)
     os.environ["LOCAL_RANK"] = str(rank % local_world_size)
     os.environ["LOCAL_WORLD_SIZE"] = str(local_world_size)
+
+
+def _forget_in_child() -> None:
+    global _session
+    _session = None
+
+
+_fork.forget_in_child(_forget_in_child)
 
 
 def _at_exit() -> None:

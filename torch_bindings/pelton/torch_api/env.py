@@ -128,13 +128,33 @@ def find_free_network_port() -> int:
 
 
 def operation_timeout_s() -> float:
-    """How long one operation may take (PELTON_TIMEOUT; 300 if unset). Units: seconds."""
-    return _positive("PELTON_TIMEOUT", 300.0)
+    """How long one operation may take (PELTON_TIMEOUT; 1800, as gloo's, if unset): an evaluation on rank 0 alone fits
+    into it. Units: seconds.
+    """
+    return _positive("PELTON_TIMEOUT", 1800.0)
 
 
 def join_timeout_s() -> float:
-    """How long the ranks may take to meet (PELTON_JOIN_TIMEOUT; 300 if unset). Units: seconds."""
-    return _positive("PELTON_JOIN_TIMEOUT", 300.0)
+    """How long the ranks may take to meet, in the job and in each group (PELTON_JOIN_TIMEOUT; PELTON_TIMEOUT's if
+    unset). Units: seconds.
+    """
+    return _positive("PELTON_JOIN_TIMEOUT", operation_timeout_s())
+
+
+def heartbeat_timeout_s() -> float:
+    """How long a rank may be silent before it counts as lost (PELTON_HEARTBEAT_TIMEOUT; 10 if unset).
+
+    Units: seconds.
+    """
+    return _positive("PELTON_HEARTBEAT_TIMEOUT", 10.0)
+
+
+def stall_s() -> float:
+    """After how long a wait is told of (PELTON_STALL_SECONDS; 30 if unset, 0 for never). Units: seconds."""
+    value = _number("PELTON_STALL_SECONDS", 30.0)
+    if not 0 <= value < float("inf"):
+        raise InvalidArgument(f"PELTON_STALL_SECONDS={value:g} in the environment: must be 0 or more, and finite")
+    return value
 
 
 def check_interval() -> int:
