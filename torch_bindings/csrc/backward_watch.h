@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>

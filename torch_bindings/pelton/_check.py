@@ -52,7 +52,7 @@ def check(
     Raises:
       InvalidArgument: the model is not wrapped.
     """
-    inner = getattr(model, "inner", None) or model.__dict__.get("bagua_ddp")
+    inner = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)  # of a compiled model, too; of the class
     if inner is None or not hasattr(inner, "bagua_optimizers"):
         raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped with with_bagua")
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)

@@ -115,6 +115,22 @@ def weights_of_a_compiled_model_are_averaged() -> None:
 
 
 @case(2)
+def steps_of_a_compiled_optimizer_are_heard() -> None:
+    torch._dynamo.reset()
+    for kind in (torch.optim.SGD, torch.optim.Adam):
+        model = seeded(rank_and_size()[0], _Net)
+        optimizer: Any = kind(model.parameters(), lr=0.1)
+        model.with_bagua(optimizer, bagua.algorithms.Algorithm.init("local_sgd", interval=1))
+        step: Any = torch.compile(optimizer.step, backend="eager")
+        for number in range(3):
+            optimizer.zero_grad()
+            square_loss(model, batch(rank_and_size()[0], number, *SHAPE)).backward()
+            step()
+            assert_same_on_all_ranks(list(model.parameters()))
+        assert model.bagua_ddp.statistics()["rounds"] == 3, kind
+
+
+@case(2)
 def copies_and_detached_models_are_scripted() -> None:
     model = wrap(seeded(0, make_mlp))
     square_loss(model, batch(rank_and_size()[0], 0, *SHAPE)).backward()

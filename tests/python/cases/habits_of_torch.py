@@ -285,8 +285,14 @@ def synchronised_batch_norm() -> None:
         world.wrap(model, [world.optimizer(model.parameters())])
         return model
 
-    if not torch.distributed.is_initialized():
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False  # whatever init_process_group has done
+    try:
         assert_refused(("gradient_allreduce", "local_sgd"), habit, "'1' is a SyncBatchNorm", "torch.distributed")
+        torch.distributed.is_initialized = lambda: True
+        assert len(under("gradient_allreduce", habit)) == 4
+    finally:
+        torch.distributed.is_initialized = is_initialized
 
 
 class _FailsOnRankOne(Net):

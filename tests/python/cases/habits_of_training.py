@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch.distributed.device_mesh
 from pelton.torch_api.algorithms import Algorithm
 from torch import nn
 
-from cases.checks import batch, rank_and_size
+from cases.checks import assert_same_on_all_ranks, batch, rank_and_size
 from cases.programs import (
     BY_STEPS,
     EVERY,
@@ -188,6 +189,28 @@ def a_parameter_thawed_and_trained_by_a_method() -> None:
 
     refused = tuple(name for name in EVERY if name not in ("qadam", "one_bit_adam", "zero_one_adam"))
     assert_refused(refused, habit, "'second.weight' of Net", "not communicated", "thawed", "on all ranks")
+
+
+@case(2)
+def a_new_head_trained_by_forward_passes() -> None:
+    def habit(world: World) -> Any:
+        model = Net()
+        wrapped = world.wrap(model, [world.optimizer(model.parameters())])
+        model.second = nn.Linear(10, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            wrapped(world.batch(0))
+        texts = [str(warning.message) for warning in caught]
+        assert any("second.weight, second.bias: not there when it was wrapped" in text for text in texts), texts
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            of_output(wrapped, world.batch(step)).backward()
+            optimizer.step()
+        assert_same_on_all_ranks(list(model.parameters()))
+        return model
+
+    assert_same_under(("gradient_allreduce", "bytegrad"), habit, habit)
 
 
 @case(2)

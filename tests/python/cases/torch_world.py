@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import pelton.distributed
 import pelton.torch_api as bagua
 import torch.distributed as dist
 
+_numbers = itertools.count()
+
 
 @contextlib.contextmanager
 def torch_world(backend: str = "pelton") -> Iterator[None]:
-    """torch.distributed is initialised within it, through Pelton's own store."""
-    dist.init_process_group(
-        backend, store=pelton.distributed.Store(), rank=bagua.get_rank(), world_size=bagua.get_world_size()
-    )
+    """torch.distributed is initialised within it, through Pelton's own store, each time under keys of its own: gloo
+    would find the addresses that an earlier group of its has left there.
+    """
+    store = dist.PrefixStore(f"world {next(_numbers)}", pelton.distributed.Store())  # type: ignore[attr-defined]  # exported on a condition
+    dist.init_process_group(backend, store=store, rank=bagua.get_rank(), world_size=bagua.get_world_size())
     try:
         yield
     finally:
