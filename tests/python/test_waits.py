@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,49 @@ def test_the_heartbeats_timeout_is_a_variable(folder: Path) -> None:
     assert waiting["type"] in {"PeerLost", "Aborted"}, waiting
     assert "rank 1" in waiting["text"], waiting
     assert 1 < waiting["seconds"] < 9, "2 s are set, 10 s are the default"
+
+
+_JOINING = """
+import os, signal, sys, threading, time
+import pelton.torch_api as bagua
+main, sent = threading.main_thread(), []
+
+def kick():
+    while not any("init_process_group" in str(frame) for frame in _stack()):
+        time.sleep(0.05)
+    time.sleep(1)  # it waits for the other rank, who never comes; an earlier signal would be heard all the more
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+def _stack():
+    frame = sys._current_frames()[main.ident]
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back
+
+threading.Thread(target=kick, daemon=True).start()
+try:
+    bagua.init_process_group()
+except KeyboardInterrupt:
+    print("interrupted after", time.monotonic() - sent[0])
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("meets", ["at a launcher's coordinator", "through torch's store"])
+def test_joining_is_interrupted(rank: int, meets: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    if meets == "through torch's store":
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    else:
+        place |= {"PELTON_COORDINATOR": f"127.0.0.1:{port}", "PELTON_JOB_TOKEN": "a" * 32}
+    place |= {"PELTON_TIMEOUT": "600", "PELTON_JOIN_TIMEOUT": "600"}
+    outcome = run([sys.executable, "-c", _JOINING], 120, place)
+    assert outcome.output.startswith("interrupted after "), outcome.errors
+    assert float(outcome.output.split()[-1]) < HEARD_WITHIN_S
 
 
 def _alone(text: str, changes: dict[str, str]) -> Outcome:

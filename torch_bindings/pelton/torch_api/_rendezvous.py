@@ -25,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from pelton import _C
 from pelton.errors import DeadlineExceeded, InvalidArgument, PeerLost
 from pelton.torch_api import _fork, env
+from pelton.torch_api._aside import aside
 
 _T = TypeVar("_T")
 _LOOPBACK = "127.0.0.1"
@@ -195,7 +196,7 @@ def _wait_for(store: Store, key: str, timeout_s: float) -> None:
 
 def _in_time(action: Callable[[], _T], late: str) -> _T:
     try:
-        return action()
+        return aside(action)
     except dist.DistStoreError as error:
         raise DeadlineExceeded(f"{late} ({error})") from error
     except dist.DistNetworkError as error:
