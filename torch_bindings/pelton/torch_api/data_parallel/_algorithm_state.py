@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pelton import _C
-from pelton.errors import InvalidArgument
+from pelton.errors import InvalidArgument, PeltonError
 from pelton.torch_api._parameters import select
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
@@ -89,16 +89,26 @@ def from_dict(state: dict[str, Any], ranks: Sequence[int], rank: int) -> Algorit
     return found
 
 
-def state_left_by(predecessor: Any, successor: Any) -> AlgorithmState | None:
-    """What a wrapping of a model can go on from of an earlier one; None: nothing.
+def state_left_by(predecessor: Any, successor: Any) -> tuple[AlgorithmState | None, Exception | None]:
+    """What a wrapping of a model can go on from of an earlier one.
 
     Args:
       predecessor: the object behind the earlier wrapping.
       successor: the one behind the wrapping that begins.
 
-    Raises:
-      PeltonError: a round was open, and failed.
+    Returns:
+      The state, None if there is none, as after a round that failed, of which the trainer has been told; and what
+      else went wrong.
     """
+    try:
+        return _state_left_by(predecessor, successor), None
+    except PeltonError:
+        return None, None
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        return None, error
+
+
+def _state_left_by(predecessor: Any, successor: Any) -> AlgorithmState | None:
     if predecessor._live_rounds().may_differ:
         predecessor.finish_round()
     algorithm = successor.bagua_algorithm

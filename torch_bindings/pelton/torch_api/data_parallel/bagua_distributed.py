@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils import _pytree
 
 from pelton import _C
-from pelton.errors import FailedPrecondition, PeltonError, Unsupported
+from pelton.errors import FailedPrecondition, Unsupported
 from pelton.torch_api import _session, env
 from pelton.torch_api._model_backend import ModelBackend
 from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradients, select
@@ -173,11 +173,11 @@ class BaguaDistributedDataParallel:
         rounds = self._live_rounds()
         communicator = self.process_group.get_global_communicator()
         state: AlgorithmState | None = None
-        complaint: PeltonError | None = None
+        complaint: Exception | None = None
         try:
             state = from_dict(state_dict, self.process_group.ranks, communicator.rank())
             adopt(self.bagua_algorithm, state)
-        except PeltonError as error:
+        except Exception as error:
             complaint = error
         agree(communicator, complaint)
         assert state is not None
@@ -382,12 +382,13 @@ class BaguaDistributedDataParallel:
 
     def _inherit(self, predecessor: BaguaDistributedDataParallel | None) -> AlgorithmState | None:
         """The predecessor's state if this one can go on from it, on all ranks alike."""
-        state: AlgorithmState | None = None
+        state, complaint = None, None
         if predecessor is not None:
-            with contextlib.suppress(PeltonError):  # what failed has been raised, and leaves no state
-                state = state_left_by(predecessor, self)
+            state, complaint = state_left_by(predecessor, self)
             predecessor.detach("it was wrapped again, which failed", self._session.timeout_s, keeps_watch=True)
-        return state if everyone(self.process_group.get_global_communicator(), state is not None) else None
+        communicator = self.process_group.get_global_communicator()
+        agree(communicator, complaint)
+        return state if everyone(communicator, state is not None) else None
 
     def _register_again(self) -> None:
         """Ranks whose parameters may differ come back to rank 0's: the next algorithm's state must begin somewhere."""
