@@ -5,9 +5,7 @@ Neither a copy of the module nor what pickles carry has any of it: they are plai
 
 from __future__ import annotations
 
-import gc
 import itertools
-import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
 _NAME = "bagua_module_name"
 _ATTRIBUTES = ("bagua_ddp", _NAME, "bagua_algorithm", "bagua_optimizers", "bagua_buckets", "no_sync", "__getstate__")
 _numbers = itertools.count()
-# What a forked child finds to be garbage is its parent's: the runtime's threads, without which models cannot be taken
-# down, are not in the child.
-os.register_at_fork(after_in_child=gc.freeze)
 
 
 def name_of(module: nn.Module) -> str:
