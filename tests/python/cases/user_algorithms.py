@@ -486,14 +486,13 @@ class _InTwoBuckets(_OfWeights):
         return [BaguaBucket(each[:2], "first", do_flatten), BaguaBucket(each[2:], "last", do_flatten)]
 
     def init_operations(self, bagua_ddp: Any, bucket: BaguaBucket) -> None:
-        super().init_operations(bagua_ddp, bucket)
-
         def fail(_name: str) -> None:
             if self.fails and bagua.get_rank() == 1:
                 raise ValueError("the user's own")
 
         if bucket.name == "last":
-            bucket.append_python_op(fail)
+            bucket.append_python_op(fail)  # before the mean, which the other rank cannot have without this one
+        super().init_operations(bagua_ddp, bucket)
 
 
 @case(2)
