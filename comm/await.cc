@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/long_wait.h"
 
 namespace pelton {
@@ -96,6 +97,8 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
   communicator.Progress();
   if (done()) return state.status;
   communicator.Abort(missed);
+  // The memory is the caller's again when no peer writes there any more (OWN-1).
+  DriveUntil(communicator, done, Clock::Real().Now() + limits::kStopTimeout);
   return missed;
 }
 
