@@ -23,6 +23,7 @@
 #include "comm/transport/shm/remote_memory.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/shm/test_processes.h"
+#include "core/base/sanitizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -255,6 +256,9 @@ TEST(ShmProcessTest, ARankThatStoppedWhileItWroteFindsNothingOfOthersWhenItGoesO
 
 // Rank 0 has no descriptor left when rank 1 shares another region.
 TEST(ShmProcessTest, ARankWithoutDescriptorsBlamesItselfOnAllRanks) {
+  // The sanitizer for undefined behaviour opens a pipe to look at an object it has not seen, and
+  // calls the object invalid where it gets none.
+  if (kSanitized) GTEST_SKIP() << "the sanitizer itself needs descriptors";
   Processes processes(2, [](const TransportOptions& options) -> std::string {
     auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());

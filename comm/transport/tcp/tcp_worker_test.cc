@@ -326,6 +326,12 @@ TEST_F(TcpWorkerTest, APeerThatCannotBeSentToIsLostThoughItIsHeard) {
     return hears.is_open();
   }));
   EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+  // The kernel resets a connection that is closed with something unread.
+  ends[0].worker->Post(1, From(0), "unread");
+  ASSERT_TRUE(PumpUntil([&] {
+    char first = 0;
+    return recv(hears.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  }));
   hears = Descriptor();
   EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
   EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
