@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import socket
 import time
 from typing import Any
@@ -200,6 +201,9 @@ def _meet_as_torch() -> None:
 
 @case(2, 4)
 def groups_of_torch() -> None:
+    # Torch's modules of functional collectives have the world of their import as a default argument, and keep it. Its
+    # compiler imports them at the first training step, which must not be while this world is there.
+    importlib.import_module("torch._dynamo")
     rank, size = rank_and_size()
     _meet_as_torch()
     try:
