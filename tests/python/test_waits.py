@@ -126,6 +126,7 @@ _JOINING = """
 import os, signal, sys, threading, time
 import pelton.torch_api as bagua
 main, sent = threading.main_thread(), []
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
 
 def kick():
     while not any("init_process_group" in str(frame) for frame in _stack()):
