@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
-#include "core/base/clock.h"
+#include "torch_bindings/csrc/c10d/record.h"
 #include "torch_bindings/csrc/c10d/rules.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -16,7 +16,7 @@ namespace pelton::torch_bindings {
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton::Backend> backend,
                                                          const Group& group,
-                                                         const std::string& name,
+                                                         const GroupNames& names,
                                                          Milliseconds timeout, OnClosed on_closed) {
   struct Opened {
     std::shared_ptr<pelton::Backend> backend;
@@ -26,15 +26,15 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton:
   opened->communicator = ValueOrThrow(backend->Open(group));
   opened->backend = std::move(backend);
   std::shared_ptr<Communicator> communicator(opened, opened->communicator.get());
-  return c10::make_intrusive<ProcessGroup>(std::move(communicator), name, timeout,
+  return c10::make_intrusive<ProcessGroup>(std::move(communicator), names, timeout,
                                            std::move(on_closed));
 }
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const std::string& name,
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, GroupNames names,
                            Milliseconds timeout, OnClosed on_closed)
     : ::c10d::Backend(communicator->rank().value(), communicator->world_size().value()),
-      name_(name),
-      options_(c10::make_intrusive<Options>("pelton", timeout)),
+      names_(std::move(names)),
+      options_(c10::make_intrusive<Options>(names_.backend, timeout)),
       queue_(OperationQueue::Create(std::move(communicator))),
       on_closed_(std::move(on_closed)) {
   init();
@@ -44,7 +44,7 @@ ProcessGroup::~ProcessGroup() { queue_->Stop(); }
 
 void ProcessGroup::abort() {
   queue_->Abort(absl::AbortedError(
-      absl::StrCat("rank ", getRank(), " called abort() on process group '", name_, "'")));
+      absl::StrCat("rank ", getRank(), " called abort() on process group '", names_.group, "'")));
 }
 
 void ProcessGroup::shutdown() {
@@ -62,14 +62,15 @@ at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
 }
 
 Call ProcessGroup::Begin(const char* operation, Call::Use use) const {
-  return Call(absl::StrCat(operation, " of process group '", name_, "'"), use);
+  return Call(absl::StrCat(operation, " of process group '", names_.group, "'"), use);
 }
 
 ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
-                                        QueuedWork::Results results) {
+                                        const Tensors& inputs, QueuedWork::Results results) {
   const bool is_unset = submission.timeout <= Milliseconds::zero();
   const Milliseconds timeout = is_unset ? options_->timeout : submission.timeout;
-  Job job = call.Take(Clock::Real().Now() + absl::FromChrono(timeout));
+  Job job = call.Take(absl::FromChrono(timeout));
+  job.ended = BeginRecord(names_.backend, submission.type, inputs);
   const JobHandle handle =
       submission.is_async ? queue_->Enqueue(std::move(job)) : queue_->Run(std::move(job));
   if (!submission.is_async) ThrowIfError(handle->status());
@@ -92,13 +93,8 @@ void ProcessGroup::CheckList(const Call& call, const std::string& argument, cons
 ProcessGroup::Work ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
   Call call = Begin("barrier", Call::Use::kMoved);
   call.Launch([](Communicator& communicator) { return Barrier(communicator); });
-  return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {});
-}
-
-void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool) {
-  ::c10d::BarrierOptions waiting = options;
-  waiting.asyncOp = false;
-  barrier(waiting);
+  return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {},
+                {});
 }
 
 }  // namespace pelton::torch_bindings

@@ -230,7 +230,7 @@ def writable(tensor: torch.Tensor, argument: str, keep: bool = False) -> Iterato
         return
     if any(stride == 0 and size > 1 for size, stride in zip(own.shape, own.stride())):
         raise InvalidArgument(f"{argument}: is expanded, so that several of its elements are one; call clone() first")
-    packed = readable(own, argument) if keep else torch.empty(own.shape, dtype=own.dtype)
+    packed = readable(own, argument) if keep else torch.empty(own.shape, dtype=own.dtype, device=own.device)
     yield packed
     own.copy_(packed)
 
