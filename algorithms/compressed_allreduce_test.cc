@@ -239,6 +239,31 @@ INSTANTIATE_TEST_SUITE_P(All, CompressedAllReduceTest, ::testing::ValuesIn(Cases
 INSTANTIATE_TEST_SUITE_P(All, CompressedPartsTest, ::testing::ValuesIn(CasesOfManyParts()),
                          [](const auto& info) { return info.param.name; });
 
+// A mean that fits is found, whatever the sums on the way to it would be.
+TEST(CompressedAllReduceLargeTest, KeepsWhatIsFiniteFinite) {
+  for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{2, 2}, {3, 1}, {1, 1}, {4}}) {
+    for (const char* const algorithm : {"bytegrad", "qadam", "low_precision_decentralized"}) {
+      SCOPED_TRACE(absl::StrCat(algorithm, " on ", absl::StrJoin(hosts, "+")));
+      TestRanksOptions options;
+      options.algorithm = algorithm;
+      options.options = {{"hierarchical", "true"}};
+      options.host_sizes = hosts;
+      options.tensors = {{"large", DType::kFloat16, 64, {}}};
+      TestRanks ranks(options);
+      const auto large = codec::ElementsOfFloats(std::vector<float>(64, 40000), DType::kFloat16);
+      const absl::Status status = ranks.RunRound([&](int32_t, SlotId, std::byte* data) {
+        std::copy(large.begin(), large.end(), data);
+        return true;
+      });
+      ASSERT_TRUE(status.ok()) << status;
+      const std::vector<std::byte> result = ranks.ResultOf(0, SlotId(0));
+      for (const float x : codec::FloatsOfElements(result.data(), 64, DType::kFloat16)) {
+        EXPECT_NEAR(x, 40000, 200);
+      }
+    }
+  }
+}
+
 // One rank, or one host: what gradient_allreduce gives, bit by bit.
 TEST(CompressedAllReduceAloneTest, EncodesNothing) {
   for (const auto& [hierarchical, host] : {std::pair("false", 1), std::pair("true", 3)}) {

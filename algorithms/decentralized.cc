@@ -183,7 +183,7 @@ class Decentralized final : public Algorithm {
       return spec;
     }
     if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
-    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host));
+    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kSum));
     if (tiers.is_leader()) {
       RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.peers, tiers.host_sizes, layout, spec));
     }

@@ -76,24 +76,6 @@ RingPlace PlaceOf(Rank rank, absl::Span<const int32_t> sizes) {
   return place;
 }
 
-// Merge: the bucket, a sum of `size` ranks' elements, becomes their mean.
-// Threads: as Stage. Owns: nothing.
-class DivideStage final : public Stage {
- public:
-  explicit DivideStage(size_t size) : size_(size) {}
-  absl::string_view name() const override { return "divide"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    std::byte* const flat = run.flat();
-    ReduceToMean({&flat, 1}, {&flat, 1}, run.layout().flat_count, run.layout().dtype, size_);
-    return absl::OkStatus();
-  }
-
- private:
-  const size_t size_;
-};
-
 // Exchange: the step of the head of this file.
 // Threads: as Stage. Owns: the messages of a round, and a bucket's worth of differences.
 class RingExchangeStage final : public Stage {
@@ -112,11 +94,12 @@ class RingExchangeStage final : public Stage {
   StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    if (!parts_.error_feedback) {
-      return std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"});
+    auto state =
+        std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"});
+    if (parts_.error_feedback) {
+      state->Add("residual", FeedbackDType(layout.dtype), 0, layout.flat_count);
     }
-    return std::make_unique<FlatState>(layout, layout.dtype,
-                                       Names{"weight", "left", "right", "residual"});
+    return state;
   }
 
   void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
@@ -270,7 +253,7 @@ class LowPrecisionDecentralized final : public Algorithm {
       return spec;
     }
     if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
-    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host));
+    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kAvg));
     if (tiers.is_leader()) {
       RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.host_sizes, layout, spec));
     }
@@ -282,8 +265,6 @@ class LowPrecisionDecentralized final : public Algorithm {
   // `sizes`: as PlaceOf.
   absl::Status AddExchange(Communicator& ring, const std::vector<int32_t>& sizes,
                            const BucketLayout& layout, PipelineSpec& spec) const {
-    const auto mine = static_cast<size_t>(sizes[static_cast<size_t>(ring.rank().value())]);
-    if (mine > 1) spec.stages.push_back(std::make_unique<DivideStage>(mine));
     if (sizes.size() == 1) {
       spec.stages.push_back(std::make_unique<AloneStage>());
       return absl::OkStatus();

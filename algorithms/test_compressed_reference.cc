@@ -57,7 +57,24 @@ CompressedReference::Elements CompressedReference::HostSum(
     const Elements other = Load(ranks[rank]);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] = Rounded(sum[i] + other[i]);
   }
-  return Load(Store(sum));
+  return options_.average ? sum : Load(Store(sum));
+}
+
+CompressedReference::Elements CompressedReference::HostMean(
+    const std::vector<std::vector<std::byte>>& ranks, size_t first, int32_t size) {
+  Elements mean = HostSum(ranks, first, size);
+  if (!options_.average) return mean;
+  for (double& each : mean) each = Rounded(each / size);
+  mean = Load(Store(mean));
+  if (PartsAreEqual()) return mean;
+  const double share = Rounded(static_cast<double>(size) / static_cast<double>(ranks.size()));
+  for (double& each : mean) each = Rounded(each * share);
+  return Load(Store(mean));
+}
+
+bool CompressedReference::PartsAreEqual() const {
+  const std::vector<int32_t>& sizes = options_.part_sizes;
+  return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin());
 }
 
 CompressedReference::Elements CompressedReference::SentPiece(const Elements& elements) const {
@@ -75,7 +92,6 @@ CompressedReference::Elements CompressedReference::Sent(Elements elements,
     for (size_t i = 0; i < elements.size(); ++i) {
       elements[i] = Rounded(elements[i] + (*residual)[i]);
     }
-    elements = Load(Store(elements));
   }
   Elements sent;
   for (uint64_t begin = 0; begin < elements.size(); begin += kPiece) {
@@ -86,7 +102,7 @@ CompressedReference::Elements CompressedReference::Sent(Elements elements,
   }
   if (residual == nullptr) return sent;
   for (size_t i = 0; i < elements.size(); ++i) elements[i] = Rounded(elements[i] - sent[i]);
-  *residual = Load(Store(elements));
+  *residual = elements;
   for (double& rest : *residual) rest = std::isfinite(rest) ? rest : 0;
   return sent;
 }
@@ -96,10 +112,11 @@ std::vector<std::byte> CompressedReference::Round(
   std::vector<Elements> parts;
   size_t first = 0;
   for (int32_t size : options_.part_sizes) {
-    parts.push_back(HostSum(ranks, first, size));
+    parts.push_back(HostMean(ranks, first, size));
     first += static_cast<size_t>(size);
   }
-  const double divisor = options_.average ? static_cast<double>(ranks.size()) : 1;
+  const double divisor =
+      options_.average && PartsAreEqual() ? static_cast<double>(parts.size()) : 1;
   const uint64_t share = (count_ + parts.size() - 1) / parts.size();
   const uint64_t chunk = (share + kChunkAlignment - 1) / kChunkAlignment * kChunkAlignment;
   Elements result;
@@ -126,7 +143,7 @@ std::vector<std::byte> CompressedReference::Round(
       for (size_t i = 0; i < sum.size(); ++i) sum[i] = Rounded(sum[i] + sent[i]);
     }
     for (double& each : sum) each = Rounded(each / divisor);
-    const Elements answer = send(Load(Store(sum)), server_residual_);
+    const Elements answer = send(sum, server_residual_);
     result.insert(result.end(), answer.begin(), answer.end());
   }
   return Store(result);

@@ -39,8 +39,12 @@ class CompressedReference {
   std::vector<std::byte> Store(const Elements& elements) const;
   // A sum of two or a quotient as the dtype's arithmetic rounds it, before it is stored.
   double Rounded(double value) const;
+  // Of the ranks of one part; their mean, and its share of the result where parts differ in size.
   Elements HostSum(const std::vector<std::vector<std::byte>>& ranks, size_t first, int32_t size);
-  // Encoded and decoded, in pieces, from `begin` on; `residual` is that of the elements.
+  Elements HostMean(const std::vector<std::vector<std::byte>>& ranks, size_t first, int32_t size);
+  bool PartsAreEqual() const;
+  // Encoded and decoded, in pieces; `residual` is that of the elements, and is never rounded to 16
+  // bits.
   Elements Sent(Elements elements, Elements* residual) const;
   Elements SentPiece(const Elements& elements) const;
 

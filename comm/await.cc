@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/long_wait.h"
 
 namespace pelton {
@@ -86,8 +87,13 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
   };
   AttendedWait wait(communicator);
   if (DriveUntil(communicator, done, deadline, &wait)) return state.status;
+  // The memory is the caller's again when no peer writes there any more (OWN-1).
+  auto end = [&](const absl::Status& reason) {
+    communicator.Abort(reason);
+    DriveUntil(communicator, done, Clock::Real().Now() + limits::kStopTimeout);
+  };
   if (!wait.interrupted().ok()) {
-    communicator.Abort(AsAbort(wait.interrupted()));
+    end(AsAbort(wait.interrupted()));
     return wait.interrupted();
   }
   absl::Status missed = MissedDeadline(communicator, completion);
@@ -95,7 +101,7 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
   // which may still have to come in, say who was.
   communicator.Progress();
   if (done()) return state.status;
-  communicator.Abort(missed);
+  end(missed);
   return missed;
 }
 

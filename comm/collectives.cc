@@ -1,7 +1,11 @@
 #include "comm/collectives.h"
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "comm/overlap.h"
 #include "comm/reduction/reducible.h"
 #include "core/base/status.h"
 
@@ -19,21 +23,40 @@ absl::Status CheckTensor(const Communicator& communicator, absl::string_view nam
   return absl::OkStatus();
 }
 
-absl::Status CheckPair(const Communicator& communicator, Tensor source, Tensor target,
-                       uint64_t source_chunks, uint64_t target_chunks) {
+absl::Span<const std::byte> BytesOf(Tensor tensor) {
+  return {static_cast<const std::byte*>(tensor.data), tensor.count * SizeOf(tensor.dtype)};
+}
+
+absl::Status CheckOverlap(const Communicator& communicator, OperationKind kind, Tensor source,
+                          Tensor target) {
+  if (!Clash(kind, communicator.rank(), BytesOf(source), BytesOf(target))) return absl::OkStatus();
+  return Refuse(communicator,
+                absl::StrCat("source, target: ", source.count, " elements of source and ",
+                             target.count, " of target share memory; ", NameOf(kind), " ",
+                             InPlaceFormOf(kind), "; pass a copy of source"));
+}
+
+// Chunks of `kind` in the source and in the target.
+struct Chunks {
+  uint64_t in_source = 1;
+  uint64_t in_target = 1;
+};
+
+absl::Status CheckPair(const Communicator& communicator, OperationKind kind, Tensor source,
+                       Tensor target, Chunks chunks = {}) {
   RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
   RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
   if (source.dtype != target.dtype) {
     return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
                                              ", target is ", NameOf(target.dtype)));
   }
-  if (source.count * target_chunks != target.count * source_chunks) {
+  if (source.count * chunks.in_target != target.count * chunks.in_source) {
     return Refuse(
         communicator,
         absl::StrCat("count: source has ", source.count, " elements, target ", target.count,
-                     "; the ratio must be ", source_chunks, " : ", target_chunks));
+                     "; the ratio must be ", chunks.in_source, " : ", chunks.in_target));
   }
-  return absl::OkStatus();
+  return CheckOverlap(communicator, kind, source, target);
 }
 
 absl::Status CheckRank(const Communicator& communicator, absl::string_view name, Rank rank) {
@@ -75,7 +98,7 @@ uint64_t RanksOf(const Communicator& communicator) {
 
 absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source, Tensor target,
                                      ReduceOp op) {
-  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllReduce, source, target));
   RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
   Operation operation = Between(OperationKind::kAllReduce, source, target, source.count);
   operation.reduce_op = op;
@@ -87,7 +110,7 @@ absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Ten
   RETURN_IF_ERROR(CheckRank(communicator, "root", root));
   RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
   if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kReduce, source, target));
   } else {
     RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
     target = source;
@@ -100,7 +123,8 @@ absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Ten
 
 absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor source, Tensor target,
                                          ReduceOp op) {
-  RETURN_IF_ERROR(CheckPair(communicator, source, target, RanksOf(communicator), 1));
+  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kReduceScatter, source, target,
+                            {.in_source = RanksOf(communicator)}));
   RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
   Operation operation = Between(OperationKind::kReduceScatter, source, target, target.count);
   operation.reduce_op = op;
@@ -108,7 +132,8 @@ absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor sour
 }
 
 absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source, Tensor target) {
-  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, RanksOf(communicator)));
+  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllGather, source, target,
+                            {.in_target = RanksOf(communicator)}));
   return LaunchOn(communicator, Between(OperationKind::kAllGather, source, target, source.count));
 }
 
@@ -124,7 +149,8 @@ absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Ten
                                   Rank root) {
   RETURN_IF_ERROR(CheckRank(communicator, "root", root));
   if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, RanksOf(communicator)));
+    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kGather, source, target,
+                              {.in_target = RanksOf(communicator)}));
   } else {
     RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
     target = source;
@@ -138,7 +164,8 @@ absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Te
                                    Rank root) {
   RETURN_IF_ERROR(CheckRank(communicator, "root", root));
   if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, source, target, RanksOf(communicator), 1));
+    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kScatter, source, target,
+                              {.in_source = RanksOf(communicator)}));
   } else {
     RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
     source = target;
@@ -149,7 +176,7 @@ absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Te
 }
 
 absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source, Tensor target) {
-  RETURN_IF_ERROR(CheckPair(communicator, source, target, 1, 1));
+  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllToAll, source, target));
   const uint64_t ranks = RanksOf(communicator);
   if (source.count % ranks != 0) {
     return Refuse(communicator, absl::StrCat("count: ", source.count, " elements are not ", ranks,

@@ -180,7 +180,7 @@ TEST_F(CollectivesTest, ErrorsNameNullData) {
 }
 
 TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotFit) {
-  std::vector<int32_t> four(4), five(5);
+  std::vector<int32_t> four(4), other_four(4), five(5);
   EXPECT_THAT(Refusal([&](Communicator& c) {
                 return AllReduce(c, TensorOf(four), TensorOf(five), ReduceOp::kSum);
               }),
@@ -195,7 +195,7 @@ TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotFit) {
 }
 
 TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotDivide) {
-  std::vector<int32_t> four(4), five(5);
+  std::vector<int32_t> four(4), other_four(4), five(5);
   const auto refusal_of = [&](Tensor source, Tensor target, auto operation) {
     return Refusal([&](Communicator& c) { return operation(c, source, target); });
   };
@@ -207,7 +207,7 @@ TEST_F(CollectivesTest, ErrorsNameCountsThatDoNotDivide) {
   };
   EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(five), gather), HasSubstr("1 : 3"));
   EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(five), scatter), HasSubstr("3 : 1"));
-  EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(four), AllToAll),
+  EXPECT_THAT(refusal_of(TensorOf(four), TensorOf(other_four), AllToAll),
               HasSubstr("4 elements are not 3 equal chunks"));
 }
 
@@ -234,6 +234,46 @@ TEST_F(CollectivesTest, SendMeetsRecv) {
   ASSERT_TRUE(send.ok() && recv.ok());
   EXPECT_EQ(Await(*world_[2], *recv, executor_.Now() + absl::Minutes(1)), absl::OkStatus());
   EXPECT_EQ(in, out);
+}
+
+// Tensors of 3 ranks in one array: rank 1 is the one that asks.
+TEST_F(CollectivesTest, RefusesTensorsThatOverlapInAnotherWayThanItsOwnInPlaceForm) {
+  std::vector<int32_t> values(12);
+  const auto at = [&](size_t begin, uint64_t count) {
+    return Tensor{values.data() + begin, count, DType::kInt32};
+  };
+  const auto expect_refused = [&](const Launcher& launch) {
+    EXPECT_THAT(Refusal(launch), AllOf(HasSubstr("source, target: "), HasSubstr("share memory")));
+  };
+  expect_refused([&](Communicator& c) { return AllReduce(c, at(0, 4), at(3, 4), ReduceOp::kSum); });
+  expect_refused(
+      [&](Communicator& c) { return Reduce(c, at(2, 4), at(0, 4), ReduceOp::kSum, Rank(1)); });
+  // Chunk 0 and a straddling one: chunk 1 is rank 1's.
+  expect_refused(
+      [&](Communicator& c) { return ReduceScatter(c, at(0, 9), at(0, 3), ReduceOp::kSum); });
+  expect_refused(
+      [&](Communicator& c) { return ReduceScatter(c, at(0, 9), at(8, 3), ReduceOp::kSum); });
+  expect_refused([&](Communicator& c) { return AllGather(c, at(6, 3), at(0, 9)); });
+  expect_refused([&](Communicator& c) { return Gather(c, at(3, 3), at(0, 9), Rank(1)); });
+  expect_refused([&](Communicator& c) { return Scatter(c, at(0, 9), at(3, 3), Rank(1)); });
+  expect_refused([&](Communicator& c) { return AllToAll(c, at(0, 6), at(0, 6)); });
+}
+
+TEST_F(CollectivesTest, TakesTensorsThatTouchAndThoseInPlace) {
+  std::vector<int32_t> values[3];
+  for (auto& of_rank : values) of_rank.assign(12, 1);
+  const auto at = [&](const Communicator& c, size_t begin, uint64_t count) {
+    return Tensor{values[Of(c)].data() + begin, count, DType::kInt32};
+  };
+  RunOnAll([&](Communicator& c) { return AllReduce(c, at(c, 0, 4), at(c, 4, 4), ReduceOp::kSum); });
+  RunOnAll([&](Communicator& c) {
+    return ReduceScatter(c, at(c, 0, 9), at(c, 3 * Of(c), 3), ReduceOp::kSum);
+  });
+  RunOnAll([&](Communicator& c) { return AllGather(c, at(c, 3 * Of(c), 3), at(c, 0, 9)); });
+  // 1 + 1 + 1 in what was 1, and 3 + 3 + 3 in what was the first sum's.
+  for (const auto& of_rank : values) {
+    EXPECT_THAT(of_rank, ElementsAre(3, 3, 3, 3, 9, 9, 9, 9, 3, 1, 1, 1));
+  }
 }
 
 }  // namespace

@@ -2,10 +2,16 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton {
+namespace {
+
+// Completions that are remembered before those that are done are looked for among them.
+constexpr size_t kMostRemembered = 4 * limits::kMaxOperationsInFlight;
+
+}  // namespace
 
 TieredRunner::TieredRunner(const Tiers& tiers) {
   for (Communicator* tier : {tiers.all, tiers.host, tiers.leaders}) {
@@ -13,24 +19,35 @@ TieredRunner::TieredRunner(const Tiers& tiers) {
   }
 }
 
-Communicator& TieredRunner::TierOf(const Operation& operation) const {
-  for (Communicator* tier : tiers_) {
-    if (tier->id() == operation.communicator) return *tier;
+size_t TieredRunner::IndexOf(const Operation& operation) const {
+  for (size_t index = 0; index < tiers_.size(); ++index) {
+    if (tiers_[index]->id() == operation.communicator) return index;
   }
-  return *tiers_.front();
+  return 0;
+}
+
+Communicator& TieredRunner::TierOf(Completion completion) const {
+  return *tiers_[completion.ticket % tiers_.size()];
+}
+
+Completion TieredRunner::OnTier(Completion completion) const {
+  return {completion.ticket / tiers_.size()};
 }
 
 absl::StatusOr<Completion> TieredRunner::Launch(const Operation& operation, Stream& stream) {
-  Launched& place = launched_[(last_ticket_ + 1) % launched_.size()];
-  // What it would push out of the ring must not be open: nobody could ask for it any more.
-  if (place.communicator != nullptr && !place.communicator->Query(place.completion).done) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(launched_.size(), " operations are in flight already"));
-  }
-  Communicator& tier = TierOf(operation);
-  ASSIGN_OR_RETURN(const Completion completion, tier.Launch(operation, stream));
-  place = {&tier, completion};
-  return Completion{++last_ticket_};
+  const size_t index = IndexOf(operation);
+  ASSIGN_OR_RETURN(const Completion completion, tiers_[index]->Launch(operation, stream));
+  MutexLock lock(&mutex_);
+  ForgetDone();
+  in_flight_.push_back({completion.ticket * tiers_.size() + index});
+  return in_flight_.back();
+}
+
+void TieredRunner::ForgetDone() {
+  while (!in_flight_.empty() && Query(in_flight_.front()).done) in_flight_.pop_front();
+  // Behind one that takes long.
+  if (in_flight_.size() < kMostRemembered) return;
+  std::erase_if(in_flight_, [this](Completion completion) { return Query(completion).done; });
 }
 
 bool TieredRunner::Progress() {
@@ -40,20 +57,18 @@ bool TieredRunner::Progress() {
 }
 
 OperationRunner::State TieredRunner::Query(Completion completion) {
-  const Launched& launched = launched_[completion.ticket % launched_.size()];
-  return launched.communicator->Query(launched.completion);
+  return TierOf(completion).Query(OnTier(completion));
 }
 
 OperationRunner::State TieredRunner::Follow(Completion completion, Stream& stream) {
-  const Launched& launched = launched_[completion.ticket % launched_.size()];
-  return launched.communicator->Follow(launched.completion, stream);
+  return TierOf(completion).Follow(OnTier(completion), stream);
 }
 
 Communicator& TieredRunner::Busy() const {
-  const uint64_t oldest = last_ticket_ < launched_.size() ? 1 : last_ticket_ - launched_.size() + 1;
-  for (uint64_t ticket = oldest; ticket <= last_ticket_; ++ticket) {
-    const Launched& launched = launched_[ticket % launched_.size()];
-    if (!launched.communicator->Query(launched.completion).done) return *launched.communicator;
+  MutexLock lock(&mutex_);
+  for (const Completion completion : in_flight_) {
+    Communicator& tier = TierOf(completion);
+    if (!tier.Query(OnTier(completion)).done) return tier;
   }
   return *tiers_.front();
 }

@@ -2,8 +2,9 @@
 #ifndef PELTON_COMM_TIERS_H_
 #define PELTON_COMM_TIERS_H_
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,7 +12,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/topology/peer_source.h"
-#include "core/base/limits.h"
+#include "core/base/sync.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -65,17 +66,17 @@ class TieredRunner final : public OperationRunner {
   void Deregister(RegionId region);
 
  private:
-  struct Launched {
-    Communicator* communicator = nullptr;
-    Completion completion;
-  };
-  Communicator& TierOf(const Operation& operation) const;
+  // A completion names its tier, too, and is no count of launches.
+  Communicator& TierOf(Completion completion) const;
+  Completion OnTier(Completion completion) const;
+  size_t IndexOf(const Operation& operation) const;
+  void ForgetDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // That of the oldest operation in flight, else the one with all ranks.
   Communicator& Busy() const;
 
-  std::vector<Communicator*> tiers_;                               // the one with all ranks first
-  std::array<Launched, limits::kMaxOperationsInFlight> launched_;  // by ticket, as a ring
-  uint64_t last_ticket_ = 0;
+  std::vector<Communicator*> tiers_;  // the one with all ranks first
+  mutable Mutex mutex_;
+  std::deque<Completion> in_flight_ ABSL_GUARDED_BY(mutex_);  // in launch order; some may be done
 };
 
 }  // namespace pelton

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "algorithms/codec/convert.h"
 #include "algorithms/codec/keep_rest.h"
 #include "algorithms/codec/reference.h"
 #include "algorithms/codec/test_tensors.h"
@@ -24,8 +25,8 @@ class Sender {
       : codec_(*MakeCodec(name, {})),
         count_(count),
         dtype_(dtype),
-        residual_(count * SizeOf(dtype)),
-        decoded_(residual_.size()),
+        residual_(count * SizeOf(FeedbackDType(dtype))),
+        decoded_(count * SizeOf(dtype)),
         memory_(codec_->EncodedBytes(count, dtype) + 32) {}
 
   // What peers get of it.
@@ -39,14 +40,16 @@ class Sender {
   void ExpectSendsStepByStep(const std::vector<float>& elements) {
     const Bytes source = codec::ElementsOfFloats(elements, dtype_);
     Bytes rest = residual_;
-    const std::byte* const terms[] = {source.data(), rest.data()};
+    const DType wide = FeedbackDType(dtype_);
+    const Bytes wide_source = Converted(source, {dtype_, wide});
+    const std::byte* const terms[] = {wide_source.data(), rest.data()};
     std::byte* const sum = rest.data();
-    Reduce(terms, {&sum, 1}, count_, dtype_, ReduceOp::kSum);
+    Reduce(terms, {&sum, 1}, count_, wide, ReduceOp::kSum);
     Bytes decoded(decoded_.size());
-    codec_->Encode(sum, count_, dtype_, Encoded());
+    codec_->Encode(Converted(rest, {wide, dtype_}).data(), count_, dtype_, Encoded());
     const Bytes message(Encoded(), Encoded() + codec_->EncodedBytes(count_, dtype_));
     codec_->Decode(Encoded(), count_, dtype_, decoded.data());
-    codec::KeepRest(decoded.data(), count_, dtype_, rest.data());
+    codec::KeepRest(Converted(decoded, {dtype_, wide}).data(), count_, wide, rest.data());
 
     Send(elements);
     EXPECT_TRUE(std::equal(message.begin(), message.end(), Encoded()));
@@ -54,10 +57,16 @@ class Sender {
     EXPECT_TRUE(residual_ == rest);
   }
   std::vector<float> Residual() const {
-    return codec::FloatsOfElements(residual_.data(), count_, dtype_);
+    return codec::FloatsOfElements(residual_.data(), count_, FeedbackDType(dtype_));
   }
 
  private:
+  Bytes Converted(const Bytes& source, codec::Conversion types) const {
+    if (types.from == types.to) return source;
+    Bytes target(count_ * SizeOf(types.to));
+    codec::Convert(source.data(), count_, types, target.data());
+    return target;
+  }
   std::byte* Encoded() {
     void* encoded = memory_.data();
     size_t space = memory_.size();
@@ -80,21 +89,44 @@ TEST_P(ErrorFeedbackTest, LosesNothingInTheLongRun) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   std::normal_distribution<float> gauss(0, 1);
-  for (const uint64_t count : {1, 100, 777}) {
-    Sender sender(GetParam(), count, DType::kFloat32);
-    std::vector<double> wanted(count);
-    std::vector<double> sent(count);
-    for (int step = 0; step < 50; ++step) {
-      std::vector<float> elements(count);
-      for (float& x : elements) x = gauss(random);
-      const std::vector<float> decoded = sender.Send(elements);
-      for (uint64_t i = 0; i < count; ++i) {
-        wanted[i] += elements[i];
-        sent[i] += decoded[i];
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    SCOPED_TRACE(NameOf(dtype));
+    for (const uint64_t count : {1, 100, 777}) {
+      Sender sender(GetParam(), count, dtype);
+      std::vector<double> wanted(count);
+      std::vector<double> sent(count);
+      for (int step = 0; step < 50; ++step) {
+        std::vector<float> elements(count);
+        for (float& x : elements) x = gauss(random);
+        const Bytes source = codec::ElementsOfFloats(elements, dtype);
+        elements = codec::FloatsOfElements(source.data(), count, dtype);
+        const std::vector<float> decoded = sender.Send(elements);
+        for (uint64_t i = 0; i < count; ++i) {
+          wanted[i] += elements[i];
+          sent[i] += decoded[i];
+        }
       }
+      const std::vector<float> residual = sender.Residual();
+      for (uint64_t i = 0; i < count; ++i) EXPECT_NEAR(sent[i] + residual[i], wanted[i], 2e-4) << i;
     }
-    const std::vector<float> residual = sender.Residual();
-    for (uint64_t i = 0; i < count; ++i) EXPECT_NEAR(sent[i] + residual[i], wanted[i], 2e-4) << i;
+  }
+}
+
+// One large element beside it makes every message of a small one a large error. What is kept of
+// that in 16 bits swallows it.
+TEST_P(ErrorFeedbackTest, SendsWhatIsSmallInTheLongRun) {
+  constexpr int kSteps = 4000;
+  const float small = 0.00390625f;  // in every type
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    SCOPED_TRACE(NameOf(dtype));
+    Sender sender(GetParam(), 32, dtype);
+    std::vector<float> elements(32, small);
+    elements[0] = 4;
+    double sent = 0;
+    for (int step = 0; step < kSteps; ++step) sent += sender.Send(elements)[5];
+    const double kept = sender.Residual()[5];
+    EXPECT_NEAR((sent + kept) / kSteps, small, 1e-3 * small);
+    EXPECT_NEAR(sent / kSteps, small, 0.5 * small);
   }
 }
 

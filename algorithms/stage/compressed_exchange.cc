@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/chunks.h"
 #include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/piece_codec.h"
@@ -74,8 +75,9 @@ class CompressedExchangeStage final : public Stage {
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     if (!has_feedback_) return nullptr;
     auto state = std::make_unique<FlatState>();
-    state->Add("residual", layout.dtype, 0, layout.tail_offset_count);
-    state->Add("server_residual", layout.dtype, chunks_.BeginOf(rank_), chunks_.CountOf(rank_));
+    const DType dtype = FeedbackDType(layout.dtype);
+    state->Add("residual", dtype, 0, layout.tail_offset_count);
+    state->Add("server_residual", dtype, chunks_.BeginOf(rank_), chunks_.CountOf(rank_));
     return state;
   }
 
@@ -141,6 +143,10 @@ class CompressedExchangeStage final : public Stage {
   }
   static uint64_t Times(int32_t rank, uint64_t bytes) {
     return static_cast<uint64_t>(rank) * bytes;
+  }
+  // The elements of a residual from `begin` on, if there is one.
+  std::byte* RestAt(std::byte* residual, uint64_t begin) const {
+    return residual == nullptr ? nullptr : residual + begin * SizeOf(FeedbackDType(dtype_));
   }
   static std::byte* ResidualOf(StageState* state, size_t index) {
     return state == nullptr ? nullptr : static_cast<FlatState*>(state)->data(index);
@@ -215,9 +221,9 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
 absl::Status CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual,
                                              const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    const uint64_t begin_bytes = BeginOf(rank, part) * SizeOf(dtype_);
-    std::byte* const rest = residual == nullptr ? nullptr : residual + begin_bytes;
-    RETURN_IF_ERROR(worker_->Encode(run, run.flat() + begin_bytes, CountOf(rank, part), rest,
+    const uint64_t begin = BeginOf(rank, part);
+    RETURN_IF_ERROR(worker_->Encode(run, run.flat() + begin * SizeOf(dtype_), CountOf(rank, part),
+                                    RestAt(residual, begin),
                                     {Sent(part).of(rank), part.chunk_bytes}));
   }
   return EncodeFlags(run, part);
@@ -235,8 +241,7 @@ absl::Status CompressedExchangeStage::DecodeFlags(BucketRun& run, const Part& pa
 
 absl::Status CompressedExchangeStage::Reduce(BucketRun& run, std::byte* residual,
                                              const Part& part) {
-  std::byte* const rest = residual == nullptr ? nullptr : residual + part.begin * SizeOf(dtype_);
-  return worker_->Merge(run, Received(part), CountOf(rank_, part), rest,
+  return worker_->Merge(run, Received(part), CountOf(rank_, part), RestAt(residual, part.begin),
                         {Gathered(part).of(rank_), part.chunk_bytes});
 }
 

@@ -28,8 +28,8 @@ class ExchangeWorker {
 
   // See used_flags.h.
   virtual absl::Status ZeroGaps(BucketRun& run) = 0;
-  // What the pieces leave of `message` becomes zeros. Shape: source [count], residual [count] or
-  // null: no error feedback.
+  // What the pieces leave of `message` becomes zeros. Shape: source [count], residual [count] of
+  // FeedbackDType or null: no error feedback.
   virtual absl::Status Encode(BucketRun& run, const std::byte* source, uint64_t count,
                               std::byte* residual, EncodedPart message) = 0;
   // The sum of the versions in rank order, divided, into `message`; as Encode. Shape: each version

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
@@ -15,7 +16,7 @@ class HostWorker final : public ExchangeWorker {
       : codec_(options.codec, options.dtype),
         sum_(options.dtype, PieceCodec::kPieceCount),
         divisor_(options.divisor),
-        element_bytes_(SizeOf(options.dtype)) {}
+        residual_bytes_(SizeOf(FeedbackDType(options.dtype))) {}
 
   absl::Status ZeroGaps(BucketRun& run) override {
     pelton::ZeroGaps(run.plan(), run.layout(), run.flat());
@@ -38,8 +39,8 @@ class HostWorker final : public ExchangeWorker {
         codec_.Decode(versions.of(rank) + encoded_begin, piece_count, sum_.next());
         sum_.Add();
       }
-      std::byte* const rest = residual == nullptr ? nullptr : residual + begin * element_bytes_;
-      codec_.Encode(sum_.Finish(divisor_), piece_count, rest, message.data + encoded_begin);
+      EncodeSum(piece_count, residual == nullptr ? nullptr : residual + begin * residual_bytes_,
+                message.data + encoded_begin);
     });
     ZeroRest(count, message);
     return absl::OkStatus();
@@ -68,6 +69,15 @@ class HostWorker final : public ExchangeWorker {
   }
 
  private:
+  // What 16 bits would round off the mean is sent later, too.
+  void EncodeSum(uint64_t count, std::byte* residual, std::byte* encoded) {
+    if (residual == nullptr || !sum_.is_narrow()) {
+      return codec_.Encode(sum_.Finish(divisor_), count, residual, encoded);
+    }
+    const auto* const mean = reinterpret_cast<const float*>(sum_.FinishWide(divisor_));
+    codec_.EncodeWide(mean, count, residual, encoded);
+  }
+
   void ZeroRest(uint64_t count, EncodedPart message) const {
     const uint64_t used = codec_.EncodedBytes(count);
     std::memset(message.data + used, 0, message.size_bytes - used);
@@ -76,7 +86,7 @@ class HostWorker final : public ExchangeWorker {
   PieceCodec codec_;
   PieceSum sum_;
   const uint64_t divisor_;
-  const uint64_t element_bytes_;
+  const uint64_t residual_bytes_;  // of an element
 };
 
 }  // namespace

@@ -28,9 +28,18 @@ void PieceCodec::Encode(const std::byte* source, uint64_t count, std::byte* resi
     if (residual == nullptr) {
       codec_->Encode(from, piece_count, dtype_, to);
     } else {
-      EncodeWithFeedback(*codec_, from, piece_count, dtype_, residual + begin * element_bytes, to,
-                         decoded_.data());
+      EncodeWithFeedback(*codec_, from, piece_count, dtype_,
+                         residual + begin * SizeOf(FeedbackDType(dtype_)), to, decoded_.data());
     }
+  });
+}
+
+void PieceCodec::EncodeWide(const float* source, uint64_t count, std::byte* residual,
+                            std::byte* encoded) {
+  ForEachPiece(count, [&](uint64_t begin, uint64_t piece_count, uint64_t encoded_begin) {
+    EncodeWideWithFeedback(*codec_, source + begin, piece_count, dtype_,
+                           residual + begin * sizeof(float), encoded + encoded_begin,
+                           decoded_.data());
   });
 }
 

@@ -30,8 +30,10 @@ class PieceCodec {
   uint64_t EncodedBytes(uint64_t count) const { return EncodedBytes(*codec_, dtype_, count); }
 
   // With a residual, error feedback: see codec/error_feedback.h. Shape: source [count], residual
-  // [count] or null, encoded [EncodedBytes(count)] at a multiple of 32.
+  // [count] of FeedbackDType(dtype) or null, encoded [EncodedBytes(count)] at a multiple of 32.
   void Encode(const std::byte* source, uint64_t count, std::byte* residual, std::byte* encoded);
+  // The same of a tensor that has not been rounded to 16 bits. Requires: such a dtype; a residual.
+  void EncodeWide(const float* source, uint64_t count, std::byte* residual, std::byte* encoded);
   // Shape: encoded [EncodedBytes(count)], target [count].
   void Decode(const std::byte* encoded, uint64_t count, std::byte* target) const;
 

@@ -40,12 +40,17 @@ void PieceSum::Add() {
   Reduce(terms, {&sum, 1}, count_, sum_dtype_, ReduceOp::kSum);
 }
 
-const std::byte* PieceSum::Finish(uint64_t divisor) {
+const std::byte* PieceSum::FinishWide(uint64_t divisor) {
   std::byte* const sum = sum_.data();
   if (divisor != 1) {
     const std::byte* const terms[] = {sum};
     ReduceToMean(terms, {&sum, 1}, count_, sum_dtype_, divisor);
   }
+  return sum;
+}
+
+const std::byte* PieceSum::Finish(uint64_t divisor) {
+  const std::byte* const sum = FinishWide(divisor);
   if (!is_narrow()) return sum;
   codec::FloatsTo(reinterpret_cast<const float*>(sum), count_, dtype_, version_.data());
   return version_.data();

@@ -25,10 +25,12 @@ class PieceSum {
   void Add();
   // The sum, divided by `divisor`; valid until the next Begin. Shape: [count].
   const std::byte* Finish(uint64_t divisor);
-
- private:
+  // The same before it is rounded to 16 bits: of the type of the sum.
+  const std::byte* FinishWide(uint64_t divisor);
+  // Whether these are two types: the sum's is float32 then.
   bool is_narrow() const { return dtype_ != sum_dtype_; }
 
+ private:
   const DType dtype_;
   const DType sum_dtype_;  // float32 for the types of 16 bits
   uint64_t count_ = 0;

@@ -1,5 +1,6 @@
 #include "algorithms/stage/tier_stages.h"
 
+#include "algorithms/stage/linear_combination.h"
 #include "core/pipeline/operation_batch.h"
 
 namespace pelton {
@@ -9,7 +10,8 @@ namespace {
 // Threads: as Stage. Owns: the operations of the round.
 class HostStage final : public Stage {
  public:
-  HostStage(OperationKind kind, CommunicatorId host) : operation_kind_(kind), host_(host) {}
+  HostStage(OperationKind kind, CommunicatorId host, ReduceOp op)
+      : operation_kind_(kind), host_(host), op_(op) {}
 
   absl::string_view name() const override {
     return reduces() ? "reduce to leader" : "broadcast from leader";
@@ -23,7 +25,7 @@ class HostStage final : public Stage {
       Operation operation;
       operation.kind = operation_kind_;
       operation.dtype = run.layout().dtype;
-      operation.reduce_op = ReduceOp::kSum;
+      operation.reduce_op = op_;
       operation.peer = 0;
       operation.count = segment.count;
       operation.communicator = host_;
@@ -41,17 +43,41 @@ class HostStage final : public Stage {
 
   const OperationKind operation_kind_;
   const CommunicatorId host_;
+  const ReduceOp op_;
   OperationBatch batch_;
+};
+
+// Threads: as Stage. Owns: nothing.
+class ScaleStage final : public Stage {
+ public:
+  explicit ScaleStage(double factor) : factor_(factor) {}
+
+  absl::string_view name() const override { return "scale"; }
+  StageKind kind() const override { return StageKind::kMerge; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    const DType dtype = run.layout().dtype;
+    const Term term = {run.flat(), factor_, dtype};
+    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().tail_offset_count);
+    return absl::OkStatus();
+  }
+
+ private:
+  const double factor_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stage> MakeReduceToLeaderStage(const Communicator& host) {
-  return std::make_unique<HostStage>(OperationKind::kReduce, host.id());
+std::unique_ptr<Stage> MakeReduceToLeaderStage(const Communicator& host, ReduceOp op) {
+  return std::make_unique<HostStage>(OperationKind::kReduce, host.id(), op);
+}
+
+std::unique_ptr<Stage> MakeScaleStage(double factor) {
+  return std::make_unique<ScaleStage>(factor);
 }
 
 std::unique_ptr<Stage> MakeBroadcastFromLeaderStage(const Communicator& host) {
-  return std::make_unique<HostStage>(OperationKind::kBroadcast, host.id());
+  return std::make_unique<HostStage>(OperationKind::kBroadcast, host.id(), ReduceOp::kSum);
 }
 
 }  // namespace pelton

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +52,6 @@ absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& bin
 absl::StatusOr<bool> ProgramRun::Advance() {
   moved_ = false;
   RETURN_IF_ERROR(status_);
-  oldest_ticket_ = std::numeric_limits<uint64_t>::max();
   for (size_t i = 0; i < program_->lanes.size(); ++i) {
     status_ = Poll(lanes_[i]);
     RETURN_IF_ERROR(status_);
@@ -76,7 +74,6 @@ absl::Status ProgramRun::Poll(Lane& lane) {
     const OperationRunner::State state = runner_.Query(lane.in_flight[i].completion);
     RETURN_IF_ERROR(state.status);
     if (!state.done) {
-      oldest_ticket_ = std::min(oldest_ticket_, lane.in_flight[i].completion.ticket);
       ++i;
       continue;
     }
@@ -156,9 +153,7 @@ absl::StatusOr<bool> ProgramRun::LaunchRound(size_t index) {
   const std::vector<Transfer>& transfers = program_->lanes[index][lane.round].transfers;
   const int32_t tag = binding_.tag + static_cast<int32_t>(index);
   while (lane.launched < transfers.size()) {
-    if (in_flight_count_ > 0 && newest_ticket_ - oldest_ticket_ >= kMaxProgramTransfers) {
-      return false;  // the runner answers for the last ones only
-    }
+    if (in_flight_count_ >= kMaxProgramTransfers) return false;  // the others' room
     const absl::Status status = LaunchTransfer(transfers[lane.launched], tag, lane);
     if (absl::IsResourceExhausted(status)) return false;
     RETURN_IF_ERROR(status);
@@ -190,8 +185,6 @@ absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, L
   ASSIGN_OR_RETURN(const Completion completion, runner_.Launch(operation, stream));
   lane.in_flight.push_back({completion, peer});
   ++in_flight_count_;
-  newest_ticket_ = completion.ticket;
-  oldest_ticket_ = std::min(oldest_ticket_, newest_ticket_);
   moved_ = true;
   if (sends) sent_bytes_ += bytes;
   return absl::OkStatus();

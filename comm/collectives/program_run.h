@@ -99,8 +99,6 @@ class ProgramRun {
   size_t next_lane_ = 0;
   size_t rounds_ = 0;
   size_t in_flight_count_ = 0;
-  uint64_t oldest_ticket_ = 0;  // of those in flight
-  uint64_t newest_ticket_ = 0;
   absl::Status status_;
   bool moved_ = false;
   uint64_t sent_bytes_ = 0;

@@ -1,7 +1,6 @@
 #include "comm/collectives/scheduled_communicator.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -17,13 +16,13 @@
 #include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
+#include "core/pipeline/completion_table.h"
 
 namespace pelton {
 namespace {
 
 constexpr int32_t kAgreementTag = kFirstProgramTag + kMaxProgramLanes;
-constexpr size_t kRecords = limits::kMaxOperationsInFlight;
-constexpr size_t kMaxMessages = kRecords - kMaxProgramTransfers;
+constexpr size_t kMaxMessages = limits::kMaxOperationsInFlight - kMaxProgramTransfers;
 
 // Threads: as Communicator; a lock lets Abort and Missing in between. Owns: the wire, the programs
 // and the state of the operations in flight.
@@ -52,11 +51,6 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
   std::vector<Rank> Missing() const override;
 
  private:
-  struct Record {
-    uint64_t ticket = 0;
-    bool done = true;
-    absl::Status status;
-  };
   struct Message {
     uint64_t ticket = 0;
     Completion on_wire;
@@ -69,9 +63,6 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
     ProgramCache::Pointer program;
   };
 
-  Record& RecordOf(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return records_[ticket % kRecords];
-  }
   bool HasInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !messages_.empty() || !collectives_.empty();
   }
@@ -84,7 +75,6 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
   bool AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> StepCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Begin(const Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Complete(uint64_t ticket, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailAll(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::vector<Rank> peers_;  // all ranks: programs are among all of them
@@ -92,8 +82,7 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
   ProgramCache programs_ ABSL_GUARDED_BY(mutex_);
   ProgramRun run_ ABSL_GUARDED_BY(mutex_);
   Agreement agreement_ ABSL_GUARDED_BY(mutex_);
-  std::array<Record, kRecords> records_ ABSL_GUARDED_BY(mutex_);  // by ticket
-  uint64_t launched_ ABSL_GUARDED_BY(mutex_) = 0;
+  CompletionTable completions_ ABSL_GUARDED_BY(mutex_);
   uint64_t launched_collectives_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);       // in flight, in launch order
   std::deque<Collective> collectives_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
@@ -123,15 +112,14 @@ absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operat
   RETURN_IF_ERROR(Check(operation, stream));
   const bool is_message = IsPointToPoint(operation.kind);
   if (is_message) PollMessages();
-  if (!RecordOf(launched_ + 1).done || (is_message && messages_.size() >= kMaxMessages)) {
+  if (!completions_.has_room() || (is_message && messages_.size() >= kMaxMessages)) {
+    const size_t count = is_message ? messages_.size() : completions_.in_flight();
     return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", rank().value(), ": ", is_message ? messages_.size() : kRecords,
-                     " operations of communicator ", id().value(), " are in flight"));
+        absl::StrCat("rank ", rank().value(), ": ", count, is_message ? " messages" : " operations",
+                     " of communicator ", id().value(), " are in flight, as many as there may be"));
   }
   RETURN_IF_ERROR(is_message ? LaunchMessage(operation, stream) : LaunchCollective(operation));
-  ++launched_;
-  RecordOf(launched_) = {launched_, false, absl::OkStatus()};
-  const Completion completion{launched_};
+  const Completion completion = completions_.Begin().completion;
   if (!is_message) AdvanceCollective();
   RETURN_IF_ERROR(ended_);  // the wire had been aborted
   return completion;
@@ -139,12 +127,12 @@ absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operat
 
 absl::Status ScheduledCommunicator::LaunchMessage(const Operation& operation, Stream& stream) {
   ASSIGN_OR_RETURN(const Completion on_wire, wrapped().Launch(operation, stream));
-  messages_.push_back({launched_ + 1, on_wire, Rank(operation.peer)});
+  messages_.push_back({completions_.launched() + 1, on_wire, Rank(operation.peer)});
   return absl::OkStatus();
 }
 
 absl::Status ScheduledCommunicator::LaunchCollective(const Operation& operation) {
-  Collective collective{launched_ + 1, operation, {}, nullptr};
+  Collective collective{completions_.launched() + 1, operation, {}, nullptr};
   ASSIGN_OR_RETURN(collective.memory, ResolveOperation(operation, rank(), world_size()));
   ASSIGN_OR_RETURN(
       collective.program,
@@ -175,7 +163,7 @@ bool ScheduledCommunicator::PollMessages() {
   for (const Message& message : messages_) {
     const State state = wrapped().Query(message.on_wire);
     if (state.done) {
-      Complete(message.ticket, state.status);
+      completions_.End(message.ticket, state.status);
     } else {
       messages_[kept++] = message;
     }
@@ -211,7 +199,7 @@ bool ScheduledCommunicator::AdvanceCollective() {
       return true;
     }
     if (!*done) return moved || step_moved_;
-    Complete(collectives_.front().ticket, absl::OkStatus());
+    completions_.End(collectives_.front().ticket, absl::OkStatus());
     collectives_.pop_front();
     begun_ = false;
     moved = true;
@@ -235,21 +223,9 @@ absl::StatusOr<bool> ScheduledCommunicator::StepCollective() {
   return agreed && run_done_;
 }
 
-void ScheduledCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
-  Record& record = RecordOf(ticket);
-  record.done = true;
-  record.status = status;
-}
-
 OperationRunner::State ScheduledCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
-  const Record& record = RecordOf(completion.ticket);
-  if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(
-                      absl::StrCat("rank ", rank().value(), ": completion ", completion.ticket,
-                                   " is not one of the last ", kRecords, " launches"))};
-  }
-  return {record.done, record.status};
+  return completions_.Query(completion);
 }
 
 void ScheduledCommunicator::Abort(const absl::Status& reason) {
@@ -262,8 +238,7 @@ void ScheduledCommunicator::Abort(const absl::Status& reason) {
 void ScheduledCommunicator::FailAll(const absl::Status& reason) {
   if (!ended_.ok()) return;
   ended_ = reason;
-  for (const Message& message : messages_) Complete(message.ticket, reason);
-  for (const Collective& collective : collectives_) Complete(collective.ticket, reason);
+  completions_.EndAll(reason);
   messages_.clear();
   collectives_.clear();
 }

@@ -17,10 +17,8 @@ namespace pelton {
 // later ones must not meet them. A rank whose part was done before learns it from its next
 // operation. Missing() names the ranks whose messages are waited for.
 //
-// Half of the operations in flight are for the user's sends and receives, half for the programs'. A
-// `wire` that counts those in flight by ticket (as sim and shm do) holds up collectives while a
-// user's receive stays unmatched for limits::kMaxOperationsInFlight messages; one that counts those
-// that are not done does not.
+// Half of the operations in flight are for the user's sends and receives, half for the programs'.
+// So a user's receive that stays unmatched for long holds up nothing else.
 std::unique_ptr<Communicator> MakeScheduledCommunicator(std::unique_ptr<Communicator> wire,
                                                         SelectionTable table);
 

@@ -10,6 +10,7 @@
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/clock.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
 
@@ -202,6 +203,9 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
   // Two servers must not share a port: a rank would meet either.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, silence_ms);
+  // A rank has its heartbeats' stream open all the time; who holds a connection for nothing holds a
+  // descriptor of this process.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, silence_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -241,6 +245,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                                                    absl::FormatDuration(options.heartbeat_timeout),
                                                    ", must be at least 10ms"));
   }
+  RaiseDescriptorLimit();  // one for each rank
   auto server = std::make_unique<GrpcCoordinatorServer>(options);
   RETURN_IF_ERROR(server->Listen(options));
   return server;

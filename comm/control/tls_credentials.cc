@@ -46,10 +46,13 @@ absl::Status Read(Pem& pem) {
   }
   std::ifstream file(pem.path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat(pem.Name(), " cannot be read"));
-  pem.text.resize(kMaxFileBytes);
-  file.read(pem.text.data(), kMaxFileBytes);
+  // One byte more than is permitted, to see whether there is one.
+  pem.text.resize(kMaxFileBytes + 1);
+  file.read(pem.text.data(), kMaxFileBytes + 1);
   pem.text.resize(static_cast<size_t>(file.gcount()));
-  return absl::OkStatus();
+  if (file.gcount() <= kMaxFileBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(pem.Name(), " is larger than ", kMaxFileBytes,
+                                                 " bytes; keep only the certificates needed"));
 }
 
 Text Reader(const Pem& pem) {

@@ -144,6 +144,11 @@ TEST_F(TlsTest, FilesThatDoNotFitAreNamed) {
   wrong.certificate_path = good.key_path;
   expect(wrong, absl::StatusCode::kInvalidArgument, "holds no certificate");
   wrong = good;
+  {
+    std::ofstream bundle(wrong.ca_path, std::ios::app);
+    bundle << std::string(1 << 20, '\n');
+  }
+  expect(wrong, absl::StatusCode::kInvalidArgument, "is larger than 1048576 bytes");
   wrong.ca_path = other_.certificate_path();
   expect(wrong, absl::StatusCode::kUnauthenticated, "is not valid for the authority");
 }

@@ -30,7 +30,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation
       collectives_(layout_, std::move(ends.collectives_inside),
                    std::move(ends.collectives_between)),
       roll_call_(collectives_, rank_, world_size()),
-      run_(collectives_, layout_, rank_.value()) {}
+      run_(collectives_, layout_, rank_.value()),
+      wide_(collectives_) {}
 
 HierarchicalCommunicator::~HierarchicalCommunicator() {
   on_close_(this);
@@ -54,17 +55,16 @@ absl::StatusOr<Completion> HierarchicalCommunicator::Launch(const Operation& ope
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: hosts are joined on their own memory only");
   }
-  RETURN_IF_ERROR(CheckOperation(operation, rank_, world_size()));
-  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank_, world_size()));
   MutexLock lock(&mutex_);
   RETURN_IF_ERROR(reason_);
-  if (!records_[next_ticket_ % kRecords].is_done) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", rank_.value(), ": ", kRecords, " operations are in flight"));
+  RETURN_IF_ERROR(CheckOperation(operation, rank_, world_size()));
+  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank_, world_size()));
+  if (!completions_.has_room()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank_.value(), ": ", completions_.in_flight(), " operations are in flight"));
   }
   RETURN_IF_ERROR(Enqueue(operation, memory));
-  records_[next_ticket_ % kRecords] = {next_ticket_, false, absl::OkStatus()};
-  const Completion completion{next_ticket_++};
+  const Completion completion = completions_.Begin().completion;
   ProgressLocked();  // shows it to the peers at once
   return completion;
 }
@@ -75,13 +75,14 @@ absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
     HostStream stream;
     const absl::StatusOr<Completion> launched = users_.Launch(operation, stream);
     if (launched.ok()) {
-      pairs_.push_back({next_ticket_, *launched});
+      pairs_.push_back({completions_.launched() + 1, *launched});
     } else if (!absl::IsInvalidArgument(launched.status())) {
       AbortLocked(launched.status());
     }
     return launched.status();
   }
-  Collective& collective = queue_.emplace_back(Collective{next_ticket_, operation, memory});
+  Collective& collective =
+      queue_.emplace_back(Collective{completions_.launched() + 1, operation, memory});
   collective.operation.communicator = id_;
   collective.operation.generation = generation_;
   collective.operation.sequence = ++collective_count_;
@@ -118,7 +119,7 @@ bool HierarchicalCommunicator::PollPairs() {
       AbortLocked(state.status);
       return true;
     }
-    Complete(pairs_[i].ticket, state.status);
+    completions_.End(pairs_[i].ticket, state.status);
     pairs_.erase(pairs_.begin() + static_cast<ptrdiff_t>(i));
   }
   return moved;
@@ -130,54 +131,74 @@ absl::StatusOr<bool> HierarchicalCommunicator::AdvanceCollective() {
     roll_call_.Start(queue_.front().operation);
     phase_ = Phase::kCallsRoll;
   }
-  return phase_ == Phase::kCallsRoll ? CallRoll() : Run();
+  switch (phase_) {
+    case Phase::kCallsRoll:
+      return CallRoll();
+    case Phase::kWidens:
+      if (wide_.Widen()) return BeginStages(wide_.operation(), wide_.memory());
+      return true;
+    case Phase::kNarrows:
+      if (wide_.Narrow()) FinishCollective(absl::OkStatus());
+      return true;
+    case Phase::kRuns:
+    case Phase::kIdle:
+      break;
+  }
+  return Run();
 }
 
 absl::StatusOr<bool> HierarchicalCommunicator::CallRoll() {
   ASSIGN_OR_RETURN(const bool all_came, roll_call_.Advance());
   if (!all_came) return roll_call_.moved();
-  const Collective& collective = queue_.front();
-  absl::Status refused = roll_call_.Difference();
-  if (refused.ok()) {
-    absl::StatusOr<StagedCollective> stages =
-        MakeStages(collective.operation, rank_.value(), layout_, table_);
-    refused = stages.status();
-    if (stages.ok()) {
-      RETURN_IF_ERROR(run_.Start(*std::move(stages), collective.operation, collective.memory));
-      phase_ = Phase::kRuns;
-      return Run();
-    }
+  const absl::Status difference = roll_call_.Difference();
+  if (!difference.ok()) {
+    FinishCollective(difference);
+    return true;
   }
-  FinishCollective(refused);  // the same on all ranks, which have not begun
+  const Collective& collective = queue_.front();
+  if (!WideMean::IsFor(collective.operation, layout_)) {
+    return BeginStages(collective.operation, collective.memory);
+  }
+  RETURN_IF_ERROR(wide_.Start(collective.operation, collective.memory, rank_, world_size()));
+  phase_ = Phase::kWidens;
   return true;
+}
+
+absl::StatusOr<bool> HierarchicalCommunicator::BeginStages(const Operation& operation,
+                                                           const OperationMemory& memory) {
+  absl::StatusOr<StagedCollective> stages = MakeStages(operation, rank_.value(), layout_, table_);
+  if (!stages.ok()) {
+    FinishCollective(stages.status());  // the same on all ranks, which have not begun
+    return true;
+  }
+  RETURN_IF_ERROR(run_.Start(*std::move(stages), operation, memory));
+  phase_ = Phase::kRuns;
+  return Run();
 }
 
 absl::StatusOr<bool> HierarchicalCommunicator::Run() {
   ASSIGN_OR_RETURN(const bool done, run_.Advance());
   if (!done) return run_.moved();
-  FinishCollective(absl::OkStatus());
+  if (wide_.is_active()) {
+    phase_ = Phase::kNarrows;
+  } else {
+    FinishCollective(absl::OkStatus());
+  }
   return true;
 }
 
 void HierarchicalCommunicator::FinishCollective(const absl::Status& status) {
-  Complete(queue_.front().ticket, status);
+  completions_.End(queue_.front().ticket, status);
   queue_.pop_front();
   phase_ = Phase::kIdle;
 }
 
-void HierarchicalCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
-  records_[ticket % kRecords] = {ticket, true, status};
-}
-
 OperationRunner::State HierarchicalCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
-  const Record& record = records_[completion.ticket % kRecords];
-  if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
-                                                          " is not one of the last ", kRecords))};
-  }
-  if (!record.is_done && !reason_.ok()) Drain();
-  return {record.is_done, record.status};
+  const State state = completions_.Query(completion);
+  if (state.done || reason_.ok()) return state;
+  Drain();
+  return completions_.Query(completion);
 }
 
 void HierarchicalCommunicator::Park(absl::Time until) {
@@ -218,8 +239,7 @@ bool HierarchicalCommunicator::Drain() {
   bool moved = users_.Progress();
   moved = collectives_.Progress() || moved;
   if (!users_.IsIdle() || !collectives_.IsIdle()) return moved;
-  for (const Pair& pair : pairs_) Complete(pair.ticket, reason_);
-  for (const Collective& collective : queue_) Complete(collective.ticket, reason_);
+  completions_.EndAll(reason_);
   pairs_.clear();
   queue_.clear();
   return true;

@@ -2,7 +2,6 @@
 #ifndef PELTON_COMM_HIERARCHY_HIERARCHICAL_COMMUNICATOR_H_
 #define PELTON_COMM_HIERARCHY_HIERARCHICAL_COMMUNICATOR_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -16,10 +15,11 @@
 #include "comm/hierarchy/layout.h"
 #include "comm/hierarchy/roll_call.h"
 #include "comm/hierarchy/staged_run.h"
+#include "comm/hierarchy/wide_mean.h"
 #include "comm/hierarchy/wires.h"
 #include "comm/transport/operation_check.h"
-#include "core/base/limits.h"
 #include "core/base/sync.h"
+#include "core/pipeline/completion_table.h"
 
 namespace pelton::hierarchy {
 
@@ -59,13 +59,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::vector<Rank> Missing() const override;
 
  private:
-  static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
-  enum class Phase { kIdle, kCallsRoll, kRuns };
-  struct Record {
-    uint64_t ticket = 0;
-    bool is_done = true;
-    absl::Status status;
-  };
+  enum class Phase { kIdle, kCallsRoll, kWidens, kRuns, kNarrows };
   struct Collective {
     uint64_t ticket = 0;
     Operation operation;
@@ -83,9 +77,10 @@ class HierarchicalCommunicator final : public Communicator {
   // Each does what can be done now; true if it moved anything. A status ends the communicator.
   absl::StatusOr<bool> AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> CallRoll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> BeginStages(const Operation& operation, const OperationMemory& memory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> Run() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishCollective(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Complete(uint64_t ticket, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortLocked(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -102,14 +97,14 @@ class HierarchicalCommunicator final : public Communicator {
 
   mutable Mutex mutex_;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the abort
-  uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t collective_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::array<Record, kRecords> records_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  CompletionTable completions_ ABSL_GUARDED_BY(mutex_);
   std::deque<Pair> pairs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Collective> queue_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
   RollCall roll_call_ ABSL_GUARDED_BY(mutex_);
   StagedRun run_ ABSL_GUARDED_BY(mutex_);
+  WideMean wide_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace pelton::hierarchy

@@ -270,6 +270,45 @@ TEST(HierarchicalCommunicatorTest, AMeanOfLargeHalvesIsFiniteOnHostsOfOneSize) {
   EXPECT_THAT(values, Each(Each(Float16FromFloat(40000))));
 }
 
+// Rank r has 40000 + 32 r everywhere: the sum of three is more than float16 has, the mean is exact.
+TEST(HierarchicalCommunicatorTest, AMeanOfLargeHalvesIsFiniteOnHostsOfUnequalSize) {
+  constexpr uint64_t kCount = 70'001;
+  TestHosts hosts({0, 1, 0, 0, 1});
+  const uint16_t mean = Float16FromFloat(40000 + 32 * 2);
+  const std::vector<uint16_t> want(kCount, mean);
+  std::vector<std::vector<uint16_t>> large(5);
+  std::vector<std::vector<uint16_t>> small(5, std::vector<uint16_t>(kCount));
+  const auto fill = [&](uint64_t count) {
+    for (int32_t rank = 0; rank < 5; ++rank) {
+      large[rank].assign(count, Float16FromFloat(40000 + 32 * static_cast<float>(rank)));
+    }
+  };
+  const auto tensor_of = [](std::vector<uint16_t>& values) {
+    return Tensor{values.data(), values.size(), DType::kFloat16};
+  };
+  fill(kCount);
+  ExpectOk(hosts.Run([&](Communicator& communicator) {
+    const Tensor tensor = tensor_of(large[communicator.rank().value()]);
+    return AllReduce(communicator, tensor, tensor, ReduceOp::kAvg);
+  }));
+  EXPECT_THAT(large, Each(want));
+  fill(kCount);
+  ExpectOk(hosts.Run([&](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    return Reduce(communicator, tensor_of(large[rank]), tensor_of(small[rank]), ReduceOp::kAvg,
+                  Rank(3));
+  }));
+  EXPECT_EQ(small[3], want);
+  EXPECT_THAT(large[0], Each(Float16FromFloat(40000)));  // a source stays as it is
+  fill(5 * kCount);
+  ExpectOk(hosts.Run([&](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    return ReduceScatter(communicator, tensor_of(large[rank]), tensor_of(small[rank]),
+                         ReduceOp::kAvg);
+  }));
+  EXPECT_THAT(small, Each(want));
+}
+
 // SUM-1a: all ranks have the same bits, in every run; and they are near the exact sum.
 TEST(HierarchicalCommunicatorTest, RealSumsAreBitwiseEqualOnAllRanksAndRuns) {
   for (const std::vector<int32_t>& host_of :

@@ -48,12 +48,14 @@ class HierarchicalTransport final : public Transport {
   }
 
   void Abort(const absl::Status& reason) override {
+    // At once on all wires between hosts, where telling may take a while; each communicator then
+    // finds its own told.
+    if (options_.between != nullptr) options_.between->Abort(reason);
     {
       MutexLock lock(&mutex_);
       for (HierarchicalCommunicator* communicator : open_) communicator->Abort(reason);
     }
     if (options_.inside != nullptr) options_.inside->Abort(reason);
-    if (options_.between != nullptr) options_.between->Abort(reason);
   }
 
  private:

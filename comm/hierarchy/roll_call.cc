@@ -1,5 +1,7 @@
 #include "comm/hierarchy/roll_call.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "comm/hierarchy/tags.h"
 #include "core/base/status.h"
@@ -14,15 +16,13 @@ constexpr size_t kMaxMessages = 128;  // in flight
 }  // namespace
 
 RollCall::RollCall(OperationRunner& runner, Rank rank, WorldSize world_size)
-    : runner_(runner), rank_(rank), posts_(world_size.value()), has_come_(world_size.value()) {}
+    : runner_(runner), rank_(rank), posts_(world_size.value()) {}
 
 void RollCall::Start(const Operation& mine) {
   Operation& post = posts_[rank_.value()];
   post = mine;
   post.set_source({});  // addresses are nobody else's business
   post.set_target({});
-  has_come_.assign(has_come_.size(), false);
-  has_come_[rank_.value()] = true;
   next_launch_ = 0;
 }
 
@@ -73,7 +73,6 @@ absl::StatusOr<bool> RollCall::Advance() {
       ++i;
       continue;
     }
-    if (in_flight_[i].sender != kNoPeer) has_come_[in_flight_[i].sender] = true;
     in_flight_[i] = in_flight_.back();
     in_flight_.pop_back();
     moved_ = true;
@@ -91,11 +90,13 @@ absl::Status RollCall::Difference() const {
   return absl::OkStatus();
 }
 
+// Those that were asked: of the others nothing is known while more are late than may be waited for.
 std::vector<Rank> RollCall::Missing() const {
   std::vector<Rank> missing;
-  for (size_t rank = 0; rank < has_come_.size(); ++rank) {
-    if (!has_come_[rank]) missing.emplace_back(static_cast<int32_t>(rank));
+  for (const Flight& flight : in_flight_) {
+    if (flight.sender != kNoPeer) missing.emplace_back(flight.sender);
   }
+  std::sort(missing.begin(), missing.end());
   return missing;
 }
 

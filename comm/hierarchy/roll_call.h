@@ -29,7 +29,7 @@ class RollCall {
   bool moved() const { return moved_; }
   // InvalidArgument if the ranks' operations differ: the same on all ranks.
   absl::Status Difference() const;
-  // Whose operation has not come.
+  // Whose operation is waited for.
   std::vector<Rank> Missing() const;
 
  private:
@@ -44,7 +44,6 @@ class RollCall {
   OperationRunner& runner_;
   const Rank rank_;
   std::vector<Operation> posts_;  // by rank
-  std::vector<bool> has_come_;    // by rank
   int32_t next_launch_ = 0;       // of twice as many as there are ranks
   std::vector<Flight> in_flight_;
   bool moved_ = false;

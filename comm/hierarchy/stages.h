@@ -71,7 +71,7 @@ struct StagedCollective {
 // (SUM-1a). The host's sum is rounded to the tensor's type, and so is the result: two roundings for
 // float16 and bfloat16. AVG divides the sum over all ranks before the second; for the 16-bit types
 // on hosts of one size a host passes on its mean, which cannot overflow, and the result is the mean
-// of them.
+// of them. (On hosts of unequal size a mean of float16 comes here as one of float32: wide_mean.h.)
 // Errors: those of SelectionTable::Select.
 absl::StatusOr<StagedCollective> MakeStages(const Operation& operation, int32_t rank,
                                             const Layout& layout, const SelectionTable& table);

@@ -7,10 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton::hierarchy {
 namespace {
+
+// Completions that are remembered before those that are done are looked for among them.
+constexpr size_t kMostRemembered = 4 * limits::kMaxOperationsInFlight;
 
 // A ticket's lowest bit says which wire it is of.
 constexpr Completion Tag(Completion completion, bool is_inside) {
@@ -81,6 +85,8 @@ absl::Status Wires::InTermsOfGroup(const absl::Status& status, bool is_inside) c
 
 void Wires::ForgetDone() {
   while (!in_flight_.empty() && Query(in_flight_.front()).done) in_flight_.pop_front();
+  // Behind one that takes long.
+  if (in_flight_.size() > kMostRemembered) IsIdle();
 }
 
 bool Wires::IsIdle() {

@@ -1,7 +1,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <new>
+#include <thread>
 
 #include "core/memory/dtype.h"
 #include "core/memory/region.h"
@@ -58,6 +61,40 @@ TEST(RegionTest, AnotherMappingOfItsDescriptorSeesTheSameBytes) {
 TEST(RegionTest, CannotShrinkUnderAPeer) {
   auto region = Region::Create(8192, "test").value();
   EXPECT_NE(ftruncate(region->descriptor(), 4096), 0);
+}
+
+// A thread goes on writing while the pages are copied: none of that is lost.
+TEST(RegionTest, UnsharedMemoryKeepsItsBytesAndAPeersWritesStayOut) {
+  constexpr size_t kBytes = size_t{256} << 12;
+  auto region = Region::Create(kBytes, "test").value();
+  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->descriptor(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const peer = static_cast<std::byte*>(mapped);
+  peer[5] = std::byte{3};  // before: that is part of the bytes
+  std::atomic<bool> stop = false;
+  auto* const counter = new (region->data() + kBytes / 2) std::atomic<uint64_t>(0);
+  uint64_t written = 0;
+  std::thread writer([&] {
+    while (!stop.load()) {
+      counter->fetch_add(1);
+      ++written;
+    }
+  });
+  EXPECT_FALSE(IsUnshared(region->id()));
+  EXPECT_EQ(Unshare(region->id()), absl::OkStatus());
+  EXPECT_TRUE(IsUnshared(region->id()));
+  std::memset(peer, 9, kBytes);
+  stop.store(true);
+  writer.join();
+  EXPECT_EQ(counter->load(), written);
+  EXPECT_EQ(region->data()[5], std::byte{3});
+  EXPECT_EQ(region->data()[kBytes - 1], std::byte{0});
+  EXPECT_EQ(Unshare(region->id()), absl::OkStatus());  // once more changes nothing
+  const RegionId id = region->id();
+  region.reset();
+  EXPECT_FALSE(IsUnshared(id));
+  EXPECT_EQ(Unshare(id).code(), absl::StatusCode::kNotFound);
+  munmap(mapped, kBytes);
 }
 
 TEST(RegionTest, AdoptedMemoryIsLocatedAndLeftAlone) {

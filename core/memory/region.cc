@@ -4,19 +4,39 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
 namespace pelton {
 namespace {
+
+absl::Status SystemError(absl::string_view call, const std::string& name, size_t size_bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(call, " for region '", name, "' of ", size_bytes, " bytes: ", ErrorText(errno)));
+}
+
+// Gives every page a copy of its own, where the pages are mapped privately. Other threads may use
+// the bytes meanwhile: none of their writes is lost.
+void CopyPages(std::byte* data, size_t size_bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
+  if (madvise(data, size_bytes, kPopulateWrite) == 0) return;
+  for (size_t at = 0; at < size_bytes; at += limits::kRegionAlignmentBytes) {
+    // An exchange for the same value is a write that changes nothing.
+    auto* const byte = reinterpret_cast<unsigned char*>(data + at);
+    unsigned char value = __atomic_load_n(byte, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(byte, &value, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+}
 
 // The live regions of this process. A registry in the sense of the style guide: the one kind of
 // global allowed. Threads: any. Owns: its index, not the regions.
@@ -39,6 +59,35 @@ class RegionTable {
     MutexLock lock(&mutex_);
     by_id_.erase(region->id().value());
     by_address_.erase(reinterpret_cast<uintptr_t>(region->data()));
+    unshared_.erase(region->id().value());
+  }
+
+  // With the lock, so that the region stays.
+  absl::Status Unshare(RegionId id) {
+    MutexLock lock(&mutex_);
+    auto found = by_id_.find(id.value());
+    if (found == by_id_.end()) {
+      return absl::NotFoundError(absl::StrCat("region ", id.value(), " does not exist"));
+    }
+    const Region& region = *found->second;
+    if (region.descriptor() < 0 || unshared_.contains(id.value())) return absl::OkStatus();
+    // Known before it happens: whoever then sees what a peer wrote in vain also sees this.
+    unshared_.insert(id.value());
+    has_unshared_.store(true);
+    void* const data = mmap(region.data(), region.size_bytes(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_FIXED, region.descriptor(), 0);
+    if (data == MAP_FAILED) {
+      unshared_.erase(id.value());
+      return SystemError("mmap", region.name(), region.size_bytes());
+    }
+    CopyPages(region.data(), region.size_bytes());
+    return absl::OkStatus();
+  }
+
+  bool IsUnshared(RegionId id) {
+    if (!has_unshared_.load()) return false;
+    MutexLock lock(&mutex_);
+    return unshared_.contains(id.value());
   }
 
   Location Find(const void* data, size_t size_bytes) {
@@ -80,12 +129,9 @@ class RegionTable {
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint32_t, const Region*> by_id_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Entry> by_address_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint32_t> unshared_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_unshared_ = false;  // there ever was one: spares the lock
 };
-
-absl::Status SystemError(absl::string_view call, const std::string& name, size_t size_bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(call, " for region '", name, "' of ", size_bytes,
-                                                   " bytes: ", std::strerror(errno)));
-}
 
 // The mapping is pre-faulted: a page fault in the middle of a reduction costs more than the
 // addition.
@@ -95,6 +141,12 @@ absl::StatusOr<std::byte*> MapSealed(int descriptor, size_t size_bytes, const st
   }
   if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return SystemError("sealing", name, size_bytes);
+  }
+  // Pages of a memfd are not reserved, and populating says nothing of those that are not to be had:
+  // touching one would then end the process with SIGBUS.
+  if (fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) != 0 && errno != EOPNOTSUPP &&
+      errno != ENOSYS) {
+    return SystemError("fallocate", name, size_bytes);
   }
   void* data =
       mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
@@ -147,5 +199,9 @@ absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes) {
   }
   return RegionTable::Get().Address(location, size_bytes);
 }
+
+absl::Status Unshare(RegionId region) { return RegionTable::Get().Unshare(region); }
+
+bool IsUnshared(RegionId region) { return RegionTable::Get().IsUnshared(region); }
 
 }  // namespace pelton

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 
@@ -64,6 +65,18 @@ Location Locate(const void* data, size_t size_bytes);
 
 // The address of `location` in this process. Errors: NotFound: no such live region; OutOfRange.
 absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes);
+
+// Takes a region's memory back from peers that cannot be asked to leave it alone: addresses and
+// bytes stay as they are, and what a peer writes through its mapping reaches this process no more,
+// nor the other way round. So no operation may end well in which a peer wrote there: see
+// IsUnshared. Threads: any; others may use the bytes meanwhile. Blocks: for as long as copying the
+// region takes. Errors: NotFound: no such live region; ResourceExhausted: the kernel refuses, and
+// the region is as it was.
+absl::Status Unshare(RegionId region);
+
+// Whether that has begun. A peer's write that was in vain happened after this had become true, so
+// ask once the peer says that it is through. Blocks: never.
+bool IsUnshared(RegionId region);
 
 }  // namespace pelton
 

@@ -61,7 +61,8 @@ class OperationRunner : public Abortable, public ArrivalSource {
     bool done = false;
     absl::Status status;
   };
-  // Only the last limits::kMaxOperationsInFlight launches can be asked for. Blocks: never.
+  // Every launch can be asked for, at any time; see completion_table.h for very old failures.
+  // Blocks: never.
   virtual State Query(Completion completion) = 0;
 
   // Done once `stream` comes after the operation: what is put there later finds its result. On a

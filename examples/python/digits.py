@@ -29,8 +29,7 @@ def batches(rank: int, ranks: int, epochs: int, size: int = 32) -> Iterator[tupl
     loader = DataLoader(data, batch_size=size // ranks, sampler=sampler, drop_last=True)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        for images, digits in loader:
-            yield images, digits
+        yield from loader
 
 
 @torch.no_grad()

@@ -71,7 +71,8 @@ def test_a_killed_job_leaves_nothing(job: subprocess.Popen[str], tmp_path: Path)
         time.sleep(0.05)
     assert not left
     assert not processes_of(token)
-    assert not os.listdir(tmp_path / "tmp")
+    # Torch makes a folder for its compiler's cache wherever an optimizer is made or a function is kept from it.
+    assert not [entry for entry in os.listdir(tmp_path / "tmp") if not entry.startswith("torchinductor_")]
 
 
 def test_a_checkout_below_a_shared_folder_is_nobodys_leftover(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/conformance/test_world.h"
+#include "core/base/limits.h"
 
 namespace pelton::conformance {
 namespace {
@@ -107,6 +108,52 @@ TEST_P(TransportConformanceTest, PointToPointDoesNotWaitForCollectives) {
       EXPECT_EQ(message[0], 42);
       ExpectDone(communicator, Barrier(communicator));
     }
+  });
+}
+
+// `count` short messages from rank 0 to rank 1, each awaited before the next.
+void PassOn(Communicator& communicator, size_t count) {
+  for (size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+    std::vector<int32_t> value = {static_cast<int32_t>(i)};
+    const bool sends = communicator.rank() == Rank(0);
+    ExpectDone(communicator, sends ? Send(communicator, TensorOf(value), Rank(1))
+                                   : Recv(communicator, TensorOf(value), Rank(0)));
+    EXPECT_EQ(value[0], static_cast<int32_t>(i));
+  }
+}
+
+// A receive without its send, and a send without its receive, while many more operations than may
+// be in flight come and go.
+TEST_P(TransportConformanceTest, AMessageThatTakesLongStopsNothing) {
+  TestWorld world(GetParam(), 2);
+  world.Run([&](Communicator& communicator) {
+    constexpr size_t kMany = limits::kMaxOperationsInFlight + 50;
+    const bool is_first = communicator.rank() == Rank(0);
+    std::vector<int32_t> early = {is_first ? 0 : 77};
+    std::vector<int32_t> late = {is_first ? 42 : 0};
+    // Without tags each direction between two ranks is one queue.
+    const bool has_tags = world.promises().has_tags;
+    const int32_t tag = has_tags ? 9 : 0;
+    // Rank 1's send is not received, and rank 1's receive not sent, before all else is done.
+    absl::StatusOr<Completion> sent;
+    absl::StatusOr<Completion> received;
+    if (!is_first) {
+      if (has_tags) sent = Send(communicator, TensorOf(early), Rank(0), tag);
+      received = Recv(communicator, TensorOf(late), Rank(0), tag);
+    }
+    for (size_t i = 0; i < kMany && !testing::Test::HasFailure(); ++i) {
+      ExpectDone(communicator, Barrier(communicator));
+    }
+    if (has_tags) PassOn(communicator, kMany);
+    if (is_first) {
+      ExpectDone(communicator, Send(communicator, TensorOf(late), Rank(1), tag));
+      if (has_tags) ExpectDone(communicator, Recv(communicator, TensorOf(early), Rank(1), tag));
+      EXPECT_EQ(early[0], has_tags ? 77 : 0);
+      return;
+    }
+    ExpectDone(communicator, received);
+    if (has_tags) ExpectDone(communicator, sent);
+    EXPECT_EQ(late[0], 42);
   });
 }
 

@@ -36,18 +36,19 @@ NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
 
 NcclCommunicator::~NcclCommunicator() {
   on_close_(this);
-  const bool in_flight = std::any_of(flights_.begin(), flights_.end(),
-                                     [](const Flight& flight) { return !flight.is_done; });
   AbortThread::Natives natives;
   {
     MutexLock lock(&mutex_);
     natives = natives_;
   }
-  const bool in_order = !in_flight && !has_ended_;
+  const bool in_order = completions_.in_flight() == 0 && !has_ended_;
   if (in_order) {
     const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
     for (const auto& native : natives) native->Finalize();
     for (const auto& native : natives) native->Close(deadline);
+  } else {
+    // Before the posts go: the host's communicator receives into them.
+    host_->Abort(absl::CancelledError("closed with operations in flight"));
   }
   for (const auto& native : natives) native->Abort();
   FailLanes(absl::CancelledError("the communicator is closed"));  // gives the events back
@@ -97,17 +98,8 @@ absl::Status NcclCommunicator::EndedWith() const {
 }
 
 absl::Status NcclCommunicator::Register(const Region& region) {
-  const absl::Time deadline = Clock::Real().Now() + kRegisterTimeout;
   RETURN_IF_ERROR(library_.Require(Feature::kRegister));
-  while (true) {
-    ASSIGN_OR_RETURN(const bool ready, collectives_->native().Poll());
-    if (ready) break;
-    if (Clock::Real().Now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("region '", region.name(), "': NCCL is still connecting"));
-    }
-    host_->Park(Clock::Real().Now() + kDevicePollInterval);
-  }
+  RETURN_IF_ERROR(Annotate(AwaitNative(), absl::StrCat("region '", region.name(), "'")));
   absl::StatusOr<void*> registration =
       collectives_->native().Register(region.data(), region.size_bytes());
   if (!registration.ok()) {
@@ -117,19 +109,46 @@ absl::Status NcclCommunicator::Register(const Region& region) {
   return absl::OkStatus();
 }
 
+// While NCCL is busy it takes no call, and what stayed registered would be freed memory; what is
+// broken or aborted has nothing to take back.
 void NcclCommunicator::Deregister(RegionId region) {
   const auto found = registrations_.find(region);
   if (found == registrations_.end()) return;
-  collectives_->native().Deregister(found->second);
+  const absl::Status ready = AwaitNative();
+  if (ready.ok() || absl::IsDeadlineExceeded(ready)) {
+    collectives_->native().Deregister(found->second);
+  }
   registrations_.erase(found);
+}
+
+// Blocks: for kRegisterTimeout.
+absl::Status NcclCommunicator::AwaitNative() {
+  const absl::Time deadline = Clock::Real().Now() + kRegisterTimeout;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool ready, collectives_->native().Poll());
+    if (ready) return absl::OkStatus();
+    if (Clock::Real().Now() >= deadline) {
+      return absl::DeadlineExceededError("NCCL is still connecting");
+    }
+    host_->Park(Clock::Real().Now() + kDevicePollInterval);
+  }
 }
 
 absl::Status NcclCommunicator::CheckStream(const Stream& stream) const {
   if (stream.device() != DeviceKind::kCuda) return absl::OkStatus();
-  const int device = static_cast<const CudaStream&>(stream).device_index();
-  if (device == resources_.device) return absl::OkStatus();
-  return Refuse(
-      absl::StrCat("stream: of device ", device, ", the communicator's is ", resources_.device));
+  const auto& cuda_stream = static_cast<const CudaStream&>(stream);
+  const int device = cuda_stream.device_index();
+  if (device != resources_.device) {
+    return Refuse(
+        absl::StrCat("stream: of device ", device, ", the communicator's is ", resources_.device));
+  }
+  int capture = cuda::kCaptureStatusNone;
+  RETURN_IF_ERROR(
+      runtime_.ToStatus(runtime_.calls().stream_is_capturing(cuda_stream.handle(), &capture),
+                        "cudaStreamIsCapturing"));
+  if (capture == cuda::kCaptureStatusNone) return absl::OkStatus();
+  // Its events could not be asked for, and our own stream would join the capture and never leave.
+  return Refuse("stream: is being captured into a CUDA graph; communicate outside of the capture");
 }
 
 absl::StatusOr<Flight> NcclCommunicator::Prepare(const Operation& operation,
@@ -175,16 +194,18 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   RETURN_IF_ERROR(EndedWith());
   absl::StatusOr<Flight> prepared = Prepare(operation, stream);
   if (!prepared.ok()) return prepared.status();
-  Flight& flight = FlightOf(launched_ + 1);
-  if (!flight.is_done) {
-    return absl::ResourceExhaustedError(absl::StrCat("rank ", rank().value(), ": ", kFlights,
-                                                     " operations of communicator ", id().value(),
-                                                     " are in flight"));
+  if (!completions_.has_room()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank().value(), ": ", completions_.in_flight(),
+                     " operations of communicator ", id().value(), " are in flight"));
   }
   ASSIGN_OR_RETURN(Lane* const lane, LaneOf(operation));
+  const CompletionTable::Entry entry = completions_.Begin();
+  Flight& flight = flights_[entry.place];
   prepared->post.theirs = std::move(flight.post.theirs);  // keeps its memory
   flight = *std::move(prepared);
-  flight.ticket = ++launched_;
+  flight.ticket = entry.completion.ticket;
+  in_flight_.push_back(&flight);
   Number(flight.operation);
   flight.post.mine = flight.operation;
   const absl::Status added = lane->Add(flight);
@@ -192,7 +213,14 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
     Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
   }
   AdvanceLanes().IgnoreError();  // the flight knows
-  return Completion{flight.ticket};
+  return entry.completion;
+}
+
+void NcclCommunicator::Settle() {
+  std::erase_if(in_flight_, [this](const Flight* flight) {
+    if (flight->is_done) completions_.End(flight->ticket, flight->status);
+    return flight->is_done;
+  });
 }
 
 absl::StatusOr<bool> NcclCommunicator::AdvanceEach(absl::Time now) {
@@ -211,6 +239,7 @@ absl::StatusOr<bool> NcclCommunicator::AdvanceEach(absl::Time now) {
 absl::StatusOr<bool> NcclCommunicator::AdvanceLanes() {
   if (EndIfAborted()) return true;
   const absl::StatusOr<bool> moved = AdvanceEach(Clock::Real().Now());
+  Settle();
   if (moved.ok()) return moved;
   Abort(moved.status());
   EndIfAborted();
@@ -242,27 +271,18 @@ bool NcclCommunicator::EndIfAborted() {
   for (const auto& native : natives) native->Abort();
   const absl::Status reason = EndedWith();
   FailLanes(reason);
-  for (Flight& flight : flights_) {
-    if (flight.is_done) continue;  // what no lane had taken yet
-    flight.is_done = true;
-    flight.status = reason;
+  for (Flight* const flight : in_flight_) {
+    if (flight->is_done) continue;  // what no lane had taken yet
+    flight->is_done = true;
+    flight->status = reason;
   }
+  Settle();
   return true;
 }
 
-bool NcclCommunicator::Knows(Completion completion) const {
-  return completion.ticket > 0 &&
-         flights_[completion.ticket % kFlights].ticket == completion.ticket;
-}
-
 OperationRunner::State NcclCommunicator::Query(Completion completion) {
-  if (!Knows(completion)) {
-    return {true, Refuse(absl::StrCat("completion: ticket ", completion.ticket,
-                                      " is not one of the last ", kFlights))};
-  }
   EndIfAborted();
-  const Flight& flight = FlightOf(completion.ticket);
-  return {flight.is_done, flight.status};
+  return completions_.Query(completion);
 }
 
 OperationRunner::State NcclCommunicator::Follow(Completion completion, Stream& stream) {

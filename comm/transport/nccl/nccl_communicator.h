@@ -13,8 +13,8 @@
 #include "comm/communicator.h"
 #include "comm/transport/nccl/abort_thread.h"
 #include "comm/transport/nccl/pair_lane.h"
-#include "core/base/limits.h"
 #include "core/base/sync.h"
+#include "core/pipeline/completion_table.h"
 
 namespace pelton::nccl {
 
@@ -69,14 +69,15 @@ class NcclCommunicator final : public Communicator {
   absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) override;
 
  private:
-  static constexpr uint64_t kFlights = limits::kMaxOperationsInFlight;
-
   absl::Status Refuse(absl::string_view what) const;
+  absl::Status AwaitNative();
   absl::Status CheckStream(const Stream& stream) const;
   absl::StatusOr<Flight> Prepare(const Operation& operation, const Stream& stream) const;
   void Number(Operation& operation);
-  Flight& FlightOf(uint64_t ticket) { return flights_[ticket % kFlights]; }
-  bool Knows(Completion completion) const;
+  // Of an operation in flight.
+  Flight& FlightOf(uint64_t ticket) { return flights_[completions_.PlaceOf(ticket)]; }
+  // Ends what the lanes are through with.
+  void Settle();
   absl::StatusOr<Lane*> LaneOf(const Operation& operation);
   std::shared_ptr<NativeCommunicator> MakeNative(absl::string_view what);
   absl::StatusOr<bool> AdvanceLanes();
@@ -95,8 +96,9 @@ class NcclCommunicator final : public Communicator {
   EventPool events_;
   PostExchange posts_;
   LaneResources resources_;
-  std::array<Flight, kFlights> flights_;  // by ticket
-  uint64_t launched_ = 0;
+  CompletionTable completions_;
+  std::array<Flight, CompletionTable::kPlaces> flights_;  // by place
+  std::vector<Flight*> in_flight_;                        // in launch order
   uint64_t launched_collectives_ = 0;
   std::unique_ptr<Lane> collectives_;
   using Direction = std::pair<bool, int32_t>;  // sends, peer

@@ -201,6 +201,10 @@ TEST_F(NcclCommunicatorTest, WaitOnStreamRefusesWhatCannotWait) {
     CudaStream of_another(nullptr, 5);
     EXPECT_THAT(TextOf(communicator.WaitOnStream(*completion, of_another, FarDeadline())),
                 HasSubstr("stream: of device 5, the communicator's is 0"));
+    CudaStream captured(nullptr, 0);
+    stand_in_.fail("cudaStreamIsCapturing", 0, /*it is=*/1);
+    EXPECT_THAT(TextOf(communicator.WaitOnStream(*completion, captured, FarDeadline())),
+                HasSubstr("stream: is being captured into a CUDA graph"));
     EXPECT_EQ(Await(communicator, *completion, FarDeadline()), absl::OkStatus());
   });
 }

@@ -17,13 +17,13 @@ absl::Status PairLane::Open() {
   if (opening_ == Opening::kNew) {
     if (!posts_.HasRoom()) return absl::OkStatus();
     ASSIGN_OR_RETURN(id_message_, ExchangeId());
-    posts_.Note(id_message_);
+    posts_.Note();
     opening_ = Opening::kIdUnderWay;
   }
   const Communicator::State state = host_.Query(id_message_);
   if (!state.done) return absl::OkStatus();
   RETURN_IF_ERROR(state.status);
-  posts_.Seen(id_message_);
+  posts_.Seen();
   opening_ = Opening::kBegun;
   return lane_.Begin(id_, sends_ ? 0 : 1, 2);
 }

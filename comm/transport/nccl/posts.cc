@@ -28,7 +28,8 @@ absl::StatusOr<bool> PostExchange::Advance(Post& post) {
     const Communicator::State state = host_.Query(*completion);
     if (!state.done) return false;
     RETURN_IF_ERROR(state.status);
-    Seen(std::exchange(*completion, Completion{}));
+    *completion = Completion{};
+    Seen();
   }
   post.phase = Post::Phase::kDone;
   RETURN_IF_ERROR(Compare(post));
@@ -43,19 +44,11 @@ absl::Status PostExchange::HostStatus() {
   refused.kind = OperationKind::kBroadcast;
   HostStream stream;
   const absl::Status status = host_.Launch(refused, stream).status();
-  const bool runs = absl::IsInvalidArgument(status) &&
-                    status.message().find("peer: -1 of broadcast") != absl::string_view::npos;
+  const bool runs = status == CheckOperation(refused, host_.rank(), host_.world_size());
   return runs ? absl::OkStatus() : status;
 }
 
-bool PostExchange::HasRoom() const {
-  return unseen_.empty() || last_ticket_ - *unseen_.begin() + 1 < limits::kMaxOperationsInFlight;
-}
-
-void PostExchange::Note(Completion launched) {
-  last_ticket_ = launched.ticket;
-  unseen_.insert(launched.ticket);
-}
+bool PostExchange::HasRoom() const { return unseen_ < limits::kMaxOperationsInFlight; }
 
 // True once all of it is launched.
 absl::StatusOr<bool> PostExchange::Launch(Post& post) {
@@ -64,7 +57,7 @@ absl::StatusOr<bool> PostExchange::Launch(Post& post) {
   post.theirs.resize(static_cast<size_t>(host_.world_size().value()));
   ASSIGN_OR_RETURN(post.first, AllGather(host_, Bytes(&post.mine, 1),
                                          Bytes(post.theirs.data(), post.theirs.size())));
-  Note(post.first);
+  Note();
   post.phase = Post::Phase::kSent;
   return true;
 }
@@ -77,13 +70,13 @@ absl::StatusOr<bool> PostExchange::LaunchPair(Post& post) {
     if (!HasRoom()) return false;
     ASSIGN_OR_RETURN(post.first, Send(host_, Bytes(&post.mine, 1), peer,
                                       sends ? kSendersPostTag : kReceiversPostTag));
-    Note(post.first);
+    Note();
     post.phase = Post::Phase::kHalf;
   }
   if (!HasRoom()) return false;
   ASSIGN_OR_RETURN(post.second, Recv(host_, Bytes(post.theirs.data(), 1), peer,
                                      sends ? kReceiversPostTag : kSendersPostTag));
-  Note(post.second);
+  Note();
   post.phase = Post::Phase::kSent;
   return true;
 }

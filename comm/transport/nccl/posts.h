@@ -3,7 +3,7 @@
 #ifndef PELTON_COMM_TRANSPORT_NCCL_POSTS_H_
 #define PELTON_COMM_TRANSPORT_NCCL_POSTS_H_
 
-#include <set>
+#include <cstddef>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,10 +40,9 @@ class PostExchange {
   // Whether the host's communicator takes another operation. A communicator that is full and one
   // that was aborted for want of memory answer with the same code, so we count. Blocks: never.
   bool HasRoom() const;
-  // What was launched there beside the posts, and that its end was seen: the host's communicator
-  // forgets what lies limits::kMaxOperationsInFlight launches back.
-  void Note(Completion launched);
-  void Seen(Completion done) { unseen_.erase(done.ticket); }
+  // That something was launched there beside the posts, and that its end was seen.
+  void Note() { ++unseen_; }
+  void Seen() { --unseen_; }
   // What has ended the host's communicator; OK while it takes operations. For when posts are done
   // and the device is not: a peer that gives up now has nobody waiting for it here. Blocks: never.
   absl::Status HostStatus();
@@ -56,8 +55,7 @@ class PostExchange {
   absl::Status Compare(const Post& post) const;
 
   Communicator& host_;
-  std::set<uint64_t> unseen_;  // tickets there that have not been seen to be done
-  uint64_t last_ticket_ = 0;
+  size_t unseen_ = 0;  // operations there that have not been seen to be done
 };
 
 }  // namespace pelton::nccl

@@ -24,7 +24,6 @@ constexpr size_t kDigestBytes = 32;
 // order send.
 constexpr size_t kMaxKept = size_t{1} << 16;
 constexpr int kRoundsPerLook = 16;
-constexpr absl::Duration kTellTime = absl::Milliseconds(50);
 
 std::string SignAddress(const std::string& token, int rank, const std::string& address) {
   return Sign(token, absl::StrCat("pelton network address ", rank, " ", address));
@@ -150,6 +149,7 @@ absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& member
     {
       MutexLock lock(&mutex_);
       const bool moved = worker_->Progress();
+      RETURN_IF_ERROR(worker_->Trouble());
       const absl::Status missing = Missing(members);
       if (missing.ok() && worker_->IsPosted()) return TakeValues(members, value);
       const bool is_over = Clock::Real().Now() >= deadline;
@@ -163,7 +163,6 @@ absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& member
 }
 
 void Control::TellAbort(const Members& members, const absl::Status& reason, uint8_t flags) {
-  const absl::Time until = Clock::Real().Now() + kTellTime;
   MutexLock lock(&mutex_);
   for (const Rank member : members.group().members) {
     const int rank = member.value();
@@ -175,9 +174,12 @@ void Control::TellAbort(const Members& members, const absl::Status& reason, uint
     const std::string text = EncodeReason(reason, &header);
     worker_->Post(rank, header, text);
   }
-  do {
-    worker_->Progress();
-  } while (!worker_->Flush() && Clock::Real().Now() < until);
+}
+
+bool Control::IsTold() {
+  MutexLock lock(&mutex_);
+  worker_->Progress();
+  return worker_->Flush();
 }
 
 absl::Status Control::NewsOf(const Members& members) {

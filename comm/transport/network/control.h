@@ -41,8 +41,10 @@ class Control final : public Receiver {
   // The hosts of the world's ranks, in network order: who may knock at a worker's door.
   const std::set<uint32_t>& hosts() const { return hosts_; }
 
-  // Tells the others that this rank has aborted their communicator. Blocks: never for long.
+  // Tells the others that this rank has aborted their communicator. Blocks: never.
   void TellAbort(const Members& members, const absl::Status& reason, uint8_t flags);
+  // To be called until true: all that was told has left. Blocks: never.
+  bool IsTold();
   // What a member has told of this communicator: its abort, or that its connection is gone. OK:
   // nothing. Blocks: never.
   absl::Status NewsOf(const Members& members);

@@ -44,6 +44,7 @@ NetworkCommunicator::NetworkCommunicator(std::unique_ptr<Session> session, Contr
       members_(session_->members()) {}
 
 NetworkCommunicator::~NetworkCommunicator() {
+  on_close_(this, nullptr);
   std::unique_ptr<Session> session;
   {
     MutexLock lock(&mutex_);
@@ -56,7 +57,7 @@ NetworkCommunicator::~NetworkCommunicator() {
     }
     if (stage_ == Stage::kOpen) session = std::move(session_);
   }
-  on_close_(this, std::move(session));
+  if (session != nullptr) on_close_(this, std::move(session));
 }
 
 int NetworkCommunicator::spins() const { return kSpins; }
@@ -86,10 +87,10 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
   const absl::StatusOr<uint64_t> ticket = point_to_point.Start(
       checked, operation.kind == OperationKind::kSend ? memory.source : memory.target);
   if (!ticket.ok()) {
-    const absl::Status broken =
-        Annotate(ticket.status(),
-                 absl::StrCat("rank ", members_.WorldRankOf(operation.peer).value(), " is lost"));
-    Throw(broken, Origin::kDeath);
+    const std::string who = absl::StrCat("rank ", members_.WorldRankOf(operation.peer).value());
+    const absl::Status left = absl::UnavailableError(absl::StrCat(who, " has left"));
+    const absl::Status lost = Annotate(ticket.status(), absl::StrCat(who, " is lost"));
+    Throw(session_->HasLeft(operation.peer) ? left : lost, Origin::kDeath);
     return Reason();
   }
   ProgressLocked();  // shows it to the peer at once
@@ -185,7 +186,9 @@ bool NetworkCommunicator::AdvanceAbort() {
   if (stage_ == Stage::kClosed) return false;
   if (stage_ == Stage::kOpen) Tell();
   session_->worker().Progress();
-  const bool is_told = session_->worker().Flush();
+  // Both, whatever the first says.
+  const bool members_are_told = session_->worker().Flush();
+  const bool is_told = control_.IsTold() && members_are_told;
   if (!is_told && Clock::Real().Now() - *since_ < kTellTime) return true;
   // The worker may still be writing into the receives' memory; once closed it cannot (OWN-1).
   session_->point_to_point().DropArrivals();
@@ -231,9 +234,15 @@ void NetworkCommunicator::Wake() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void NetworkCommunicator::Abort(const absl::Status& reason) {
+void NetworkCommunicator::Announce(const absl::Status& reason) {
   Throw(reason, Origin::kHere);
   Wake();
+  MutexLock lock(&mutex_);
+  if (stage_ == Stage::kOpen) AdvanceAbort();
+}
+
+void NetworkCommunicator::Abort(const absl::Status& reason) {
+  Announce(reason);
   // The thread that runs the operations may be elsewhere for long, and whoever awaits them takes
   // their memory back when this returns. That thread holds the mutex for bounded work only.
   MutexLock lock(&mutex_);

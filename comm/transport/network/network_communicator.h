@@ -22,7 +22,8 @@ namespace pelton::network {
 // hands that to `on_close`.
 class NetworkCommunicator final : public Communicator {
  public:
-  // Called by the destructor, with the session if peers may still want something of it.
+  // Called by the destructor, first so that nobody aborts this communicator any more, then with the
+  // session if peers may still want something of it.
   using OnClose = std::function<void(NetworkCommunicator*, std::unique_ptr<Session>)>;
 
   static absl::StatusOr<std::unique_ptr<NetworkCommunicator>> Create(
@@ -43,7 +44,12 @@ class NetworkCommunicator final : public Communicator {
   State Query(Completion completion) override;
   void Park(absl::Time until) override;
   void Wake() override;
+  // Blocks: for at most a fifth of a second, counted from Announce, where a peer does not take the
+  // news.
   void Abort(const absl::Status& reason) override;
+  // The first half of Abort: the peers are told, as far as they take it at once. So that of many
+  // communicators all can be announced before the first is waited for. Blocks: never.
+  void Announce(const absl::Status& reason);
   std::vector<Rank> Missing() const override;
 
  private:
@@ -51,7 +57,6 @@ class NetworkCommunicator final : public Communicator {
 
   bool ProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AdvanceAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Blocks: for at most a fifth of a second, where a peer does not take the news.
   void FinishAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks whether what happened on the wire ends this communicator.

@@ -12,6 +12,7 @@
 #include "comm/transport/network/network_communicator.h"
 #include "comm/transport/network/session.h"
 #include "core/base/clock.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -51,6 +52,7 @@ class NetworkTransport final : public Transport {
 
   void Abort(const absl::Status& reason) override {
     MutexLock lock(&mutex_);
+    for (NetworkCommunicator* communicator : open_) communicator->Announce(reason);
     for (NetworkCommunicator* communicator : open_) communicator->Abort(reason);
   }
 
@@ -88,18 +90,24 @@ class NetworkTransport final : public Transport {
   }
 
   void Forget(NetworkCommunicator* communicator, std::unique_ptr<Session> rest) {
-    MutexLock lock(&mutex_);
-    open_.erase(std::remove(open_.begin(), open_.end(), communicator), open_.end());
-    if (rest != nullptr) closed_.push_back(std::move(rest));
+    {
+      MutexLock lock(&mutex_);
+      open_.erase(std::remove(open_.begin(), open_.end(), communicator), open_.end());
+      if (rest != nullptr) closed_.push_back(std::move(rest));
+    }
+    SettleClosed();
+  }
+
+  // Whether nobody needs it any more: its sockets can go.
+  static bool IsOver(Session& session) {
+    const bool is_flushed = session.SayBye();
+    return session.IsOver() || (is_flushed && session.worker().DeliversWhenClosed());
   }
 
   // Drops the closed sessions that are over; true when there is none left.
   bool SettleClosed() {
     MutexLock lock(&mutex_);
-    for (const std::unique_ptr<Session>& session : closed_) session->SayBye();
-    closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
-                                 [](const auto& session) { return session->IsOver(); }),
-                  closed_.end());
+    std::erase_if(closed_, [](const auto& session) { return IsOver(*session); });
     return closed_.empty();
   }
 
@@ -117,6 +125,7 @@ class NetworkTransport final : public Transport {
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeNetworkTransport(const TransportOptions& options,
                                                                 std::unique_ptr<Network> network) {
+  RaiseDescriptorLimit();
   ASSIGN_OR_RETURN(std::unique_ptr<Control> control, Control::Make(*network, options));
   return std::make_unique<NetworkTransport>(options, std::move(network), std::move(control));
 }

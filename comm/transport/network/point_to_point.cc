@@ -20,8 +20,9 @@ PointToPoint::PointToPoint(const Members& members, Worker& worker)
 }
 
 absl::StatusOr<uint64_t> PointToPoint::Start(const Operation& operation, std::byte* memory) {
-  const uint64_t ticket = next_ticket_;
-  Record& record = records_[ticket % kRecords];
+  const CompletionTable::Entry entry = completions_.Begin();
+  const uint64_t ticket = entry.completion.ticket;
+  Record& record = records_[entry.place];
   record.ticket = ticket;
   record.memory = memory;
   record.is_answered = false;
@@ -31,8 +32,6 @@ absl::StatusOr<uint64_t> PointToPoint::Start(const Operation& operation, std::by
   record.header.operation = operation;
   const bool sends = operation.kind == OperationKind::kSend;
   record.stage = sends ? Stage::kSending : Stage::kPosted;
-  ++next_ticket_;
-  ++in_flight_;
   ++events_;
   RETURN_IF_ERROR(sends ? StartSend(record) : StartReceive(record));
   return ticket;
@@ -164,13 +163,12 @@ void PointToPoint::Answer(const Header& header) {
     peer.untaken_bytes -= std::min(peer.untaken_bytes, header.operation.sequence);
     return;
   }
-  Record& record = records_[header.ticket % kRecords];
+  const size_t place = completions_.PlaceOf(header.ticket);
+  if (place == CompletionTable::kNoPlace) return;  // a short send that was done when it had left
+  Record& record = records_[place];
   const Operation& send = record.header.operation;
   const bool is_waiting = record.stage == Stage::kSending || record.stage == Stage::kAwaitingAck;
-  if (record.ticket != header.ticket || !is_waiting ||
-      send.peer != static_cast<int32_t>(header.source)) {
-    return;  // of a short send that was done when it had left
-  }
+  if (!is_waiting || send.peer != static_cast<int32_t>(header.source)) return;
   if (header.type == MessageType::kRefusal) {
     const Rank peer(send.peer);
     if (!CheckOperation(header.operation, peer, members_.world_size()).ok()) return;
@@ -208,28 +206,17 @@ void PointToPoint::Pulled(Record& record) {
 
 void PointToPoint::Finish(Record& record, const absl::Status& status) {
   record.stage = Stage::kDone;
-  record.status = status;
-  --in_flight_;
+  completions_.End(record.ticket, status);
   ++events_;
 }
 
 OperationRunner::State PointToPoint::Query(uint64_t ticket) const {
-  const Record& record = records_[ticket % kRecords];
-  if (ticket == 0 || record.ticket != ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", ticket,
-                                                          " is not one of the last ", kRecords))};
-  }
-  if (record.stage != Stage::kDone) return {};
-  return {true, record.status};
+  return completions_.Query({ticket});
 }
 
 int PointToPoint::oldest_peer() const {
-  const Record* oldest = nullptr;
-  for (const Record& record : records_) {
-    if (record.stage == Stage::kDone) continue;
-    if (oldest == nullptr || record.ticket < oldest->ticket) oldest = &record;
-  }
-  return oldest != nullptr ? oldest->header.operation.peer : kNoPeer;
+  const size_t place = completions_.PlaceOf(completions_.oldest());
+  return place == CompletionTable::kNoPlace ? kNoPeer : records_[place].header.operation.peer;
 }
 
 bool PointToPoint::Needs(int peer) const {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "comm/transport/network/members.h"
 #include "comm/transport/network/worker.h"
-#include "core/base/limits.h"
+#include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -36,7 +36,7 @@ class PointToPoint {
   PointToPoint(const Members& members, Worker& worker);
 
   // Whether another operation may be started.
-  bool HasRoom() const { return records_[next_ticket_ % kRecords].stage == Stage::kDone; }
+  bool HasRoom() const { return completions_.has_room(); }
   // Starts `operation`, which was checked, on `memory`; gives its ticket. Errors: Unavailable: the
   // connection is broken.
   absl::StatusOr<uint64_t> Start(const Operation& operation, std::byte* memory);
@@ -47,7 +47,7 @@ class PointToPoint {
   // A genuine kCredit, kAck or kRefusal.
   void Answer(const Header& header);
 
-  bool is_idle() const { return in_flight_ == 0; }
+  bool is_idle() const { return completions_.in_flight() == 0; }
   // Counts whatever was started, matched or ended.
   uint64_t events() const { return events_; }
   // The peer that has to act before the oldest operation in flight can end, or kNoPeer. It may have
@@ -64,8 +64,6 @@ class PointToPoint {
   void Cancel(const absl::Status& reason);
 
  private:
-  static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
-
   enum class Stage : uint8_t {
     kDone,
     kPosted,       // a receive without its send
@@ -114,10 +112,9 @@ class PointToPoint {
 
   const Members& members_;
   Worker& worker_;
-  std::array<Record, kRecords> records_;  // by ticket
+  CompletionTable completions_;
+  std::array<Record, CompletionTable::kPlaces> records_;  // by place
   std::vector<Peer> peers_;
-  uint64_t next_ticket_ = 1;
-  uint64_t in_flight_ = 0;
   uint64_t events_ = 0;
   absl::Status failure_;
 };

@@ -1,5 +1,6 @@
 // Sends and receives between ranks that are threads, over loopback and every wire.
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -285,6 +286,32 @@ TEST_P(PointToPointTest, AClosedRanksSendsArriveAndItIsNamedAfterwards) {
     EXPECT_THAT(TextOf(status), HasSubstr("rank 0 has left"));
   });
 }
+
+#ifndef PELTON_OVER_UCX  // whose sockets live as long as a peer may want something
+size_t OpenFiles() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+// Also those of the last one, after which nothing else is opened.
+TEST_P(PointToPointTest, AClosedCommunicatorKeepsNoSockets) {
+  World world(3, GetParam());
+  const size_t before = OpenFiles();
+  for (uint32_t turn = 0; turn < 3; ++turn) {
+    world.RunTransports([&](Transport& transport, size_t) {
+      auto opened = transport.Open(CommunicatorId(10 + turn), Group::World(WorldSize(3)), Soon());
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      std::vector<int32_t> values(3);
+      const Rank next(((*opened)->rank().value() + 1) % 3);
+      EXPECT_EQ(Finish(**opened, Send(**opened, TensorOf(values), next)), absl::OkStatus());
+    });
+  }
+  EXPECT_EQ(OpenFiles(), before);
+}
+#endif
 
 // A random walk of sends and receives of all sizes among four ranks; every rank plays the same
 // script and takes its own part of it.

@@ -41,6 +41,7 @@ absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Tim
   }
   while (true) {
     const bool moved = worker_->Progress();
+    RETURN_IF_ERROR(worker_->Trouble());
     const absl::Status missing = Missing();
     // Not Flush: that may wait for a peer which has left here and does not progress any more.
     const bool is_done = missing.ok() && worker_->IsPosted();

@@ -59,6 +59,8 @@ class Worker {
   // From now on nothing listens: every peer is connected. Errors: ResourceExhausted: names the
   // system's reason.
   virtual absl::Status Bar() = 0;
+  // What keeps this rank from letting peers in; OK: nothing. Errors: ResourceExhausted.
+  virtual absl::Status Trouble() const { return absl::OkStatus(); }
   // `address` must come from a rank of the job: it is not checked. Blocks: never.
   virtual absl::Status Connect(int peer, const std::string& address) = 0;
   virtual bool IsConnected(int peer) const = 0;
@@ -92,6 +94,8 @@ class Worker {
   // To be called until true: all that was sent before the first call is with the kernel then, or
   // its connection is broken.
   virtual bool Flush() = 0;
+  // Whether what was flushed arrives although this worker is closed.
+  virtual bool DeliversWhenClosed() const { return false; }
   // Ends all requests and drops all connections: no memory is touched afterwards, and only the
   // getters may be called.
   virtual void Close() = 0;

@@ -10,7 +10,8 @@
 namespace pelton::shm {
 namespace {
 
-// A peer that was stopped in the middle of a write must not hold up the others for longer.
+// A peer that was stopped in the middle of a write must not hold up the others for longer. What one
+// task writes takes a small part of that.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
 }  // namespace
@@ -59,16 +60,16 @@ bool AbortSwitch::IsDeath() const {
   return record.state.load() == AbortRecord::kReady && record.is_death != 0;
 }
 
-bool AbortSwitch::IsQuiet() {
+AbortSwitch::Writers AbortSwitch::LookAtWriters() {
   const absl::Time now = Clock::Real().Now();
   MutexLock lock(&mutex_);
   if (!since_) since_ = now;
-  if (now - *since_ > kGrace) return true;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
     if (peer == context_.rank || context_.arena.rank(peer).busy.load() == 0) continue;
-    if (context_.links.LossOf(context_.world_ranks[peer]).ok()) return false;
+    if (!context_.links.LossOf(context_.world_ranks[peer]).ok()) continue;
+    return now - *since_ > kGrace ? Writers::kStopped : Writers::kWriting;
   }
-  return true;
+  return Writers::kQuiet;
 }
 
 }  // namespace pelton::shm

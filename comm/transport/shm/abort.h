@@ -28,9 +28,11 @@ class AbortSwitch {
   // Operations that have all they need may still end well: a rank that has left took part in them.
   bool IsDeath() const;
 
-  // No peer is writing this rank's memory any more; its owner may have it back (OWN-1). Peers that
-  // are gone do not count, and none is waited for longer than a second.
-  bool IsQuiet();
+  // Whether peers that are there are still writing this rank's memory: only when they are quiet its
+  // owner may have it back (OWN-1). A peer that is at it for longer than a second was stopped, by
+  // SIGSTOP, a debugger, or whatever keeps it from its core, and may go on at any time.
+  enum class Writers { kQuiet, kWriting, kStopped };
+  Writers LookAtWriters();
 
  private:
   const Context& context_;

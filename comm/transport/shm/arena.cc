@@ -1,9 +1,13 @@
 #include "comm/transport/shm/arena.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -12,7 +16,7 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared by processes");
 
 constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
-constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kLayoutVersion = 2;
 constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
 
 constexpr size_t PageAligned(size_t size_bytes) {
@@ -33,6 +37,12 @@ absl::StatusOr<Descriptor> Arena::Create(CommunicatorId id, Generation generatio
                                          WorldSize world_size) {
   Arena arena(world_size.value());
   ASSIGN_OR_RETURN(Descriptor memory, NewSharedMemory(arena.size_bytes_, "pelton-communicator"));
+  // What every collective uses. Channels, of which there are n * n, take memory when they are used.
+  if (fallocate(memory.get(), 0, 0, static_cast<off_t>(arena.channels_offset_)) != 0 &&
+      errno != EOPNOTSUPP && errno != ENOSYS) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "control block: fallocate of ", arena.channels_offset_, " bytes: ", ErrorText(errno)));
+  }
   ASSIGN_OR_RETURN(arena.mapping_, Mapping::Of(memory.get()));
   ArenaHeader& header = arena.header();
   header.magic = kMagic;

@@ -65,8 +65,11 @@ struct RankBlock {
   alignas(kCacheLineBytes) Operation posts[kDepth];
 };
 
-// One direction of one pair of ranks, for send and recv. The sender writes posts in its launch
-// order; the receiver takes them by tag and answers each in its slot.
+// One direction of one pair of ranks, for send and recv. The sender writes each post into any slot
+// whose last one was answered, and the slot's number into `order`; the receiver reads the numbers
+// in that order, takes the posts by tag and answers each in its slot. So a post that nobody takes
+// for long occupies one slot, and the others go round. A number is read before its slot is
+// answered, so there are never more unread ones than slots.
 struct Channel {
   enum Answer : uint32_t { kPending, kReceived, kDifferent };
   struct Slot {
@@ -75,6 +78,7 @@ struct Channel {
     std::atomic<uint32_t> answer;
   };
   alignas(kCacheLineBytes) std::atomic<uint64_t> posted;  // sends ever posted
+  uint16_t order[kChannelDepth];                          // their slots, as a ring
   Slot slots[kChannelDepth];
 };
 

@@ -309,6 +309,11 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
   return Outcome::kMoved;
 }
 
+RegionId Collective::WrittenByPeers() const {
+  if (is_eager_ || unstages_ || context_.world_size() == 1) return kPrivateRegion;
+  return operation_.target_region;
+}
+
 // Gives out the next task of `owner`; false if there is none left.
 bool Collective::Claim(int owner, uint64_t* index) {
   std::atomic<uint64_t>& claimed = context_.arena.rank(owner).claimed;

@@ -40,6 +40,9 @@ class Collective {
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
   void Cancel() { phase_ = Phase::kIdle; }
+  // The user's region that peers may be writing: that of the one under way, or of the last one.
+  // kPrivateRegion: none.
+  RegionId WrittenByPeers() const;
 
   // The number of this rank's last post: a collective in segments posts several times.
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }

@@ -128,11 +128,17 @@ class Handshake {
         if (!(*readable)[1 + i]) continue;
         const absl::Status welcome = Welcome(std::move(silent[i]));
         silent.erase(silent.begin() + static_cast<ptrdiff_t>(i));
+        if (absl::IsResourceExhausted(welcome)) {
+          return Annotate(welcome, absl::StrCat("shm: rank ", rank_));
+        }
         if (welcome.ok()) --left;
         if (!welcome.ok() && refused.size() < kMaxSilent) refused.emplace_back(welcome.message());
       }
       if (!(*readable)[0]) continue;
       absl::StatusOr<Descriptor> socket = Accept(listener, absl::InfinitePast());
+      if (absl::IsResourceExhausted(socket.status())) {
+        return Annotate(socket.status(), absl::StrCat("shm: rank ", rank_));
+      }
       if (socket.ok()) silent.push_back(*std::move(socket));
       if (silent.size() > static_cast<size_t>(world_size_) + kMaxSilent) silent.pop_front();
     }

@@ -54,6 +54,7 @@ absl::Status Links::Register(const Region& region) {
     return absl::InvalidArgumentError(
         absl::StrCat("region '", region.name(), "': adopted memory cannot be shared"));
   }
+  if (IsUnshared(region.id())) return absl::OkStatus();  // like private memory from now on
   MutexLock lock(&mutex_);
   auto [entry, is_new] = registered_.try_emplace(region.id().value(), 0, region.descriptor());
   ++entry->second.first;
@@ -77,6 +78,7 @@ void Links::Deregister(RegionId region) {
 }
 
 bool Links::IsRegistered(RegionId region) const {
+  if (IsUnshared(region)) return false;
   MutexLock lock(&mutex_);
   return registered_.contains(region.value());
 }
@@ -86,9 +88,13 @@ Mapping::Pointer Links::FindRegion(int peer, RegionId region) {
   std::map<uint32_t, Mapping::Pointer>& regions = links_[peer].regions;
   auto found = regions.find(region.value());
   if (found == regions.end()) {
-    // The peer sent it before it posted the operation that names it: it may lie unread. What the
-    // watcher should know of a loss it will find again.
-    (void)Drain(peer);
+    // The peer sent it before it posted the operation that names it: it may lie unread. The end of
+    // a connection the watcher will find again, but no message that was taken from it.
+    const absl::Status drained = Drain(peer);
+    if (!drained.ok() && !absl::IsUnavailable(drained)) {
+      links_[peer].drained = drained;
+      Poke();
+    }
     found = regions.find(region.value());
   }
   return found == regions.end() ? nullptr : found->second;
@@ -206,7 +212,7 @@ std::optional<absl::Status> Links::Examine(int peer, bool process_ended) {
   Link& link = links_[peer];
   if (!link.loss.ok()) return std::nullopt;
   Flush(peer);
-  const absl::Status drained = Drain(peer);
+  const absl::Status drained = link.drained.ok() ? Drain(peer) : link.drained;
   if (drained.ok() && !process_ended) return std::nullopt;
   const std::string who = absl::StrCat("rank ", peer, " (pid ", peers_[peer].pid, ")");
   if (link.said_goodbye) {
@@ -216,6 +222,10 @@ std::optional<absl::Status> Links::Examine(int peer, bool process_ended) {
                      "(did it fail, or have fewer batches?)"));
   } else if (absl::IsInvalidArgument(drained)) {
     link.loss = Annotate(drained, who);
+  } else if (absl::IsResourceExhausted(drained)) {
+    link.loss =
+        Annotate(drained, absl::StrCat("rank ", rank_, " (pid ", owner_,
+                                       ") cannot take in what rank ", peer, " shares with it"));
   } else {
     link.loss = absl::UnavailableError(absl::StrCat(who, " died"));
   }
@@ -228,6 +238,7 @@ void Links::Watch() {
   while (true) {
     std::vector<pollfd> entries = {{poke_.get(), POLLIN, 0}};
     std::vector<int> watched;
+    bool has_news = false;
     {
       MutexLock lock(&mutex_);
       if (stopping_) return;
@@ -238,13 +249,17 @@ void Links::Watch() {
         // Children that the peer forked hold its socket open beyond its death; a pidfd does not.
         entries.push_back({peers_[peer].process.get(), POLLIN, 0});
         watched.push_back(peer);
+        has_news |= !links_[peer].drained.ok();
       }
     }
-    poll(entries.data(), entries.size(), -1);  // ended by Poke: it is no wait for an event to come
+    const int timeout_ms = has_news ? 0 : -1;
+    poll(entries.data(), entries.size(),
+         timeout_ms);  // ended by Poke: it is no wait for an event to come
     uint64_t pokes;
     (void)!read(poke_.get(), &pokes, sizeof pokes);
     for (size_t i = 0; i < watched.size(); ++i) {
-      if (entries[1 + 2 * i].revents == 0 && entries[2 + 2 * i].revents == 0) continue;
+      const bool is_silent = entries[1 + 2 * i].revents == 0 && entries[2 + 2 * i].revents == 0;
+      if (is_silent && !has_news) continue;
       const bool process_ended = (entries[2 + 2 * i].revents & POLLIN) != 0;
       if (auto loss = Examine(watched[i], process_ended)) on_loss_(watched[i], *loss);
     }

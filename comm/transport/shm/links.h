@@ -25,7 +25,8 @@ namespace pelton::shm {
 // the peers' registered memory and the thread.
 class Links {
  public:
-  // Called once per lost peer, on the watching thread, with no lock held.
+  // Called once per lost peer, on the watching thread, with no lock held. ResourceExhausted: this
+  // process could not take in what the peer shares, and the peer is not to blame.
   using LossObserver = std::function<void(int peer, const absl::Status& reason)>;
 
   Links(int rank, std::vector<Peer> peers, LossObserver on_loss);
@@ -66,6 +67,7 @@ class Links {
     std::deque<Message> arenas;
     std::deque<Outgoing> outbox;  // what the socket did not take at once
     bool said_goodbye = false;
+    absl::Status drained;  // what ended the reading, found out by another thread than the watcher
     absl::Status loss;
   };
 

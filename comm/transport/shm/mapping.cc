@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 #include <map>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/sync.h"
 
 namespace pelton::shm {
@@ -27,7 +27,7 @@ struct MappingTable {
 };
 
 absl::Status SystemError(absl::string_view call) {
-  return absl::ResourceExhaustedError(absl::StrCat(call, ": ", std::strerror(errno)));
+  return absl::ResourceExhaustedError(absl::StrCat(call, ": ", ErrorText(errno)));
 }
 
 }  // namespace

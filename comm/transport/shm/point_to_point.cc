@@ -20,6 +20,8 @@ uint64_t BytesOf(const Operation& operation) { return operation.count * SizeOf(o
 PointToPoint::PointToPoint(const Context& context)
     : context_(context),
       posted_(context.world_size()),
+      free_slots_(context.world_size()),
+      unused_slots_(context.world_size()),
       seen_(context.world_size()),
       unmatched_(context.world_size()),
       is_blocked_(context.world_size()) {
@@ -100,24 +102,37 @@ Channel::Slot& PointToPoint::SlotOf(const Pending& pending) const {
   const bool sends = pending.operation.kind == OperationKind::kSend;
   Channel& channel = sends ? context_.arena.channel(context_.rank, peer)
                            : context_.arena.channel(peer, context_.rank);
-  return channel.slots[pending.index % kChannelDepth];
+  return channel.slots[pending.slot];
+}
+
+std::optional<uint16_t> PointToPoint::TakeSlot(int peer) {
+  std::vector<uint16_t>& free = free_slots_[peer];
+  if (free.empty()) {
+    if (unused_slots_[peer] == kChannelDepth) return std::nullopt;
+    return unused_slots_[peer]++;
+  }
+  const uint16_t slot = free.back();
+  free.pop_back();
+  return slot;
 }
 
 absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl::Status* status) {
   const int peer = send.operation.peer;
   if (!send.is_matched) {
-    send.index = posted_[peer];
-    Channel::Slot& slot = SlotOf(send);
-    const bool was_used = send.index >= kChannelDepth;
-    if (is_blocked_[peer] || (was_used && slot.answer.load() == Channel::kPending)) {
+    const std::optional<uint16_t> taken = is_blocked_[peer] ? std::nullopt : TakeSlot(peer);
+    if (!taken) {
       is_blocked_[peer] = true;  // later sends to it must not overtake
       return Outcome::kWaiting;
     }
-    send.operation.sequence = send.index + 1;
+    send.slot = *taken;
+    send.operation.sequence = posted_[peer] + 1;
+    Channel& channel = context_.arena.channel(context_.rank, peer);
+    Channel::Slot& slot = channel.slots[send.slot];
     slot.post = send.operation;
     slot.answer.store(Channel::kPending, std::memory_order_relaxed);
+    channel.order[posted_[peer] % kChannelDepth] = send.slot;
     send.is_matched = true;
-    context_.arena.channel(context_.rank, peer).posted.store(++posted_[peer]);
+    channel.posted.store(++posted_[peer]);
     context_.Ring(peer);
     return Outcome::kMoved;
   }
@@ -126,8 +141,10 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
     case Channel::kPending:
       return Outcome::kWaiting;
     case Channel::kReceived:
+      free_slots_[peer].push_back(send.slot);
       return Outcome::kDone;
     default:
+      free_slots_[peer].push_back(send.slot);
       *status = absl::InvalidArgumentError(absl::StrCat(
           Describe(send.operation), ": ",
           DifferenceOfPair(send.operation, Rank(context_.rank), slot.reply, Rank(peer))));
@@ -137,8 +154,11 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
 
 void PointToPoint::LookForPosts() {
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    const uint64_t posted = context_.arena.channel(peer, context_.rank).posted.load();
-    for (; seen_[peer] < posted; ++seen_[peer]) unmatched_[peer].push_back(seen_[peer]);
+    const Channel& channel = context_.arena.channel(peer, context_.rank);
+    const uint64_t posted = channel.posted.load();
+    for (; seen_[peer] < posted; ++seen_[peer]) {
+      unmatched_[peer].push_back(channel.order[seen_[peer] % kChannelDepth] % kChannelDepth);
+    }
   }
 }
 
@@ -146,12 +166,12 @@ void PointToPoint::LookForPosts() {
 bool PointToPoint::Match(Pending& receive) {
   const int peer = receive.operation.peer;
   Channel& channel = context_.arena.channel(peer, context_.rank);
-  std::vector<uint64_t>& unmatched = unmatched_[peer];
-  for (auto index = unmatched.begin(); index != unmatched.end(); ++index) {
-    if (channel.slots[*index % kChannelDepth].post.tag != receive.operation.tag) continue;
-    receive.index = *index;
+  std::vector<uint16_t>& unmatched = unmatched_[peer];
+  for (auto slot = unmatched.begin(); slot != unmatched.end(); ++slot) {
+    if (channel.slots[*slot].post.tag != receive.operation.tag) continue;
+    receive.slot = *slot;
     receive.is_matched = true;
-    unmatched.erase(index);
+    unmatched.erase(slot);
     return true;
   }
   return false;

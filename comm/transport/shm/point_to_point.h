@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -47,7 +48,7 @@ class PointToPoint {
     std::byte* memory = nullptr;
     std::unique_ptr<Region> copy;  // of what is sent, where the peer cannot read it itself
     bool is_matched = false;       // a send: is posted; a receive: has found its send
-    uint64_t index = 0;            // in the channel
+    uint16_t slot = 0;             // in the channel
     uint64_t received_bytes = 0;
     Reach from;
   };
@@ -55,6 +56,8 @@ class PointToPoint {
 
   absl::StatusOr<Outcome> StepSend(Pending& send, absl::Status* status);
   absl::StatusOr<Outcome> StepReceive(Pending& receive, absl::Status* status);
+  // A slot for a send to `peer`; nothing while all of them wait to be answered.
+  std::optional<uint16_t> TakeSlot(int peer);
   void LookForPosts();
   bool Match(Pending& receive);
   Channel::Slot& SlotOf(const Pending& pending) const;
@@ -62,11 +65,13 @@ class PointToPoint {
   void NoteOldest();
 
   const Context& context_;
-  std::vector<Pending> pending_;                  // in launch order
-  std::vector<uint64_t> posted_;                  // sends to each peer
-  std::vector<uint64_t> seen_;                    // posts of each peer that were looked at
-  std::vector<std::vector<uint64_t>> unmatched_;  // posts of each peer without a receive
-  std::vector<bool> is_blocked_;                  // in this step: the channel to each peer is full
+  std::vector<Pending> pending_;                   // in launch order
+  std::vector<uint64_t> posted_;                   // sends to each peer
+  std::vector<std::vector<uint16_t>> free_slots_;  // of the channel to each peer, used before
+  std::vector<uint16_t> unused_slots_;             // the first slot to each peer that never was
+  std::vector<uint64_t> seen_;                     // posts of each peer that were looked at
+  std::vector<std::vector<uint16_t>> unmatched_;   // slots of each peer's posts without a receive
+  std::vector<bool> is_blocked_;                   // in this step: the channel to each peer is full
   std::atomic<int> oldest_peer_ = kNoPeer;
 };
 

@@ -1,5 +1,7 @@
 #include "comm/transport/shm/shm_communicator.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/futex.h"
 #include "core/base/status.h"
+#include "core/memory/region.h"
 
 namespace pelton::shm {
 namespace {
@@ -31,8 +34,12 @@ ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Conte
 
 ShmCommunicator::~ShmCommunicator() {
   on_close_(this);
-  if (first_ != last_.load() || !point_to_point_.is_idle()) {
-    abort_.Throw(absl::CancelledError("closed with operations in flight"), /*is_death=*/false);
+  if (!IsIdle()) {
+    const absl::Status closed = absl::CancelledError("closed with operations in flight");
+    abort_.Throw(closed, /*is_death=*/false);
+    // Their memory goes back to its owner (OWN-1).
+    while (!StopWriters()) sched_yield();
+    FailAll(closed);
   }
   MutexLock lock(&mutex_);
   for (const uint32_t region : registered_) context_.links.Deregister(RegionId(region));
@@ -84,25 +91,22 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
   // While a peer is still writing its reason the operation is taken in, to end with that.
   const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
   if (reason) return *reason;
-  Record& record = records_[next_ticket_ % kRecords];
-  if (!record.is_done) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", context_.rank, ": ", kRecords, " operations are in flight"));
+  if (!completions_.has_room()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", context_.rank, ": ", completions_.in_flight(), " operations are in flight"));
   }
   Operation checked = operation;
   Queued queued;
   RETURN_IF_ERROR(Prepare(&checked, &queued));
-  queued.ticket = next_ticket_;
+  queued.ticket = completions_.launched() + 1;
   if (IsPointToPoint(operation.kind)) {
     std::byte* const memory =
         operation.kind == OperationKind::kSend ? queued.source : queued.target;
     RETURN_IF_ERROR(point_to_point_.Start(queued.operation, queued.ticket, memory));
   } else {
-    queue_[last_.load() % kRecords] = queued;
-    last_.fetch_add(1);
+    queue_.push_back(queued);
   }
-  record = {next_ticket_, false, absl::OkStatus()};
-  const Completion completion{next_ticket_++};
+  const Completion completion = completions_.Begin().completion;
   Progress();  // shows it to the peers at once
   return completion;
 }
@@ -128,72 +132,89 @@ bool ShmCommunicator::EndIfLeft() {
 // A rank that leaves has nothing in flight, so a collective that it came to needs it no more.
 bool ShmCommunicator::Needs(int member) const {
   if (point_to_point_.Needs(member)) return true;
-  const uint64_t in_flight = last_.load() - first_;
-  if (in_flight == 0) return false;
-  const uint64_t newest = collective_.sequence() + in_flight - (collective_.is_active() ? 1 : 0);
+  if (queue_.empty()) return false;
+  const uint64_t newest =
+      collective_.sequence() + queue_.size() - (collective_.is_active() ? 1 : 0);
   return context_.arena.rank(member).arrived.load() < newest;
 }
 
 bool ShmCommunicator::AdvanceCollectives() {
   if (!collective_.is_active()) {
-    if (first_ == last_.load(std::memory_order_relaxed)) return false;
-    const Queued& next = queue_[first_ % kRecords];
+    if (queue_.empty()) return false;
+    Queued& next = queue_.front();
+    // What was shared when it was launched may be no more.
+    if (IsUnshared(next.operation.source_region)) {
+      next.operation.set_source(Reachable(next.operation.source(), next.source));
+    }
+    if (IsUnshared(next.operation.target_region)) {
+      next.operation.set_target(Reachable(next.operation.target(), next.target));
+    }
     collective_.Start(next.operation, next.source, next.target);
   }
   bool done = false;
   absl::Status status;
   const bool moved = collective_.Step(&done, &status);
   if (!done) return moved;
+  if (status.ok() && IsUnshared(collective_.WrittenByPeers())) {
+    status = absl::UnavailableError(
+        "its shared memory was taken back meanwhile from a rank that had stopped while it wrote "
+        "there for another communicator");
+  }
   const bool is_fatal = !status.ok() && !absl::IsInvalidArgument(status);
   if (is_fatal) {
     abort_.Throw(status, /*is_death=*/false);
     return true;
   }
-  Complete(queue_[first_++ % kRecords].ticket, status);
+  completions_.End(queue_.front().ticket, status);
+  queue_.pop_front();
   return true;
 }
 
 bool ShmCommunicator::AdvancePointToPoint() {
   absl::StatusOr<bool> moved = point_to_point_.Step(
-      [this](uint64_t ticket, const absl::Status& status) { Complete(ticket, status); });
+      [this](uint64_t ticket, const absl::Status& status) { completions_.End(ticket, status); });
   if (moved.ok()) return *moved;
   abort_.Throw(moved.status(), /*is_death=*/false);
   return true;
 }
 
-void ShmCommunicator::Complete(uint64_t ticket, const absl::Status& status) {
-  records_[ticket % kRecords] = {ticket, true, status};
-}
-
 bool ShmCommunicator::ProgressAborted() {
-  const bool in_flight = first_ != last_.load() || !point_to_point_.is_idle();
-  if (!in_flight) return false;
+  if (IsIdle()) return false;
   const std::optional<absl::Status> reason = abort_.Reason();
   if (!reason) return false;
   if (abort_.IsDeath()) {
     const bool moved = AdvanceCollectives();
     if (moved || (!point_to_point_.is_idle() && AdvancePointToPoint())) return true;
   }
-  if (!abort_.IsQuiet()) return false;
+  if (!StopWriters()) return false;
   FailAll(*reason);
   return true;
 }
 
+bool ShmCommunicator::StopWriters() {
+  const AbortSwitch::Writers writers = abort_.LookAtWriters();
+  if (writers != AbortSwitch::Writers::kStopped) return writers == AbortSwitch::Writers::kQuiet;
+  // When the stopped rank goes on it must find nothing of ours. Without memory for that we wait on:
+  // handing back what changes by itself is worse.
+  const RegionId region =
+      collective_.is_active() ? collective_.WrittenByPeers() : RegionId(kPrivateRegion);
+  if (region == kPrivateRegion) return true;
+  const absl::Status unshared = Unshare(region);
+  return unshared.ok() || absl::IsNotFound(unshared);
+}
+
 void ShmCommunicator::FailAll(const absl::Status& reason) {
   collective_.Cancel();
-  while (first_ != last_.load()) Complete(queue_[first_++ % kRecords].ticket, reason);
-  point_to_point_.Cancel(
-      [this](uint64_t ticket, const absl::Status& status) { Complete(ticket, status); }, reason);
+  queue_.clear();
+  point_to_point_.Cancel([](uint64_t, const absl::Status&) {}, reason);
+  completions_.EndAll(reason);
 }
 
 OperationRunner::State ShmCommunicator::Query(Completion completion) {
-  const Record& record = records_[completion.ticket % kRecords];
-  if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
-                                                          " is not one of the last ", kRecords))};
-  }
-  if (!record.is_done && abort_.is_thrown()) ProgressAborted();
-  return {record.is_done, record.status};
+  const State state = completions_.Query(completion);
+  if (state.done || !abort_.is_thrown()) return state;
+  ProgressAborted();
+  return completions_.Query(completion);
 }
 
 void ShmCommunicator::Park(absl::Time until) {

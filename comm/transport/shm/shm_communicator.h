@@ -2,9 +2,9 @@
 #ifndef PELTON_COMM_TRANSPORT_SHM_SHM_COMMUNICATOR_H_
 #define PELTON_COMM_TRANSPORT_SHM_SHM_COMMUNICATOR_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <set>
 #include <utility>
@@ -15,8 +15,8 @@
 #include "comm/transport/shm/collective.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/point_to_point.h"
-#include "core/base/limits.h"
 #include "core/base/sync.h"
+#include "core/pipeline/completion_table.h"
 
 namespace pelton::shm {
 
@@ -55,12 +55,6 @@ class ShmCommunicator final : public Communicator {
   void Lose(const Loss& loss);
 
  private:
-  static constexpr uint64_t kRecords = limits::kMaxOperationsInFlight;
-  struct Record {
-    uint64_t ticket = 0;
-    bool is_done = true;
-    absl::Status status;
-  };
   struct Queued {
     Operation operation;
     uint64_t ticket;
@@ -73,11 +67,13 @@ class ShmCommunicator final : public Communicator {
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
   bool ProgressAborted();
+  // Makes sure that no peer writes this rank's memory; false while that is not so.
+  bool StopWriters();
+  bool IsIdle() const { return completions_.in_flight() == 0; }
   // Ends the communicator if what is in flight waits for a member that has left; true if so.
   bool EndIfLeft();
   bool Needs(int member) const;
   void FailAll(const absl::Status& reason);
-  void Complete(uint64_t ticket, const absl::Status& status);
 
   const CommunicatorId id_;
   const Generation generation_;
@@ -86,12 +82,8 @@ class ShmCommunicator final : public Communicator {
   AbortSwitch abort_;
   Collective collective_;
   PointToPoint point_to_point_;
-  uint64_t next_ticket_ = 1;
-  std::array<Record, kRecords> records_;  // by ticket
-  // Collectives that wait for their turn, and the one that runs (at first_).
-  std::array<Queued, kRecords> queue_;
-  uint64_t first_ = 0;
-  std::atomic<uint64_t> last_ = 0;
+  CompletionTable completions_;
+  std::deque<Queued> queue_;  // collectives that wait for their turn; the first one runs
   std::atomic<bool> wake_ = false;
   std::atomic<bool> has_anybody_left_ = false;
   mutable Mutex mutex_;

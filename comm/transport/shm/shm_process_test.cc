@@ -2,6 +2,7 @@
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,6 +29,7 @@
 namespace pelton::shm {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -205,6 +207,86 @@ TEST(ShmProcessTest, AKilledRankIsNamedByAllSurvivorsAndNothingStays) {
   EXPECT_LT(absl::Now() - killed_at, absl::Seconds(10));
   EXPECT_EQ(processes.Join(1), "rank 1: signal 9");
   EXPECT_EQ(StillThere(sockets), 0);
+}
+
+// What rank 0 does when rank 1 stops in the middle of an allreduce, and rank 1 itself.
+std::string ReduceUntilItFails(const TransportOptions& options) {
+  auto end = MakeEnd(options, MakeShmTransport);
+  if (!end.ok()) return std::string(end.status().message());
+  const bool is_first = options.rank == Rank(0);
+  const size_t count = size_t{8} << 20;
+  auto region = Region::Create(count * sizeof(float), "test").value();
+  if (!end->communicator->Register(*region).ok()) return "Register";
+  float* const data = reinterpret_cast<float*>(region->data());
+  absl::Status status;
+  while (status.ok()) {
+    const Tensor tensor{data, count, DType::kFloat32};
+    auto completion = AllReduce(*end->communicator, tensor, tensor, ReduceOp::kMax);
+    status = completion.ok()
+                 ? Await(*end->communicator, *completion, absl::Now() + absl::Seconds(2))
+                 : completion.status();
+    Processes::Mark(options.rank.value());
+  }
+  // It has failed, so the memory is this rank's again, whatever rank 1 does when it goes on.
+  std::fill_n(data, count, 7.0f);
+  if (is_first) Processes::Mark(2);
+  const auto both = options.bootstrap->AllGather("both are through", "", Soon());
+  if (!both.ok() || !is_first) return std::string(both.status().message());
+  const auto wrong = std::count_if(data, data + count, [](float value) { return value != 7.0f; });
+  if (wrong > 0) return absl::StrCat(wrong, " elements were overwritten");
+  // The region serves on, like private memory.
+  auto alone = Group{{Rank(0)}, Generation(2)};
+  auto opened = end->transport->Open(CommunicatorId(9), alone, Soon());
+  if (!opened.ok()) return std::string(opened.status().message());
+  if (!(*opened)->Register(*region).ok()) return "Register again";
+  return CheckSum(**opened, data, 1000);
+}
+
+TEST(ShmProcessTest, ARankThatStoppedWhileItWroteFindsNothingOfOthersWhenItGoesOn) {
+  for (uint32_t turn = 0; turn < 4; ++turn) {
+    Processes processes(2, ReduceUntilItFails);
+    processes.AwaitMark(1, 3 + turn);
+    kill(processes.pid(1), SIGSTOP);
+    processes.AwaitMark(2, 1);
+    kill(processes.pid(1), SIGCONT);
+    EXPECT_THAT(processes.JoinAll(), IsEmpty());
+  }
+}
+
+// Rank 0 has no descriptor left when rank 1 shares another region.
+TEST(ShmProcessTest, ARankWithoutDescriptorsBlamesItselfOnAllRanks) {
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options, MakeShmTransport);
+    if (!end.ok()) return std::string(end.status().message());
+    Communicator& communicator = *end->communicator;
+    const size_t count = size_t{1} << 20;
+    auto region = Region::Create(count * sizeof(float), "test").value();
+    const bool is_first = options.rank == Rank(0);
+    if (is_first) {
+      if (!communicator.Register(*region).ok()) return "Register";
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = 0;  // those that are open stay open
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return "setrlimit";
+    }
+    auto barrier = Barrier(communicator);
+    if (!barrier.ok()) return std::string(barrier.status().message());
+    absl::Status status = Await(communicator, *barrier, Soon());
+    if (!status.ok()) return std::string(status.message());
+    if (!is_first && !communicator.Register(*region).ok()) return "Register";
+    const Tensor tensor{region->data(), count, DType::kFloat32};
+    auto reduced = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+    status = reduced.ok() ? Await(communicator, *reduced, Soon()) : reduced.status();
+    if (!status.ok()) return std::string(status.message());
+    // Rank 1 did rank 0's part of the work, and learns of it from the next operation.
+    auto next = Barrier(communicator);
+    status = next.ok() ? Await(communicator, *next, Soon()) : next.status();
+    return std::string(status.message());
+  });
+  const std::string who = absl::StrCat("rank 0 (pid ", processes.pid(0),
+                                       ") cannot take in what rank 1 shares with it: ");
+  EXPECT_THAT(processes.Join(0), AllOf(HasSubstr(who), HasSubstr("Too many open files")));
+  EXPECT_THAT(processes.Join(1), HasSubstr("rank 0 aborted: " + who));
 }
 
 TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {

@@ -14,6 +14,7 @@
 #include "comm/transport/shm/links.h"
 #include "comm/transport/shm/shm_communicator.h"
 #include "core/base/clock.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/futex.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
@@ -113,8 +114,14 @@ class ShmTransport final : public Transport {
     for (int peer = 0; peer < links_.world_size(); ++peer) {
       // It may have died before we were in the list.
       const absl::Status loss = links_.LossOf(peer);
-      if (!loss.ok()) communicator->Lose({peer, links_.HasLeft(peer), loss});
+      if (!loss.ok()) Tell(*communicator, peer, loss);
     }
+  }
+
+  void Tell(ShmCommunicator& communicator, int peer, const absl::Status& reason) {
+    // As ourselves, where it is this process that has no room for what the peer shares.
+    if (absl::IsResourceExhausted(reason)) return communicator.Abort(reason);
+    communicator.Lose({peer, links_.HasLeft(peer), reason});
   }
 
   void Forget(ShmCommunicator* communicator) {
@@ -123,9 +130,8 @@ class ShmTransport final : public Transport {
   }
 
   void Lose(int peer, const absl::Status& reason) {
-    const bool has_left = links_.HasLeft(peer);
     MutexLock lock(&mutex_);
-    for (ShmCommunicator* communicator : open_) communicator->Lose({peer, has_left, reason});
+    for (ShmCommunicator* communicator : open_) Tell(*communicator, peer, reason);
   }
 
   const int rank_;
@@ -138,6 +144,7 @@ class ShmTransport final : public Transport {
 }  // namespace shm
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransport(const TransportOptions& options) {
+  RaiseDescriptorLimit();
   ASSIGN_OR_RETURN(std::vector<shm::Peer> peers, shm::MeetPeers(options));
   return std::make_unique<shm::ShmTransport>(options.rank, std::move(peers));
 }

@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 
@@ -24,7 +26,8 @@ constexpr size_t kMaxPayloadBytes = 4096;
 constexpr int kSocketType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
 absl::Status SystemError(absl::string_view call) {
-  return absl::UnavailableError(absl::StrCat(call, ": ", std::strerror(errno)));
+  const std::string text = absl::StrCat(call, ": ", ErrorText(errno));
+  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
 // The abstract namespace: a name that begins with a zero byte.
@@ -39,15 +42,21 @@ absl::Status WaitReadable(int descriptor, absl::Time deadline) {
   return AwaitReadable({descriptor}, deadline).status();
 }
 
+// The first descriptor that came along; any more, which no rank sends, are closed.
 Descriptor AttachedTo(msghdr& header) {
+  Descriptor first;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
        control = CMSG_NXTHDR(&header, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
-    int number = -1;
-    std::memcpy(&number, CMSG_DATA(control), sizeof number);
-    return Descriptor(number);
+    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(control) + i * sizeof number, sizeof number);
+      Descriptor attached(number);
+      if (!first.is_open()) first = std::move(attached);
+    }
   }
-  return Descriptor();
+  return first;
 }
 
 }  // namespace
@@ -180,8 +189,12 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
     if (got < 0) return SystemError("recvmsg");
     message.attached = AttachedTo(header);
     if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
-        (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        (header.msg_flags & MSG_TRUNC) != 0) {
       return absl::InvalidArgumentError("malformed message");
+    }
+    // There is room for what a rank attaches, so it was for want of a descriptor of our own.
+    if ((header.msg_flags & MSG_CTRUNC) != 0 && !message.attached.is_open()) {
+      return absl::ResourceExhaustedError(absl::StrCat("recvmsg: ", ErrorText(EMFILE)));
     }
     message.payload.assign(payload, static_cast<size_t>(got) - sizeof(Frame));
     return message;

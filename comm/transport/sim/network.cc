@@ -7,15 +7,18 @@
 namespace pelton {
 
 Network::Network(WorldSize world_size, const LinkModel& model, uint64_t seed)
-    : world_size_(world_size.value()),
-      links_(static_cast<size_t>(world_size_) * static_cast<size_t>(world_size_), {model}),
-      random_(seed) {}
+    : world_size_(world_size.value()), unused_{.model = model}, random_(seed) {}
 
-size_t Network::IndexOf(Link link) const {
+const Network::LinkState& Network::At(Link link) const {
+  const auto found = links_.find(IndexOf(link));
+  return found == links_.end() ? unused_ : found->second;
+}
+
+uint64_t Network::IndexOf(Link link) const {
   PELTON_CHECK(link.from.value() >= 0 && link.from.value() < world_size_) << link.from;
   PELTON_CHECK(link.to.value() >= 0 && link.to.value() < world_size_) << link.to;
-  return static_cast<size_t>(link.from.value()) * static_cast<size_t>(world_size_) +
-         static_cast<size_t>(link.to.value());
+  return static_cast<uint64_t>(link.from.value()) * static_cast<uint64_t>(world_size_) +
+         static_cast<uint64_t>(link.to.value());
 }
 
 absl::Duration Network::Jitter(absl::Duration bound) {
@@ -45,7 +48,7 @@ absl::Time Network::NoticeTime(Link link, absl::Time now) const {
 
 uint64_t Network::TotalBytesSent() const {
   uint64_t total = 0;
-  for (const LinkState& link : links_) total += link.bytes;
+  for (const auto& [index, link] : links_) total += link.bytes;
   return total;
 }
 

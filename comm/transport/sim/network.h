@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <random>
-#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 
@@ -25,7 +25,8 @@ struct Link {
 };
 
 // A link carries one transfer after the other and delivers them in that order, as a connection
-// does; different links are independent. Threads: one at a time. Owns: the state of the links.
+// does; different links are independent. Threads: one at a time. Owns: the state of the links that
+// were used or set; the others, of which a large world has n * n, take no memory.
 class Network {
  public:
   Network(WorldSize world_size, const LinkModel& model, uint64_t seed);
@@ -57,13 +58,14 @@ class Network {
     absl::Time last_arrival = absl::InfinitePast();
     uint64_t bytes = 0;
   };
-  LinkState& At(Link link) { return links_[IndexOf(link)]; }
-  const LinkState& At(Link link) const { return links_[IndexOf(link)]; }
-  size_t IndexOf(Link link) const;
+  LinkState& At(Link link) { return links_.try_emplace(IndexOf(link), unused_).first->second; }
+  const LinkState& At(Link link) const;
+  uint64_t IndexOf(Link link) const;
   absl::Duration Jitter(absl::Duration bound);
 
   const int32_t world_size_;
-  std::vector<LinkState> links_;  // [from, to]
+  const LinkState unused_;
+  absl::flat_hash_map<uint64_t, LinkState> links_;  // by from * world size + to
   std::mt19937_64 random_;
 };
 

@@ -1,5 +1,8 @@
 #include "comm/transport/sim/network.h"
 
+#include <cstddef>
+#include <fstream>
+
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -59,6 +62,25 @@ TEST(NetworkTest, DelaySlowsOneLinkDown) {
   EXPECT_EQ(network.Transfer(kLink, 500, kStart).arrived, kStart + latency);
   EXPECT_EQ(network.NoticeTime(kLink, kStart), kStart + latency);
   EXPECT_EQ(network.NoticeTime({Rank(1), Rank(0)}, kStart), kStart + absl::Microseconds(10));
+}
+
+// 10,000 ranks have 100 million links, at 40 bytes or more: only those in use may take memory.
+TEST(NetworkTest, ALargeWorldsUnusedLinksTakeNoMemory) {
+  constexpr int32_t kRanks = 10'000;
+  const auto resident_bytes = [] {
+    size_t pages = 0;
+    std::ifstream statm("/proc/self/statm");
+    statm >> pages >> pages;  // the second one
+    return pages * 4096;
+  };
+  const size_t before = resident_bytes();
+  Network network(WorldSize(kRanks), {absl::Microseconds(10), 0, {}}, 0);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    network.Transfer({Rank(rank), Rank((rank + 1) % kRanks)}, 100, kStart);
+  }
+  EXPECT_EQ(network.TotalBytesSent(), 100u * kRanks);
+  EXPECT_EQ(network.NoticeTime({Rank(7), Rank(3)}, kStart), kStart + absl::Microseconds(10));
+  EXPECT_LT(resident_bytes() - before, size_t{64} << 20);
 }
 
 }  // namespace

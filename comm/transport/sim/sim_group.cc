@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
-#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -15,21 +14,21 @@ SimGroup::SimGroup(CommunicatorId id, Group group, Network& network, EventQueue&
   members_.resize(group_.members.size());
 }
 
-SimGroup::Flight& SimGroup::FlightAt(Place place) {
-  return At(place.rank).ring[(place.ticket - 1) % limits::kMaxOperationsInFlight];
+SimGroup::Flight* SimGroup::Find(Place place) {
+  Member& member = At(place.rank);
+  const size_t index = member.completions.PlaceOf(place.ticket);
+  return index == CompletionTable::kNoPlace ? nullptr : &member.flights[index];
 }
 
-// The oldest ticket that can be asked for.
-uint64_t SimGroup::FirstTicket(const Member& member) const {
-  return member.launched - member.ring.size() + 1;
+SimGroup::Flight& SimGroup::FlightAt(Place place) {
+  Flight* const flight = Find(place);
+  PELTON_CHECK(flight != nullptr) << "ticket " << place.ticket << " of " << place.rank;
+  return *flight;
 }
 
 const SimGroup::Flight* SimGroup::OldestInFlight(const Member& member) const {
-  for (uint64_t ticket = FirstTicket(member); ticket <= member.launched; ++ticket) {
-    const Flight& flight = member.ring[(ticket - 1) % limits::kMaxOperationsInFlight];
-    if (!flight.done) return &flight;
-  }
-  return nullptr;
+  const size_t index = member.completions.PlaceOf(member.completions.oldest());
+  return index == CompletionTable::kNoPlace ? nullptr : &member.flights[index];
 }
 
 absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operation, absl::Time now,
@@ -38,10 +37,9 @@ absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operatio
   RETURN_IF_ERROR(member.ended);
   RETURN_IF_ERROR(CheckOperation(operation, rank, group_.size()));
   ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank, group_.size()));
-  if (member.ring.size() == limits::kMaxOperationsInFlight &&
-      !FlightAt({rank, member.launched + 1}).done) {
+  if (!member.completions.has_room()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", rank.value(), ": ", limits::kMaxOperationsInFlight,
+        absl::StrCat("rank ", rank.value(), ": ", member.completions.in_flight(),
                      " operations of communicator ", id_.value(), " are in flight"));
   }
   const Place place = Enqueue(rank, operation, memory);
@@ -57,7 +55,8 @@ absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operatio
 
 SimGroup::Place SimGroup::Enqueue(Rank rank, Operation operation, OperationMemory memory) {
   Member& member = At(rank);
-  const Place place{rank, ++member.launched};
+  const CompletionTable::Entry entry = member.completions.Begin();
+  const Place place{rank, entry.completion.ticket};
   operation.communicator = id_;
   operation.generation = group_.generation;
   if (IsPointToPoint(operation.kind)) {
@@ -67,16 +66,19 @@ SimGroup::Place SimGroup::Enqueue(Rank rank, Operation operation, OperationMemor
     operation.sequence = ++member.launched_collectives;
     member.collectives.push_back(place.ticket);
   }
-  if (member.ring.size() < limits::kMaxOperationsInFlight) member.ring.emplace_back();
-  FlightAt(place) = Flight{};
-  FlightAt(place).operation = operation;
-  FlightAt(place).memory = memory;
+  if (member.flights.size() <= entry.place) member.flights.resize(entry.place + 1);
+  Flight& flight = member.flights[entry.place];
+  flight = Flight{};
+  flight.operation = operation;
+  flight.memory = memory;
+  flight.in_flight = true;
   return place;
 }
 
 void SimGroup::Post(Place place, absl::Time now) {
-  Flight& flight = FlightAt(place);
-  if (flight.done) return;  // ended before it became visible
+  Flight* const posted = Find(place);
+  if (posted == nullptr) return;  // ended before it became visible
+  Flight& flight = *posted;
   flight.visible = true;
   Member& member = At(place.rank);
   if (IsPointToPoint(flight.operation.kind)) {
@@ -170,18 +172,18 @@ void SimGroup::StartPair(Place send, Place recv, absl::Time now) {
 }
 
 void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now) {
-  Flight& flight = FlightAt(place);
-  if (flight.done) return;  // ended in between; its memory is the user's again
+  Flight* const completed = Find(place);
+  if (completed == nullptr) return;  // ended in between; its memory is the user's again
+  Flight& flight = *completed;
   const uint64_t bytes = ExtentOf(flight.operation, place.rank, group_.size()).target_bytes;
   if (status.ok() && bytes > 0) {
     const uint64_t rank = static_cast<uint64_t>(place.rank.value());
     std::memcpy(flight.memory.target,
                 flight.outcome->bytes.data() + rank * flight.outcome->stride_bytes, bytes);
   }
-  flight.outcome.reset();
-  flight.done = true;
-  flight.status = status;
   Member& member = At(place.rank);
+  Finish(flight);
+  member.completions.End(place.ticket, status);
   ++member.moves;
   Signal(place.rank);
   if (IsPointToPoint(flight.operation.kind)) return;
@@ -190,15 +192,13 @@ void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now)
   if (FlightAt({place.rank, member.collectives.front()}).visible) OnHeadReady(now);
 }
 
+void SimGroup::Finish(Flight& flight) {
+  flight.outcome.reset();
+  flight.in_flight = false;
+}
+
 OperationRunner::State SimGroup::Query(Rank rank, Completion completion) const {
-  const Member& member = At(rank);
-  if (completion.ticket < FirstTicket(member) || completion.ticket > member.launched) {
-    return {true, absl::InvalidArgumentError(absl::StrCat(
-                      "rank ", rank.value(), ": completion ", completion.ticket,
-                      " is not one of the last ", limits::kMaxOperationsInFlight, " launches"))};
-  }
-  const Flight& flight = member.ring[(completion.ticket - 1) % limits::kMaxOperationsInFlight];
-  return {flight.done, flight.status};
+  return At(rank).completions.Query(completion);
 }
 
 std::vector<Rank> SimGroup::Missing(Rank rank) const {
@@ -237,13 +237,12 @@ void SimGroup::FailAll(Rank rank, const absl::Status& reason) {
   if (!member.ended.ok()) return;
   member.ended = reason;
   ended_ = true;
-  for (Flight& flight : member.ring) {
-    if (flight.done) continue;
-    flight.done = true;
-    flight.status = reason;
-    flight.outcome.reset();
+  for (Flight& flight : member.flights) {
+    if (!flight.in_flight) continue;
+    Finish(flight);
     ++member.moves;
   }
+  member.completions.EndAll(reason);
   member.collectives.clear();
   member.sends.clear();
   member.recvs.clear();
@@ -272,8 +271,8 @@ void SimGroup::FailIfPeerClosed(Rank rank) {
     if (IsPointToPoint(operation.kind)) return operation.peer == peer.value();
     return closed.visible_collectives < operation.sequence;
   };
-  for (const Flight& flight : member.ring) {
-    if (flight.done || flight.started) continue;
+  for (const Flight& flight : member.flights) {
+    if (!flight.in_flight || flight.started) continue;
     for (int32_t r = 0; r < group_.size().value(); ++r) {
       if (!At(Rank(r)).closed || !needs(flight.operation, Rank(r), At(Rank(r)))) continue;
       FailAll(rank, absl::UnavailableError(absl::StrCat(Describe(flight.operation), ": rank ", r,

@@ -18,6 +18,7 @@
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/schedule.h"
 #include "core/base/sync.h"
+#include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton {
@@ -68,10 +69,9 @@ class SimGroup {
   struct Flight {
     Operation operation;
     OperationMemory memory;
+    bool in_flight = false;
     bool visible = false;
     bool started = false;
-    bool done = false;
-    absl::Status status;
     // Shared by the ranks of a collective: the last one to complete frees it.
     std::shared_ptr<const Outcome> outcome;
   };
@@ -82,8 +82,8 @@ class SimGroup {
   };
   using Waiting = std::map<PeerTag, std::deque<uint64_t>>;
   struct Member {
-    std::vector<Flight> ring;  // by ticket, grown to limits::kMaxOperationsInFlight
-    uint64_t launched = 0;     // tickets
+    CompletionTable completions;
+    std::vector<Flight> flights;  // by place
     uint64_t launched_collectives = 0;
     uint64_t visible_collectives = 0;
     std::deque<uint64_t> collectives;  // not done, oldest first
@@ -103,12 +103,13 @@ class SimGroup {
 
   Member& At(Rank rank) { return members_[static_cast<size_t>(rank.value())]; }
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value())]; }
+  Flight* Find(Place place);  // null: not in flight
   Flight& FlightAt(Place place);
   const Flight* OldestInFlight(const Member& member) const;
-  uint64_t FirstTicket(const Member& member) const;
   Rank WorldRank(Rank rank) const { return group_.members[static_cast<size_t>(rank.value())]; }
 
   Place Enqueue(Rank rank, Operation operation, OperationMemory memory);
+  void Finish(Flight& flight);
   void Post(Place place, absl::Time now);
   void PostPair(Place place, absl::Time now);
   void OnHeadReady(absl::Time now);

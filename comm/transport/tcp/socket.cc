@@ -5,12 +5,12 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/fork.h"
 
 namespace pelton::tcp {
@@ -22,13 +22,18 @@ struct Option {
   int value;
 };
 
-// A host that vanished is noticed within seconds. What the kernel holds unsent is bounded, so that
-// a short message need not wait behind megabytes of a long one.
+// A host that vanished is noticed within seconds, on a connection that is idle; see IsSilent for
+// the others. What the kernel holds unsent is bounded, so that a short message need not wait behind
+// megabytes of a long one.
 constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_NODELAY, 1},  {SOL_SOCKET, SO_KEEPALIVE, 1},
     {IPPROTO_TCP, TCP_KEEPIDLE, 3}, {IPPROTO_TCP, TCP_KEEPINTVL, 1},
     {IPPROTO_TCP, TCP_KEEPCNT, 3},  {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 256 << 10},
 };
+
+// As long as keepalive takes.
+constexpr uint32_t kSilenceMs = 6000;
+constexpr uint8_t kUnansweredTries = 3;
 
 void SetOptions(int socket) {
   for (const Option& option : kOptions) {
@@ -54,7 +59,8 @@ absl::StatusOr<Descriptor> MakeSocket(in_addr_t host) {
 }  // namespace
 
 absl::Status SystemError(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat("tcp: ", what, ": ", std::strerror(errno)));
+  const std::string text = absl::StrCat("tcp: ", what, ": ", ErrorText(errno));
+  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
 std::string AddressOf(int socket) {
@@ -86,17 +92,29 @@ absl::StatusOr<Descriptor> Listen(in_addr_t host, int backlog) {
   return made;
 }
 
-Descriptor Accept(int listener, in_addr_t* host) {
+absl::StatusOr<Descriptor> Accept(int listener, in_addr_t* host) {
   sockaddr_in from = {};
   socklen_t size = sizeof from;
   Descriptor accepted(
       accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted.is_open() && IsExhaustion(errno)) return SystemError("accepting a connection");
   if (accepted.is_open()) {
     SetOptions(accepted.get());
     CloseInChildren(accepted.get());
   }
   *host = from.sin_addr.s_addr;
   return accepted;
+}
+
+// TCP_USER_TIMEOUT would also end a connection whose peer is alive and only does not read.
+bool IsSilent(int socket) {
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // Both start anew with every answer, and a peer that does not read answers.
+  const bool is_unanswered =
+      info.tcpi_retransmits >= kUnansweredTries || info.tcpi_probes >= kUnansweredTries;
+  return is_unanswered && info.tcpi_last_ack_recv >= kSilenceMs;
 }
 
 absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to) {

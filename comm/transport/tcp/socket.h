@@ -14,7 +14,8 @@
 
 namespace pelton::tcp {
 
-// "tcp: <what>: <the system's words for errno>".
+// "tcp: <what>: <the system's words for errno>": ResourceExhausted where this process or host has
+// nothing left to give, else Unavailable.
 absl::Status SystemError(absl::string_view what);
 
 // "<IPv4>:<port>" of a socket's own end, and back. No value: it is no such text.
@@ -23,10 +24,14 @@ std::optional<sockaddr_in> ParseAddress(const std::string& text);
 
 // Listens on a free port of `host`, an IPv4 address in network order.
 absl::StatusOr<Descriptor> Listen(in_addr_t host, int backlog);
-// The next connection that waits, from `*host`; closed if there is none.
-Descriptor Accept(int listener, in_addr_t* host);
+// The next connection that waits, from `*host`; closed if there is none. Errors: ResourceExhausted:
+// there may be one, and no descriptor for it.
+absl::StatusOr<Descriptor> Accept(int listener, in_addr_t* host);
 // Begins to connect from `host` to `to`. Blocks: never.
 absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to);
+// Whether the other end has answered nothing for some seconds, although the kernel keeps asking:
+// its host has vanished, or the link is cut.
+bool IsSilent(int socket);
 // Why a connection broke.
 absl::Status ErrorOf(int socket);
 

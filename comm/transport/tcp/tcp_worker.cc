@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/transport/tcp/socket.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton::tcp {
@@ -22,8 +23,12 @@ using network::Waiter;
 constexpr uint64_t kListener = std::numeric_limits<uint64_t>::max();
 constexpr int kEventsPerLook = 32;
 constexpr int kAcceptsPerLook = 64;
-// Connections that have not said whose they are, beside the peers' own.
+// Connections that have not said whose they are, beside the peers' own; then the oldest goes.
 constexpr size_t kMaxStrangers = 64;
+// How often the kernel is asked about connections, while there is nothing else to do.
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
+// What a peer that cannot be sent to any more gets to say why.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 }  // namespace
 
@@ -132,16 +137,45 @@ bool TcpWorker::IsHeard(int peer) const {
                      [peer](const auto& entry) { return entry.second->peer() == peer; });
 }
 
-// The peer is lost once it cannot be heard any more: what it sent before its end still comes in.
+// The peer is lost once it cannot be heard any more, as what it sent before its end still comes in;
+// but it must end soon, because it waits for answers that cannot be sent.
 void TcpWorker::Break(int peer, const absl::Status& why) {
   Peer& broken = peers_[At(peer)];
   broken.socket = Descriptor();
   broken.outbox.Fail(why);
-  if (IsHeard(peer)) return;
-  for (auto& [id, offer] : broken.offers) {
+  if (!IsHeard(peer)) return Lose(peer, why);
+  if (broken.deaf_since) return;
+  broken.deaf_since = Clock::Real().Now();
+  broken.deafness = why;
+}
+
+void TcpWorker::Lose(int peer, const absl::Status& why) {
+  Peer& lost = peers_[At(peer)];
+  lost.deaf_since.reset();
+  std::erase_if(incoming_, [peer](const auto& entry) { return entry.second->peer() == peer; });
+  for (auto& [id, offer] : lost.offers) {
     if (Waiter* const waiter = std::exchange(offer->waiter, nullptr)) waiter->OnDone(why);
   }
   receiver_.Lose(peer, why);
+}
+
+bool TcpWorker::LookAtSilence() {
+  const absl::Time now = Clock::Real().Now();
+  if (now < next_look_) return false;
+  next_look_ = now + kLookInterval;
+  bool moved = false;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    Peer& state = peers_[At(peer)];
+    if (IsConnected(peer) && IsSilent(state.socket.get())) {
+      Break(peer, absl::UnavailableError("tcp: the peer's host does not answer"));
+      moved = true;
+    }
+    if (state.deaf_since && now - *state.deaf_since >= kLastWords) {
+      Lose(peer, state.deafness);
+      moved = true;
+    }
+  }
+  return moved;
 }
 
 bool TcpWorker::Progress() {
@@ -149,7 +183,7 @@ bool TcpWorker::Progress() {
   const int count = epoll_wait(events_.get(), events.data(), kEventsPerLook, 0);
   bool moved = false;
   for (int i = 0; i < count; ++i) moved |= Handle(events[i].data.u64, events[i].events);
-  return moved;
+  return moved || (count == 0 && LookAtSilence());
 }
 
 bool TcpWorker::Handle(uint64_t key, uint32_t events) {
@@ -167,15 +201,27 @@ bool TcpWorker::Handle(uint64_t key, uint32_t events) {
 bool TcpWorker::AcceptAll() {
   for (int i = 0; i < kAcceptsPerLook && listener_.is_open(); ++i) {
     in_addr_t host = 0;
-    Descriptor accepted = Accept(listener_.get(), &host);
-    if (!accepted.is_open()) break;
-    const bool is_welcome =
-        admitted_.contains(host) && incoming_.size() < kMaxStrangers + 2 * peers_.size();
+    absl::StatusOr<Descriptor> accepted = Accept(listener_.get(), &host);
+    trouble_ = accepted.status();
+    if (!accepted.ok() || !accepted->is_open()) break;
+    if (!admitted_.contains(host)) continue;
+    MakeRoomForStrangers();
     const uint64_t key = next_key_++;
-    if (!is_welcome || !Watch(EPOLL_CTL_ADD, accepted.get(), EPOLLIN, key).ok()) continue;
-    incoming_[key] = std::make_unique<Incoming>(*this, std::move(accepted));
+    if (!Watch(EPOLL_CTL_ADD, accepted->get(), EPOLLIN, key).ok()) continue;
+    incoming_[key] = std::make_unique<Incoming>(*this, *std::move(accepted));
   }
   return true;
+}
+
+// A peer says who it is as soon as it is connected, so the oldest stranger is none.
+void TcpWorker::MakeRoomForStrangers() {
+  if (incoming_.size() < kMaxStrangers + 2 * peers_.size()) return;
+  auto oldest = incoming_.end();
+  for (auto entry = incoming_.begin(); entry != incoming_.end(); ++entry) {
+    const bool is_older = oldest == incoming_.end() || entry->first < oldest->first;
+    if (entry->second->peer() < 0 && is_older) oldest = entry;
+  }
+  if (oldest != incoming_.end()) incoming_.erase(oldest);
 }
 
 bool TcpWorker::ReadFrom(uint64_t key) {
@@ -207,8 +253,7 @@ absl::Status TcpWorker::Incoming::OnFrame(const Frame& frame, const Header& head
       worker_.Arrive(header, payload, frame.size_bytes);
       return absl::OkStatus();
     case FrameType::kOffer:
-      worker_.ArriveOffer(peer_, frame, header);
-      return absl::OkStatus();
+      return worker_.ArriveOffer(peer_, frame, header);
     case FrameType::kFetch:
       // Of what has failed meanwhile nothing is offered any more.
       if (outbox.Fetched(frame.id)) worker_.Write(peer_);
@@ -226,7 +271,8 @@ absl::StatusOr<std::byte*> TcpWorker::Incoming::OnBody(const Frame& frame) {
   if (peer_ < 0) return absl::UnauthenticatedError("tcp: a stranger");
   auto& offers = worker_.peers_[At(peer_)].offers;
   const auto found = offers.find(frame.id);
-  if (found == offers.end() || frame.size_bytes > found->second->left) {
+  const bool is_fetched = found != offers.end() && found->second->waiter != nullptr;
+  if (!is_fetched || frame.size_bytes == 0 || frame.size_bytes > found->second->left) {
     return absl::InvalidArgumentError("tcp: bytes that nobody asked for");
   }
   const Offer& offer = *found->second;
@@ -265,11 +311,16 @@ std::unique_ptr<std::byte[]> TcpWorker::TakeBlock() {
   return block;
 }
 
-void TcpWorker::ArriveOffer(int peer, const Frame& frame, const Header& header) {
+absl::Status TcpWorker::ArriveOffer(int peer, const Frame& frame, const Header& header) {
+  // The receiver may still hold the earlier one of that number.
+  if (peers_[At(peer)].offers.contains(frame.id) || frame.size_bytes == 0) {
+    return absl::InvalidArgumentError("tcp: an offer that is none");
+  }
   auto offer = std::make_unique<Offer>(Offer{peer, frame.id, frame.size_bytes});
   const Payload payload{offer.get(), frame.size_bytes, true};
   peers_[At(peer)].offers[frame.id] = std::move(offer);
   if (!receiver_.Receive(header, payload)) Release(payload);
+  return absl::OkStatus();
 }
 
 bool TcpWorker::Flush() {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/tcp/frame.h"
@@ -36,6 +38,7 @@ class TcpWorker final : public network::Worker {
   const std::string& address() const override { return address_; }
   absl::Status Admit(const std::set<uint32_t>& hosts) override;
   absl::Status Bar() override;
+  absl::Status Trouble() const override { return trouble_; }
   absl::Status Connect(int peer, const std::string& address) override;
   bool IsConnected(int peer) const override { return peers_[At(peer)].socket.is_open(); }
 
@@ -48,6 +51,8 @@ class TcpWorker final : public network::Worker {
   bool Arm() override { return true; }  // what is there stays readable
   int descriptor() const override { return events_.get(); }
   bool Flush() override;
+  // The kernel goes on sending, and nothing unread is on a connection that only sends.
+  bool DeliversWhenClosed() const override { return true; }
   void Close() override;
 
  private:
@@ -64,6 +69,9 @@ class TcpWorker final : public network::Worker {
     Descriptor socket;
     Outbox outbox;
     bool awaits_room = false;  // to write more
+    // Since when nothing can be sent to it, though it is still heard, and why.
+    std::optional<absl::Time> deaf_since;
+    absl::Status deafness;
     std::unordered_map<uint64_t, std::unique_ptr<Offer>> offers;
   };
   // A connection that came in. Nobody knows whose it is before its first message.
@@ -92,19 +100,25 @@ class TcpWorker final : public network::Worker {
   absl::Status Watch(int operation, int socket, uint32_t events, uint64_t key) const;
   bool Write(int peer);
   bool IsHeard(int peer) const;
+  void Lose(int peer, const absl::Status& why);
+  // Ends connections that nobody answers on, and peers that can only be heard.
+  bool LookAtSilence();
+  void MakeRoomForStrangers();
   void Break(int peer, const absl::Status& why);
   bool AcceptAll();
   bool ReadFrom(uint64_t key);
   bool Handle(uint64_t key, uint32_t events);
   std::unique_ptr<std::byte[]> TakeBlock();
   void Arrive(const network::Header& header, const std::byte* payload, size_t size_bytes);
-  void ArriveOffer(int peer, const Frame& frame, const network::Header& header);
+  absl::Status ArriveOffer(int peer, const Frame& frame, const network::Header& header);
   void Answer(const Offer& offer, FrameType type);
 
   network::Receiver& receiver_;
   in_addr_t host_ = 0;
   std::string address_;
   std::set<uint32_t> admitted_;
+  absl::Status trouble_;
+  absl::Time next_look_ = absl::InfinitePast();
   Descriptor events_;
   Descriptor listener_;
   std::vector<Peer> peers_;

@@ -2,6 +2,7 @@
 #include "comm/transport/tcp/tcp_worker.h"
 
 #include <arpa/inet.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +22,9 @@ namespace {
 
 using network::Header;
 using network::Payload;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr uint8_t kPassword = 77;
@@ -234,6 +237,98 @@ TEST_F(TcpWorkerTest, OnlyAdmittedHostsComeIn) {
   ends[0].worker = *std::move(worker);
   ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK + 1)}).ok());
   EXPECT_TRUE(IsTurnedAway(""));
+}
+
+// An offer under a number that is in use, and an empty piece of one that nobody fetched: both would
+// take away what the receiver still holds.
+TEST_F(TcpWorkerTest, WhoKnowsThePasswordCannotTakeAnOfferAwayFromItsReceiver) {
+  Frame message;
+  Frame offer;
+  offer.type = FrameType::kOffer;
+  offer.id = 7;
+  offer.size_bytes = 100;
+  Frame empty;
+  empty.type = FrameType::kBody;
+  empty.id = 7;
+  const std::string hello = Bytes(message) + Bytes(From(1));
+  const std::string offered = Bytes(offer) + Bytes(From(1));
+  EXPECT_TRUE(IsTurnedAway(hello + offered + offered));
+  EXPECT_TRUE(IsTurnedAway(hello + Bytes(empty)));
+  ASSERT_EQ(ends[0].recorder.offers.size(), 1u);
+  ends[0].worker->Release(ends[0].recorder.offers[0]);
+  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+}
+
+// So many that no more are kept; the oldest makes room for a peer.
+TEST_F(TcpWorkerTest, SilentStrangersKeepNoPeerOut) {
+  const sockaddr_in address = *ParseAddress(ends[0].worker->address());
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 100; ++i) {
+    auto stranger = Connect(htonl(INADDR_LOOPBACK), address);
+    ASSERT_TRUE(stranger.ok()) << stranger.status();
+    strangers.push_back(*std::move(stranger));
+    ends[0].worker->Progress();
+  }
+  const auto peer = Connect(htonl(INADDR_LOOPBACK), address);
+  ASSERT_TRUE(peer.ok());
+  const std::string bytes = Bytes(Frame{}) + Bytes(From(1, 99));
+  size_t sent = 0;
+  EXPECT_TRUE(PumpUntil([&] {
+    const ssize_t count =
+        send(peer->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) sent += static_cast<size_t>(count);
+    return Heard(0) == 1;
+  }));
+  EXPECT_THAT(ends[0].recorder.tickets, Contains(99));
+}
+
+TEST_F(TcpWorkerTest, WantOfDescriptorsIsToldByWhoHasNone) {
+  const auto stranger = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
+  ASSERT_TRUE(stranger.ok());
+  EXPECT_EQ(ends[0].worker->Trouble(), absl::OkStatus());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit low = before;
+  low.rlim_cur = 0;  // those that are open stay open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_TRUE(PumpUntil([&] { return !ends[0].worker->Trouble().ok(); }));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(ends[0].worker->Trouble().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(ends[0].worker->Trouble().message()),
+              HasSubstr("accepting a connection: Too many open files (this process may have 0"));
+  EXPECT_TRUE(PumpUntil([&] { return ends[0].worker->Trouble().ok(); }));
+}
+
+// Peer 1 can be heard, and nothing can be sent to it any more.
+TEST_F(TcpWorkerTest, APeerThatCannotBeSentToIsLostThoughItIsHeard) {
+  auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), ends[0].recorder, 2);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  ends[0].worker = *std::move(worker);
+  ends[1].worker.reset();
+  ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK)}).ok());
+  auto door = Listen(htonl(INADDR_LOOPBACK), 1);
+  ASSERT_TRUE(door.ok());
+  ASSERT_TRUE(ends[0].worker->Connect(1, AddressOf(door->get())).ok());
+  const auto speaks = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
+  ASSERT_TRUE(speaks.ok());
+  const std::string bytes = Bytes(Frame{}) + Bytes(From(1, 99));
+  size_t sent = 0;
+  ASSERT_TRUE(PumpUntil([&] {
+    const ssize_t count =
+        send(speaks->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) sent += static_cast<size_t>(count);
+    return Heard(0) == 1;
+  }));
+  in_addr_t host = 0;
+  Descriptor hears;
+  ASSERT_TRUE(PumpUntil([&] {
+    hears = *Accept(door->get(), &host);
+    return hears.is_open();
+  }));
+  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+  hears = Descriptor();
+  EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
+  EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
 }
 
 TEST_F(TcpWorkerTest, NothingListensAfterBar) {

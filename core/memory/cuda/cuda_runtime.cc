@@ -24,6 +24,7 @@ absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
   RETURN_IF_ERROR(Bind(library, "cudaStreamCreateWithFlags", table.stream_create_with_flags));
   RETURN_IF_ERROR(Bind(library, "cudaStreamDestroy", table.stream_destroy));
   RETURN_IF_ERROR(Bind(library, "cudaStreamSynchronize", table.stream_synchronize));
+  RETURN_IF_ERROR(Bind(library, "cudaStreamIsCapturing", table.stream_is_capturing));
   RETURN_IF_ERROR(Bind(library, "cudaStreamWaitEvent", table.stream_wait_event));
   RETURN_IF_ERROR(Bind(library, "cudaEventCreateWithFlags", table.event_create_with_flags));
   RETURN_IF_ERROR(Bind(library, "cudaEventDestroy", table.event_destroy));

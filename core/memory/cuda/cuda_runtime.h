@@ -27,6 +27,7 @@ inline constexpr int kErrorNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kMemcpyDefault = 4;
+inline constexpr int kCaptureStatusNone = 0;
 
 // Threads: any. Owns: nothing.
 struct CudaTable {
@@ -38,6 +39,7 @@ struct CudaTable {
   int (*stream_create_with_flags)(StreamHandle* stream, unsigned flags);
   int (*stream_destroy)(StreamHandle stream);
   int (*stream_synchronize)(StreamHandle stream);
+  int (*stream_is_capturing)(StreamHandle stream, int* status);
   int (*stream_wait_event)(StreamHandle stream, EventHandle event, unsigned flags);
   int (*event_create_with_flags)(EventHandle* event, unsigned flags);
   int (*event_destroy)(EventHandle event);

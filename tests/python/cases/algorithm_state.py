@@ -269,7 +269,7 @@ def foreign_states_are_refused_on_all_ranks() -> None:
     with raises(ValueError, "gradient_allreduce"):
         inner.load_algorithm_state_dict({**state, "algorithm": "gradient_allreduce"})
     with raises(ValueError, "format"):
-        inner.load_algorithm_state_dict({**state, "format": 2})
+        inner.load_algorithm_state_dict({**state, "format": 1})
     with raises(ValueError, "rank 0's" if rank == 1 else "rank 1"):
         inner.load_algorithm_state_dict({**state, "steps": rank})
     train_step(model, optimizer, 1)

@@ -86,6 +86,12 @@ int cudaStreamSynchronize(CUstream_st* stream) {
   return kSuccess;
 }
 
+// Told to fail, it says that the stream is being captured.
+int cudaStreamIsCapturing(CUstream_st*, int* status) {
+  *status = Controls::Get().FaultOf("cudaStreamIsCapturing");
+  return kSuccess;
+}
+
 int cudaStreamQuery(CUstream_st* stream) {
   return StreamOf(stream).work()->all_reached() ? kSuccess : kNotReady;
 }

@@ -14,7 +14,8 @@ from pelton.torch_api._parameters import select
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
 
-_FORMAT = 1
+# 1: residuals of 16-bit tensors in 16 bits, stages by their place in the pipeline.
+_FORMAT = 2
 NOTHING: _C.State = (0, [], [])
 
 
@@ -71,7 +72,10 @@ def from_dict(state: dict[str, Any], ranks: Sequence[int], rank: int) -> Algorit
     """
     try:
         if state["format"] != _FORMAT:
-            raise InvalidArgument(f"state: its format is {state['format']!r}; this version reads {_FORMAT}")
+            raise InvalidArgument(
+                f"state: its format is {state['format']!r}; this version reads {_FORMAT}. Resume from the weights and "
+                "the optimizer's state alone: the algorithm begins anew then, and makes up for it in some steps"
+            )
         found = AlgorithmState(
             RegisteredAlgorithm(str(state["algorithm"]), dict(state["options"])),
             [int(member) for member in state["ranks"]],

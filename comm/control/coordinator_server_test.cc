@@ -1,0 +1,86 @@
+// What the coordinator does with a connection that asks for nothing.
+#include "comm/control/coordinator_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "core/base/check.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+// A client that speaks HTTP/2 as far as it must to be kept: it answers settings and pings.
+// Threads: one. Owns: its connection.
+class PoliteStranger {
+ public:
+  explicit PoliteStranger(const std::string& address) {
+    const size_t colon = address.rfind(':');
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    uint32_t port = 0;
+    PELTON_CHECK(absl::SimpleAtoi(address.substr(colon + 1), &port));
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    PELTON_CHECK(inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
+    PELTON_CHECK(connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+    const timeval longest = {60, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest);
+    Say(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9));
+  }
+
+  ~PoliteStranger() { close(socket_); }
+  PoliteStranger(const PoliteStranger&) = delete;
+  PoliteStranger& operator=(const PoliteStranger&) = delete;
+
+  // Whether the other end closes the connection, at some time. Blocks: for a minute at most.
+  bool IsSentAway() {
+    constexpr uint8_t kSettings = 4;
+    constexpr uint8_t kPing = 6;
+    while (true) {
+      std::string head;
+      if (!Hear(9, &head)) return is_closed_;
+      const auto byte = [&](size_t i) { return static_cast<uint8_t>(head[i]); };
+      std::string body;
+      const size_t size = size_t{byte(0)} << 16 | size_t{byte(1)} << 8 | byte(2);
+      if (!Hear(size, &body)) return is_closed_;
+      const bool is_answer = (byte(4) & 1) != 0;
+      if (byte(3) == kSettings && !is_answer) Say(std::string("\0\0\0\4\1\0\0\0\0", 9));
+      if (byte(3) == kPing && !is_answer) Say(std::string("\0\0\10\6\1\0\0\0\0", 9) + body);
+    }
+  }
+
+ private:
+  void Say(const std::string& bytes) {
+    (void)!send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  bool Hear(size_t size, std::string* bytes) {
+    bytes->resize(size);
+    if (size == 0) return true;
+    const ssize_t count = recv(socket_, bytes->data(), size, MSG_WAITALL);
+    is_closed_ = count == 0 || (count < 0 && errno == ECONNRESET);
+    return count == static_cast<ssize_t>(size);
+  }
+
+  const int socket_ = socket(AF_INET, SOCK_STREAM, 0);
+  bool is_closed_ = false;
+};
+
+TEST(CoordinatorServerTest, AConnectionThatAsksForNothingIsEnded) {
+  CoordinatorOptions options;
+  options.token = "0123456789abcdef";
+  options.heartbeat_timeout = absl::Milliseconds(500);
+  auto server = CoordinatorServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  PoliteStranger stranger((*server)->address());
+  EXPECT_TRUE(stranger.IsSentAway());
+}
+
+}  // namespace
+}  // namespace pelton

@@ -1,0 +1,169 @@
+// A peer that holds the token and says what it likes: frames and headers at random, genuine ones
+// among them, to a session over TCP that sends and receives meanwhile. Nothing it says may touch
+// memory that is not its to write, or end the process; that its communicator ends is all right.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/network/session.h"
+#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/socket.h"
+#include "comm/transport/tcp/tcp_worker.h"
+#include "gtest/gtest.h"
+
+namespace pelton::network {
+namespace {
+
+const in_addr_t kHost = htonl(INADDR_LOOPBACK);
+constexpr size_t kBytes = 20'000;  // of a tensor: some messages are offered, some are not
+
+// Threads: immutable. Owns: nothing.
+class Loopback final : public Network {
+ public:
+  const std::string& interface() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver& receiver,
+                                                     int peer_count) const override {
+    return tcp::TcpWorker::Create(kHost, receiver, peer_count);
+  }
+
+ private:
+  const std::string name_ = "lo";
+};
+
+Members MembersOf(int rank) {
+  return Members("a job's token", CommunicatorId(3), Group::World(WorldSize(2)), Rank(rank));
+}
+
+template <typename T>
+void Append(const T& value, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// Threads: one. Owns: the session of rank 0 under attack, and what it works on.
+class Attack {
+ public:
+  explicit Attack(uint64_t seed) : random_(seed), peer_(MembersOf(1)), memory_(kBytes) {
+    session_ = *Session::Create(network_, MembersOf(0));
+    door_ = *tcp::Listen(kHost, 4);
+    EXPECT_TRUE(session_->worker().Admit({kHost}).ok());
+    EXPECT_TRUE(session_->worker().Connect(1, tcp::AddressOf(door_.get())).ok());
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      if (!link_.is_open()) Reconnect();
+      Speak();
+      Work();
+      session_->worker().Progress();
+      Listen();
+    }
+    session_->point_to_point().DropArrivals();
+    session_->worker().Close();
+    session_->point_to_point().Cancel(absl::CancelledError("the end"));
+  }
+
+ private:
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+
+  void Reconnect() {
+    auto made = tcp::Connect(kHost, *tcp::ParseAddress(session_->worker().address()));
+    ASSERT_TRUE(made.ok()) << made.status();
+    link_ = *std::move(made);
+    Append(tcp::Frame{}, &said_);
+    Append(peer_.MakeHeader(MessageType::kHello, 0), &said_);
+  }
+
+  Header RandomHeader() {
+    Header header = peer_.MakeHeader(static_cast<MessageType>(1 + Below(8)), 0);
+    header.flags = static_cast<uint8_t>(Below(8));
+    header.ticket = Below(40);
+    Operation& operation = header.operation;
+    operation.kind = Below(4) > 0 ? OperationKind::kSend : OperationKind::kRecv;
+    operation.dtype = DType::kUInt8;
+    operation.peer = static_cast<int32_t>(Below(3)) - (Below(20) == 0 ? 1 : 0);
+    if (Below(2) == 0) operation.peer = 0;
+    operation.count = Below(3) == 0 ? kBytes : Below(200);
+    operation.sequence = Below(8) == 0 ? Below(100) : sequence_ + 1;
+    operation.tag = static_cast<int32_t>(Below(3));
+    if (Below(30) == 0) header.key[0] ^= 1;
+    return header;
+  }
+
+  void Speak() {
+    for (uint64_t frames = 1 + Below(6); frames > 0; --frames) {
+      tcp::Frame frame;
+      frame.type = static_cast<tcp::FrameType>(Below(40) == 0 ? Below(99) : 1 + Below(5));
+      frame.id = Below(12);
+      const Header header = RandomHeader();
+      const bool is_message = frame.type == tcp::FrameType::kMessage;
+      const bool is_offer = frame.type == tcp::FrameType::kOffer;
+      const bool is_long = frame.type == tcp::FrameType::kBody && Below(2) == 0;
+      frame.size_bytes = is_long ? kBytes : Below(300);
+      if (is_message || is_offer) frame.size_bytes = header.operation.count;
+      if (Below(30) == 0) frame.size_bytes = random_();
+      Append(frame, &said_);
+      if (is_message || is_offer) Append(header, &said_);
+      if ((is_message || is_offer) && header.type == MessageType::kData) ++sequence_;
+      if (!is_offer && frame.size_bytes <= kBytes) said_.append(frame.size_bytes, 'x');
+    }
+    const ssize_t count =
+        send(link_.get(), said_.data(), said_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const bool is_broken = count < 0 && errno != EAGAIN && errno != ENOTCONN;
+    if (count > 0) said_.erase(0, static_cast<size_t>(count));
+    if (is_broken || Below(60) == 0) {
+      link_ = Descriptor();
+      said_.clear();
+    }
+  }
+
+  // What the session has to say goes nowhere.
+  void Listen() {
+    char bytes[4096];
+    if (!hears_.is_open()) {
+      in_addr_t host = 0;
+      hears_ = *tcp::Accept(door_.get(), &host);
+    }
+    while (hears_.is_open() && recv(hears_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+  }
+
+  void Work() {
+    PointToPoint& point_to_point = session_->point_to_point();
+    if (!session_->worker().IsConnected(1) || !point_to_point.HasRoom()) return;
+    Operation operation;
+    operation.kind = Below(3) == 0 ? OperationKind::kSend : OperationKind::kRecv;
+    operation.dtype = DType::kUInt8;
+    operation.peer = 1;
+    operation.count = Below(3) == 0 ? kBytes : Below(200);
+    operation.tag = static_cast<int32_t>(Below(3));
+    const absl::StatusOr<uint64_t> ticket = point_to_point.Start(operation, memory_.data());
+    if (ticket.ok()) point_to_point.Query(*ticket);
+  }
+
+  std::mt19937_64 random_;
+  const Members peer_;
+  const Loopback network_;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<Session> session_;
+  Descriptor door_;
+  Descriptor link_;   // on which it speaks
+  Descriptor hears_;  // on which the session does
+  std::string said_;  // and not sent yet
+  uint64_t sequence_ = 0;
+};
+
+TEST(HostilePeerTest, NothingThatItSaysDoesHarm) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Attack(seed).Run(300);
+  }
+}
+
+}  // namespace
+}  // namespace pelton::network

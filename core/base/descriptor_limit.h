@@ -1,0 +1,29 @@
+// How many files this process may have open, sockets and shared memory among them.
+#ifndef PELTON_CORE_BASE_DESCRIPTOR_LIMIT_H_
+#define PELTON_CORE_BASE_DESCRIPTOR_LIMIT_H_
+
+#include <cstdint>
+#include <string>
+
+namespace pelton {
+
+// Descriptors that RaiseDescriptorLimit asks for at most: programs that close all possible ones
+// before an exec would else take seconds for it.
+inline constexpr uint64_t kMostDescriptors = 65536;
+
+// Raises the soft limit to the hard one, as far as that is not above kMostDescriptors: every two
+// ranks have connections of their own, and the usual soft limit of 1024 is met at some hundred
+// ranks. Nothing happens where that is not permitted. Threads: any. Blocks: never.
+void RaiseDescriptorLimit();
+
+// The kernel's words for `error` (an errno), and for want of descriptors also the limit and what to
+// do. Threads: any.
+std::string ErrorText(int error);
+
+// Whether `error` says that this process, or this host, has no descriptor or memory left: not the
+// fault of the peer that was to get it.
+bool IsExhaustion(int error);
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_BASE_DESCRIPTOR_LIMIT_H_

@@ -1,0 +1,48 @@
+"""What the pages say exists, exists; what a user can set is on the page of variables."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from spawn import HERE
+
+ROOT = HERE.parents[1]
+PRODUCT = ("core", "comm", "algorithms", "backend", "torch_bindings", "tools")
+# Read by tests, stand-ins and the build alone, or set by the launcher for its ranks and for nobody else.
+NOT_A_USERS = re.compile(r"_STAND_IN_|^PELTON_(SEEDS|LONG|ACCELERATOR|WIRE_PAIR|PYTHON|CUDA|HAS_CAF|OVER_UCX|BENCH)")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_VARIABLE = re.compile(r"\"((?:PELTON|BAGUA)_[A-Z0-9_]*[A-Z0-9])\"")
+
+
+def _tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / line for line in listed.stdout.splitlines()]
+
+
+def test_every_link_of_every_page_leads_somewhere() -> None:
+    pages = _tracked("*.md")
+    assert len(pages) > 20
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in _LINK.findall(page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_every_variable_is_on_its_page() -> None:
+    listed = set(re.findall(r"`((?:PELTON|BAGUA)_[A-Z0-9_]+)`", (ROOT / "docs" / "variables.md").read_text()))
+    sources = [path for folder in PRODUCT for path in _tracked(f"{folder}/*") if path.suffix in (".cc", ".h", ".py")]
+    read = {
+        name
+        for path in sources
+        if not re.search(r"_test\.|test_|stand_in|/lint/|benchmark", str(path.relative_to(ROOT)))
+        for name in _VARIABLE.findall(path.read_text())
+        if not NOT_A_USERS.search(name)
+    }
+    assert len(read) > 15
+    assert read - listed == set()
+    assert listed - read == set()
