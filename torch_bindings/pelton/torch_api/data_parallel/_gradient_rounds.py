@@ -26,6 +26,7 @@ class GradientRounds:
         """
         self._model = model
         self._moments = moments
+        self._is_training = False  # the forward pass that is under way
         self._registered = [moment for moment, _ in moments()] if moments is not None else []
 
     def check(self) -> None:
@@ -47,12 +48,14 @@ class GradientRounds:
 
     def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""
+        self._is_training = True
         if self._moments is not None:
             self._model.set_betas([beta for _, beta in self._moments()])
 
     def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
         """See `Rounds`."""
-        self._model.watch_outputs(outputs)
+        self._model.watch_outputs(outputs, self._is_training)
+        self._is_training = False
 
     def before_step(self) -> None:
         """Completes a round that a nested backward left open, where the loss was not made of the model's outputs."""
