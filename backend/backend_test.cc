@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
@@ -299,6 +300,36 @@ TEST(BackendTest, ARankThatLeavesEarlyEndsTheOthersWait) {
   EXPECT_TRUE(results[1].ok()) << results[1];
   EXPECT_FALSE(results[0].ok());
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("1"));
+}
+
+TEST(BackendTest, ARankThatLeavesEndsOnlyTheGroupsItIsIn) {
+  const std::vector<absl::Status> results = RunRanks(3, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const bool leaves = options.rank == Rank(2);
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
+                     backend->Open(Group::World(backend->world_size())));
+    std::unique_ptr<Communicator> pair;
+    if (!leaves) ASSIGN_OR_RETURN(pair, backend->Open(GroupOf({0, 1})));
+    if (leaves) {
+      world.reset();
+      RETURN_IF_ERROR(backend->Stop(Soon()));
+      return absl::OkStatus();
+    }
+    // Ends when the rank that left has been given up.
+    const absl::Status waited = SumOver(*world, 1).status();
+    if (waited.ok()) return absl::InternalError("a sum without rank 2");
+    if (!absl::StrContains(waited.message(), "rank 2 left")) return waited;
+    ASSIGN_OR_RETURN(const float sum, SumOver(*pair, 1));
+    if (sum != 2) return absl::InternalError(absl::StrCat("sum is ", sum));
+    RETURN_IF_ERROR(backend->failure());
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> later, backend->Open(GroupOf({1, 0})));
+    RETURN_IF_ERROR(SumOver(*later, 1).status());
+    const absl::Status refused = backend->Open(Group::World(backend->world_size())).status();
+    if (!absl::IsAborted(refused)) return absl::InternalError(refused.ToString());
+    // Who is done first must not leave before the other one has its sums.
+    return SumOver(*pair, 1).status();
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(BackendTest, RefusesARankOutsideTheWorld) {

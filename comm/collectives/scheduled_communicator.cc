@@ -245,9 +245,9 @@ OperationRunner::State ScheduledCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
   const Record& record = RecordOf(completion.ticket);
   if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(
-                      absl::StrCat("rank ", rank().value(), ": completion ", completion.ticket,
-                                   " is not one of the last ", kRecords, " launches"))};
+    return {true, absl::OutOfRangeError(absl::StrCat("rank ", rank().value(), ": completion ",
+                                                     completion.ticket, " is not one of the last ",
+                                                     kRecords, " launches"))};
   }
   return {record.done, record.status};
 }

@@ -173,8 +173,8 @@ OperationRunner::State HierarchicalCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
   const Record& record = records_[completion.ticket % kRecords];
   if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
-                                                          " is not one of the last ", kRecords))};
+    return {true, absl::OutOfRangeError(absl::StrCat("completion: ticket ", completion.ticket,
+                                                     " is not one of the last ", kRecords))};
   }
   if (!record.is_done && !reason_.ok()) Drain();
   return {record.is_done, record.status};

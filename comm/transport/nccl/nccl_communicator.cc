@@ -257,8 +257,8 @@ bool NcclCommunicator::Knows(Completion completion) const {
 
 OperationRunner::State NcclCommunicator::Query(Completion completion) {
   if (!Knows(completion)) {
-    return {true, Refuse(absl::StrCat("completion: ticket ", completion.ticket,
-                                      " is not one of the last ", kFlights))};
+    return {true, absl::OutOfRangeError(absl::StrCat("completion: ticket ", completion.ticket,
+                                                     " is not one of the last ", kFlights))};
   }
   EndIfAborted();
   const Flight& flight = FlightOf(completion.ticket);

@@ -216,8 +216,8 @@ void PointToPoint::Finish(Record& record, const absl::Status& status) {
 OperationRunner::State PointToPoint::Query(uint64_t ticket) const {
   const Record& record = records_[ticket % kRecords];
   if (ticket == 0 || record.ticket != ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", ticket,
-                                                          " is not one of the last ", kRecords))};
+    return {true, absl::OutOfRangeError(absl::StrCat("completion: ticket ", ticket,
+                                                     " is not one of the last ", kRecords))};
   }
   if (record.stage != Stage::kDone) return {};
   return {true, record.status};

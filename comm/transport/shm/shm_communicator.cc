@@ -189,8 +189,8 @@ void ShmCommunicator::FailAll(const absl::Status& reason) {
 OperationRunner::State ShmCommunicator::Query(Completion completion) {
   const Record& record = records_[completion.ticket % kRecords];
   if (completion.ticket == 0 || record.ticket != completion.ticket) {
-    return {true, absl::InvalidArgumentError(absl::StrCat("completion: ticket ", completion.ticket,
-                                                          " is not one of the last ", kRecords))};
+    return {true, absl::OutOfRangeError(absl::StrCat("completion: ticket ", completion.ticket,
+                                                     " is not one of the last ", kRecords))};
   }
   if (!record.is_done && abort_.is_thrown()) ProgressAborted();
   return {record.is_done, record.status};

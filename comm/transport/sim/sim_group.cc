@@ -193,9 +193,9 @@ void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now)
 OperationRunner::State SimGroup::Query(Rank rank, Completion completion) const {
   const Member& member = At(rank);
   if (completion.ticket < FirstTicket(member) || completion.ticket > member.launched) {
-    return {true, absl::InvalidArgumentError(absl::StrCat(
-                      "rank ", rank.value(), ": completion ", completion.ticket,
-                      " is not one of the last ", limits::kMaxOperationsInFlight, " launches"))};
+    return {true, absl::OutOfRangeError(absl::StrCat("rank ", rank.value(), ": completion ",
+                                                     completion.ticket, " is not one of the last ",
+                                                     limits::kMaxOperationsInFlight, " launches"))};
   }
   const Flight& flight = member.ring[(completion.ticket - 1) % limits::kMaxOperationsInFlight];
   return {flight.done, flight.status};
