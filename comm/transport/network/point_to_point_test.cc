@@ -301,12 +301,16 @@ TEST_P(PointToPointTest, AClosedCommunicatorKeepsNoSockets) {
   World world(3, GetParam());
   const size_t before = OpenFiles();
   for (uint32_t turn = 0; turn < 3; ++turn) {
-    world.RunTransports([&](Transport& transport, size_t) {
+    // Outlive the ranks' threads: a send to a rank that has closed already would be refused.
+    std::vector<std::unique_ptr<Communicator>> communicators(3);
+    world.RunTransports([&](Transport& transport, size_t rank) {
       auto opened = transport.Open(CommunicatorId(10 + turn), Group::World(WorldSize(3)), Soon());
       ASSERT_TRUE(opened.ok()) << opened.status();
+      communicators[rank] = *std::move(opened);
       std::vector<int32_t> values(3);
-      const Rank next(((*opened)->rank().value() + 1) % 3);
-      EXPECT_EQ(Finish(**opened, Send(**opened, TensorOf(values), next)), absl::OkStatus());
+      const Rank next((communicators[rank]->rank().value() + 1) % 3);
+      EXPECT_EQ(Finish(*communicators[rank], Send(*communicators[rank], TensorOf(values), next)),
+                absl::OkStatus());
     });
   }
   EXPECT_EQ(OpenFiles(), before);
