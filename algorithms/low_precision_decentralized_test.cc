@@ -242,13 +242,13 @@ TEST(LowPrecisionDecentralizedTest, ReplicasAreTheNeighboursWeights) {
     for (int32_t rank = 0; rank < size; ++rank) {
       const int32_t left = (rank + size - 1) % size;
       const int32_t right = (rank + 1) % size;
-      const Values own = world.StateOf(rank, "ring exchange 0/weight");
+      const Values own = world.StateOf(rank, "ring exchange/weight");
       ASSERT_EQ(own, values[static_cast<size_t>(rank)]);
-      EXPECT_EQ(world.StateOf(rank, "ring exchange 0/left"),
-                world.StateOf(left, "ring exchange 0/weight"))
+      EXPECT_EQ(world.StateOf(rank, "ring exchange/left"),
+                world.StateOf(left, "ring exchange/weight"))
           << "rank " << rank << " of " << size;
-      EXPECT_EQ(world.StateOf(rank, "ring exchange 0/right"),
-                world.StateOf(right, "ring exchange 0/weight"));
+      EXPECT_EQ(world.StateOf(rank, "ring exchange/right"),
+                world.StateOf(right, "ring exchange/weight"));
     }
   }
 }

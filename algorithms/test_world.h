@@ -37,7 +37,7 @@ class TestWorld {
   // One round, with `values[rank]` in the buckets; by rank, what is there after it. It must
   // succeed.
   std::vector<Values> Round(const std::vector<Values>& values);
-  // One buffer of one rank's state, by slot: "ring exchange 0/left". Empty where there is none.
+  // One buffer of one rank's state, by slot: "ring exchange/left". Empty where there is none.
   Values StateOf(int32_t rank, const std::string& key);
 
   // Different elements for every rank, tensor, place and round.

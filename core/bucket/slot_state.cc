@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace pelton {
 namespace {
@@ -70,10 +71,14 @@ std::vector<SlotState> SlotStatesOf(PlanInstance& instance) {
     Pipeline& pipeline = instance.pipelines[static_cast<size_t>(bucket.id.value())];
     const std::vector<SlotId> slots = FlatSlotsOf(instance.plan, bucket);
     const std::vector<uint64_t> bounds = BoundsOf(instance.plan, bucket, slots);
+    absl::flat_hash_map<absl::string_view, int> seen;
     for (size_t i = 0; i < pipeline.stage_count(); ++i) {
       if (pipeline.state(i) == nullptr) continue;
+      const absl::string_view stage = pipeline.stage(i).name();
+      const int number = ++seen[stage];
+      const std::string name = number == 1 ? std::string(stage) : absl::StrCat(stage, " ", number);
       for (const StateBuffer& buffer : pipeline.state(i)->buffers()) {
-        const std::string key = absl::StrCat(pipeline.stage(i).name(), " ", i, "/", buffer.name);
+        const std::string key = absl::StrCat(name, "/", buffer.name);
         for (size_t k = 0; k < slots.size(); ++k) {
           Append(buffer, key, slots[k], bounds[k], bounds[k + 1], states);
         }

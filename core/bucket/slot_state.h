@@ -18,7 +18,9 @@ namespace pelton {
 // One tensor's share of one buffer of one stage. Buffers may cover a part of a tensor only.
 // Threads: a value. Owns: its text; not the elements.
 struct SlotState {
-  std::string key;  // "<stage> <its place in the pipeline>/<buffer>": "exchange 1/residual"
+  // "<stage>/<buffer>", as "ring exchange/left"; of a second stage of that name "<stage>
+  // 2/<buffer>". Not its place in the pipeline, which depends on how the ranks lie on hosts.
+  std::string key;
   SlotId slot;
   DType dtype = DType::kFloat32;
   uint64_t begin_count = 0;  // the tensor's element that the first one belongs to

@@ -2,7 +2,9 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -53,6 +55,55 @@ absl::StatusOr<SlotState> ToSlotState(const TensorState& state, const SlotsByNam
                    .bytes = absl::MakeSpan(data, state.values.nbytes())};
 }
 
+using SlotStatesByKey = absl::flat_hash_map<std::pair<std::string, SlotId>, const SlotState*>;
+
+SlotStatesByKey ByKey(const std::vector<SlotState>& states) {
+  SlotStatesByKey by_key;
+  for (const SlotState& state : states) by_key[{state.key, state.slot}] = &state;
+  return by_key;
+}
+
+// Where its elements end in the tensor, without the gap behind that.
+uint64_t EndOf(const SlotState& state, const Plan& plan) {
+  const uint64_t end = state.begin_count + state.bytes.size() / SizeOf(state.dtype);
+  return std::min(end, plan.tensor(state.slot).count);
+}
+
+absl::Status Misfit(const SlotState& state, const Plan& plan, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "state: ", state.key, " of '", plan.tensor(state.slot).name, "', elements ",
+      state.begin_count, " to ", EndOf(state, plan), " of ", NameOf(state.dtype), ": ", what,
+      "; it was saved with ranks on other hosts, another bucket size, or is damaged"));
+}
+
+// Every element that is kept must be known, and the other way round.
+absl::Status CheckCovers(const std::vector<SlotState>& saved, const std::vector<SlotState>& kept,
+                         const Plan& plan) {
+  const SlotStatesByKey known = ByKey(saved);
+  for (const SlotState& state : kept) {
+    if (state.begin_count >= EndOf(state, plan)) continue;
+    const auto found = known.find({state.key, state.slot});
+    if (found == known.end()) return Misfit(state, plan, "the state lacks it");
+    const SlotState& other = *found->second;
+    if (other.dtype != state.dtype) return Misfit(other, plan, "it is kept in another dtype");
+    if (other.begin_count > state.begin_count || EndOf(other, plan) < EndOf(state, plan)) {
+      return Misfit(state, plan, "the state has a part of it only");
+    }
+  }
+  const SlotStatesByKey wanted = ByKey(kept);
+  for (const SlotState& state : saved) {
+    if (state.begin_count >= EndOf(state, plan)) continue;
+    if (!wanted.contains({state.key, state.slot})) {
+      return Misfit(state, plan, "this rank keeps no such thing");
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsNew(const ModelState& state) {
+  return state.rounds == 0 && state.order.empty() && state.tensors.empty();
+}
+
 }  // namespace
 
 ModelState StateOf(ModelRounds& rounds) {
@@ -75,6 +126,7 @@ ModelState StateOf(ModelRounds& rounds) {
 }
 
 absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time deadline) {
+  if (IsNew(state)) return absl::OkStatus();
   const SlotsByName slots = SlotsOf(rounds.plan());
   std::vector<SlotState> saved;
   for (const TensorState& tensor : state.tensors) {
@@ -83,7 +135,9 @@ absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time de
   }
   ASSIGN_OR_RETURN(const std::vector<SlotId> order, OrderOf(state, slots));
   if (!order.empty()) RETURN_IF_ERROR(rounds.Replan(order, deadline));
-  CopySlotStates(saved, rounds.States());
+  const std::vector<SlotState> kept = rounds.States();
+  RETURN_IF_ERROR(CheckCovers(saved, kept, rounds.plan()));
+  CopySlotStates(saved, kept);
   return absl::OkStatus();
 }
 

@@ -34,8 +34,10 @@ ModelState StateOf(ModelRounds& rounds);
 
 // Moves a new model, which has had no round, on to the plan and the state that StateOf told; its
 // rounds were created to count on from `state.rounds`. Collective where the state has an order.
-// Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model does not have, or of
-// another dtype, by name; those of Replan.
+// Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model does not have;
+// elements that the algorithm keeps on this rank and the state lacks or has in another dtype, or
+// has and the algorithm does not keep (a state that no round has made lacks all); the text names
+// the tensor. Those of Replan.
 absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time deadline);
 
 }  // namespace pelton::torch_bindings

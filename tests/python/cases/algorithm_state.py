@@ -256,6 +256,34 @@ def algorithms_switch_in_the_middle_of_a_run() -> None:
 
 
 @case(2)
+def states_that_do_not_fit_are_refused_by_name() -> None:
+    """On all ranks, whichever has the one that does not; the algorithm begins anew, and goes on."""
+    rank, _ = rank_and_size()
+    ring = LowPrecisionDecentralizedAlgorithm(hierarchical=False)
+    for algorithm in (ring, ByteGradAlgorithm(hierarchical=False, codec="one_bit"), DiLoCoAlgorithm(interval=2)):
+        model, optimizer = _wrapped(algorithm)
+        for step in range(3):
+            train_step(model, optimizer, step)
+        state = model.bagua_ddp.algorithm_state_dict()
+        first = state["tensors"][0]
+        assert not any(character.isdigit() for character in first["key"]), first["key"]
+        damaged: list[tuple[Any, str]] = [
+            (state["tensors"][1:], "lacks it"),
+            ([{**first, "values": first["values"][:1]}, *state["tensors"][1:]], "a part of it only"),
+            ([{**first, "values": first["values"].double()}, *state["tensors"][1:]], "another dtype"),
+            ([{**first, "key": "other exchange/left"}, *state["tensors"]], "keeps no such thing"),
+        ]
+        for tensors, text in damaged:
+            named = [first["tensor"], text] if rank == 1 else ["rank 1 of the group", text]
+            mine = {**state, "tensors": tensors} if rank == 1 else state
+            with raises(ValueError, *named):
+                model.bagua_ddp.load_algorithm_state_dict(mine)
+            train_step(model, optimizer, 3)
+        model.bagua_ddp.load_algorithm_state_dict(state)
+        train_step(model, optimizer, 4)
+
+
+@case(2)
 def foreign_states_are_refused_on_all_ranks() -> None:
     rank, _ = rank_and_size()
     model, optimizer = _wrapped(ByteGradAlgorithm(hierarchical=False, codec="one_bit"))
@@ -270,8 +298,6 @@ def foreign_states_are_refused_on_all_ranks() -> None:
         inner.load_algorithm_state_dict({**state, "rank": 0})
     with raises(ValueError, "gradient_allreduce"):
         inner.load_algorithm_state_dict({**state, "algorithm": "gradient_allreduce"})
-    with raises(ValueError, "format"):
-        inner.load_algorithm_state_dict({**state, "format": 1})
     with raises(ValueError, "rank 0's" if rank == 1 else "rank 1"):
         inner.load_algorithm_state_dict({**state, "steps": rank})
     train_step(model, optimizer, 1)

@@ -184,7 +184,24 @@ class BaguaDistributedDataParallel:
         agree_on(communicator, "state", state.common())
         rounds.detach(self._session.timeout_s)
         self._rounds = None
-        self._install(self._selected, state)
+        self._install_agreed(state)
+
+    def _install_agreed(self, state: AlgorithmState) -> None:
+        """Installs with a state that fits on all ranks, else without one, and raises. Collective."""
+        communicator = self.process_group.get_global_communicator()
+        complaint: PeltonError | None = None
+        try:
+            self._install(self._selected, state)
+        except InvalidArgument as error:
+            complaint = error
+        try:
+            agree(communicator, complaint)
+        except InvalidArgument:
+            rounds, self._rounds = self._rounds, None
+            if rounds is not None:
+                rounds.detach(self._session.timeout_s)
+            self._install(self._selected, None)
+            raise
 
     def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
