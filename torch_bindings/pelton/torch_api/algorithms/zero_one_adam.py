@@ -169,6 +169,20 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
                 self._step_together(group)
         return loss
 
+    @torch.no_grad()
+    def come_together(self) -> None:
+        """Ends the steps that ranks have taken alone with an exchange, as a step in T_u does. All ranks must call it.
+
+        Raises:
+          PeltonError: what the exchange failed with.
+        """
+        members = [parameter for group in self.param_groups for parameter in group["params"]]
+        if self.exchange is None or not any(self.state_of(parameter)["total"] > 0 for parameter in members):
+            return
+        self.exchange()
+        for group in self.param_groups:
+            self._step_together(group)
+
     _step_supports_amp_scaling = True  # so that a GradScaler calls `step` in any case, and shows itself there
 
     def _refuse_scaler(self) -> None:

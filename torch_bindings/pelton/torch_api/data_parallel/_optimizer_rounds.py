@@ -58,6 +58,10 @@ class OptimizerRounds(QuietRounds):
         self._accumulated.begin()
         self._accumulated.finish()
 
+    def come_together(self) -> None:
+        """Exchanges what the optimizer has accumulated since it last did. Collective."""
+        self._exchange.optimizer.come_together()
+
     def check(self) -> None:
         """See `Rounds`."""
         self._gradients.check_round()

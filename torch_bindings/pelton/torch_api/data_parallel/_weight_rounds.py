@@ -180,6 +180,7 @@ class AfterStepRounds(_WeightRounds):
         self._makes_equal = makes_equal
         self.weights_are_equal = False
         # A round that was open when its state was saved: a schedule's delay is below its interval.
+        self.interval = schedule.interval
         self._begun_at = steps - (steps - schedule.first_step) % schedule.interval if model.is_open else 0
 
     def before_forward(self, inputs: object) -> None:

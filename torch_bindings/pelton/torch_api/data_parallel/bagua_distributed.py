@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
 from pelton.torch_api.data_parallel._steps import forget, listen
+from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 from pelton.torch_api.data_parallel._weight_rounds import is_in_backward
 
@@ -87,7 +87,7 @@ class BaguaDistributedDataParallel:
         self._watch: _C.BackwardWatch | None = None
         self._backward_count = 0
         self._is_functional = False  # the forward pass that is under way
-        self._first_algorithm = runtime_algorithm(self.bagua_algorithm)
+        self._first_algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
         self._known: dict[int, torch.Tensor] = {}
         self._session = _session.current()
         self._equality = check_of(self)
@@ -184,24 +184,7 @@ class BaguaDistributedDataParallel:
         agree_on(communicator, "state", state.common())
         rounds.detach(self._session.timeout_s)
         self._rounds = None
-        self._install_agreed(state)
-
-    def _install_agreed(self, state: AlgorithmState) -> None:
-        """Installs with a state that fits on all ranks, else without one, and raises. Collective."""
-        communicator = self.process_group.get_global_communicator()
-        complaint: PeltonError | None = None
-        try:
-            self._install(self._selected, state)
-        except InvalidArgument as error:
-            complaint = error
-        try:
-            agree(communicator, complaint)
-        except InvalidArgument:
-            rounds, self._rounds = self._rounds, None
-            if rounds is not None:
-                rounds.detach(self._session.timeout_s)
-            self._install(self._selected, None)
-            raise
+        install_agreed(self, state)
 
     def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
@@ -310,6 +293,16 @@ class BaguaDistributedDataParallel:
             )
         self._rounds.register_ordered_buckets(buckets)
 
+    def consolidate(self) -> None:
+        """Brings the ranks together at the end of training: where the algorithm lets weights differ, a delayed round
+        is merged, and weights and floating point buffers become their mean, other buffers rank 0's. Averaging beside
+        training is stopped; else training may go on. Collective.
+
+        Raises:
+          PeltonError: the process group has ended; or what the communication failed with.
+        """
+        consolidate(self)
+
     def stop_averaging(self) -> None:
         """Ends an averaging beside training when all ranks have asked for it; without one it does nothing.
 
@@ -408,19 +401,8 @@ class BaguaDistributedDataParallel:
         return state if everyone(communicator, state is not None) else None
 
     def _register_again(self) -> None:
-        """Ranks whose parameters may differ come back to rank 0's: the next algorithm's state must begin somewhere."""
-        rounds, self._rounds = self._live_rounds(), None
-        if rounds.may_differ:
-            self._known = {}
-        rounds.detach(self._session.timeout_s)
-        before = {id(tensor): tensor for _, tensor in self._selected.all}
-        self._selected = self._register(self.bagua_optimizers if rounds.may_differ else ())
-        new = [name for name, tensor in self._selected.all if id(tensor) not in before]
-        if new:
-            warnings.warn(
-                f"{self.bagua_module_name}: {', '.join(new)}: not there when it was wrapped; has rank 0's values now",
-                stacklevel=2,
-            )
+        """See `register_again`."""
+        register_again(self)
 
     def _register(
         self, optimizers: Iterable[torch.optim.Optimizer], state: AlgorithmState | None = None
@@ -446,7 +428,7 @@ class BaguaDistributedDataParallel:
         return selected
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
-        algorithm = runtime_algorithm(self.bagua_algorithm)
+        algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
         self._hear(selected, algorithm)
         if algorithm is None:
             self._install_hooks(selected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Union
 
@@ -17,6 +18,7 @@ from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._attachment import attach, name_of
+from pelton.torch_api.data_parallel._together import runs_apart
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
@@ -140,6 +142,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         self.broadcast_buffers = broadcast_buffers
         self.find_unused_parameters = find_unused_parameters
         self.require_forward_param_sync = True
+        self._has_said = False
         self.inner = BaguaDistributedDataParallel(
             module,
             optimizers,
@@ -164,7 +167,22 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         """Whether the next forward pass begins with a broadcast of the buffers, as torch's would: not after one inside
         `no_sync` or without gradients.
         """
-        return self.require_forward_param_sync and self.broadcast_buffers and bool(self._buffers_to_broadcast())
+        if not (self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_broadcast()):
+            return False
+        if runs_apart(self.inner._rounds):
+            self._say_that_buffers_differ()
+            return False
+        return True
+
+    def _say_that_buffers_differ(self) -> None:
+        """Once: a broadcast before each forward pass would keep ranks in step that are to run apart."""
+        if not self._has_said:
+            self._has_said = True
+            warnings.warn(
+                f"{name_of(self.module)}: buffers stay each rank's own, because {type(self.bagua_algorithm).__name__} "
+                "lets ranks run apart; inner.consolidate() brings them together at the end",
+                stacklevel=4,
+            )
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
