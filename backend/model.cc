@@ -88,6 +88,12 @@ absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<Te
   plan.world_size = options.group.size();
   plan.bucket_size_bytes = options.bucket_size_bytes;
   plan.constraints = algorithm_->Constraints();
+  for (const TensorSpec& tensor : tensors) {
+    if (algorithm_->Takes(tensor)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model '", options.name, "': algorithm ", options.algorithm,
+                     " cannot communicate tensor '", tensor.name, "' of ", NameOf(tensor.dtype)));
+  }
   const bool is_on_host = tensors.empty() || tensors.front().device.kind == DeviceKind::kHost;
   if (plan.constraints.allows_standalone && is_on_host) {
     plan.standalone_bytes = options.standalone_bytes;
@@ -149,8 +155,11 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.model_name = options.name;
   rounds.rank = communicator_->rank();
   rounds.device = queue_.get();
-  rounds.pipeline_factory = [this](const BucketLayout& layout) {
-    return MakePipeline(*algorithm_, layout, tiers_);
+  rounds.pipeline_factory =
+      [this, name = options.algorithm](const BucketLayout& layout) -> absl::StatusOr<Pipeline> {
+    absl::StatusOr<Pipeline> made = MakePipeline(*algorithm_, layout, tiers_);
+    if (!made.ok()) return Annotate(made.status(), absl::StrCat("algorithm ", name));
+    return made;
   };
   if (runner_ == nullptr) {
     RunOn(*communicator_, rounds);

@@ -190,8 +190,9 @@ absl::StatusOr<std::unique_ptr<PlanInstance>> ModelRounds::Impl::MakeInstance(Pl
                                                                               Round first) {
   auto instance = std::make_unique<PlanInstance>(std::move(plan));
   for (const BucketLayout& bucket : instance->plan.buckets()) {
-    ASSIGN_OR_RETURN(Pipeline pipeline, options_.pipeline_factory(bucket));
-    instance->pipelines.push_back(std::move(pipeline));
+    absl::StatusOr<Pipeline> pipeline = options_.pipeline_factory(bucket);
+    if (!pipeline.ok()) return Annotate(pipeline.status(), instance->plan.Describe(bucket.id));
+    instance->pipelines.push_back(*std::move(pipeline));
   }
   ASSIGN_OR_RETURN(instance->storage,
                    BucketStorage::Create(instance->plan, options_.model_name, options_.device));
@@ -401,6 +402,7 @@ ModelRounds::~ModelRounds() = default;
 
 const Plan& ModelRounds::plan() const { return impl_->instance().plan; }
 Round ModelRounds::round() const { return impl_->instance().tracker->round(); }
+void ModelRounds::SetMode(RoundMode mode) { impl_->tracker().set_mode(mode); }
 std::byte* ModelRounds::DataOf(SlotId slot) const {
   return impl_->instance().storage->DataOf(slot);
 }

@@ -17,6 +17,7 @@
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/bucket/plan.h"
+#include "core/bucket/round_mode.h"
 #include "core/bucket/slot_state.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/region.h"
@@ -84,6 +85,10 @@ class ModelRounds {
   const Plan& plan() const;
   // The round that is open, or has ended last; the first is ModelRoundsOptions::first_round.
   Round round() const;
+
+  // Of the round that is open and of later ones, before its first mark. Where ranks differ the
+  // round ends in an error on all of them that says so, if the transport compares operations.
+  void SetMode(RoundMode mode);
 
   // Where a flat slot's elements are to be written before MarkReady; for a standalone one the last
   // place named. Valid until Replan. Blocks: never.

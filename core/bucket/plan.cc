@@ -250,7 +250,8 @@ std::string Plan::Serialize() const {
       const TensorSpec& spec = tensors_[id.value()];
       absl::StrAppend(
           &text, "tensor '", absl::CEscape(spec.name), "' ", NameOf(spec.dtype), " x ", spec.count,
-          spec.columns > 0 ? absl::StrCat(" in rows of ", spec.columns) : "", " on ",
+          spec.columns > 0 ? absl::StrCat(" in rows of ", spec.columns) : "",
+          spec.layout.empty() ? "" : absl::StrCat(" with ", absl::CEscape(spec.layout)), " on ",
           NameOf(spec.device.kind), ", slot ", id.value(), " of bucket ", bucket.id.value(), ", ");
       if (slot.standalone) {
         absl::StrAppend(&text, "standalone\n");

@@ -196,5 +196,19 @@ TEST(PlanTest, DescribeNamesAFewTensors) {
   EXPECT_EQ(plan.Describe(BucketId(0)), "bucket 0 (t4, t3, t2 and 2 more)");
 }
 
+TEST(PlanTest, TheOrderOfElementsIsPartOfTheText) {
+  TensorSpec here = Float("conv.weight", 108);
+  TensorSpec there = here;
+  here.layout = "strides [27, 9, 3, 1]";
+  there.layout = "strides [27, 1, 9, 3]";
+  const Plan mine = *Plan::Build({here}, Options(1000));
+  const Plan theirs = *Plan::Build({there}, Options(1000));
+  EXPECT_NE(mine.Hash(), theirs.Hash());
+  const std::string difference = FirstDifference(mine.Serialize(), theirs.Serialize());
+  EXPECT_THAT(difference, HasSubstr("conv.weight"));
+  EXPECT_THAT(difference, HasSubstr("strides [27, 9, 3, 1]"));
+  EXPECT_THAT(difference, HasSubstr("strides [27, 1, 9, 3]"));
+}
+
 }  // namespace
 }  // namespace pelton

@@ -11,6 +11,7 @@
 #include "core/base/ids.h"
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
+#include "core/bucket/round_mode.h"
 
 namespace pelton {
 
@@ -60,6 +61,10 @@ class ReadyTracker {
   // Opens the next round. The last one must have ended.
   void OpenRound();
 
+  // Of the round that is open and of later ones; set before its first mark.
+  void set_mode(RoundMode mode) { mode_.store(mode, std::memory_order_relaxed); }
+  RoundMode mode() const { return mode_.load(std::memory_order_relaxed); }
+
   Round round() const { return Round(round_.load(std::memory_order_acquire)); }
   // Whether this rank marked the slot ready (not: unused) in its last round.
   bool UsedHere(SlotId slot) const {
@@ -88,6 +93,7 @@ class ReadyTracker {
   const uint64_t first_round_;
   std::atomic<uint64_t> round_;  // that is open or has ended last
   std::atomic<bool> open_{true};
+  std::atomic<RoundMode> mode_{RoundMode::kTraining};
   // By slot: twice the round of the last mark, plus kUsed.
   std::unique_ptr<std::atomic<uint64_t>[]> words_;
   // By bucket: marks since the first round.

@@ -19,6 +19,9 @@ struct TensorSpec {
   Device device = {};
   // Of a matrix [count / columns, columns], for algorithms that work on those; 0: it is none.
   uint64_t columns = 0;
+  // How its elements follow each other, in words: part of the plan's text, because ranks that
+  // differ would add up other elements. "": in the order of its dimensions.
+  std::string layout;
 
   uint64_t size_bytes() const { return count * SizeOf(dtype); }
 };

@@ -13,7 +13,8 @@ namespace pelton {
 namespace {
 
 constexpr size_t kRegionBytes = size_t{64} << 20;
-constexpr int kSmallestShift = 6;     // one cache line
+constexpr size_t kLargestSharedBytes = kRegionBytes / 4;  // of a block that shares a region
+constexpr int kSmallestShift = 6;                         // one cache line
 constexpr int kStepsPerDoubling = 4;  // so that at most a quarter of a block is wasted
 
 // Classes are 64 * 2^k * {4, 5, 6, 7} / 4 bytes.
@@ -40,13 +41,14 @@ absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
   if (index >= kClassCount) {
     return absl::ResourceExhaustedError(absl::StrCat("size_bytes: ", size_bytes, " is too large"));
   }
+  std::shared_ptr<void> used;  // declared before the lock: goes after it
   MutexLock lock(&mutex_);
   void* block = nullptr;
   if (std::vector<void*>& free = free_[index]; !free.empty()) {
     block = free.back();
     free.pop_back();
   } else {
-    ASSIGN_OR_RETURN(block, Carve(BytesOfClass(index)));
+    ASSIGN_OR_RETURN(block, Carve(BytesOfClass(index), used));
     class_of_[block] = index;
   }
   used_bytes_ += BytesOfClass(index);
@@ -66,16 +68,11 @@ bool RegionPool::FreeIfOwned(void* block) {
   return true;
 }
 
-absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes) {
+absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes, std::shared_ptr<void>& used) {
+  if (block_bytes > kLargestSharedBytes) return MakeRegion(block_bytes, used);
   if (block_bytes > uncut_bytes_) {
-    const size_t region_bytes = std::max(block_bytes, kRegionBytes);
-    ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
-                     Region::Create(region_bytes, absl::StrCat(name_, "-", regions_.size())));
-    if (observer_) observer_(*region);
-    uncut_ = region->data();
-    uncut_bytes_ = region->size_bytes();
-    reserved_bytes_ += region->size_bytes();
-    regions_.push_back(std::move(region));
+    ASSIGN_OR_RETURN(uncut_, MakeRegion(kRegionBytes, used));
+    uncut_bytes_ = kRegionBytes;
   }
   std::byte* block = uncut_;
   uncut_ += block_bytes;
@@ -83,11 +80,22 @@ absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes) {
   return block;
 }
 
+absl::StatusOr<std::byte*> RegionPool::MakeRegion(size_t region_bytes,
+                                                  std::shared_ptr<void>& used) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
+                   Region::Create(region_bytes, absl::StrCat(name_, "-", regions_.size())));
+  if (observer_) used = observer_(*region);
+  reserved_bytes_ += region->size_bytes();
+  regions_.push_back(std::move(region));
+  return regions_.back()->data();
+}
+
 void RegionPool::SetObserver(RegionObserver observer) {
+  std::vector<std::shared_ptr<void>> used;  // declared before the lock: goes after it
   MutexLock lock(&mutex_);
-  observer_ = std::move(observer);
+  std::swap(observer_, observer);
   if (!observer_) return;
-  for (const std::unique_ptr<Region>& region : regions_) observer_(*region);
+  for (const std::unique_ptr<Region>& region : regions_) used.push_back(observer_(*region));
 }
 
 size_t RegionPool::reserved_bytes() const {

@@ -18,13 +18,15 @@ namespace pelton {
 
 // Cuts regions into blocks by size class and keeps freed blocks for the next request of their
 // class: in steady state a training step takes no memory from the kernel and faults no page. A
-// block may be larger than asked for by at most a quarter. Threads: any. Owns: its regions, until
-// it dies.
+// block may be larger than asked for by at most a quarter, and at most a quarter of a region stays
+// uncut, because a large block has a region of its own. Threads: any. Owns: its regions, until it
+// dies.
 class RegionPool {
  public:
   // Called once for each region that the pool makes, before any of its blocks is given out, with
-  // the pool's lock held: it must not call the pool.
-  using RegionObserver = absl::AnyInvocable<void(const Region&)>;
+  // the pool's lock held: it must not call the pool. What it returns is let go of without the lock,
+  // because the end of the last owner of something may take long, or give blocks back.
+  using RegionObserver = absl::AnyInvocable<std::shared_ptr<void>(const Region&)>;
 
   explicit RegionPool(std::string name) : name_(std::move(name)) {}
   RegionPool(const RegionPool&) = delete;
@@ -49,7 +51,11 @@ class RegionPool {
  private:
   static constexpr int kClassCount = 160;
 
-  absl::StatusOr<std::byte*> Carve(size_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `used` is what the observer returned.
+  absl::StatusOr<std::byte*> Carve(size_t block_bytes, std::shared_ptr<void>& used)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::byte*> MakeRegion(size_t region_bytes, std::shared_ptr<void>& used)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   mutable Mutex mutex_;

@@ -1,8 +1,10 @@
 #include "core/memory/region_pool.h"
 
 #include <cstring>
+#include <memory>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -80,11 +82,42 @@ TEST(RegionPoolTest, TheObserverSeesEveryRegionOnce) {
   RegionPool pool("test");
   ASSERT_TRUE(pool.Allocate(10).ok());
   std::multiset<uint32_t> seen;
-  pool.SetObserver([&](const Region& region) { seen.insert(region.id().value()); });
+  pool.SetObserver([&](const Region& region) {
+    seen.insert(region.id().value());
+    return nullptr;
+  });
   EXPECT_EQ(seen.size(), 1u);
   ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
   EXPECT_EQ(seen.size(), 2u);
   EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), 2u);
+}
+
+TEST(RegionPoolTest, LargeBlocksWasteNoRestOfARegion) {
+  RegionPool pool("test");
+  ASSERT_TRUE(pool.Allocate(1000).ok());
+  const size_t before = pool.reserved_bytes();
+  const size_t size_bytes = size_t{40} << 20;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pool.Allocate(size_bytes).ok());
+  EXPECT_EQ(pool.reserved_bytes() - before, 4 * size_bytes);
+  ASSERT_TRUE(pool.Allocate(1000).ok());
+  EXPECT_EQ(pool.reserved_bytes() - before, 4 * size_bytes) << "the first region goes on";
+}
+
+TEST(RegionPoolTest, WhatTheObserverReturnsMayUseThePoolWhenItEnds) {
+  RegionPool pool("test");
+  void* block = pool.Allocate(10).value();
+  int ended = 0;
+  const auto give_back = [&](void*) {
+    pool.Free(block);
+    ++ended;
+  };
+  bool is_first = true;
+  pool.SetObserver([&](const Region&) -> std::shared_ptr<void> {
+    if (std::exchange(is_first, false)) return nullptr;
+    return {&block, give_back};
+  });
+  ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
+  EXPECT_EQ(ended, 1);
 }
 
 TEST(RegionPoolTest, RefusesSizeZero) {

@@ -1,6 +1,7 @@
 #include "core/pipeline/operation.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/bucket/round_mode.h"
 
 namespace pelton {
 
@@ -46,12 +47,20 @@ std::string Differ(absl::string_view what, const A& mine, Rank rank, const B& th
                       peer.value());
 }
 
+std::string DifferInMode(RoundMode mine, Rank rank, RoundMode theirs, Rank peer) {
+  return absl::StrCat(
+      "the backward pass is one of a forward pass in ", NameOf(mine), " mode on rank ",
+      rank.value(), " and of one in ", NameOf(theirs), " mode on rank ", peer.value(),
+      ", and their gradients must not be added up; a backward pass that only some ranks make "
+      "belongs within no_sync()");
+}
+
 }  // namespace
 
 std::string Describe(const Operation& operation) {
   std::string text = absl::StrCat(NameOf(operation.kind), " #", operation.sequence);
   if (operation.bucket != kNoBucket) {
-    absl::StrAppend(&text, " of bucket ", operation.bucket.value());
+    absl::StrAppend(&text, " of bucket ", WithoutMode(operation.bucket).value());
   }
   if (operation.kind == OperationKind::kBarrier) return text;
   absl::StrAppend(&text, " (", NameOf(operation.dtype), " x ", operation.count);
@@ -119,6 +128,8 @@ Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
 }
 
 std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& theirs, Rank peer) {
+  const RoundMode mode = ModeOf(mine.bucket);
+  if (mode != ModeOf(theirs.bucket)) return DifferInMode(mode, rank, ModeOf(theirs.bucket), peer);
   if (mine.kind != theirs.kind) {
     return Differ("the operation", NameOf(mine.kind), rank, NameOf(theirs.kind), peer);
   }

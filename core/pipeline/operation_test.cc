@@ -1,5 +1,8 @@
 #include "core/pipeline/operation.h"
 
+#include <string>
+
+#include "core/bucket/round_mode.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -26,6 +29,19 @@ TEST(OperationTest, DifferenceNamesTheFieldAndBothRanks) {
   other.dtype = DType::kInt64;
   EXPECT_EQ(DifferenceOf(SumOf(4), Rank(0), other, Rank(2)),
             "dtype is float32 on rank 0 and int64 on rank 2");
+}
+
+TEST(OperationTest, TheModeOfARoundIsComparedAndKeptOutOfDescriptions) {
+  Operation training = SumOf(4);
+  training.bucket = BucketId(3);
+  Operation evaluation = training;
+  evaluation.bucket = InMode(BucketId(3), RoundMode::kEvaluation);
+  EXPECT_EQ(DifferenceOf(evaluation, Rank(0), evaluation, Rank(1)), "");
+  EXPECT_EQ(Describe(evaluation), Describe(training));
+  const std::string difference = DifferenceOf(training, Rank(0), evaluation, Rank(1));
+  EXPECT_NE(difference.find("training mode on rank 0"), std::string::npos) << difference;
+  EXPECT_NE(difference.find("evaluation mode on rank 1"), std::string::npos) << difference;
+  EXPECT_NE(difference.find("no_sync()"), std::string::npos) << difference;
 }
 
 TEST(OperationTest, PlacesInMemoryMayDiffer) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/limits.h"
+#include "core/bucket/round_mode.h"
 
 namespace pelton {
 
@@ -34,7 +35,7 @@ absl::Status BucketRun::Begin() {
 
 absl::StatusOr<Completion> BucketRun::Launch(Operation operation) {
   if (in_flight_.size() >= limits::kMaxOperationsInFlight) PruneFinished();
-  operation.bucket = layout_->id;
+  operation.bucket = InMode(layout_->id, tracker_->mode());
   absl::StatusOr<Completion> completion = runner_->Launch(operation, stream());
   if (!completion.ok()) return completion;
   ++launch_count_;

@@ -171,7 +171,12 @@ void DefineWrappedModel(py::module_& module) {
       .def("check_parameters", &M::Changes)
       .def(
           "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
-      .def("watch_outputs", &M::WatchOutputs, py::arg("outputs"), NoGil())
+      .def(
+          "watch_outputs",
+          [](M& self, const std::vector<at::Tensor>& outputs, bool is_training) {
+            self.WatchOutputs(outputs, is_training ? RoundMode::kTraining : RoundMode::kEvaluation);
+          },
+          py::arg("outputs"), py::arg("is_training"), NoGil())
       .def(
           "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
       .def(

@@ -88,7 +88,9 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   WatchForks();
   std::shared_ptr<Backend> backend = MakeProcessShared(ValueOrThrow(Backend::Start(options)));
   SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
-    if (std::shared_ptr<Backend> shared = weak.lock()) shared->Share(region);
+    std::shared_ptr<Backend> shared = weak.lock();
+    if (shared != nullptr) shared->Share(region);
+    return shared;
   });
   return backend;
 }

@@ -193,6 +193,7 @@ std::vector<std::string> WrappedModel::Changes() const {
 // Gradients of the rest of this backward are born in shared memory, where they need not be copied.
 void WrappedModel::OpenRound() {
   round_is_open_ = true;
+  rounds().SetMode(mode_);
   if (!SharedAllocation::enabled()) return;
   shares_allocations_ = true;
   SharedAllocation::Begin();
@@ -259,19 +260,21 @@ absl::Status WrappedModel::MarkUnused(size_t index) {
   return slots_[index]->is_segment() ? rounds().MarkUnused(slot, data) : rounds().MarkUnused(slot);
 }
 
-void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs) {
+void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode) {
   // A forward within a backward (checkpointing recomputes the model): that backward is the one.
   const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (is_in_backward) return OnOutputReached();
+  if (is_in_backward) return OnOutputReached(mode);
+  mode_ = mode;  // of a backward that comes by none of the outputs
   for (const at::Tensor& output : outputs) {
-    output.register_hook([weak = weak_from_this()](const at::Tensor&) {
-      if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnOutputReached();
+    output.register_hook([weak = weak_from_this(), mode](const at::Tensor&) {
+      if (std::shared_ptr<WrappedModel> self = weak.lock()) self->OnOutputReached(mode);
     });
   }
 }
 
-void WrappedModel::OnOutputReached() {
+void WrappedModel::OnOutputReached(RoundMode mode) {
   if (owned_ == nullptr || !synchronized_ || !TakesPart()) return;
+  if (backward_.expired() && !round_is_open_) mode_ = mode;
   JoinBackward()->takes_part = true;
 }
 

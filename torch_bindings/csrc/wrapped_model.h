@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "backend/backend.h"
 #include "backend/model.h"
+#include "core/bucket/round_mode.h"
 #include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 
@@ -62,11 +63,12 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // the middle of a round.
   absl::Status CheckRound() const;
 
-  // Called after each forward with its outputs that have a gradient function: a backward that comes
-  // by one of them and accumulates gradients takes part in a round, also if it uses none of the
-  // parameters. It is the outermost of the round, and its end is the round's, even if the gradients
-  // come from inner ones (re-entrant checkpointing).
-  void WatchOutputs(const std::vector<at::Tensor>& outputs);
+  // Called after each forward with its mode and those of its outputs that have a gradient function:
+  // a backward that comes by one of them and accumulates gradients takes part in a round, also if
+  // it uses none of the parameters. It is the outermost of the round, and its end is the round's,
+  // even if the gradients come from inner ones (re-entrant checkpointing). A backward of a forward
+  // in evaluation mode takes part like any other, and ends in an error where ranks differ in that.
+  void WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode);
 
   // Ends a round that an inner backward left open: no output was watched. Blocks: as the end of
   // backward.
@@ -109,7 +111,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   absl::Status TakeGradient(size_t index);
   absl::Status CheckGradient(const Slot& slot) const;
   absl::Status MarkReady(size_t index);
-  void OnOutputReached();
+  void OnOutputReached(RoundMode mode);
   bool TakesPart() const;
   std::shared_ptr<Backward> JoinBackward();
   void OnEndOfBackward(bool takes_part);
@@ -138,6 +140,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   std::vector<MomentumSlot*> momenta_;  // the same, if they are momenta
   absl::Status failure_;                // the first round that failed
   bool synchronized_ = true;
+  RoundMode mode_ = RoundMode::kTraining;   // of the round that is open or comes next
   std::atomic<bool> round_is_open_{false};  // a backward that broke off is seen by any thread
   std::weak_ptr<Backward> backward_;        // that is running and holds the callback for its end
   std::vector<size_t> deferred_;  // slots whose gradients have come and are not marked yet

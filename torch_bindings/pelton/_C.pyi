@@ -166,8 +166,9 @@ class Model:
         """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:
         """Raises what an earlier round failed with, if anything."""
-    def watch_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Has the backward that reaches one of these non-leaf tensors complete the round when it ends."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
+        """Has the backward that reaches one of these non-leaf tensors complete the round when it ends; ranks in different
+        modes get an error instead."""
     def finish_round(self) -> None:
         """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
     def set_betas(self, betas: Sequence[float]) -> None:

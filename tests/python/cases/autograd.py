@@ -381,3 +381,85 @@ def a_graph_of_before_is_run_after_detaching() -> None:
     loss.backward(retain_graph=True)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@case(2, 3)
+def a_backward_pass_in_evaluation_mode_on_one_rank() -> None:
+    """It would be added to the others' training, and every later round be off by one."""
+    rank, _ = rank_and_size()
+    model = _wrapped()
+    _step(model, 0)
+    bagua.barrier()
+    if rank == 0:
+        model.eval()
+    with raises(PeltonError, "evaluation mode", "training mode", "no_sync()"):
+        run_backward(model, 1)
+    with raises(PeltonError, "evaluation mode"):
+        model.train()(batch(0, 0, *SHAPE))
+
+
+@case(2)
+def a_backward_pass_in_evaluation_mode_on_one_rank_within_no_sync() -> None:
+    rank, _ = rank_and_size()
+    model = _wrapped()
+    for step in range(3):
+        if rank == 0:
+            model.eval()
+            inputs = batch(9, step, *SHAPE).requires_grad_()
+            with model.no_sync():
+                model(inputs).sum().backward()
+            assert inputs.grad is not None
+            model.train()
+        _step(model, step)
+
+
+@case(2)
+def training_in_evaluation_mode_on_all_ranks() -> None:
+    """As under DDP: fine-tuning with frozen dropout is training."""
+    rank, _ = rank_and_size()
+    model = _wrapped().eval()
+    _step(model, 0)
+    model.train()
+    outputs = model(batch(rank, 1, *SHAPE))
+    model.eval()
+    model(batch(rank, 5, *SHAPE))  # a validation in between
+    model.zero_grad()
+    outputs.square().mean().backward()
+    assert_same(gradients(model), expected(make_mlp, 1))
+
+
+def _conv() -> Any:
+    return nn.Conv2d(3, 4, 3)
+
+
+@case(2)
+def strides_that_differ_between_ranks() -> None:
+    model = seeded(0, _conv)
+    if bagua.get_rank() == 1:
+        model = model.to(memory_format=torch.channels_last)
+    with raises(PeltonError, "'weight'", "strides [27, 9, 3, 1]", "strides [27, 1, 9, 3]"):
+        wrap(model)
+
+
+@case(2)
+def strides_of_channels_last_on_all_ranks() -> None:
+    rank, size = rank_and_size()
+    model = wrap(seeded(0, _conv).to(memory_format=torch.channels_last))
+    for step in range(3):
+        model.zero_grad()
+        square_loss(model, batch(rank, step, 2, 3, 5, 5)).backward()
+        reference = seeded(0, _conv).to(memory_format=torch.channels_last)
+        per_rank = [local_gradients(reference, batch(r, step, 2, 3, 5, 5)) for r in range(size)]
+        assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(2)
+def complex_parameters_are_refused_by_name() -> None:
+    from pelton.torch_api.algorithms import Algorithm
+
+    for name in ("diloco", "async", "low_precision_decentralized", "gradient_allreduce"):
+        model: Any = nn.ParameterDict({"real": torch.zeros(3), "wave": torch.zeros(3, dtype=torch.cfloat)})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kinds = {"diloco": {"interval": 2}, "async": {"warmup_steps": 0}}
+        with raises(PeltonError, "wave", "complex64", "async_model_average" if name == "async" else name):
+            model.with_bagua([optimizer], Algorithm.init(name, **kinds.get(name, {})))
