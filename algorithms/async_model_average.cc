@@ -87,7 +87,9 @@ class AsyncModelAverage final : public Algorithm {
     constraints.allows_standalone = false;
     return constraints;
   }
-  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype);
+  }
   bool RanksAgree() const override { return false; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {

@@ -153,7 +153,9 @@ class DiLoCo final : public Algorithm {
     constraints.allows_standalone = false;
     return constraints;
   }
-  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype);
+  }
   // Buckets that are not of the round's fragment hold what each rank has put there.
   bool RanksAgree() const override { return fragments_ == 1; }
 

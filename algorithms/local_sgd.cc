@@ -38,10 +38,7 @@ class LocalSgd final : public Algorithm {
     constraints.allows_standalone = false;
     return constraints;
   }
-  bool Takes(const TensorSpec& tensor) const override {
-    return IsFloatingPoint(tensor.dtype) || tensor.dtype == DType::kComplex64 ||
-           tensor.dtype == DType::kComplex128;
-  }
+  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
   std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kAvg; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {

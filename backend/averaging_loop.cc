@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "core/actor/actor.h"
 #include "core/actor/context.h"
@@ -26,7 +28,12 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 constexpr absl::Duration kLeastPause = absl::Microseconds(100);
 
 struct ClaimWeights {
+  uint64_t number;
   Promise<void> reply;
+};
+// Whoever asked for that claim has given up.
+struct WithdrawClaim {
+  uint64_t number;
 };
 struct ReleaseWeights {};
 struct StopAveraging {
@@ -48,8 +55,13 @@ class AveragingActor final : public Actor {
       : rounds_(*rounds), options_(std::move(options)), stop_slot_(stop_slot) {}
 
   void Handle(ClaimWeights message) {
-    is_claimed_ = true;
+    if (message.reply.cancelled()) return;  // nobody would release it
+    if (!std::exchange(is_claimed_, true)) claim_ = message.number;
     message.reply.Set(failure_);
+  }
+
+  void Handle(WithdrawClaim message) {
+    if (is_claimed_ && claim_ == message.number) Handle(ReleaseWeights{});
   }
 
   void Handle(ReleaseWeights) {
@@ -115,13 +127,23 @@ class AveragingActor final : public Actor {
 
   void TakeSnapshot() {
     asked_ = wants_to_stop_;
-    if (absl::Status status = MarkAll(); !status.ok()) {
-      rounds_.Abort(status);
-      return Fail(status);
+    if (absl::Status status = Call([this] { return MarkAll(); }); !status.ok()) {
+      return FailEverywhere(status);
     }
     phase_ = Phase::kInFlight;
     context().Then(rounds_.RoundDone(context().Now() + options_.round_timeout),
                    [this](absl::Status status) { OnRoundDone(std::move(status)); });
+  }
+
+  // What a callback throws is a failure with its words, like those that come as a status.
+  absl::Status Call(absl::AnyInvocable<absl::Status()> body) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      return absl::InternalError(absl::StrCat("averaging: exception: ", error.what()));
+    } catch (...) {
+      return absl::InternalError("averaging: exception of unknown type");
+    }
   }
 
   absl::Status MarkAll() {
@@ -146,17 +168,23 @@ class AveragingActor final : public Actor {
     Advance();
   }
 
-  void AddResult() {
-    float difference = 0;
+  absl::Status AddAll(float* difference) {
     for (size_t i = 0; i < rounds_.plan().tensors().size(); ++i) {
       const SlotId slot(static_cast<int32_t>(i));
       const std::byte* const result = rounds_.ResultOf(slot).data;
       if (slot == stop_slot_) {
-        std::memcpy(&difference, result, sizeof(difference));
+        std::memcpy(difference, result, sizeof(*difference));
       } else {
         options_.add(slot, result);
       }
     }
+    return absl::OkStatus();
+  }
+
+  void AddResult() {
+    float difference = 0;
+    const absl::Status added = Call([&] { return AddAll(&difference); });
+    if (!added.ok()) return FailEverywhere(added);
     // The average of the wishes less mine. With n ranks it is exact that all have asked where I
     // have and nothing is missing; who has not asked knows that not all have.
     share_asked_ = difference + (asked_ ? 1.0F : 0.0F);
@@ -173,6 +201,12 @@ class AveragingActor final : public Actor {
     AnswerStops(absl::OkStatus());
     // Resumed after that wish had left: all others have stopped, and resume in their turn.
     phase_ = wants_to_stop_ ? Phase::kStopped : Phase::kSnapshotDue;
+  }
+
+  // Of what the peers do not know.
+  void FailEverywhere(const absl::Status& reason) {
+    rounds_.Abort(reason);
+    Fail(reason);
   }
 
   void Fail(const absl::Status& reason) {
@@ -198,6 +232,7 @@ class AveragingActor final : public Actor {
   const SlotId stop_slot_;
   Phase phase_ = Phase::kStopped;
   bool is_claimed_ = false;
+  uint64_t claim_ = 0;  // the number of the one that holds
   bool wants_to_stop_ = false;
   bool asked_ = false;     // the wish that travels with the round under way
   float share_asked_ = 0;  // of all ranks, in the last round
@@ -243,8 +278,14 @@ AveragingLoop::~AveragingLoop() {
   StopAndWait(actor_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
 }
 
-Future<void> AveragingLoop::RequestClaim() {
-  return actor_.Ask(ClaimWeights{}, absl::InfiniteFuture());
+Future<void> AveragingLoop::RequestClaim() { return Ask(NextClaim()); }
+
+uint64_t AveragingLoop::NextClaim() {
+  return last_claim_.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Future<void> AveragingLoop::Ask(uint64_t claim) {
+  return actor_.Ask(ClaimWeights{claim, {}}, absl::InfiniteFuture());
 }
 
 Future<void> AveragingLoop::RequestStop(absl::Time deadline) {
@@ -252,7 +293,11 @@ Future<void> AveragingLoop::RequestStop(absl::Time deadline) {
 }
 
 absl::Status AveragingLoop::Claim(absl::Time deadline) {
-  return AwaitDriving(RequestClaim(), actor_, deadline);
+  const uint64_t claim = NextClaim();
+  const absl::Status status = AwaitDriving(Ask(claim), actor_, deadline);
+  // It may be granted all the same, after this last look.
+  if (absl::IsDeadlineExceeded(status)) actor_.Send(WithdrawClaim{claim}).IgnoreError();
+  return status;
 }
 
 void AveragingLoop::Release() {

@@ -2,7 +2,9 @@
 #ifndef PELTON_BACKEND_AVERAGING_LOOP_H_
 #define PELTON_BACKEND_AVERAGING_LOOP_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -81,7 +83,7 @@ class AveragingLoop {
 
   // The weights are the caller's until Release. A second Claim changes nothing. Blocks: until
   // `deadline`, while a copy is under way. Errors: why the loop has failed (the claim holds all the
-  // same); DeadlineExceeded.
+  // same); DeadlineExceeded: this claim never holds.
   absl::Status Claim(absl::Time deadline);
   // Without a claim it does nothing. Blocks: never.
   void Release();
@@ -102,7 +104,10 @@ class AveragingLoop {
 
  private:
   AveragingLoop() = default;
+  uint64_t NextClaim();
+  Future<void> Ask(uint64_t claim);
 
+  std::atomic<uint64_t> last_claim_{0};
   std::optional<ThreadExecutor> own_executor_;
   ActorRef<AveragingActor> actor_;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,11 +64,13 @@ class LoopRank {
     options.copy_in = [this](SlotId slot, std::byte* target) {
       EXPECT_EQ(slot, SlotId(0));
       EXPECT_FALSE(is_held_) << "a snapshot of weights that are claimed";
+      if (throws_in_copy_) throw std::runtime_error("resized before the copy");
       std::memcpy(target, weights_.data(), kCount * sizeof(float));
     };
     options.add = [this](SlotId slot, const std::byte* difference) {
       EXPECT_EQ(slot, SlotId(0));
       EXPECT_FALSE(is_held_) << "a result added to weights that are claimed";
+      if (throws_in_add_) throw std::runtime_error("resized before the sum");
       for (uint64_t i = 0; i < kCount; ++i) {
         weights_[i] += reinterpret_cast<const float*>(difference)[i];
       }
@@ -83,6 +86,8 @@ class LoopRank {
   }
 
   void set_held(bool is_held) { is_held_ = is_held; }
+  void ThrowInCopy() { throws_in_copy_ = true; }
+  void ThrowInAdd() { throws_in_add_ = true; }
   AveragingLoop& loop() { return *loop_; }
   ModelRounds& rounds() { return *rounds_; }
   const std::vector<float>& weights() const { return weights_; }
@@ -96,6 +101,8 @@ class LoopRank {
   double trained_ = 0;
   std::atomic<bool> is_held_{false};  // atomic for the test with threads
   std::atomic<int> added_{0};
+  bool throws_in_copy_ = false;
+  bool throws_in_add_ = false;
   std::unique_ptr<ModelRounds> rounds_;
   std::unique_ptr<AveragingLoop> loop_;  // last: it runs the rounds
 };
@@ -292,6 +299,30 @@ TEST(AveragingLoopTest, DeathEndsTheLoopOfAllWithItsReason) {
       EXPECT_EQ(world.rank(rank).loop().Stop(world.executor().Now() + kStopTimeout), status);
     }
   });
+}
+
+// What a callback throws is told to this rank's callers, and its peers do not wait for it.
+TEST(AveragingLoopTest, AnExceptionEndsTheLoopOfAllWithItsReason) {
+  for (const bool in_copy : {true, false}) {
+    LoopWorld world(1, 2);
+    in_copy ? world.rank(0).ThrowInCopy() : world.rank(0).ThrowInAdd();
+    world.ResumeAll();
+    world.executor().RunFor(absl::Seconds(1));
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const absl::Status status =
+          world.rank(rank).loop().Claim(world.executor().Now() + absl::Seconds(1));
+      EXPECT_THAT(status.ToString(), HasSubstr("resized before the")) << "rank " << rank;
+      EXPECT_EQ(world.rank(rank).loop().Resume(), status);
+    }
+  }
+}
+
+TEST(AveragingLoopTest, AClaimThatNobodyWaitsForDoesNotHold) {
+  LoopWorld world(1, 2);
+  { const Future<void> given_up = world.rank(0).loop().RequestClaim(); }
+  world.ResumeAll();
+  world.executor().RunFor(absl::Seconds(1));
+  EXPECT_GT(world.rank(0).added(), 0);
 }
 
 TEST(AveragingLoopTest, TrainingGoesOnWhileARoundIsUnderWay) {

@@ -1,5 +1,6 @@
 #include "backend/backend.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -11,6 +12,7 @@
 #include "comm/control/host_identity.h"
 #include "comm/control/key_value.h"
 #include "comm/hierarchy/hierarchical_transport.h"
+#include "core/actor/backoff.h"
 #include "core/actor/spawn.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
@@ -82,6 +84,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const BackendOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
   std::unique_ptr<Backend> backend(new Backend(options));
+  if (const char* const prefix = std::getenv("PELTON_TRACE"); prefix != nullptr && *prefix != 0) {
+    backend->trace_ = std::make_unique<TraceFile>(prefix, options.rank);
+  }
   const std::string joining = absl::StrCat("joining job '", options.job, "'");
   const CallName name(joining);
   if (absl::Status joined = backend->Join(); !joined.ok()) return Annotate(joined, Here(options));
@@ -123,7 +128,7 @@ void Backend::StartRoot() {
   root_ = Spawn<Root>(*root_executor_, {}, static_cast<FailureSink*>(this));
   // A full mailbox holds as bad news as this order: it may be dropped.
   control_->OnOrder([root = root_](const Order& order) {
-    (void)root.Send(OrderReceived{order.kind, order.reason});
+    (void)root.Send(OrderReceived{order.kind, order.culprit, order.reason});
   });
 }
 
@@ -132,6 +137,8 @@ absl::Status Backend::Connect(absl::Time deadline) {
                    FindHosts({control_.get(), &membership_, rank(), options_.token, deadline}));
   hosts_ = std::move(found.map);
   host_warning_ = std::move(found.warning);
+  // The ranks of a host share its cores: none may spin as if it had them alone.
+  SetProcessesOnHost(static_cast<int>(host_ranks().size()));
   if (hosts_.is_one_host()) {
     transport_ = std::move(found.inside);
     return absl::OkStatus();
@@ -201,7 +208,10 @@ absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadli
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group,
                                                                    Device device) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
-  RETURN_IF_ERROR(failure());
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(WhyNotWith(group));
+  }
   const std::string opening = OpeningOf(group);
   const CallName name(opening);
   absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenAmong(group, device);
@@ -221,7 +231,7 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Gr
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
   auto watched = std::make_unique<WatchedCommunicator>(
       std::move(opened), [this](Communicator* closing) { Forget(closing); });
-  Watch(watched.get(), device.kind);
+  Watch(watched.get(), device.kind, group);
   return watched;
 }
 
@@ -245,16 +255,24 @@ absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, absl::Time
   return CommunicatorId(number);
 }
 
-void Backend::Watch(Communicator* communicator, DeviceKind kind) {
+absl::Status Backend::WhyNotWith(const Group& group) const {
+  RETURN_IF_ERROR(failure_);
+  for (const auto& [rank, reason] : left_) {
+    if (group.RankOf(rank).has_value()) return reason;
+  }
+  return absl::OkStatus();
+}
+
+void Backend::Watch(Communicator* communicator, DeviceKind kind, const Group& group) {
   absl::Status failed;
   {
     MutexLock lock(&mutex_);
-    watched_.emplace(communicator, kind);
+    watched_.emplace(communicator, Watched{kind, group});
     // A region that peers cannot map is read as private memory: slower, never wrong.
     if (kind == DeviceKind::kHost) {
       for (const Region* region : shared_) (void)communicator->Register(*region);
     }
-    failed = failure_;
+    failed = WhyNotWith(group);
   }
   if (!failed.ok()) communicator->Abort(failed);
 }
@@ -267,8 +285,8 @@ void Backend::Forget(Communicator* communicator) {
 void Backend::Share(const Region& region) {
   MutexLock lock(&mutex_);
   shared_.push_back(&region);
-  for (const auto& [communicator, kind] : watched_) {
-    if (kind == DeviceKind::kHost) (void)communicator->Register(region);
+  for (const auto& [communicator, watched] : watched_) {
+    if (watched.kind == DeviceKind::kHost) (void)communicator->Register(region);
   }
 }
 
@@ -283,10 +301,24 @@ void Backend::Fail(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = Annotate(reason, Here(options_));
   if (transport_ != nullptr) transport_->Abort(failure_);
-  for (const auto& [communicator, kind] : watched_) communicator->Abort(failure_);
+  for (const auto& [communicator, watched] : watched_) communicator->Abort(failure_);
 }
 
+// Groups without it have nothing to do with it, and the job goes on.
+void Backend::LoseMember(Rank rank, const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  const absl::Status& why = left_.emplace(rank, Annotate(reason, Here(options_))).first->second;
+  for (const auto& [communicator, watched] : watched_) {
+    if (watched.group.RankOf(rank).has_value()) communicator->Abort(why);
+  }
+}
+
+// A handler must not block, and whoever fails must not wait either: the root's thread does.
 void Backend::Report(const absl::Status& reason) {
+  (void)root_.Send(FailureHere{reason});  // full or ended: the job is failing or over
+}
+
+void Backend::TellOthers(const absl::Status& reason) {
   (void)control_->Report(options_.rank, reason, Clock::Real().Now() + limits::kHeartbeatInterval);
 }
 
@@ -296,10 +328,12 @@ absl::Status Backend::Stop(absl::Time deadline) {
     if (stopped_) return absl::OkStatus();
     stopped_ = true;
   }
-  // After this no order comes, and a rank that left before us is no failure any more.
-  absl::Status left = control_ != nullptr ? control_->Leave(deadline) : absl::OkStatus();
-  if (root_executor_ != nullptr) {
-    if (absl::Status ended = root_executor_->Shutdown(deadline); left.ok()) left = ended;
+  // The root first, so that a failure which it has yet to tell arrives before our goodbye. From now
+  // on no order is heard, and a rank that leaves is no failure any more.
+  absl::Status left = root_executor_ != nullptr ? root_executor_->Shutdown(deadline)  //
+                                                : absl::OkStatus();
+  if (control_ != nullptr) {
+    if (absl::Status goodbye = control_->Leave(deadline); left.ok()) left = goodbye;
   }
   if (coordinator_ != nullptr) {
     // The other ranks' goodbyes must find a coordinator.

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "backend/hosts.h"
 #include "backend/root.h"
+#include "backend/trace_file.h"
 #include "backend/watched_communicator.h"
 #include "comm/collectives/selection.h"
 #include "comm/communicator.h"
@@ -82,10 +83,11 @@ class Backend : private FailureSink {
   const std::string& host_warning() const { return host_warning_; }
 
   // Opens a communicator of its own traffic class; collective over the group, in the same order on
-  // all its ranks, whatever the other ranks do. It is aborted when any rank of the job is lost, and
-  // reaches shared regions. Must be destroyed before the backend. Blocks: until all have called, or
-  // the join timeout, and while another thread opens. Errors: InvalidArgument: what CheckGroup
-  // says; DeadlineExceeded: names the members that have not called; failure().
+  // all its ranks, whatever the other ranks do. It is aborted when any rank of the job is lost or a
+  // member leaves, and reaches shared regions. Must be destroyed before the backend. Blocks: until
+  // all have called, or the join timeout, and while another thread opens. Errors: InvalidArgument:
+  // what CheckGroup says; DeadlineExceeded: names the members that have not called; Aborted: a
+  // member has left; failure().
   absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group) {
     return Open(group, Device{});
   }
@@ -101,7 +103,7 @@ class Backend : private FailureSink {
   // Why the job failed; OK while it has not.
   absl::Status failure() const;
 
-  // Tells the other ranks that this one failed.
+  // Has the other ranks told that this one failed. Blocks: never.
   void Report(const absl::Status& reason);
 
   // Leaves the job. Idempotent; the destructor calls it with limits::kStopTimeout. Blocks: until
@@ -123,12 +125,22 @@ class Backend : private FailureSink {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
   // Aborts `communicator` when a rank is lost, at once if one is lost already, until it is
   // forgotten; makes shared regions known to its peers, if it is one of the hosts'.
-  void Watch(Communicator* communicator, DeviceKind kind);
+  void Watch(Communicator* communicator, DeviceKind kind, const Group& group);
   void Forget(Communicator* communicator);
-  // Ends everything that waits; the first reason stays.
+  // Why nothing can be opened with these members; OK if it can.
+  absl::Status WhyNotWith(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // FailureSink. Fail ends everything that waits; the first reason stays.
   void Fail(const absl::Status& reason) override;
+  void LoseMember(Rank rank, const absl::Status& reason) override;
+  void TellOthers(const absl::Status& reason) override;
+
+  struct Watched {
+    DeviceKind kind;
+    Group group;
+  };
 
   const BackendOptions options_;
+  std::unique_ptr<TraceFile> trace_;  // null unless PELTON_TRACE names it; written last
   std::unique_ptr<ThreadExecutor> root_executor_;
   ActorRef<Root> root_;
   std::unique_ptr<CoordinatorServer> coordinator_;
@@ -144,7 +156,8 @@ class Backend : private FailureSink {
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_map<Communicator*, DeviceKind> watched_ ABSL_GUARDED_BY(mutex_);
+  std::map<Rank, absl::Status> left_ ABSL_GUARDED_BY(mutex_);  // ranks that have gone, and why
+  absl::flat_hash_map<Communicator*, Watched> watched_ ABSL_GUARDED_BY(mutex_);
   std::vector<const Region*> shared_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
@@ -145,11 +146,10 @@ TEST(BackendTest, ALostRankEndsTheWaitsOnAllHosts) {
                      backend->Open(Group::World(backend->world_size())));
     if (options.rank == Rank(3)) {
       backend->Report(absl::DataLossError("the disk is full"));
-      while (backend->failure().ok() && SumOver(*communicator, 1).ok()) {
-      }
-      return absl::OkStatus();
     }
-    return SumOver(*communicator, 1).status();
+    absl::Status status;  // rank 3 goes on until it hears of itself
+    while (status.ok()) status = SumOver(*communicator, 1).status();
+    return status;
   });
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(std::string(results[rank].message()), HasSubstr("the disk is full"));
@@ -299,6 +299,40 @@ TEST(BackendTest, ARankThatLeavesEarlyEndsTheOthersWait) {
   EXPECT_TRUE(results[1].ok()) << results[1];
   EXPECT_FALSE(results[0].ok());
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("1"));
+}
+
+TEST(BackendTest, ARankThatLeavesEndsOnlyTheGroupsItIsIn) {
+  const std::vector<absl::Status> results = RunRanks(3, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const bool leaves = options.rank == Rank(2);
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
+                     backend->Open(Group::World(backend->world_size())));
+    std::unique_ptr<Communicator> pair;
+    if (!leaves) {
+      ASSIGN_OR_RETURN(pair, backend->Open(GroupOf({0, 1})));
+    }
+    if (leaves) {
+      world.reset();
+      RETURN_IF_ERROR(backend->Stop(Soon()));
+      return absl::OkStatus();
+    }
+    // Ends when the rank that left has been given up.
+    const absl::Status waited = SumOver(*world, 1).status();
+    if (waited.ok()) return absl::InternalError("a sum without rank 2");
+    if (!absl::StrContains(waited.message(), "rank 2 ")) return waited;
+    ASSIGN_OR_RETURN(const float sum, SumOver(*pair, 1));
+    if (sum != 2) return absl::InternalError(absl::StrCat("sum is ", sum));
+    RETURN_IF_ERROR(backend->failure());
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> later, backend->Open(GroupOf({1, 0})));
+    RETURN_IF_ERROR(SumOver(*later, 1).status());
+    const absl::Status refused = backend->Open(Group::World(backend->world_size())).status();
+    if (!absl::StrContains(refused.message(), "rank 2 ")) {
+      return absl::InternalError(refused.ToString());
+    }
+    // Who is done first must not leave before the other one has its sums.
+    return SumOver(*pair, 1).status();
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(BackendTest, RefusesARankOutsideTheWorld) {

@@ -169,6 +169,9 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.operation_timeout = options.timeout;
   rounds.first_round = options.first_round;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
+  // Told to the others should this rank be lost.
+  rounds.on_round = [this](Round round) { backend_.control().SetRound(round); };
+  backend_.control().SetRound(options.first_round);
   ASSIGN_OR_RETURN(rounds_, ModelRounds::Create(std::move(plan), std::move(rounds)));
   return absl::OkStatus();
 }

@@ -7,13 +7,15 @@
 namespace pelton {
 
 void Root::Handle(OrderReceived order) {
-  if (order.kind == Order::Kind::kPeerLeft) {
-    (void)context().SendAfter(*this, kGrace, GraceOver{std::move(order.reason)});
+  if (order.kind == Order::Kind::kPeerLeft && order.culprit.has_value()) {
+    (void)context().SendAfter(*this, kGrace, GraceOver{*order.culprit, std::move(order.reason)});
   } else {
     sink_->Fail(order.reason);
   }
 }
 
-void Root::Handle(GraceOver over) { sink_->Fail(over.reason); }
+void Root::Handle(GraceOver over) { sink_->LoseMember(over.rank, over.reason); }
+
+void Root::Handle(FailureHere failure) { sink_->TellOthers(failure.reason); }
 
 }  // namespace pelton

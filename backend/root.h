@@ -2,29 +2,43 @@
 #ifndef PELTON_BACKEND_ROOT_H_
 #define PELTON_BACKEND_ROOT_H_
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
 #include "core/actor/actor.h"
 #include "core/actor/timer.h"
+#include "core/base/ids.h"
 
 namespace pelton {
 
-// Hears that the job has failed.
-// Threads: Fail from the root actor's turns. Owns: what its subclass says.
+// Hears of the failures of the job.
+// Threads: the root actor's turns. Owns: what its subclass says.
 class FailureSink {
  public:
   virtual ~FailureSink() = default;
+  // The job has failed.
   virtual void Fail(const absl::Status& reason) = 0;
+  // `rank` left in good order some time ago: what waits for it cannot succeed.
+  virtual void LoseMember(Rank rank, const absl::Status& reason) = 0;
+  // This rank has failed, which the others are to be told. Blocks: one round trip.
+  virtual void TellOthers(const absl::Status& reason) = 0;
 };
 
 // An order of the control plane, as a message.
 struct OrderReceived {
   Order::Kind kind;
+  std::optional<Rank> culprit;
   absl::Status reason;
 };
 // A rank left in good order some time ago.
 struct GraceOver {
+  Rank rank;
+  absl::Status reason;
+};
+// Something on this rank has failed.
+struct FailureHere {
   absl::Status reason;
 };
 
@@ -39,6 +53,7 @@ class Root final : public Actor {
 
   void Handle(OrderReceived order);
   void Handle(GraceOver over);
+  void Handle(FailureHere failure);
 
  private:
   FailureSink* sink_;

@@ -83,7 +83,13 @@ void TieredRunner::Abort(const absl::Status& reason) {
   for (Communicator* tier : tiers_) tier->Abort(reason);
 }
 
-std::vector<Rank> TieredRunner::Missing() const { return Busy().Missing(); }
+// By any thread: what has been launched is the launching thread's to read.
+std::vector<Rank> TieredRunner::Missing() const {
+  for (const Communicator* tier : tiers_) {
+    if (std::vector<Rank> missing = tier->Missing(); !missing.empty()) return missing;
+  }
+  return {};
+}
 
 absl::Status TieredRunner::Register(const Region& region) {
   for (Communicator* tier : tiers_) RETURN_IF_ERROR(tier->Register(region));

@@ -5,8 +5,6 @@
 namespace pelton {
 namespace {
 
-bool IsComplex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
-
 bool IsReducible(DType dtype, ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

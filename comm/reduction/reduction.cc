@@ -272,8 +272,6 @@ namespace {
 
 HWY_EXPORT(ReduceOnTarget);
 
-bool IsComplex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
-
 // A complex sum is the sum of its parts.
 ReductionArguments OnPlainElements(ReductionArguments arguments) {
   if (IsComplex(arguments.dtype) && arguments.op != ReduceOp::kProduct) {

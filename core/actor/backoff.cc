@@ -4,17 +4,13 @@
 
 #include <atomic>
 
+#include "core/base/cores.h"
+
 namespace pelton {
 namespace {
 
 std::atomic<int> runtime_threads{0};
 std::atomic<int> processes_on_host{1};
-
-int CoresOfThisProcess() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
 
 }  // namespace
 
@@ -24,7 +20,7 @@ RuntimeThread::~RuntimeThread() { runtime_threads.fetch_sub(1, std::memory_order
 void SetProcessesOnHost(int count) { processes_on_host.store(count, std::memory_order_relaxed); }
 
 bool SpinningAllowed() {
-  static const int cores = CoresOfThisProcess();
+  static const int cores = UsableCores();
   const int threads = runtime_threads.load(std::memory_order_relaxed) + 1;
   return threads * processes_on_host.load(std::memory_order_relaxed) <= cores;
 }

@@ -101,7 +101,8 @@ class ModelRounds::Impl {
   ReadyTracker& tracker() { return *instance_->tracker; }
   absl::Status EndRound();
   absl::Status WaitRound(absl::Time deadline);
-  absl::Status ApplyAt(ApplyPoint point);
+  // Runs the apply stages. Not after a round that has failed (COMMIT-1).
+  absl::Status Apply();
   SlotResult ResultOf(SlotId slot) const;
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
@@ -131,7 +132,6 @@ class ModelRounds::Impl {
   bool round_ended_ = false;
   // Of the last round that was waited for.
   Round result_round_{0};
-  bool result_ok_ = false;
   std::vector<int32_t> order_;  // what AgreeOnOrder broadcasts: outlives a call that gave up
   std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
 };
@@ -250,20 +250,19 @@ absl::Status ModelRounds::Impl::Await(Future<void> future, absl::Time deadline) 
 absl::Status ModelRounds::Impl::CloseRound(absl::Status status) {
   result_round_ = tracker().round();
   if (!status.ok()) tracker().AbandonRound();
-  result_ok_ = status.ok();
-  if (status.ok()) status = ApplyAt(ApplyPoint::kPostBackward);
+  if (status.ok()) status = Apply();
   if (status.ok()) status = ReadTails();
   sink_.Arm(instance_->plan);
   tracker().OpenRound();
+  if (options_.on_round != nullptr) options_.on_round(tracker().round());
   round_ended_ = false;
   return status;
 }
 
-absl::Status ModelRounds::Impl::ApplyAt(ApplyPoint point) {
-  if (!result_ok_) return absl::OkStatus();  // COMMIT-1
+absl::Status ModelRounds::Impl::Apply() {
   for (const BucketLayout& bucket : instance_->plan.buckets()) {
     Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket.id.value())];
-    if (pipeline.apply_point() != point || !pipeline.RunsIn(result_round_)) continue;
+    if (!pipeline.RunsIn(result_round_)) continue;
     BucketRun run(instance_->plan, bucket, *instance_->storage, *instance_->tracker,
                   *options_.runner, result_round_);
     for (size_t i = pipeline.apply_begin(); i < pipeline.stage_count(); ++i) {
@@ -379,7 +378,6 @@ absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Tim
   instance_.swap(next);  // the scheduler has given the old one back
   CopySlotStates(SlotStatesOf(*next), SlotStatesOf(*instance_));
   Forget(*next);
-  result_ok_ = false;
   sink_.Arm(instance_->plan);
   return absl::OkStatus();
 }
@@ -422,7 +420,6 @@ Future<void> ModelRounds::RoundDone(absl::Time deadline) { return impl_->RoundDo
 absl::Status ModelRounds::CloseRound(absl::Status status) {
   return impl_->CloseRound(std::move(status));
 }
-absl::Status ModelRounds::ApplyAt(ApplyPoint point) { return impl_->ApplyAt(point); }
 SlotResult ModelRounds::ResultOf(SlotId slot) const { return impl_->ResultOf(slot); }
 std::vector<SlotId> ModelRounds::ReadyOrder() const {
   return impl_->instance().tracker->ReadyOrder();

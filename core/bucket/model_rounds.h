@@ -47,6 +47,8 @@ struct ModelRoundsOptions {
   Round first_round{1};  // of a model that goes on from a checkpoint
   // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
+  // Hears of each round that opens, on the thread that closes the one before. Must not block.
+  absl::AnyInvocable<void(Round)> on_round;
 };
 
 // What a slot holds after a round.
@@ -125,9 +127,6 @@ class ModelRounds {
   // Ends this round and all later ones with `reason`, here and on the peers; for news that come by
   // another way, such as the death of a peer. Threads: any. Blocks: never.
   void Abort(const absl::Status& reason);
-
-  // The apply stages of pipelines with that apply point; does nothing after a failed round.
-  absl::Status ApplyAt(ApplyPoint point);
 
   // Whether the slot's bucket runs its pipeline in the open round. Where it does not, what the slot
   // holds after the round is what was there when it was marked.

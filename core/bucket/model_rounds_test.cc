@@ -277,7 +277,7 @@ class CountingApply final : public Stage {
   int& count_;
 };
 
-TEST_F(ModelRoundsTest, AppliesOnlyAtItsPointAndOnlyCompleteRounds) {
+TEST_F(ModelRoundsTest, AppliesOnlyCompleteRounds) {
   FakeWorld world(2);
   int applied = 0;
   ModelRoundsOptions options;
@@ -287,7 +287,6 @@ TEST_F(ModelRoundsTest, AppliesOnlyAtItsPointAndOnlyCompleteRounds) {
     PipelineSpec spec;
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
     spec.stages.push_back(std::make_unique<CountingApply>(&applied));
-    spec.apply_point = ApplyPoint::kPostStep;
     return Pipeline::Build(std::move(spec), layout);
   };
   auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 2, 1000), std::move(options));
@@ -299,17 +298,29 @@ TEST_F(ModelRoundsTest, AppliesOnlyAtItsPointAndOnlyCompleteRounds) {
   operation.set_source(Locate(peer.data(), peer.size() * sizeof(float)));
   operation.set_target(operation.source());
   ASSERT_TRUE(world.runner(1).Launch(operation, stream).ok());
+  EXPECT_EQ(applied, 0);
   ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
-  EXPECT_EQ(applied, 0);
-  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPreForward).ok());
-  EXPECT_EQ(applied, 0);
-  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPostStep).ok());
   EXPECT_EQ(applied, 1);
   // The peer never comes: COMMIT-1.
   ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
   EXPECT_FALSE(rounds->WaitRound(In(absl::Seconds(1))).ok());
-  ASSERT_TRUE(rounds->ApplyAt(ApplyPoint::kPostStep).ok());
   EXPECT_EQ(applied, 1);
+}
+
+TEST_F(ModelRoundsTest, TellsEachRoundThatOpens) {
+  world_ = std::make_unique<FakeWorld>(1);
+  std::vector<uint64_t> opened;
+  ModelRoundsOptions options;
+  options.executor = &executor_;
+  options.runner = &world_->runner(0);
+  options.pipeline_factory = SumPipeline;
+  options.on_round = [&opened](Round round) { opened.push_back(round.value()); };
+  auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 1, 1000), std::move(options));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+  }
+  EXPECT_EQ(opened, (std::vector<uint64_t>{2, 3, 4}));
 }
 
 TEST_F(ModelRoundsTest, RefusesToReplanWithinARound) {

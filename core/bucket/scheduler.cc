@@ -16,6 +16,9 @@ namespace {
 
 // Enough to find the culprit; a report stays one line.
 constexpr size_t kTensorsNamed = 8;
+// How often, and how long each time, the end waits for what an abort has not ended yet.
+constexpr int kMostLooks = 2000;
+constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -33,9 +36,20 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   if (!under_way() && channel_->idle() && !channel_->device_is_busy()) return;
   reported_ |= why.ok();  // its owner has ended it and knows
   Fail(why.ok() ? absl::CancelledError("the model's rounds have ended") : why);
-  // The abort has ended what was in flight: only its completions are left to be collected.
-  channel_->Advance();
+  DrainAborted();
   Settle();
+}
+
+// An abort ends operations only when the peers have let go of their memory, which may take some
+// looks. The memory is the model's, and goes with it (OWN-1).
+void BucketScheduler::DrainAborted() {
+  for (int look = 0; look < kMostLooks; ++look) {
+    options_.runner->Progress();
+    channel_->Advance();
+    if (!channel_->in_flight() && !channel_->device_is_busy()) return;
+    // A simulation's time stands still in a turn.
+    if (WaitHook::Current() == nullptr) options_.runner->Park(WaitClock().Now() + kLookInterval);
+  }
 }
 
 void BucketScheduler::BeginRound(Round round) {

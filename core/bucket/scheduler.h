@@ -113,6 +113,8 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   // Ends every bucket of the round that has not ended, and all later rounds.
   void Fail(const absl::Status& reason);
   void FailRest(const absl::Status& reason);
+  // Until what was in flight has ended, or some time has passed.
+  void DrainAborted();
   // Closes the round if it is complete, and answers who waits for a device that has come to its
   // end.
   void Settle();
@@ -132,7 +134,6 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
 
   SchedulerOptions options_;
   PlanInstance* instance_;
-  std::optional<Channel> channel_;
   RoundLedger ledger_;
   Round round_;               // that is open
   absl::Status last_status_;  // of the round before
@@ -145,6 +146,8 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   bool driven_by_waiter_ = false;
   bool reported_ = false;  // the failure that ended all
   StallReport stall_;
+  // Last: what it still owes at its end it answers to all of the above.
+  std::optional<Channel> channel_;
 };
 
 }  // namespace pelton

@@ -27,6 +27,7 @@ const DTypeTraits& TraitsOf(DType dtype) {
 size_t SizeOf(DType dtype) { return TraitsOf(dtype).size_bytes; }
 absl::string_view NameOf(DType dtype) { return TraitsOf(dtype).name; }
 bool IsFloatingPoint(DType dtype) { return TraitsOf(dtype).is_floating_point; }
+bool IsComplex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
 
 absl::string_view NameOf(ReduceOp op) {
   switch (op) {

@@ -44,7 +44,9 @@ size_t SizeOf(DType dtype);
 // As PyTorch writes it, without "torch.": "float32".
 absl::string_view NameOf(DType dtype);
 absl::string_view NameOf(ReduceOp op);
+// Whether elements are made of floating-point numbers: complex ones are.
 bool IsFloatingPoint(DType dtype);
+bool IsComplex(DType dtype);
 
 inline std::ostream& operator<<(std::ostream& os, DType dtype) { return os << NameOf(dtype); }
 inline std::ostream& operator<<(std::ostream& os, ReduceOp op) { return os << NameOf(op); }

@@ -1,6 +1,7 @@
 #include "core/pipeline/channel.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -94,26 +95,45 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
   BucketRun& run = *job.run;
   const uint64_t launches = run.launch_count();
   while (job.failure.ok() && job.stage < job.pipeline->apply_begin()) {
-    Stage& stage = job.pipeline->stage(job.stage);
-    StageState* const state = job.pipeline->state(job.stage);
-    if (!std::exchange(job.stage_started, true)) {
-      if (job.stage == 0) job.failure = run.Begin();
-      if (job.failure.ok()) job.failure = stage.Start(run, state);
-      if (!job.failure.ok()) break;
-    }
-    const absl::StatusOr<bool> done = stage.Advance(run, state);
+    const absl::StatusOr<bool> done = RunStage(job);
     if (!done.ok()) {
       job.failure = done.status();
       break;
     }
     if (run.launch_count() != launches) launched_at_ = clock_.Now();
-    if (!*done) return false;
+    if (!*done) {
+      // An abort ends operations, and nothing else that a stage may wait for, such as a lock.
+      if (failure_.ok() || !run.Drained()) return false;
+      job.failure = failure_;
+      break;
+    }
     ++job.stage;
     job.stage_started = false;
   }
   if (!run.Drained()) return false;  // OWN-1
   if (!job.failure.ok()) return job.failure;
   return true;
+}
+
+absl::StatusOr<bool> Channel::RunStage(Job& job) {
+  Stage& stage = job.pipeline->stage(job.stage);
+  StageState* const state = job.pipeline->state(job.stage);
+  const auto thrown = [&stage](absl::string_view what) {
+    return absl::InternalError(absl::StrCat("exception in stage '", stage.name(), "': ", what));
+  };
+  // Stages may call a user's code. What that throws fails the bucket, with its words, on all ranks;
+  // out of the turn it would end the scheduler, and whoever waits would not know why.
+  try {
+    if (!std::exchange(job.stage_started, true)) {
+      if (job.stage == 0) RETURN_IF_ERROR(job.run->Begin());
+      RETURN_IF_ERROR(stage.Start(*job.run, state));
+    }
+    return stage.Advance(*job.run, state);
+  } catch (const std::exception& error) {
+    return thrown(error.what());
+  } catch (...) {
+    return thrown("of unknown type");
+  }
 }
 
 absl::StatusOr<bool> Channel::StepOperation(Job& job) {
@@ -154,19 +174,14 @@ void Channel::Finish(Job job, const absl::Status& status) {
   std::move(*job.completion).Set(annotated);
 }
 
+void Channel::Abort(const absl::Status& reason) { Break(reason); }
+
 void Channel::Break(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
   runner_.Abort(reason);
-}
-
-void Channel::Abort(const absl::Status& reason) {
-  Break(reason);
-  CancelQueued(reason);
-}
-
-void Channel::CancelQueued(const absl::Status& reason) {
-  // The sink may look at the queue: it sees only what is left.
+  // Each is answered here and never begins, so that nobody else answers for it (ONCE-1). The sink
+  // may look at the queue: it sees only what is left.
   while (!queue_.empty()) {
     Job job = std::move(queue_.front());
     queue_.pop_front();

@@ -40,10 +40,10 @@ class Channel {
   bool idle() const { return begun_.empty() && queue_.empty(); }
 
   // Aborts the runner and answers everything that has not begun with `reason`. What has begun ends
-  // when its operations have. The first reason stays.
+  // when its operations have, whatever else its stage waits for. The first reason stays.
   void Abort(const absl::Status& reason);
   // Why nothing can run here any more; OK so far. Set by Abort and by every failure that the peers
-  // do not know of by themselves.
+  // do not know of by themselves; nothing is queued from then on.
   const absl::Status& failure() const { return failure_; }
 
   // Whether the bucket has begun and is not complete.
@@ -98,10 +98,11 @@ class Channel {
   bool AdvanceDevice();
   absl::StatusOr<bool> Step(Job& job);
   absl::StatusOr<bool> StepBucket(Job& job);
+  absl::StatusOr<bool> RunStage(Job& job);
   absl::StatusOr<bool> StepOperation(Job& job);
   void Finish(Job job, const absl::Status& status);
+  // Abort, for failures that are found here.
   void Break(const absl::Status& reason);
-  void CancelQueued(const absl::Status& reason);
 
   OperationRunner& runner_;
   const Clock& clock_;

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kFirstSlots = 16;  // a power of two, as all sizes
 
 absl::Status Unknown(uint64_t ticket, uint64_t launched) {
-  return absl::InvalidArgumentError(absl::StrCat(
+  return absl::OutOfRangeError(absl::StrCat(
       "completion: ticket ", ticket, " is none of this communicator's, which are 1 to ", launched));
 }
 
@@ -108,7 +108,7 @@ OperationRunner::State CompletionTable::Query(Completion completion) const {
   const auto failed = failures_.find(ticket);
   if (failed != failures_.end()) return {true, failed->second};
   if (ticket > forgotten_) return {true, absl::OkStatus()};
-  return {true, absl::InvalidArgumentError(absl::StrCat(
+  return {true, absl::OutOfRangeError(absl::StrCat(
                     "completion: ticket ", ticket, " was asked for after ", kMaxFailures,
                     " later operations had failed: how it ended is not known any more"))};
 }

@@ -14,10 +14,6 @@ absl::string_view NameOf(ApplyPoint point) {
       return "now";
     case ApplyPoint::kPostBackward:
       return "post-backward";
-    case ApplyPoint::kPostStep:
-      return "post-step";
-    case ApplyPoint::kPreForward:
-      return "pre-forward";
   }
   return "unknown apply point";
 }

@@ -16,7 +16,7 @@
 
 namespace pelton {
 
-enum class ApplyPoint : uint8_t { kNow, kPostBackward, kPostStep, kPreForward };
+enum class ApplyPoint : uint8_t { kNow, kPostBackward };
 absl::string_view NameOf(ApplyPoint point);
 
 // The parts of a pipeline, to be checked by Pipeline::Build. The apply stages come last: they run

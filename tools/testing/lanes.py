@@ -16,7 +16,8 @@ Lane = Callable[[Settings], Result]
 # and its extension module would need the sanitizer's runtime preloaded into Python.
 _WITHOUT_TORCH = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
 NATIVE = (*_WITHOUT_TORCH, "-//tests/accelerator/...")
-SANITIZED = ("//core/...", "//comm/...", "//algorithms/...")
+_QUEUE = "//torch_bindings/csrc/c10d:operation_queue_test"  # threads, and no PyTorch
+SANITIZED = ("//core/...", "//comm/...", "//algorithms/...", "//backend/...", _QUEUE)
 TESTS_FAILED = 1  # pytest's exit status
 
 

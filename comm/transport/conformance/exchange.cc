@@ -47,7 +47,7 @@ double AnyOrderReal(const ExchangeSpec& spec, size_t rank_count, std::mt19937_64
 }
 
 bool IsFloating(DType dtype) {
-  return IsFloatingPoint(dtype) || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+  return IsFloatingPoint(dtype);
 }
 
 template <typename Real, typename Imaginary>

@@ -1,0 +1,44 @@
+#include "backend/trace_file.h"
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace pelton {
+namespace {
+
+// Times are in microseconds there; "X" is a span, "C" a counter. Names are literals of ours, which
+// need no escapes.
+std::string LineOf(const TraceEvent& event, Rank rank) {
+  const bool is_span = event.kind == TraceKind::kSpan;
+  std::string line = absl::StrCat(R"({"name":")", event.name, R"(","ph":")", is_span ? "X" : "C",
+                                  R"(","pid":)", rank.value(), R"(,"tid":)", event.thread,
+                                  R"(,"ts":)", static_cast<double>(event.begin_ns) * 1e-3);
+  if (is_span) {
+    absl::StrAppend(&line, R"(,"dur":)", static_cast<double>(event.duration_ns) * 1e-3);
+  }
+  absl::StrAppend(&line, R"(,"args":{"bucket":)", event.bucket, R"(,"round":)", event.round);
+  if (!is_span) absl::StrAppend(&line, R"(,"value":)", event.value);
+  return absl::StrCat(line, "}}");
+}
+
+}  // namespace
+
+TraceFile::TraceFile(const std::string& prefix, Rank rank, Tracer& tracer)
+    : path_(absl::StrCat(prefix, ".rank", rank.value(), ".json")), rank_(rank), tracer_(tracer) {
+  tracer_.Enable(true);
+}
+
+TraceFile::~TraceFile() {
+  tracer_.Enable(false);
+  std::ofstream file(path_);
+  file << "[";
+  const char* separator = "\n";
+  for (const TraceEvent& event : tracer_.Snapshot()) {
+    file << separator << LineOf(event, rank_);
+    separator = ",\n";
+  }
+  file << "\n]\n";
+}
+
+}  // namespace pelton

@@ -1,0 +1,40 @@
+#include "backend/trace_file.h"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(TraceFileTest, WritesWhatWasRecordedWhileItLived) {
+  const std::string prefix = ::testing::TempDir() + "trace";
+  Tracer tracer(64);
+  tracer.Count("too early", 1);
+  {
+    const TraceFile file(prefix, Rank(3), tracer);
+    tracer.Count("bucket ready", 1, 5, 7);
+    TraceEvent span;
+    span.name = "wait round";
+    span.begin_ns = 2'000'000;
+    span.duration_ns = 500'000;
+    tracer.Record(span);
+  }
+  tracer.Count("too late", 1);
+  std::ifstream file(prefix + ".rank3.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), StartsWith("[\n{\"name\":\"bucket ready\",\"ph\":\"C\",\"pid\":3,"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("args":{"bucket":5,"round":7,"value":1}},)"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("ts":2000,"dur":500,)"));
+  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("too ")));
+}
+
+}  // namespace
+}  // namespace pelton
