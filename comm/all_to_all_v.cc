@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
+#include "comm/tags.h"
 #include "core/base/status.h"
 
 namespace pelton {

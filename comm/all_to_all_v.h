@@ -18,10 +18,6 @@ struct TensorPart {
   uint64_t count = 0;
 };
 
-// What its messages are tagged with. Users' tags are not negative, those of schedules
-// (collectives/program_run.h) begin at the other end.
-inline constexpr int32_t kAllToAllVTag = -1;
-
 // Sends source_parts[i] of `source` to rank i and receives target_parts[i] of `target` from it; the
 // own part is copied. Collective; runs on any communicator that has sends and receives with tags,
 // in host memory. Shape: one part per rank, in bounds; parts of the target must not overlap each

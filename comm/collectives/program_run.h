@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "comm/collectives/program.h"
+#include "comm/tags.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -36,8 +37,7 @@ struct ProgramBinding {
 };
 
 inline constexpr int32_t kMaxProgramLanes = 64;
-// Tags of collectives are negative; users' are not.
-inline constexpr int32_t kFirstProgramTag = INT32_MIN;
+inline constexpr int32_t kFirstProgramTag = kFirstCollectiveTag;
 // Messages that a run has in flight at most; leaves as many to others of the same runner.
 inline constexpr size_t kMaxProgramTransfers = 128;
 

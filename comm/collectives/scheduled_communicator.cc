@@ -12,6 +12,7 @@
 #include "comm/collectives/program_cache.h"
 #include "comm/collectives/program_run.h"
 #include "comm/forwarding_communicator.h"
+#include "comm/tags.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
@@ -22,6 +23,7 @@ namespace pelton {
 namespace {
 
 constexpr int32_t kAgreementTag = kFirstProgramTag + kMaxProgramLanes;
+static_assert(IsCollectiveTag(kAgreementTag));
 constexpr size_t kMaxMessages = limits::kMaxOperationsInFlight - kMaxProgramTransfers;
 
 // Threads: as Communicator; a lock lets Abort and Missing in between. Owns: the wire, the programs
@@ -97,7 +99,7 @@ absl::Status ScheduledCommunicator::Check(const Operation& operation, const Stre
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: schedules run on the host only");
   }
-  if (IsPointToPoint(operation.kind) && operation.tag <= kAgreementTag) {
+  if (IsPointToPoint(operation.kind) && IsCollectiveTag(operation.tag)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank().value(), ": tag: ", operation.tag, " of ",
                      NameOf(operation.kind), " is one of the collectives'"));

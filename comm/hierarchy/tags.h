@@ -1,10 +1,11 @@
-// Tags of the messages that collectives send on a group's wires; users' are not negative.
+// Tags of the messages that collectives send on a group's wires (comm/tags.h has everybody's).
 #ifndef PELTON_COMM_HIERARCHY_TAGS_H_
 #define PELTON_COMM_HIERARCHY_TAGS_H_
 
 #include <cstdint>
 
 #include "comm/collectives/program_run.h"
+#include "comm/tags.h"
 
 namespace pelton::hierarchy {
 
@@ -12,6 +13,7 @@ namespace pelton::hierarchy {
 inline constexpr int32_t kStageTags[] = {kFirstProgramTag, kFirstProgramTag + kMaxProgramLanes};
 inline constexpr int32_t kStepTag = kFirstProgramTag + 2 * kMaxProgramLanes;
 inline constexpr int32_t kRollCallTag = kStepTag + 1;
+static_assert(IsCollectiveTag(kRollCallTag));
 
 }  // namespace pelton::hierarchy
 

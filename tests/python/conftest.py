@@ -9,4 +9,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "world_size" in parameters:
-            want_cases(parameters["world_size"], item.module.MODULE)  # type: ignore[attr-defined]
+            own = getattr(item.module, "MODULE", "")  # type: ignore[attr-defined]
+            want_cases(parameters["world_size"], parameters.get("module", own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -32,6 +33,9 @@ def _run(case: Case) -> dict[str, str | float]:
 def main() -> None:
     """Results are written one by one: what was done before a crash is known."""
     folder, *modules = sys.argv[1:]
+    ranks_per_host = int(os.environ.get("PELTON_TEST_RANKS_PER_HOST", "0"))
+    if ranks_per_host > 0:
+        os.environ["PELTON_HOST_LABEL"] = f"host-{bagua.get_rank() // ranks_per_host}"
     with open(Path(folder) / f"rank{bagua.get_rank()}.jsonl", "w") as results:
         for case in (case for module in modules for case in cases_of(module)):
             if bagua.get_world_size() in case.world_sizes:

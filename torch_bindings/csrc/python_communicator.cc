@@ -239,8 +239,8 @@ void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int
                                    const std::vector<int64_t>& recv_displs) {
   Run("alltoall_v", {send, recv},
       [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
-        ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-        ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
+        ASSIGN_OR_RETURN(const Tensor source, Flat(send, "send_tensor"));
+        ASSIGN_OR_RETURN(const Tensor target, Flat(recv, "recv_tensor"));
         ASSIGN_OR_RETURN(const auto source_parts, ToParts(send_counts, send_displs, "send"));
         ASSIGN_OR_RETURN(const auto target_parts, ToParts(recv_counts, recv_displs, "recv"));
         return pelton::AllToAllV(communicator, source, source_parts, target, target_parts,

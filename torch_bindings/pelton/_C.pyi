@@ -3,6 +3,7 @@
 Every error of the runtime arrives as the exception that `pelton.errors.from_status` makes of it.
 """
 
+import datetime
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
@@ -313,14 +314,22 @@ class UserModel:
     def detach(self) -> None:
         """Frees the buckets, but for memory that tensors lie in. Idempotent."""
 
+class ProcessGroup:
+    """What `process_group` makes: a `torch._C._distributed_c10d.Backend` with what gloo's has beside that."""
+
+    @property
+    def options(self) -> Any: ...
+    def _set_default_timeout(self, timeout: datetime.timedelta) -> None: ...
+
 def process_group(
     backend: Backend,
     ranks: Sequence[int],  # of the backend's world
     name: str,
+    backend_name: str,  # "pelton", or that of the backend whose part it plays
     timeout_s: float,  # of each operation that brings none of its own
     on_closed: Callable[[], None],  # called once, by the first shutdown()
-) -> Any:
-    """A `torch._C._distributed_c10d.Backend` over a communicator of its own; collective over `ranks`."""
+) -> ProcessGroup:
+    """Opens a communicator of its own; collective over `ranks`."""
 
 class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported on a condition
     """The job's key-value service as a store of torch.distributed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -260,8 +261,6 @@ def wrong_arguments_are_named_before_anything_is_sent() -> None:
             dist.all_to_all_single(part, torch.zeros(3))
         with raises(InvalidArgument, "output_split_sizes: their sum is 4, the first dimension 3"):
             dist.all_to_all_single(part, torch.zeros(3), [2, 2], [1, 2])
-        with raises(InvalidArgument, "sparse"):
-            dist.all_reduce(torch.eye(2).to_sparse())
         with raises(InvalidArgument, "tag: -3"):
             dist.send(part, 1 - rank, tag=-3)
         dist.all_reduce(part)  # still usable
@@ -276,6 +275,8 @@ def shapes_that_differ_between_ranks_are_named() -> None:
                 work = dist.all_reduce(torch.zeros(5 if rank == 1 else 4), async_op=asynchronous)
                 assert work is not None
                 work.wait()
+        if os.environ.get("PELTON_TEST_RANKS_PER_HOST") == "1":
+            return  # a disagreement between hosts of one rank ends the communicator, see docs/collectives.md
         tensor = torch.ones(2)
         dist.all_reduce(tensor)
         assert tensor.tolist() == [size, size]

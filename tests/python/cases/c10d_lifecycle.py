@@ -99,8 +99,13 @@ def a_late_rank_is_named_by_barriers() -> None:
         group: Any = dist.group.WORLD
         group.monitored_barrier(datetime.timedelta(seconds=20))
         if rank == 0:
+            short = datetime.timedelta(milliseconds=200)
+            with raises(DeadlineExceeded, "Rank 1 failed to pass monitoredBarrier in 200 ms"):
+                group.monitored_barrier(short)
+            options: Any = dist.BarrierOptions()
+            options.timeout, options.asyncOp = short, False
             with raises(DeadlineExceeded, "barrier of process group", "waiting for rank(s) 1"):
-                group.monitored_barrier(datetime.timedelta(milliseconds=200))
+                group.barrier(options)
         else:
             with raises(PeltonError, "rank 0"):
                 dist.recv(torch.zeros(1), 0)  # ends when rank 0 gives up

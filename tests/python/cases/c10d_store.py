@@ -88,6 +88,23 @@ def waits_end_in_time() -> None:
         Store(_short(0))
 
 
+@case(1)
+def many_keys_at_once_and_large_values() -> None:
+    store = Store()
+    keys = [f"key{i}" for i in range(1500)]  # more than a request of the coordinator's names
+    assert not store.check(keys)
+    store.multi_set(keys, [""] * len(keys))
+    assert store.check(keys)
+    store.wait(keys)
+    with raises(dist.DistStoreError, "nobody"):
+        store.wait([*keys, "nobody"], _short(50))
+    large = "v" * (9 << 20)  # TCPStore takes 8 MiB
+    store.set("large", large)
+    assert len(store.get("large")) == len(large)
+    with raises(InvalidArgument, "compare_set of key 'large'", "9437184 and 9437184 bytes"):
+        store.compare_set("large", large, large)
+
+
 @case(2, 4)
 def all_ranks_see_the_same_keys() -> None:
     rank, size = rank_and_size()

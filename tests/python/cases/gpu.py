@@ -242,6 +242,65 @@ def collectives_equal_those_of_the_cpu() -> None:
         assert torch.equal(actual.cpu(), expected), name
 
 
+@case(2, 3)
+def every_collective_takes_strided_targets() -> None:
+    """Strided on rank 0 only: a call that goes another way there leaves the others waiting."""
+    rank, size = rank_and_size()
+    device = _device()
+    calls = _collectives(rank, size)
+    on_cpu = [call(torch.device("cpu"), strided) for strided in (False, rank == 0) for call in calls]
+    on_gpu = [call(device, strided) for strided in (False, rank == 0) for call in calls]
+    for i, (expected, actual) in enumerate(zip(on_cpu, on_gpu)):
+        assert actual.device == device, i
+        assert torch.equal(actual.cpu(), expected), i
+    for plain, strided in zip(on_cpu[: len(calls)], on_cpu[len(calls) :]):
+        assert torch.equal(plain, strided)
+
+
+def _collectives(rank: int, size: int) -> list[Callable[[torch.device, bool], torch.Tensor]]:
+    """Each gives what its target holds afterwards; the target is transposed if `strided` says so."""
+    root = size - 1
+
+    def target(rows: int, device: torch.device, strided: bool) -> torch.Tensor:
+        values = torch.arange(rows * 2.0).reshape(rows, 2) + 100 * rank
+        values = values.to(device)
+        return values.t().contiguous().t() if strided else values
+
+    def apply(rows: int, call: Callable[[torch.Tensor], None]) -> Callable[[torch.device, bool], torch.Tensor]:
+        def run(device: torch.device, strided: bool) -> torch.Tensor:
+            tensor = target(rows, device, strided)
+            call(tensor)
+            return tensor
+
+        return run
+
+    def sent(like: torch.Tensor, rows: int) -> torch.Tensor:
+        return target(rows, like.device, False) + 1
+
+    both, rows = [2] * size, [2 * r for r in range(size)]
+    calls = [
+        apply(size, lambda t: bagua.allreduce(sent(t, size), t)),
+        apply(size, lambda t: bagua.allreduce_inplace(t)),
+        apply(size, lambda t: bagua.reduce(sent(t, size), t, 0)),
+        apply(size, lambda t: bagua.reduce_inplace(t, 0)),
+        apply(size, lambda t: bagua.broadcast(t, root)),
+        apply(size, lambda t: bagua.allgather(sent(t, 1), t)),
+        apply(size, bagua.allgather_inplace),
+        apply(1, lambda t: bagua.reduce_scatter(sent(t, size), t)),
+        apply(1, lambda t: bagua.scatter(sent(t, size), t, root)),
+        apply(size, lambda t: bagua.gather(sent(t, 1), t, 0)),
+        apply(size, lambda t: bagua.alltoall(sent(t, size), t)),
+        apply(size, bagua.alltoall_inplace),
+        apply(size, lambda t: bagua.alltoall_v(sent(t, size), both, rows, t, both, rows)),
+        apply(size, lambda t: bagua.alltoall_v_inplace(t, both, rows)),
+        apply(size if rank == root else 1, lambda t: bagua.scatter_inplace(t, 2, root)),
+        apply(size if rank == 0 else 1, lambda t: bagua.gather_inplace(t, 2, 0)),
+    ]
+    if rank < 2:
+        calls.append(apply(3, lambda t: bagua.recv(t, 1) if rank == 0 else bagua.send(t, 0)))
+    return calls
+
+
 def _filled(shape: torch.Tensor, call: Callable[[torch.Tensor], None]) -> torch.Tensor:
     out = torch.zeros(shape.shape, device=shape.device)
     call(out)

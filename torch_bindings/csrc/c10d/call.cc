@@ -1,9 +1,14 @@
 #include "torch_bindings/csrc/c10d/call.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -12,6 +17,20 @@ namespace {
 
 bool LiesAsItIs(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+struct Span {
+  const char* begin;
+  const char* end;
+};
+
+// From the tensor's first element to its last; what lies between may be somebody else's.
+Span SpanOf(const at::Tensor& tensor) {
+  const char* begin = static_cast<const char*>(tensor.const_data_ptr());
+  if (tensor.numel() == 0) return {begin, begin};
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size())};
 }
 
 at::Tensor EmptyLike(int64_t count, const at::Tensor& like) {
@@ -41,15 +60,29 @@ Tensor Call::FlatOf(const at::Tensor& tensor, const std::string& argument) const
   return *flat;
 }
 
-Tensor Call::Reads(const at::Tensor& tensor, const std::string& argument) {
+bool Call::IsWritten(const at::Tensor& tensor) const {
+  const Span span = SpanOf(tensor);
+  return std::any_of(written_.begin(), written_.end(), [&](const at::Tensor& written) {
+    const Span other = SpanOf(written);
+    return span.begin < other.end && other.begin < span.end;
+  });
+}
+
+at::Tensor Call::Keeps(const at::Tensor& tensor, const std::string& argument) {
   Check(tensor, argument);
-  const at::Tensor packed = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  at::Tensor packed = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  if (IsWritten(packed)) packed = packed.clone();
   kept_.push_back(packed);
-  return FlatOf(packed, argument);
+  return packed;
+}
+
+Tensor Call::Reads(const at::Tensor& tensor, const std::string& argument) {
+  return FlatOf(Keeps(tensor, argument), argument);
 }
 
 Tensor Call::Writes(const at::Tensor& tensor, const std::string& argument) {
   Check(tensor, argument);
+  written_.push_back(tensor);
   if (LiesAsItIs(tensor)) {
     kept_.push_back(tensor);
     return FlatOf(tensor, argument);
@@ -74,10 +107,18 @@ void Call::CopyAtEnd(const at::Tensor& target, const at::Tensor& source) {
   copies_.emplace_back(target.detach(), source);
 }
 
-Job Call::Take(absl::Time deadline) {
-  job_.deadline = deadline;
-  job_.finish = [kept = std::move(kept_), copies = std::move(copies_)] {
-    for (const auto& [target, source] : copies) target.copy_(source.view(target.sizes()));
+// Tensors made in inference mode may be written there only, and the queue's thread is not in it.
+Job Call::Take(absl::Duration timeout) {
+  job_.deadline = Clock::Real().Now() + timeout;
+  job_.timeout = timeout;
+  job_.finish = [kept = std::move(kept_), copies = std::move(copies_),
+                 last = std::move(last_)]() mutable {
+    for (const auto& [target, source] : copies) {
+      std::optional<c10::InferenceMode> inference;
+      if (target.is_inference()) inference.emplace();
+      target.copy_(source.view(target.sizes()));
+    }
+    if (last) last();
   };
   return std::move(job_);
 }

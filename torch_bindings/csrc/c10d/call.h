@@ -27,10 +27,13 @@ class Call {
 
   const std::string& name() const { return job_.name; }
 
-  // The memory that holds what is in `tensor` now.
-  Tensor Reads(const at::Tensor& tensor, const std::string& argument);
   // The memory whose content `tensor` has in the end.
   Tensor Writes(const at::Tensor& tensor, const std::string& argument);
+  // The memory that holds what is in `tensor` now. It is a copy where the tensor shares memory with
+  // what the call writes, so that all of Writes comes before this.
+  Tensor Reads(const at::Tensor& tensor, const std::string& argument);
+  // The same as a tensor. Shape: that of `tensor`, contiguous.
+  at::Tensor Keeps(const at::Tensor& tensor, const std::string& argument);
   // Both.
   Tensor Updates(const at::Tensor& tensor, const std::string& argument);
 
@@ -40,21 +43,33 @@ class Call {
   void CopyAtEnd(const at::Tensor& target, const at::Tensor& source);
 
   void Launch(Job::Launch launch) { job_.launches.push_back(std::move(launch)); }
+  // What to launch after all that was launched, or nothing any more (Job::more).
+  void Continue(absl::AnyInvocable<std::vector<Job::Launch>()> more) {
+    job_.more = std::move(more);
+  }
+  // Runs at the end, if everything went well.
+  void Finally(absl::AnyInvocable<void()> last) { last_ = std::move(last); }
+  // Says that it is a user's message, which other calls need not wait for.
+  void SetMessage() { job_.lane = Job::Lane::kMessages; }
 
   // Throws InvalidArgument "<operation>: <what>".
   [[noreturn]] void Refuse(const std::string& what) const;
 
-  Job Take(absl::Time deadline);
+  // Its deadline is `timeout` from now.
+  Job Take(absl::Duration timeout);
 
  private:
   Tensor FlatOf(const at::Tensor& tensor, const std::string& argument) const;
   // Refuses what has no dense memory in this process, whether contiguous or not.
   void Check(const at::Tensor& tensor, const std::string& argument) const;
+  bool IsWritten(const at::Tensor& tensor) const;
 
   Use use_;
   Job job_;
   std::vector<at::Tensor> kept_;
+  std::vector<at::Tensor> written_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, source
+  absl::AnyInvocable<void()> last_;
 };
 
 }  // namespace pelton::torch_bindings

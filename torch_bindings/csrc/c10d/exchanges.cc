@@ -1,13 +1,13 @@
 // The calls of a process group in which ranks send different things to different ranks.
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
+#include "comm/tags.h"
 #include "core/memory/dtype.h"
 #include "torch_bindings/csrc/c10d/process_group.h"
 #include "torch_bindings/csrc/c10d/rules.h"
@@ -17,9 +17,6 @@ namespace pelton::torch_bindings {
 namespace {
 
 using Use = Call::Use;
-
-// Users' tags are not negative, so that these messages never meet theirs.
-constexpr int32_t kExchangeTag = std::numeric_limits<int32_t>::min();
 
 void AddSend(Call& call, Tensor source, Rank destination, int32_t tag) {
   call.Launch(
@@ -100,12 +97,12 @@ ProcessGroup::Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& i
                                                std::vector<int64_t>& input_splits,
                                                const ::c10d::AllToAllOptions& options) {
   Call call = Begin("all_to_all_single", Use::kMoved);
-  const Tensor source = call.Reads(input, "input");
   const Tensor target = call.Writes(output, "output");
+  const Tensor source = call.Reads(input, "input");
   AddExchange(call, SplitOf(call, "output", output, target, output_splits, getSize()),
               SplitOf(call, "input", input, source, input_splits, getSize()));
   return Submit(std::move(call), {::c10d::OpType::ALLTOALL_BASE, options.timeout, options.asyncOp},
-                {{output}});
+                {input}, {{output}});
 }
 
 ProcessGroup::Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
@@ -117,11 +114,13 @@ ProcessGroup::Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
   std::vector<Tensor> targets, sources;
   for (size_t i = 0; i < size; ++i) {
     targets.push_back(call.Writes(outputs[i], absl::StrCat("output_tensor_list[", i, "]")));
+  }
+  for (size_t i = 0; i < size; ++i) {
     sources.push_back(call.Reads(inputs[i], absl::StrCat("input_tensor_list[", i, "]")));
   }
   AddExchange(call, targets, sources);
   return Submit(std::move(call), {::c10d::OpType::ALLTOALL, options.timeout, options.asyncOp},
-                {outputs});
+                inputs, {outputs});
 }
 
 ProcessGroup::Work ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -133,20 +132,17 @@ ProcessGroup::Work ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& 
   if (root.value() != getRank()) {
     CheckSize(call, "gather_list on a rank that is not the root", outputs.size(), 0);
     AddSend(call, call.Reads(input, "tensor"), root, kExchangeTag);
-    return Submit(std::move(call), {type, options.timeout, options.asyncOp}, {});
+    return Submit(std::move(call), {type, options.timeout, options.asyncOp}, inputs, {});
   }
   const Tensors& list = Only(call, "gather_list", outputs);
   CheckList(call, "gather_list", list, input);
   for (int i = 0; i < getSize(); ++i) {
+    if (i == getRank()) continue;
     const at::Tensor& output = list[static_cast<size_t>(i)];
-    if (i == getRank()) {
-      call.CopyAtEnd(output, input.detach().contiguous());
-    } else {
-      AddRecv(call, call.Writes(output, absl::StrCat("gather_list[", i, "]")), Rank(i),
-              kExchangeTag);
-    }
+    AddRecv(call, call.Writes(output, absl::StrCat("gather_list[", i, "]")), Rank(i), kExchangeTag);
   }
-  return Submit(std::move(call), {type, options.timeout, options.asyncOp},
+  call.CopyAtEnd(list[static_cast<size_t>(getRank())], call.Keeps(input, "tensor"));
+  return Submit(std::move(call), {type, options.timeout, options.asyncOp}, inputs,
                 {list, /*is_nested=*/true});
 }
 
@@ -163,35 +159,37 @@ ProcessGroup::Work ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>&
     CheckList(call, "scatter_list", list, output);
     for (int i = 0; i < getSize(); ++i) {
       const at::Tensor& input = list[static_cast<size_t>(i)];
+      const std::string argument = absl::StrCat("scatter_list[", i, "]");
       if (i == getRank()) {
-        call.CopyAtEnd(output, input.detach().contiguous());
+        call.CopyAtEnd(output, call.Keeps(input, argument));
       } else {
-        AddSend(call, call.Reads(input, absl::StrCat("scatter_list[", i, "]")), Rank(i),
-                kExchangeTag);
+        AddSend(call, call.Reads(input, argument), Rank(i), kExchangeTag);
       }
     }
   }
   return Submit(std::move(call), {::c10d::OpType::SCATTER, options.timeout, options.asyncOp},
-                {outputs});
+                inputs.empty() ? Tensors() : inputs.front(), {outputs});
 }
 
 ProcessGroup::Work ProcessGroup::send(Tensors& tensors, int destination, int tag) {
   Call call = Begin("send", Use::kMoved);
   const Tensor source = call.Reads(Only(call, "tensor", tensors), "tensor");
+  call.SetMessage();
   AddSend(call, source, PeerOf(call, destination, getRank(), getSize()), TagOf(call, tag));
-  return Submit(std::move(call), {::c10d::OpType::SEND}, {tensors});
+  return Submit(std::move(call), {::c10d::OpType::SEND}, tensors, {tensors});
 }
 
 ProcessGroup::Work ProcessGroup::recv(Tensors& tensors, int source, int tag) {
   Call call = Begin("recv", Use::kMoved);
   const Tensor target = call.Writes(Only(call, "tensor", tensors), "tensor");
+  call.SetMessage();
   AddRecv(call, target, PeerOf(call, source, getRank(), getSize()), TagOf(call, tag));
-  return Submit(std::move(call), {::c10d::OpType::RECV}, {tensors, false, source});
+  return Submit(std::move(call), {::c10d::OpType::RECV}, tensors, {tensors, false, source});
 }
 
 ProcessGroup::Work ProcessGroup::recvAnysource(Tensors&, int) {
   ThrowStatus(absl::UnimplementedError(
-      absl::StrCat("recv of process group '", name_,
+      absl::StrCat("recv of process group '", names_.group,
                    "': receiving from any source is not offered; name the source rank")));
 }
 

@@ -22,11 +22,23 @@ namespace pelton::torch_bindings {
 struct Job {
   using Launch = absl::AnyInvocable<absl::StatusOr<Completion>(Communicator&)>;
 
+  // Jobs of one lane are launched in the order of their calls. A user's messages have a lane of
+  // their own: one that is not matched yet must not hold up what every rank takes part in.
+  enum class Lane : uint8_t { kCollectives, kMessages };
+
   std::string name;  // for errors: "all_reduce"
+  Lane lane = Lane::kCollectives;
   absl::Time deadline = absl::InfiniteFuture();
+  absl::Duration timeout;  // what the deadline was made of, for errors
   std::vector<Launch> launches;
+  // What to launch once all of `launches` is done; asked again after that, until it answers with
+  // nothing. The lane's later jobs wait for it. On the thread that drives the queue; null for none.
+  absl::AnyInvocable<std::vector<Launch>()> more;
   // Called once if everything went well, on the thread that drives the queue; null for nothing.
+  // What it throws, as `more`, becomes the job's status.
   absl::AnyInvocable<void()> finish;
+  // Called once in any case, last of all; null for nothing. Does not throw.
+  absl::AnyInvocable<void()> ended;
 };
 
 // A job under way. The queue alone changes it.
@@ -54,6 +66,7 @@ class JobState {
   // Of the thread that drives.
   size_t launched_ = 0;
   std::vector<Completion> running_;
+  bool begun_ = false;  // is in the queue's jobs_
   absl::Status status_;
   std::atomic<bool> done_{false};
   // Guarded by the queue's mutex.

@@ -3,6 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
@@ -13,6 +16,27 @@
 #include "core/base/status.h"
 
 namespace pelton::torch_bindings {
+namespace {
+
+// A user's messages may stay unmatched for long: collectives need room beside them.
+constexpr size_t kMostMessages = limits::kMaxOperationsInFlight / 2 - 32;
+constexpr size_t kMostUnpolled = limits::kMaxOperationsInFlight / 2;
+
+// Runs what may throw: PyTorch refuses by exceptions, and no caller is there to catch them.
+absl::Status Guarded(absl::FunctionRef<void()> run) {
+  try {
+    run();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();  // the first line: the rest is C++'s stack
+    return absl::InternalError(
+        absl::StrCat("its results could not be stored: ", text.substr(0, text.find('\n'))));
+  } catch (...) {
+    return absl::InternalError("its results could not be stored");
+  }
+}
+
+}  // namespace
 
 std::shared_ptr<OperationQueue> OperationQueue::Create(std::shared_ptr<Communicator> communicator) {
   return {new OperationQueue(std::move(communicator)), DeleteUnlessForked<OperationQueue>()};
@@ -216,15 +240,15 @@ void OperationQueue::Progress(absl::FunctionRef<bool()> stop, absl::Time deadlin
 
 void OperationQueue::Advance() {
   if (has_incoming_.load()) TakeIncoming();
-  LaunchBacklog();
-  for (auto job = jobs_.begin(); job != jobs_.end();) {
-    if (Poll(**job)) {
-      Finish(*job);
-      job = jobs_.erase(job);
-    } else {
-      ++job;
-    }
-  }
+  do {
+    LaunchBacklogs();
+    for (const JobHandle& job : jobs_) Poll(*job);
+  } while (ExtendJobs());
+  std::erase_if(jobs_, [this](const JobHandle& job) {
+    if (!IsOver(*job)) return false;
+    Finish(job);
+    return true;
+  });
 }
 
 void OperationQueue::TakeIncoming() {
@@ -232,52 +256,106 @@ void OperationQueue::TakeIncoming() {
   has_incoming_.store(false);
   for (JobHandle& job : incoming_) {
     earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
-    backlog_.push_back(std::move(job));
+    Backlog& backlog = BacklogOf(*job);
+    backlog.push_back(std::move(job));
   }
   incoming_.clear();
 }
 
-void OperationQueue::LaunchBacklog() {
-  while (!backlog_.empty()) {
-    const JobHandle& job = backlog_.front();
-    if (jobs_.empty() || jobs_.back() != job) jobs_.push_back(job);
-    while (job->launched_ < job->job_.launches.size() && job->status_.ok()) {
-      if (!HasRoom()) return;
-      absl::StatusOr<Completion> completion = job->job_.launches[job->launched_](*communicator_);
-      if (absl::IsResourceExhausted(completion.status())) return;
-      ++job->launched_;
-      if (completion.ok()) {
-        newest_ticket_ = completion->ticket;
-        job->running_.push_back(*completion);
-      } else {
-        job->status_ = completion.status();
-      }
+// In the order of the calls as far as nothing stands in the way; then each lane on its own.
+void OperationQueue::LaunchBacklogs() {
+  bool is_blocked[2] = {false, false};
+  while (true) {
+    int next = -1;
+    for (int lane = 0; lane < 2; ++lane) {
+      if (is_blocked[lane] || backlogs_[lane].empty()) continue;
+      const bool is_earlier =
+          next < 0 || backlogs_[lane].front()->sequence() < backlogs_[next].front()->sequence();
+      if (is_earlier) next = lane;
     }
-    backlog_.pop_front();
+    if (next < 0) return;
+    is_blocked[next] = !LaunchFirst(backlogs_[next]);
   }
 }
 
-// The communicator answers for its last launches only: an older one must be asked for first.
-bool OperationQueue::HasRoom() const {
-  const std::vector<Completion>& oldest = jobs_.front()->running_;
-  return oldest.empty() ||
-         newest_ticket_ - oldest.front().ticket + 1 < limits::kMaxOperationsInFlight;
+// Whether the lane's first job is wholly launched, or has failed.
+bool OperationQueue::LaunchFirst(Backlog& backlog) {
+  const JobHandle job = backlog.front();
+  if (!job->begun_) {
+    job->begun_ = true;
+    jobs_.push_back(job);
+  }
+  while (job->status_.ok() && job->launched_ < job->job_.launches.size()) {
+    if (!LaunchNext(*job)) return false;
+  }
+  // The lane is in the same order on all ranks only if what is still to come has its place in it.
+  if (job->status_.ok() && job->job_.more) return false;
+  backlog.pop_front();
+  return true;
 }
 
-// Whether nothing of `job` is left to launch or to wait for.
-bool OperationQueue::Poll(JobState& job) {
+// False if the communicator has no room for it now.
+bool OperationQueue::LaunchNext(JobState& job) {
+  if (!HasRoomFor(job)) return false;
+  absl::StatusOr<Completion> completion = job.job_.launches[job.launched_](*communicator_);
+  if (absl::IsResourceExhausted(completion.status())) return false;
+  ++job.launched_;
+  if (!completion.ok()) {
+    job.status_ = completion.status();
+    return true;
+  }
+  job.running_.push_back(*completion);
+  if (job.job_.lane == Job::Lane::kMessages) ++messages_in_flight_;
+  // A communicator answers for a bounded number of operations: ask before it forgets.
+  if (++launched_since_poll_ >= kMostUnpolled) {
+    launched_since_poll_ = 0;
+    for (const JobHandle& launched : jobs_) Poll(*launched);
+  }
+  return true;
+}
+
+bool OperationQueue::HasRoomFor(const JobState& job) const {
+  return job.job_.lane != Job::Lane::kMessages || messages_in_flight_ < kMostMessages;
+}
+
+void OperationQueue::Poll(JobState& job) {
+  const size_t before = job.running_.size();
   std::erase_if(job.running_, [&](Completion completion) {
     OperationRunner::State state = communicator_->Query(completion);
     if (state.done && job.status_.ok()) job.status_ = std::move(state.status);
     return state.done;
   });
-  return job.running_.empty() && (job.launched_ == job.job_.launches.size() || !job.status_.ok());
+  if (job.job_.lane == Job::Lane::kMessages) messages_in_flight_ -= before - job.running_.size();
+}
+
+// Whether there is something new to launch.
+bool OperationQueue::ExtendJobs() {
+  bool is_extended = false;
+  for (const JobHandle& job : jobs_) {
+    Job& call = job->job_;
+    const bool is_due = job->running_.empty() && job->launched_ == call.launches.size();
+    if (!is_due || !call.more || !job->status_.ok()) continue;
+    std::vector<Job::Launch> more;
+    job->status_ = Guarded([&] { more = call.more(); });
+    if (more.empty()) call.more = nullptr;
+    std::move(more.begin(), more.end(), std::back_inserter(call.launches));
+    is_extended = true;
+  }
+  return is_extended;
+}
+
+// Whether nothing of `job` is left to launch or to wait for.
+bool OperationQueue::IsOver(const JobState& job) const {
+  if (!job.running_.empty()) return false;
+  return !job.status_.ok() || (job.launched_ == job.job_.launches.size() && !job.job_.more);
 }
 
 void OperationQueue::Finish(const JobHandle& job) {
-  if (!backlog_.empty() && backlog_.front() == job) backlog_.pop_front();  // failed half way
+  Backlog& backlog = BacklogOf(*job);
+  if (!backlog.empty() && backlog.front() == job) backlog.pop_front();  // failed half way
+  if (job->status_.ok() && job->job_.finish) job->status_ = Guarded([&] { job->job_.finish(); });
   job->status_ = Annotate(job->status_, job->job_.name);
-  if (job->status_.ok() && job->job_.finish) job->job_.finish();
+  if (job->job_.ended) job->job_.ended();
   job->job_ = Job();  // lets go of the tensors, which may need Python's lock
   MutexLock lock(&mutex_);
   if (!job->status_.ok() && !job->interrupted_.ok()) {
@@ -291,7 +369,7 @@ void OperationQueue::Finish(const JobHandle& job) {
 
 void OperationQueue::AbortOverdue(absl::Time now) {
   earliest_deadline_ = absl::InfiniteFuture();
-  for (const std::deque<JobHandle>* jobs : {&jobs_, &backlog_}) {
+  for (const std::deque<JobHandle>* jobs : {&jobs_, &backlogs_[0], &backlogs_[1]}) {
     for (const JobHandle& job : *jobs) {
       if (job->job_.deadline > now) {
         earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
@@ -299,7 +377,10 @@ void OperationQueue::AbortOverdue(absl::Time now) {
       }
       job->job_.deadline = absl::InfiniteFuture();
       const Completion oldest = job->running_.empty() ? Completion() : job->running_.front();
-      Abort(MissedDeadline(*communicator_, oldest));
+      const absl::Status missed = MissedDeadline(*communicator_, oldest);
+      Abort(absl::DeadlineExceededError(absl::StrCat("Timed out after ",
+                                                     absl::ToInt64Milliseconds(job->job_.timeout),
+                                                     " ms; ", missed.message())));
     }
   }
 }

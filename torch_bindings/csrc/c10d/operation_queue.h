@@ -20,10 +20,11 @@
 
 namespace pelton::torch_bindings {
 
-// Jobs are launched in the order in which they are given (ORDER-1). One thread at a time *drives*:
-// it launches, makes progress and finishes jobs. A caller that waits drives by itself, so that a
-// small operation costs no hop to another thread; the queue's own thread drives while nobody waits.
-// No lock is held while closures run or die: they may need Python's lock. A callback may wait for a
+// The collectives are launched in the order in which they are given (ORDER-1), and so are the
+// users' messages, of which a bounded number is in flight. One thread at a time *drives*: it
+// launches, makes progress and finishes jobs. A caller that waits drives by itself, so that a small
+// operation costs no hop to another thread; the queue's own thread drives while nobody waits. No
+// lock is held while closures run or die: they may need Python's lock. A callback may wait for a
 // future that a later job's callback completes (PyTorch's PowerSGD hook does): while one is busy,
 // another thread of the queue's drives.
 // Threads: any. Owns: the communicator; its threads until Stop.
@@ -79,12 +80,20 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   void Progress(absl::FunctionRef<bool()> stop, absl::Time deadline, AttendedWait* wait);
   void Advance();
   void TakeIncoming();
-  void LaunchBacklog();
-  bool HasRoom() const;
-  bool Poll(JobState& job);
+  using Backlog = std::deque<JobHandle>;
+  void LaunchBacklogs();
+  Backlog& BacklogOf(const JobState& job) { return backlogs_[static_cast<size_t>(job.job_.lane)]; }
+  bool LaunchFirst(Backlog& backlog);
+  bool LaunchNext(JobState& job);
+  bool HasRoomFor(const JobState& job) const;
+  void Poll(JobState& job);
+  bool ExtendJobs();
+  bool IsOver(const JobState& job) const;
   void Finish(const JobHandle& job);
   void AbortOverdue(absl::Time now);
-  bool IsIdle() const { return jobs_.empty() && backlog_.empty() && !has_incoming_.load(); }
+  bool IsIdle() const {
+    return jobs_.empty() && backlogs_[0].empty() && backlogs_[1].empty() && !has_incoming_.load();
+  }
 
   const std::shared_ptr<Communicator> communicator_;  // shared: see Create
   std::atomic<uint64_t> sequence_{0};
@@ -105,10 +114,11 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   size_t idle_threads_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // The driver's, all in launch order.
-  std::deque<JobHandle> backlog_;  // not wholly launched
-  std::deque<JobHandle> jobs_;     // launched, at least in part
+  Backlog backlogs_[2];         // not wholly launched, by lane
+  std::deque<JobHandle> jobs_;  // launched, at least in part
   absl::Time earliest_deadline_ = absl::InfiniteFuture();
-  uint64_t newest_ticket_ = 0;
+  size_t messages_in_flight_ = 0;   // of the users
+  size_t launched_since_poll_ = 0;  // operations
   DueCallbacks callbacks_;
 };
 

@@ -2,7 +2,10 @@
 
 #include <memory>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
@@ -15,6 +18,7 @@
 namespace pelton::torch_bindings {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
@@ -110,7 +114,7 @@ TEST_F(OperationQueueTest, DrivesWithoutAnybodyWaiting) {
 }
 
 TEST_F(OperationQueueTest, CallsBackAtOnceWhenTheJobIsDone) {
-  const JobHandle job = queue(0).Run(Job{"nothing", absl::InfiniteFuture(), {}, nullptr});
+  const JobHandle job = queue(0).Run(Job());
   bool called = false;
   queue(0).OnDone(job, [&](const absl::Status&) { called = true; });
   EXPECT_TRUE(called);
@@ -201,7 +205,7 @@ TEST_F(OperationQueueTest, AJobPastItsDeadlineNamesTheMissingRanksEverywhere) {
   late.deadline = absl::Now();
   const JobHandle job = queue(0).Run(std::move(late));
   EXPECT_EQ(job->status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(TextOf(job), HasSubstr("barrier: rank 0: operation 1"));
+  EXPECT_THAT(TextOf(job), HasSubstr("barrier: Timed out after 0 ms; rank 0: operation 1"));
   EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1"));
   EXPECT_THAT(TextOf(queue(1).Run(BarrierJob())), HasSubstr("rank 0 aborted"));
 }
@@ -227,6 +231,71 @@ TEST_F(OperationQueueTest, ALaunchThatIsRefusedFailsItsJobOnly) {
   EXPECT_EQ(TextOf(job), "barrier: planted");
   queue(1).Enqueue(BarrierJob());
   EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+}
+
+TEST_F(OperationQueueTest, WhatFinishThrowsIsTheJobsStatus) {
+  bool has_ended = false;
+  Job fails = BarrierJob([] { throw std::runtime_error("planted\nwith a second line"); });
+  fails.ended = [&] { has_ended = true; };
+  queue(1).Enqueue(BarrierJob());
+  const JobHandle job = queue(0).Run(std::move(fails));
+  EXPECT_EQ(TextOf(job), "barrier: its results could not be stored: planted");
+  EXPECT_TRUE(has_ended);
+  queue(1).Enqueue(BarrierJob());
+  EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+}
+
+TEST_F(OperationQueueTest, WhatFinishThrowsOnTheQueuesThreadIsTheJobsStatus) {
+  Notice done;
+  Job fails = BarrierJob([] { throw 7; });
+  queue(0).OnDone(queue(0).Enqueue(std::move(fails)), [&](const absl::Status& status) {
+    EXPECT_EQ(status, absl::InternalError("barrier: its results could not be stored"));
+    done.Set();
+  });
+  queue(1).Enqueue(BarrierJob());
+  EXPECT_TRUE(done.Await());
+}
+
+TEST_F(OperationQueueTest, MessagesThatNobodyMatchesHoldUpNoCollective) {
+  constexpr size_t kMessages = limits::kMaxOperationsInFlight - 32;
+  std::vector<int> received(kMessages, -1), sent(kMessages);
+  std::iota(sent.begin(), sent.end(), 0);
+  std::vector<JobHandle> receives;
+  for (int& place : received) receives.push_back(queue(0).Enqueue(ReceiveJob(&place, 1)));
+  for (int i = 0; i < 20; ++i) {
+    queue(1).Enqueue(BarrierJob());
+    EXPECT_EQ(queue(0).Run(BarrierJob())->status(), absl::OkStatus());
+  }
+  for (int& value : sent) queue(1).Enqueue(SendJob(&value, 0));
+  for (const JobHandle& receive : receives) {
+    ASSERT_TRUE(queue(0).Wait(receive, absl::Now() + absl::Seconds(60)));
+    EXPECT_EQ(receive->status(), absl::OkStatus());
+  }
+  EXPECT_EQ(received, sent);
+}
+
+// Otherwise ranks that are told different things would launch the rest in different places.
+TEST_F(OperationQueueTest, AJobThatLaunchesMoreKeepsItsPlace) {
+  std::vector<std::string> order[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) {
+    Job longer = BarrierJob([&order, rank] { order[rank].push_back("longer"); });
+    longer.more = [&order, rank] {
+      std::vector<Job::Launch> more;
+      if (order[rank].size() < 2) more = BarrierJob().launches;
+      order[rank].push_back("more");
+      return more;
+    };
+    queue(rank).Enqueue(std::move(longer));
+  }
+  JobHandle later[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) {
+    later[rank] =
+        queue(rank).Enqueue(BarrierJob([&order, rank] { order[rank].push_back("next"); }));
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(queue(rank).Wait(later[rank], absl::Now() + absl::Seconds(60)));
+    EXPECT_THAT(order[rank], ElementsAre("more", "more", "more", "longer", "next"));
+  }
 }
 
 TEST_F(OperationQueueTest, StopAbortsWhatIsInFlightAndRefusesTheRest) {

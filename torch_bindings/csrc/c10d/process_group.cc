@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
+#include "torch_bindings/csrc/c10d/record.h"
 #include "torch_bindings/csrc/c10d/rules.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -18,7 +19,7 @@ namespace pelton::torch_bindings {
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton::Backend> backend,
                                                          const Group& group,
-                                                         const std::string& name,
+                                                         const GroupNames& names,
                                                          Milliseconds timeout, OnClosed on_closed) {
   struct Opened {
     std::shared_ptr<pelton::Backend> backend;
@@ -28,15 +29,15 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton:
   opened->communicator = ValueOrThrow(backend->Open(group));
   opened->backend = std::move(backend);
   std::shared_ptr<Communicator> communicator(opened, opened->communicator.get());
-  return c10::make_intrusive<ProcessGroup>(std::move(communicator), name, timeout,
+  return c10::make_intrusive<ProcessGroup>(std::move(communicator), names, timeout,
                                            std::move(on_closed));
 }
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const std::string& name,
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, GroupNames names,
                            Milliseconds timeout, OnClosed on_closed)
-    : ::c10d::Backend(communicator->rank().value(), communicator->world_size().value()),
-      name_(name),
-      options_(c10::make_intrusive<Options>("pelton", timeout)),
+    : GlooAlike(communicator->rank().value(), communicator->world_size().value(),
+                c10::make_intrusive<GlooAlikeOptions>(names.backend, timeout)),
+      names_(std::move(names)),
       queue_(OperationQueue::Create(std::move(communicator))),
       on_closed_(std::move(on_closed)) {
   init();
@@ -47,7 +48,7 @@ ProcessGroup::~ProcessGroup() { queue_->Stop(); }
 void ProcessGroup::abort() {
   if (IsForkedChild()) return;
   queue_->Abort(absl::AbortedError(
-      absl::StrCat("rank ", getRank(), " called abort() on process group '", name_, "'")));
+      absl::StrCat("rank ", getRank(), " called abort() on process group '", names_.group, "'")));
 }
 
 void ProcessGroup::shutdown() {
@@ -66,16 +67,17 @@ at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
 }
 
 Call ProcessGroup::Begin(const char* operation, Call::Use use) const {
-  return Call(absl::StrCat(operation, " of process group '", name_, "'"), use);
+  return Call(absl::StrCat(operation, " of process group '", names_.group, "'"), use);
 }
 
 ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
-                                        QueuedWork::Results results) {
+                                        const Tensors& inputs, QueuedWork::Results results) {
   ThrowIfError(CheckNotForkedChild());
   ThrowIfError(CheckNotInHandler());
   const bool is_unset = submission.timeout <= Milliseconds::zero();
   const Milliseconds timeout = is_unset ? options_->timeout : submission.timeout;
-  Job job = call.Take(Clock::Real().Now() + absl::FromChrono(timeout));
+  Job job = call.Take(absl::FromChrono(timeout));
+  job.ended = BeginRecord(names_.backend, submission.type, inputs);
   const JobHandle handle =
       submission.is_async ? queue_->Enqueue(std::move(job)) : queue_->Run(std::move(job));
   if (!submission.is_async) ThrowIfError(handle->status());
@@ -98,13 +100,8 @@ void ProcessGroup::CheckList(const Call& call, const std::string& argument, cons
 ProcessGroup::Work ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
   Call call = Begin("barrier", Call::Use::kMoved);
   call.Launch([](Communicator& communicator) { return Barrier(communicator); });
-  return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {});
-}
-
-void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool) {
-  ::c10d::BarrierOptions waiting = options;
-  waiting.asyncOp = false;
-  barrier(waiting);
+  return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {},
+                {});
 }
 
 }  // namespace pelton::torch_bindings

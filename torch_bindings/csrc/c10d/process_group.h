@@ -2,6 +2,8 @@
 #ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
 #define PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "comm/group.h"
 #include "torch_bindings/csrc/c10d/call.h"
+#include "torch_bindings/csrc/c10d/gloo_alike.h"
 #include "torch_bindings/csrc/c10d/operation_queue.h"
 #include "torch_bindings/csrc/c10d/work.h"
 
@@ -19,6 +22,13 @@ class Backend;
 
 namespace pelton::torch_bindings {
 
+// How a group is called: by its users, and the backend whose part it plays ("pelton", or "gloo" in
+// that one's seat). Threads: a value. Owns: nothing.
+struct GroupNames {
+  std::string group;
+  std::string backend;
+};
+
 // One group of torch.distributed on CPU tensors, over a communicator of its own. What a method does
 // with its tensors is PyTorch's contract (torch/csrc/distributed/c10d/Backend.hpp). Asynchronous
 // calls return at once; one that its caller says it waits for runs on the caller's thread.
@@ -27,7 +37,7 @@ namespace pelton::torch_bindings {
 //
 // Errors (thrown): InvalidArgument: names the operation, the argument, its value; Unsupported: what
 // Pelton does not offer; those of the operation from the call or its Work.
-class ProcessGroup final : public ::c10d::Backend {
+class ProcessGroup final : public GlooAlike {
  public:
   using Work = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
@@ -37,14 +47,13 @@ class ProcessGroup final : public ::c10d::Backend {
   // Collective over `group`, whose ranks are those of `backend`. `on_closed` is called once, by the
   // first shutdown(). Blocks: until all have called, or the backend's join timeout.
   static c10::intrusive_ptr<::c10d::Backend> Create(std::shared_ptr<pelton::Backend> backend,
-                                                    const Group& group, const std::string& name,
+                                                    const Group& group, const GroupNames& names,
                                                     Milliseconds timeout, OnClosed on_closed);
-  ProcessGroup(std::shared_ptr<Communicator> communicator, const std::string& name,
-               Milliseconds timeout, OnClosed on_closed);
+  ProcessGroup(std::shared_ptr<Communicator> communicator, GroupNames names, Milliseconds timeout,
+               OnClosed on_closed);
   ~ProcessGroup() override;
 
-  const std::string getBackendName() const override { return "pelton"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const std::string getBackendName() const override { return names_.backend; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}  // all ranks count from zero
   uint64_t getSequenceNumberForGroup() override { return queue_->sequence(); }
@@ -85,7 +94,8 @@ class ProcessGroup final : public ::c10d::Backend {
   Work recv(Tensors& tensors, int source, int tag) override;
   Work recvAnysource(Tensors& tensors, int tag) override;
   Work barrier(const ::c10d::BarrierOptions& options) override;
-  // The timeout's error names every rank that is missing, whatever `wait_all_ranks`.
+  // As gloo's: rank 0 hears of every rank and answers it. A rank that does not come is an error of
+  // rank 0's, which names the first such rank, or all; the group can be used after it.
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
@@ -94,12 +104,23 @@ class ProcessGroup final : public ::c10d::Backend {
     Milliseconds timeout = ::c10d::kUnsetTimeout;  // the group's
     bool is_async = true;
   };
-  Work Submit(Call call, const Submission& submission, QueuedWork::Results results);
+  // `inputs` are what a profiler shows of the call.
+  Work Submit(Call call, const Submission& submission, const Tensors& inputs,
+              QueuedWork::Results results);
 
   Call Begin(const char* operation, Call::Use use) const;
   // One tensor per rank, all of the type of `own`; this rank's has as many elements as `own`.
   void CheckList(const Call& call, const std::string& argument, const Tensors& tensors,
                  const at::Tensor& own) const;
+  Work AllReduceSparse(Tensors& tensors, const ::c10d::AllreduceOptions& options);
+  // The parts of rank 0 and of the others in a monitored barrier.
+  void MonitorOthers(int32_t tag, Milliseconds timeout, bool wait_all_ranks);
+  void ReportToMonitor(int32_t tag, Milliseconds timeout);
+  // A message of one element, which nobody waits for.
+  JobHandle Signal(bool is_send, int peer, int32_t tag);
+  Milliseconds TimeoutOf(Milliseconds asked) const {
+    return asked == ::c10d::kUnsetTimeout ? options_->timeout : asked;
+  }
   void AddAllGatherBase(Call& call, const at::Tensor& output, const at::Tensor& input) const;
   void AddReduceScatterBase(Call& call, const at::Tensor& output, const at::Tensor& input,
                             ReduceOp op) const;
@@ -110,10 +131,10 @@ class ProcessGroup final : public ::c10d::Backend {
   void AddExchange(Call& call, const std::vector<Tensor>& outputs,
                    const std::vector<Tensor>& inputs) const;
 
-  const std::string name_;
-  const c10::intrusive_ptr<Options> options_;
+  const GroupNames names_;
   const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
   OnClosed on_closed_;
+  std::atomic<uint32_t> monitored_{0};  // barriers so far, the same on all ranks
 };
 
 }  // namespace pelton::torch_bindings

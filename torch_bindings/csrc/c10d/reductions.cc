@@ -19,17 +19,19 @@ ProcessGroup::Work ProcessGroup::broadcast(Tensors& tensors,
       root.value() == getRank() ? call.Reads(tensor, "tensor") : call.Writes(tensor, "tensor");
   call.Launch([=](Communicator& communicator) { return Broadcast(communicator, flat, root); });
   return Submit(std::move(call), {::c10d::OpType::BROADCAST, options.timeout, options.asyncOp},
-                {tensors});
+                tensors, {tensors});
 }
 
 ProcessGroup::Work ProcessGroup::allreduce(Tensors& tensors,
                                            const ::c10d::AllreduceOptions& options) {
+  const bool is_sparse = tensors.size() == 1 && tensors[0].defined() && tensors[0].is_sparse();
+  if (is_sparse) return AllReduceSparse(tensors, options);
   Call call = Begin("all_reduce", Use::kReduced);
   const ReduceOp op = OpOf(call, options.reduceOp);
   const Tensor flat = call.Updates(Only(call, "tensors", tensors), "tensor");
   call.Launch([=](Communicator& communicator) { return AllReduce(communicator, flat, flat, op); });
   return Submit(std::move(call), {::c10d::OpType::ALLREDUCE, options.timeout, options.asyncOp},
-                {tensors});
+                tensors, {tensors});
 }
 
 ProcessGroup::Work ProcessGroup::allreduce_coalesced(
@@ -42,7 +44,8 @@ ProcessGroup::Work ProcessGroup::allreduce_coalesced(
         [=](Communicator& communicator) { return AllReduce(communicator, flat, flat, op); });
   }
   return Submit(std::move(call),
-                {::c10d::OpType::ALLREDUCE_COALESCED, options.timeout, options.asyncOp}, {tensors});
+                {::c10d::OpType::ALLREDUCE_COALESCED, options.timeout, options.asyncOp}, tensors,
+                {tensors});
 }
 
 ProcessGroup::Work ProcessGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
@@ -55,14 +58,14 @@ ProcessGroup::Work ProcessGroup::reduce(Tensors& tensors, const ::c10d::ReduceOp
   call.Launch(
       [=](Communicator& communicator) { return Reduce(communicator, flat, flat, op, root); });
   return Submit(std::move(call), {::c10d::OpType::REDUCE, options.timeout, options.asyncOp},
-                {tensors});
+                tensors, {tensors});
 }
 
 void ProcessGroup::AddAllGatherBase(Call& call, const at::Tensor& output,
                                     const at::Tensor& input) const {
   CheckWhole(call, {"output", output}, {"input", input}, getSize());
-  const Tensor source = call.Reads(input, "input");
   const Tensor target = call.Writes(output, "output");
+  const Tensor source = call.Reads(input, "input");
   call.Launch([=](Communicator& communicator) { return AllGather(communicator, source, target); });
 }
 
@@ -79,13 +82,16 @@ void ProcessGroup::AddAllGather(Call& call, const Tensors& outputs, const at::Te
     }
     return;
   }
+  std::vector<Tensor> flats(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Rank root(static_cast<int32_t>(i));
-    const Tensor flat =
-        i == rank ? call.Reads(input, "tensor") : call.Writes(outputs[i], "tensor_list");
-    call.Launch([=](Communicator& communicator) { return Broadcast(communicator, flat, root); });
+    if (i != rank) flats[i] = call.Writes(outputs[i], "tensor_list");
   }
-  call.CopyAtEnd(outputs[rank], input.detach().contiguous());
+  flats[rank] = call.Reads(input, "tensor");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    call.Launch([flat = flats[i], root = Rank(static_cast<int32_t>(i))](
+                    Communicator& communicator) { return Broadcast(communicator, flat, root); });
+  }
+  call.CopyAtEnd(outputs[rank], call.Keeps(input, "tensor"));
 }
 
 ProcessGroup::Work ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -94,7 +100,7 @@ ProcessGroup::Work ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensor
   const Tensors& list = Only(call, "tensor_list", outputs);
   AddAllGather(call, list, Only(call, "tensor", inputs));
   return Submit(std::move(call), {::c10d::OpType::ALLGATHER, options.timeout, options.asyncOp},
-                {list, /*is_nested=*/true});
+                inputs, {list, /*is_nested=*/true});
 }
 
 ProcessGroup::Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -102,7 +108,8 @@ ProcessGroup::Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor&
   Call call = Begin("all_gather_into_tensor", Use::kMoved);
   AddAllGatherBase(call, output, input);
   return Submit(std::move(call),
-                {::c10d::OpType::_ALLGATHER_BASE, options.timeout, options.asyncOp}, {{output}});
+                {::c10d::OpType::_ALLGATHER_BASE, options.timeout, options.asyncOp}, {input},
+                {{output}});
 }
 
 ProcessGroup::Work ProcessGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -120,7 +127,7 @@ ProcessGroup::Work ProcessGroup::allgather_coalesced(std::vector<Tensors>& outpu
     results.insert(results.end(), of_ranks.begin(), of_ranks.end());
   }
   return Submit(std::move(call),
-                {::c10d::OpType::ALLGATHER_COALESCED, options.timeout, options.asyncOp},
+                {::c10d::OpType::ALLGATHER_COALESCED, options.timeout, options.asyncOp}, inputs,
                 {std::move(results)});
 }
 
@@ -130,14 +137,14 @@ ProcessGroup::Work ProcessGroup::allgather_into_tensor_coalesced(
   CheckSize(call, "outputs", outputs.size(), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) AddAllGatherBase(call, outputs[i], inputs[i]);
   return Submit(std::move(call), {::c10d::OpType::COALESCED, options.timeout, options.asyncOp},
-                {outputs});
+                inputs, {outputs});
 }
 
 void ProcessGroup::AddReduceScatterBase(Call& call, const at::Tensor& output,
                                         const at::Tensor& input, ReduceOp op) const {
   CheckWhole(call, {"input", input}, {"output", output}, getSize());
-  const Tensor source = call.Reads(input, "input");
   const Tensor target = call.Writes(output, "output");
+  const Tensor source = call.Reads(input, "input");
   call.Launch(
       [=](Communicator& communicator) { return ReduceScatter(communicator, source, target, op); });
 }
@@ -170,7 +177,7 @@ ProcessGroup::Work ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Te
   AddReduceScatter(call, Only(call, "output", outputs), Only(call, "input_list", inputs),
                    OpOf(call, options.reduceOp));
   return Submit(std::move(call), {::c10d::OpType::REDUCE_SCATTER, options.timeout, options.asyncOp},
-                {outputs});
+                inputs.front(), {outputs});
 }
 
 ProcessGroup::Work ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -178,7 +185,7 @@ ProcessGroup::Work ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Te
   Call call = Begin("reduce_scatter_tensor", Use::kReduced);
   AddReduceScatterBase(call, output, input, OpOf(call, options.reduceOp));
   return Submit(std::move(call),
-                {::c10d::OpType::_REDUCE_SCATTER_BASE, options.timeout, options.asyncOp},
+                {::c10d::OpType::_REDUCE_SCATTER_BASE, options.timeout, options.asyncOp}, {input},
                 {{output}});
 }
 
@@ -189,7 +196,7 @@ ProcessGroup::Work ProcessGroup::reduce_scatter_tensor_coalesced(
   const ReduceOp op = OpOf(call, options.reduceOp);
   for (size_t i = 0; i < inputs.size(); ++i) AddReduceScatterBase(call, outputs[i], inputs[i], op);
   return Submit(std::move(call), {::c10d::OpType::COALESCED, options.timeout, options.asyncOp},
-                {outputs});
+                inputs, {outputs});
 }
 
 }  // namespace pelton::torch_bindings

@@ -2,11 +2,15 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
+#include "core/base/limits.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
@@ -33,6 +37,18 @@ T Value(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+// As many at once as a request may name.
+template <typename F>
+void ForEachRequest(const CoordinatorStore::Strings& keys, F&& request) {
+  for (size_t begin = 0; begin < keys.size(); begin += limits::kMaxKeysPerRequest) {
+    const size_t end = std::min(keys.size(), begin + limits::kMaxKeysPerRequest);
+    if (!request(CoordinatorStore::Strings(keys.begin() + static_cast<ptrdiff_t>(begin),
+                                           keys.begin() + static_cast<ptrdiff_t>(end)))) {
+      return;
+    }
+  }
+}
+
 // Until when a call may last; refuses it in a forked child.
 absl::Time After(CoordinatorStore::Milliseconds timeout) {
   ThrowIfError(CheckNotForkedChild());
@@ -52,6 +68,11 @@ void CoordinatorStore::set(const std::string& key, const Bytes& value) {
 
 Bytes CoordinatorStore::compareSet(const std::string& key, const Bytes& expected,
                                    const Bytes& desired) {
+  if (expected.size() + desired.size() > limits::kMaxValueBytes) {
+    ThrowStatus(absl::InvalidArgumentError(absl::StrCat(
+        "compare_set of key '", key, "': the two values have ", expected.size(), " and ",
+        desired.size(), " bytes, must have at most ", limits::kMaxValueBytes, " together")));
+  }
   absl::StatusOr<std::string> now =
       keys_.CompareAndSet(key, TextOf(expected), TextOf(desired), Deadline());
   if (absl::IsNotFound(now.status())) return expected;
@@ -70,12 +91,22 @@ bool CoordinatorStore::deleteKey(const std::string& key) {
   return Value(keys_.Delete(key, Deadline()));
 }
 
-bool CoordinatorStore::check(const Strings& keys) { return Value(keys_.Check(keys, Deadline())); }
+bool CoordinatorStore::check(const Strings& keys) {
+  const absl::Time deadline = Deadline();
+  bool has_all = true;
+  ForEachRequest(keys,
+                 [&](const Strings& some) { return has_all = Value(keys_.Check(some, deadline)); });
+  return has_all;
+}
 
 int64_t CoordinatorStore::getNumKeys() { return Value(keys_.NumKeys(Deadline())); }
 
 void CoordinatorStore::wait(const Strings& keys, const Milliseconds& timeout) {
-  Check(keys_.Wait(keys, After(timeout)));
+  const absl::Time deadline = After(timeout);
+  ForEachRequest(keys, [&](const Strings& some) {
+    Check(keys_.Wait(some, deadline));
+    return true;
+  });
 }
 
 void CoordinatorStore::append(const std::string& key, const Bytes& value) {

@@ -35,13 +35,13 @@ class _World:
         self._place = place
         self._groups: dict[int, Any] = {}
 
-    def open(self, name: str, ranks: list[int], timeout_s: float) -> Any:
+    def open(self, name: str, ranks: list[int], timeout_s: float, backend_name: str) -> Any:
         """Opens a group. Collective over its ranks."""
         key = next(_keys)
         self._groups[key] = None
         try:
             on_closed = functools.partial(self._forget, key)
-            self._groups[key] = _C.process_group(self.backend, ranks, name, timeout_s, on_closed)
+            self._groups[key] = _C.process_group(self.backend, ranks, name, backend_name, timeout_s, on_closed)
         except BaseException:
             self._forget(key)
             raise
@@ -74,12 +74,13 @@ _joins: collections.Counter[str] = collections.Counter()
 _timeout_s = _STOP_TIMEOUT_S
 
 
-def create(group: Any, options: Any) -> Any:
+def create(group: Any, options: Any, backend_name: str = "pelton") -> Any:
     """The backend of one process group; torch.distributed calls it on every member.
 
     Args:
       group: torch's `_DistributedBackendOptions`: store, ranks, timeout.
       options: there are none.
+      backend_name: what the backend calls itself, in PyTorch's logs and profiles too.
 
     Raises:
       InvalidArgument: options were given.
@@ -93,7 +94,7 @@ def create(group: Any, options: Any) -> Any:
     world, ranks = _place_of(group)
     if world not in _worlds:
         _worlds.append(world)
-    return world.open(group.group_id, ranks, group.timeout.total_seconds())
+    return world.open(group.group_id, ranks, group.timeout.total_seconds(), backend_name)
 
 
 def _place_of(group: Any) -> tuple[_World, list[int]]:

@@ -99,7 +99,8 @@ def scatter_inplace(tensor: torch.Tensor, count: int, src: int, comm: AnyCommuni
     is_root = communicator.rank() == src
     checked.check_count("scatter_inplace", count, tensor, communicator.nranks() if is_root else 1)
     if is_root:
-        communicator.scatter(readable(tensor, "tensor"), torch.empty(count, dtype=tensor.dtype), src)
+        unused = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+        communicator.scatter(readable(tensor, "tensor"), unused, src)
         return
     with writable(tensor, "tensor") as flat:
         communicator.scatter(flat, flat, src)
@@ -149,6 +150,8 @@ def alltoall_v(
 ) -> None:
     """Sends a part of send_tensor of any size to each rank, and receives one from each.
 
+    Tensors of a GPU go by way of the host.
+
     Args:
       send_tensor: what is sent, seen as flat.
       send_counts: how many elements go to each rank; that rank's recv_counts must say the same.
@@ -176,9 +179,13 @@ def alltoall_v(
             f"send_counts[{rank}]={sent[0][rank]} is what this rank sends to itself, but recv_counts[{rank}]="
             f"{received[0][rank]}"
         )
-    with writable(recv_tensor, "recv_tensor", keep=True) as target:
-        source = checked.apart(readable(send_tensor, "send_tensor"), target)
+    # NCCL's messages have no sizes that the receiver could check: those of a GPU go by the host.
+    on_host = recv_tensor if recv_tensor.device.type == "cpu" else recv_tensor.detach().cpu()
+    with writable(on_host, "recv_tensor", keep=True) as target:
+        source = checked.apart(readable(send_tensor, "send_tensor").cpu(), target)
         communicator.alltoall_v(source, *sent, target, *received)
+    if on_host is not recv_tensor:
+        recv_tensor.detach().copy_(on_host)
 
 
 def alltoall_v_inplace(

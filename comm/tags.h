@@ -1,0 +1,29 @@
+// Who may tag messages with what: all users of a communicator's sends and receives share its wires.
+#ifndef PELTON_COMM_TAGS_H_
+#define PELTON_COMM_TAGS_H_
+
+#include <cstdint>
+
+namespace pelton {
+
+// From 0 on, tags are those of whoever called send or receive. Negative ones are given out here and
+// nowhere else, so that messages of different senders never meet.
+
+// Of comm/all_to_all_v.h.
+inline constexpr int32_t kAllToAllVTag = -1;
+// Of torch.distributed's operations in which ranks get different things (torch_bindings/csrc/c10d).
+inline constexpr int32_t kExchangeTag = -2;
+// Of its monitored barriers, in turn.
+inline constexpr int32_t kMonitorTags = 1 << 16;
+inline constexpr int32_t kFirstMonitorTag = kExchangeTag - kMonitorTags;
+
+// Of the messages that collectives consist of (collectives/, hierarchy/). A communicator that sends
+// them over the wires of its callers' messages refuses them to its callers.
+inline constexpr int32_t kFirstCollectiveTag = INT32_MIN;
+inline constexpr int32_t kLastCollectiveTag = INT32_MIN + 255;
+
+constexpr bool IsCollectiveTag(int32_t tag) { return tag <= kLastCollectiveTag; }
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TAGS_H_
