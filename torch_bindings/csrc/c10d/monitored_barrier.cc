@@ -46,7 +46,13 @@ void ProcessGroup::MonitorOthers(int32_t tag, Milliseconds timeout, bool wait_al
                      "': ", wait_all_ranks ? "Ranks " : "Rank ", absl::StrJoin(missing, ", "),
                      " failed to pass monitoredBarrier in ", timeout.count(), " ms")));
   }
-  for (int rank = 1; rank < getSize(); ++rank) Signal(true, rank, tag);
+  // Who closes the group with an answer on its way takes it from its receiver.
+  for (int rank = 1; rank < getSize(); ++rank) {
+    signals[static_cast<size_t>(rank)] = Signal(true, rank, tag);
+  }
+  for (int rank = 1; rank < getSize(); ++rank) {
+    queue_->Wait(signals[static_cast<size_t>(rank)], deadline);
+  }
 }
 
 void ProcessGroup::ReportToMonitor(int32_t tag, Milliseconds timeout) {
