@@ -104,6 +104,7 @@ class ModelRounds::Impl {
   // Runs the apply stages. Not after a round that has failed (COMMIT-1).
   absl::Status Apply();
   SlotResult ResultOf(SlotId slot) const;
+  absl::Status BeginOrder();
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
   void Abort(const absl::Status& reason);
@@ -117,8 +118,7 @@ class ModelRounds::Impl {
   absl::Status Await(Future<void> future, absl::Time deadline);
   // Until no device is at operations of earlier rounds.
   absl::Status AwaitDevice(absl::Time deadline);
-  absl::Status BroadcastOrder(absl::Time deadline);
-  absl::Status RunBroadcast(void* data, absl::Time deadline);
+  absl::Status FetchOrder(absl::Time deadline);
   // Brings the used tails to the host that tell of slots which this rank did not use.
   absl::Status ReadTails();
   bool AnyUnusedHere(const BucketLayout& bucket) const;
@@ -132,7 +132,10 @@ class ModelRounds::Impl {
   bool round_ended_ = false;
   // Of the last round that was waited for.
   Round result_round_{0};
-  std::vector<int32_t> order_;  // what AgreeOnOrder broadcasts: outlives a call that gave up
+  // What is broadcast, here or on the device: it outlives a call that gave up.
+  std::vector<int32_t> order_;
+  std::byte* order_on_device_ = nullptr;
+  std::optional<Future<void>> ordering_;  // since BeginOrder
   std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
 };
 
@@ -319,40 +322,46 @@ SlotResult ModelRounds::Impl::ResultOf(SlotId slot) const {
   return result;
 }
 
-absl::StatusOr<std::vector<SlotId>> ModelRounds::Impl::AgreeOnOrder(absl::Time deadline) {
+absl::Status ModelRounds::Impl::BeginOrder() {
   order_.clear();
   for (SlotId slot : tracker().ReadyOrder()) order_.push_back(slot.value());
-  RETURN_IF_ERROR(BroadcastOrder(deadline));
-  std::vector<SlotId> order;
-  for (int32_t slot : order_) order.emplace_back(slot);
-  return order;
-}
-
-absl::Status ModelRounds::Impl::BroadcastOrder(absl::Time deadline) {
-  DeviceQueue* const device = options_.device;
-  if (device == nullptr) return RunBroadcast(order_.data(), deadline);
   const size_t size_bytes = order_.size() * sizeof(int32_t);
-  ASSIGN_OR_RETURN(std::byte* const memory, device->Allocate(size_bytes));
-  absl::Status status = device->Write(memory, order_.data(), size_bytes, deadline);
-  if (status.ok()) status = RunBroadcast(memory, deadline);
-  if (status.ok()) status = device->Read(order_.data(), memory, size_bytes, deadline);
-  // After a failure the device may still be at it: then the queue's end releases it.
-  if (status.ok()) device->Release(memory);
-  return status;
-}
-
-absl::Status ModelRounds::Impl::RunBroadcast(void* data, absl::Time deadline) {
+  void* data = order_.data();
+  if (options_.device != nullptr) {
+    ASSIGN_OR_RETURN(order_on_device_, options_.device->Allocate(size_bytes));
+    RETURN_IF_ERROR(options_.device->Write(order_on_device_, order_.data(), size_bytes,
+                                           WaitClock().Now() + options_.operation_timeout));
+    data = order_on_device_;
+  }
   RunOperation request;
   request.operation.kind = OperationKind::kBroadcast;
   request.operation.dtype = DType::kInt32;
   request.operation.count = order_.size();
   request.operation.peer = 0;
-  request.operation.set_target(Locate(data, order_.size() * sizeof(int32_t)));
-  Future<void> done = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  request.operation.set_target(Locate(data, size_bytes));
+  ordering_ = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
   options_.runner->Wake();
-  const absl::Status status = Await(std::move(done), deadline);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SlotId>> ModelRounds::Impl::AgreeOnOrder(absl::Time deadline) {
+  if (!ordering_.has_value()) RETURN_IF_ERROR(BeginOrder());
+  const absl::Status status = Await(*std::exchange(ordering_, std::nullopt), deadline);
   if (absl::IsDeadlineExceeded(status)) Abort(status);
-  return status;
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(FetchOrder(deadline));
+  std::vector<SlotId> order;
+  for (int32_t slot : order_) order.emplace_back(slot);
+  return order;
+}
+
+// After a failure the device may still be at the memory: then the queue's end releases it.
+absl::Status ModelRounds::Impl::FetchOrder(absl::Time deadline) {
+  if (options_.device == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(options_.device->Read(order_.data(), order_on_device_,
+                                        order_.size() * sizeof(int32_t), deadline));
+  options_.device->Release(order_on_device_);
+  return absl::OkStatus();
 }
 
 absl::Status ModelRounds::Impl::AwaitDevice(absl::Time deadline) {
@@ -424,6 +433,7 @@ SlotResult ModelRounds::ResultOf(SlotId slot) const { return impl_->ResultOf(slo
 std::vector<SlotId> ModelRounds::ReadyOrder() const {
   return impl_->instance().tracker->ReadyOrder();
 }
+absl::Status ModelRounds::BeginOrder() { return impl_->BeginOrder(); }
 absl::StatusOr<std::vector<SlotId>> ModelRounds::AgreeOnOrder(absl::Time deadline) {
   return impl_->AgreeOnOrder(deadline);
 }

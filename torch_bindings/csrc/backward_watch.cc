@@ -1,11 +1,11 @@
 #include "torch_bindings/csrc/backward_watch.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/base/check.h"
+#include "torch_bindings/csrc/end_of_backward.h"
 
 namespace pelton::torch_bindings {
 
@@ -59,12 +59,8 @@ void BackwardWatch::QueueEnd() {
   if (!queued_.expired()) return;
   const auto token = std::make_shared<bool>(true);
   queued_ = token;
-  auto& engine = torch::autograd::Engine::get_default_engine();
-  engine.queue_callback([&engine, weak = weak_from_this(), token] {
-    // Behind whatever was queued meanwhile: rounds are complete by then.
-    engine.queue_callback([weak, token] {
-      if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnEnd();
-    });
+  QueueAtEnd(EndStage::kAfter, [weak = weak_from_this(), token] {
+    if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnEnd();
   });
 }
 

@@ -1,6 +1,5 @@
 #include "torch_bindings/csrc/wrapped_model.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "core/base/fork.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
+#include "torch_bindings/csrc/end_of_backward.h"
 #include "torch_bindings/csrc/gradient_slot.h"
 #include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -294,11 +294,8 @@ std::shared_ptr<WrappedModel::Backward> WrappedModel::JoinBackward() {
   if (!round_is_open_) {
     for (const auto& slot : slots_) slot->RememberVersion();
   }
-  torch::autograd::Engine::get_default_engine().queue_callback([token] {
-    token->has_ended = true;
-    if (std::shared_ptr<WrappedModel> self = token->model.lock()) {
-      self->OnEndOfBackward(token->takes_part);
-    }
+  QueueAtEnd(EndStage::kLaunch, [token] {
+    if (std::shared_ptr<WrappedModel> self = token->model.lock()) self->OnEndOfBackward(token);
   });
   return token;
 }
@@ -308,14 +305,32 @@ std::shared_ptr<WrappedModel::Backward> WrappedModel::JoinBackward() {
 // of the first gradient, which under re-entrant checkpointing may be an inner one, seen by the
 // outer node that is still being evaluated: then the round goes on, unless no tensor is left that
 // it could wait for.
-void WrappedModel::OnEndOfBackward(bool takes_part) {
+void WrappedModel::OnEndOfBackward(const std::shared_ptr<Backward>& backward) {
   backward_.reset();
-  if (owned_ == nullptr) return;
+  if (!CompletesRound(backward->takes_part)) {
+    backward->has_ended = true;
+    return;
+  }
+  ThrowIfError(Settled(LaunchRest()));
+  QueueAtEnd(EndStage::kWait, [backward] {
+    if (std::shared_ptr<WrappedModel> self = backward->model.lock()) {
+      ThrowIfError(self->Settled(self->AwaitRound()));
+    }
+  });
+  QueueAtEnd(EndStage::kAdopt, [backward] {
+    backward->has_ended = true;
+    if (std::shared_ptr<WrappedModel> self = backward->model.lock()) {
+      ThrowIfError(self->Settled(self->CloseRound()));
+    }
+  });
+}
+
+bool WrappedModel::CompletesRound(bool takes_part) {
+  if (owned_ == nullptr) return false;
   if (takes_part && !round_is_open_) OpenRound();
-  if (!round_is_open_) return;
+  if (!round_is_open_) return false;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
-  if (is_nested && !takes_part && rounds().UnmarkedSlots().size() > deferred_.size()) return;
-  ThrowIfError(FinishRound());
+  return !is_nested || takes_part || rounds().UnmarkedSlots().size() <= deferred_.size();
 }
 
 // An exception has ended a backward. The peers are told, because they have this rank's part of some
@@ -333,10 +348,13 @@ absl::Status WrappedModel::BrokenBackward() const {
 
 absl::Status WrappedModel::FinishRound() {
   if (!round_is_open_) return failure_;
-  if (absl::Status status = CompleteRound(); !status.ok()) return Fail(std::move(status));
-  round_is_open_ = false;
-  CloseAllocations();
-  return absl::OkStatus();
+  RETURN_IF_ERROR(Settled(LaunchRest()));
+  RETURN_IF_ERROR(Settled(AwaitRound()));
+  return Settled(CloseRound());
+}
+
+absl::Status WrappedModel::Settled(absl::Status status) {
+  return status.ok() ? status : Fail(std::move(status));
 }
 
 absl::Status WrappedModel::Fail(absl::Status status) {
@@ -371,10 +389,14 @@ absl::Status WrappedModel::CheckUnstepped() {
   return absl::OkStatus();
 }
 
-absl::Status WrappedModel::CompleteRound() {
+absl::Status WrappedModel::LaunchRest() {
   RETURN_IF_ERROR(CheckUnstepped());
   RETURN_IF_ERROR(MarkRest());
-  RETURN_IF_ERROR(rounds().EndRound());
+  return rounds().EndRound();
+}
+
+absl::Status WrappedModel::AwaitRound() {
+  if (owned_ == nullptr || !round_is_open_) return failure_;
   const absl::Time start = Clock::Real().Now();
   absl::Status status = rounds().WaitRound(start + options_.timeout);
   waited_ += Clock::Real().Now() - start;
@@ -384,7 +406,15 @@ absl::Status WrappedModel::CompleteRound() {
   }
   ++round_count_;
   has_learned_ = true;
-  return std::exchange(order_is_adopted_, true) ? absl::OkStatus() : AdoptReadyOrder();
+  return order_is_adopted_ ? absl::OkStatus() : rounds().BeginOrder();
+}
+
+absl::Status WrappedModel::CloseRound() {
+  if (owned_ == nullptr || !round_is_open_) return failure_;
+  if (!std::exchange(order_is_adopted_, true)) RETURN_IF_ERROR(AdoptReadyOrder());
+  round_is_open_ = false;
+  CloseAllocations();
+  return absl::OkStatus();
 }
 
 // The first round shows in which order gradients come; buckets follow rank 0's from then on.

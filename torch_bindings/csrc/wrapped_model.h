@@ -114,11 +114,17 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   void OnOutputReached(RoundMode mode);
   bool TakesPart() const;
   std::shared_ptr<Backward> JoinBackward();
-  void OnEndOfBackward(bool takes_part);
+  void OnEndOfBackward(const std::shared_ptr<Backward>& backward);
+  // Whether the backward that ends here, and not one around it, completes the round.
+  bool CompletesRound(bool takes_part);
   void OnBrokenBackward();
   absl::Status MarkUnused(size_t index);
   absl::Status MarkRest();
-  absl::Status CompleteRound();
+  // A round's end, in the steps of EndStage.
+  absl::Status LaunchRest();
+  absl::Status AwaitRound();
+  absl::Status CloseRound();
+  absl::Status Settled(absl::Status status);  // ends the rounds with it unless it is OK
   absl::Status CheckUnstepped();
   absl::Status AdoptReadyOrder();
   absl::Status BrokenBackward() const;

@@ -307,6 +307,23 @@ def two_models_in_one_backward() -> None:
         assert_same(found, expected)
 
 
+@case(2, 3)
+def two_models_in_one_backward_in_another_order_on_each_rank() -> None:
+    """Rank 0 would wait for the first model, of which rank 1 launches the rest after it has waited for the second."""
+    rank, size = rank_and_size()
+    models = [wrap(seeded(rank + i, make_mlp)) for i in (0, 1)]
+    references = [seeded(i, make_mlp) for i in (0, 1)]
+    for step in range(3):
+        losses = []
+        for i in (0, 1) if (rank + step) % 2 == 0 else (1, 0):
+            models[i].zero_grad()
+            losses.append(models[i](batch(rank, 10 * i + step, *SHAPE)).square().mean())
+        torch.stack(losses).sum().backward()
+        for i in (0, 1):
+            per_rank = [local_gradients(references[i], batch(r, 10 * i + step, *SHAPE)) for r in range(size)]
+            assert_same(gradients(models[i]), mean_of(per_rank))
+
+
 @case(2)
 def zero_grad_in_both_ways() -> None:
     _rank, size = rank_and_size()
