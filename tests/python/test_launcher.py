@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pelton_run.command_line import main
+from pelton_run.output import LinePrefixer, recent_lines
 from pelton_run.ports import port_of, reserve_port
 from pelton_run.processes import processes_of
 from spawn import environment, launcher, run
@@ -124,6 +125,17 @@ def test_output_is_kept_apart_and_whole(script: Script) -> None:
     assert outcome.stderr.count(b"] \xff\n") == 3
 
 
+def test_a_long_line_costs_time_in_proportion() -> None:
+    pieces: list[bytes] = []
+    prefixer = LinePrefixer(3, pieces.append, recent_lines())
+    begin = time.monotonic()
+    for _ in range(64):
+        prefixer.feed(b"z" * (60 << 10))
+    prefixer.feed(b"\n")
+    assert time.monotonic() - begin < 5, "a search for line ends began anew at each byte"
+    assert b"".join(pieces).count(b"z") == 64 * (60 << 10)
+
+
 def test_a_line_is_forwarded_when_it_is_complete(script: Script) -> None:
     path = script("print('now'); time.sleep(60)")
     process = _start(2, path)
@@ -218,14 +230,69 @@ def _pids_and_token(process: subprocess.Popen[str], ranks: int) -> tuple[list[in
     return [int(word) for words in lines for word in words[3:]], lines[0][2]
 
 
-@pytest.mark.parametrize("ending", ["", "if rank == 0: sys.exit(5)\ntime.sleep(60)"])
-def test_no_descendant_outlives_the_job(script: Script, ending: str) -> None:
-    process = _start(2, "--linger", "0.2", script(DESCENDANTS + ending))
+def test_no_descendant_outlives_a_job_that_fails(script: Script) -> None:
+    process = _start(2, "--linger", "0.2", script(DESCENDANTS + "if rank == 0: sys.exit(5)\ntime.sleep(60)"))
     pids, token = _pids_and_token(process, 2)
     process.communicate(timeout=20)
     assert len(pids) == 6
     assert all(_is_gone(pid) for pid in pids)
     assert processes_of(token) == []
+
+
+def test_what_successful_ranks_leave_has_time_and_a_session_of_its_own_is_left_alone(script: Script) -> None:
+    process = _start(1, "--grace", "0.3", script(DESCENDANTS))
+    (_, attached, detached), _ = _pids_and_token(process, 1)
+    try:
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert _is_gone(attached)
+        assert not _is_gone(detached)
+    finally:
+        os.kill(detached, signal.SIGKILL)
+    assert f"left running, in sessions of their own: pid {detached} (sleep 300)" in errors
+    assert f"waiting 0.3 s for what they have left running: pid {attached} (sleep 300)" in errors
+    assert f"ending pid {attached}" in errors
+
+
+def test_an_upload_that_a_rank_has_begun_is_waited_for(script: Script, tmp_path: Path) -> None:
+    command = f"import pathlib, time; time.sleep(1); pathlib.Path({str(tmp_path / 'done')!r}).touch()"
+    outcome = run(launcher(1, "--grace", "60", script(f"subprocess.Popen([sys.executable, '-c', {command!r}])")), 60)
+    assert outcome.code == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_a_stalled_reader_does_not_keep_the_launcher_alive(script: Script, tmp_path: Path) -> None:
+    """As a pager that shows its first page: nothing is read, the ranks wait in print, and SIGTERM ends all."""
+    begun = tmp_path / "begun"
+    text = f"import pathlib\nprint('x' * 400_000, flush=True)\npathlib.Path({str(begun)!r}).touch()\n"
+    process = _start(2, "--grace", "1", script(text + "while True: print('x' * 1000)"))
+    assert _await(begun.exists, 30), "more than a pipe holds must be taken from the ranks"
+    process.terminate()
+    try:
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_slow_reader_gets_everything(script: Script, tmp_path: Path) -> None:
+    """Also after the ranks have ended, and also when one has failed."""
+    ended = tmp_path / "ended"
+    text = f"import pathlib\nprint('y' * 600_000, flush=True)\npathlib.Path({str(ended)!r}).touch()\nsys.exit(3)"
+    process = _start(1, script(text))
+    assert _await(ended.exists, 30)
+    with pytest.raises(subprocess.TimeoutExpired):  # longer than a descendant's pipe would be drained for
+        process.wait(timeout=4)
+    output, errors = process.communicate(timeout=30)
+    assert output.count("y") == 600_000
+    assert process.returncode == 3
+    assert "exited with code 3" in errors
+
+
+def test_insecure_is_passed_on(script: Script) -> None:
+    path = script("print(os.environ.get('PELTON_INSECURE'))")
+    assert run(launcher(1, "--insecure", path), 30).output == "[rank 0] 1\n"
+    assert run(launcher(1, path), 30).output == "[rank 0] None\n"
 
 
 def test_nothing_outlives_a_killed_launcher(script: Script) -> None:
@@ -238,11 +305,21 @@ def test_nothing_outlives_a_killed_launcher(script: Script) -> None:
     process.communicate(timeout=10)  # nobody holds the pipes, the guard included
 
 
-def test_a_reader_that_goes_away_ends_the_job(script: Script) -> None:
-    path = script("while True:\n    print('x' * 1000)")
-    command = " ".join(launcher(2, "--grace", "0.5", path))
-    result = subprocess.run(f"{command} | head -n 1", shell=True, env=environment(), capture_output=True, timeout=30)
-    assert result.stdout.count(b"\n") == 1
+@pytest.mark.parametrize("goes_on", ["while True: print('x' * 1000)", "while True: pass", "time.sleep(600)"])
+def test_a_reader_that_goes_away_ends_the_job(script: Script, goes_on: str) -> None:
+    """Also one whose ranks print nothing more: they would spin or sleep where nobody sees them."""
+    text = f"subprocess.Popen(['sleep', '300'])\nprint(os.environ['PELTON_JOB_TOKEN'], flush=True)\n{goes_on}"
+    process = _start(2, "--grace", "0.5", script(text))
+    assert process.stdout is not None
+    try:
+        token = process.stdout.readline().split()[2]
+        assert processes_of(token)
+        process.stdout.close()
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert processes_of(token) == []
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_reserved_ports_can_be_served_by_their_owner_only() -> None:

@@ -15,7 +15,8 @@ _EPILOG = """\
 Each rank gets torchrun's environment variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT, ...), and OMP_NUM_THREADS=1 where it is not set and there are several ranks. Output lines begin with
 "[rank N] "; standard input is empty. When a rank fails, the others have --linger seconds to end by themselves, then
-get SIGTERM, and after --grace seconds SIGKILL. The exit code is that of the rank that failed first.
+get SIGTERM, and after --grace seconds SIGKILL. The exit code is that of the rank that failed first. When all ranks have
+ended well, what they have left running has --grace seconds, too; a process with a session of its own is left alone.
 """
 
 
@@ -32,6 +33,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--no-python", action="store_true", help="the program is started directly")
     parser.add_argument("--linger", type=float, default=5.0, metavar="S", help="seconds (default: 5)")
     parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds (default: 10)")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="the job's token may be sent to other hosts in clear (PELTON_INSECURE=1)",
+    )
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -65,7 +71,7 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
     if options.module and options.no_python:
         parser.error("-m and --no-python exclude each other")
-    job = Job(JobOptions(_command_of(options), options.nproc, options.linger, options.grace))
+    job = Job(JobOptions(_command_of(options), options.nproc, options.linger, options.grace, options.insecure))
     try:
         return job.run()
     except OSError as error:

@@ -12,15 +12,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
-from pelton_run.output import LinePrefixer, recent_lines, write_all
+from pelton_run.ending import Ending
+from pelton_run.output import LinePrefixer, OutputQueue, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_NO_SIGNAL = 0
 _CHUNK_BYTES = 64 << 10
-_DRAIN_SECONDS = 2.0
+_LAST_CHUNKS = 16  # a pipe's content; a descendant may go on writing
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class JobOptions:
     world_size: int
     linger_s: float = 5.0  # between the first failure and SIGTERM: survivors say what they saw
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
+    is_insecure: bool = False  # the token may cross a network in clear
 
 
 @dataclass
@@ -41,6 +45,17 @@ class _Rank:
     process: subprocess.Popen[bytes]
     recent: deque[bytes] = field(default_factory=recent_lines)
     code: int | None = None  # as subprocess has it: negative for a signal
+
+
+@dataclass
+class _Stream:
+    """Standard output or error of a rank. Threads: the launcher's. Owns: what the prefixer keeps."""
+
+    rank: _Rank
+    pipe: IO[bytes]
+    prefixer: LinePrefixer
+    queue: OutputQueue
+    is_read: bool = False  # not while its queue is full, so that its rank waits as it would for any slow reader
 
 
 def rank_environment(
@@ -93,6 +108,9 @@ class Job:
         self._token = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         self._ranks: list[_Rank] = []
+        self._streams: list[_Stream] = []
+        self._outputs: dict[int, OutputQueue] = {}
+        self._spared: frozenset[int] = frozenset()
         self._first_failure: _Rank | None = None
         self._signal: int | None = None
         self._term_at: float | None = None
@@ -113,7 +131,7 @@ class Job:
         with contextlib.ExitStack() as stack:
             stack.callback(guard.dismiss)
             stack.callback(self._reap)
-            stack.callback(kill_job, self._token)
+            stack.callback(lambda: kill_job(self._token, spared=self._spared))
             self._catch_signals(stack)
             master, coordinator = (stack.enter_context(reserve_port()) for _ in range(2))
             self._start_ranks(port_of(master), f"{LOOPBACK}:{port_of(coordinator)}")
@@ -124,13 +142,15 @@ class Job:
         size = self._options.world_size
         for number in range(size):
             environment = rank_environment(os.environ, number, size, master_port, coordinator, self._token)
+            if self._options.is_insecure:
+                environment["PELTON_INSECURE"] = "1"
             rank = _Rank(number, start_rank(self._options.command, environment))
             self._ranks.append(rank)
-            for stream, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
-                assert stream is not None
-                os.set_blocking(stream.fileno(), False)
-                prefixer = LinePrefixer(number, target, rank.recent)
-                self._selector.register(stream, selectors.EVENT_READ, prefixer)
+            for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+                queue = self._outputs[target]
+                self._streams.append(_Stream(rank, pipe, LinePrefixer(number, queue.put, rank.recent), queue))
 
     def _catch_signals(self, stack: contextlib.ExitStack) -> None:
         reader, writer = os.pipe()
@@ -143,45 +163,78 @@ class Job:
             stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
         self._selector.register(reader, selectors.EVENT_READ, None)
 
+        def wake() -> None:
+            with contextlib.suppress(BlockingIOError):  # full: then it wakes anyway
+                os.write(writer, bytes([_NO_SIGNAL]))
+
+        self._outputs = {target: OutputQueue(target, wake) for target in (1, 2)}
+        for queue in self._outputs.values():
+            if queue.is_pipe:  # is never readable, but tells at once when its reader goes, though no rank prints
+                self._selector.register(queue.target, selectors.EVENT_READ, queue)
+
     def _serve(self) -> None:
-        """Until every rank has ended and its output is through."""
-        drain_until: float | None = None
+        """Until every rank has ended, its output is through, and what it has left behind is gone or spared."""
+        ending = Ending(self._token, self._options.grace_s, self._say)
         while True:
             alive = [rank for rank in self._ranks if rank.code is None]
             if not alive:
-                if drain_until is None:  # a grandchild may hold a pipe open
-                    kill_job(self._token)
-                    drain_until = time.monotonic() + _DRAIN_SECONDS
-                if len(self._selector.get_map()) == 1 or time.monotonic() > drain_until:
+                ending.advance(is_orderly=self._first_failure is None and self._signal is None)
+                self._spared = ending.spared
+                if ending.is_over(self._is_drained(), self._signal is not None, self._is_behind()):
                     return
-            for key, _ in self._selector.select(self._patience(drain_until)):
+            self._choose_streams()
+            for key, _ in self._selector.select(self._patience(ending.look_again_at)):
                 if key.data is None:
                     for number in os.read(key.fd, 256):
                         self._on_signal(number)
+                elif isinstance(key.data, OutputQueue):
+                    self._selector.unregister(key.fileobj)
+                    key.data.give_up()
                 else:
-                    self._on_output(key)
+                    self._read(key.data)
             for rank in alive:
                 self._on_exit(rank, rank.process.poll())
+            if self._signal is None and any(queue.is_broken for queue in self._outputs.values()):
+                self._on_signal(signal.SIGTERM)
             self._escalate()
 
-    def _patience(self, drain_until: float | None) -> float | None:
-        deadlines = [d for d in (self._term_at, self._kill_at, drain_until) if d is not None]
+    def _is_drained(self) -> bool:
+        return not self._streams and not self._is_behind()
+
+    def _is_behind(self) -> bool:
+        """Whether the reader of the launcher's output has not taken all that it was given."""
+        return not all(queue.is_empty for queue in self._outputs.values())
+
+    def _choose_streams(self) -> None:
+        for stream in self._streams:
+            wants = not stream.queue.is_full
+            if wants and not stream.is_read:
+                self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
+            elif stream.is_read and not wants:
+                self._selector.unregister(stream.pipe)
+            stream.is_read = wants
+
+    def _patience(self, look_again_at: float | None) -> float | None:
+        deadlines = [d for d in (self._term_at, self._kill_at, look_again_at) if d is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
-    def _on_output(self, key: selectors.SelectorKey) -> None:
+    def _read(self, stream: _Stream) -> bool:
+        """Takes a piece of a rank's output; False if there is none now."""
         try:
-            chunk = os.read(key.fd, _CHUNK_BYTES)
+            chunk = os.read(stream.pipe.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
-            return
-        try:
-            key.data.feed(chunk) if chunk else key.data.finish()
-        except BrokenPipeError:
-            self._on_signal(signal.SIGTERM)
-        if not chunk:
-            self._selector.unregister(key.fileobj)
+            return False
+        if chunk:
+            stream.prefixer.feed(chunk)
+            return True
+        stream.prefixer.finish()
+        if stream.is_read:
+            self._selector.unregister(stream.pipe)
+        self._streams.remove(stream)
+        return False
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGCHLD:
+        if number in (_NO_SIGNAL, signal.SIGCHLD):
             return
         if number not in _ENDING:
             for rank in self._ranks:
@@ -198,6 +251,10 @@ class Job:
         if code is None:
             return
         rank.code = code
+        for stream in [stream for stream in self._streams if stream.rank is rank]:
+            for _ in range(_LAST_CHUNKS):  # what is told of its end needs its last lines
+                if not self._read(stream):
+                    break
         ended_by_us = self._signal is not None or self._kill_at is not None
         if code == 0 or ended_by_us:
             return
@@ -247,5 +304,4 @@ class Job:
         return 0
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            write_all(2, f"pelton run: {text}\n".encode())
+        self._outputs[2].put(f"pelton run: {text}\n".encode())

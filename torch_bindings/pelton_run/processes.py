@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 TOKEN_VARIABLE = "PELTON_JOB_TOKEN"
 
@@ -66,12 +66,30 @@ def processes_of(token: str) -> list[int]:
     return found
 
 
-def kill_job(token: str, timeout_s: float = 5.0) -> None:
-    """Kills every process of the job until none is left, or the time is over."""
+def is_detached(pid: int) -> bool:
+    """Whether a process has a session of its own, as `setsid` and daemons do who mean to outlive their parents."""
+    try:
+        return os.getsid(pid) != os.getsid(0)
+    except ProcessLookupError:
+        return False
+
+
+def describe(pid: int) -> str:
+    """A process's number and command line, for people."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    return f"pid {pid} ({words[:60] or 'ended'})"
+
+
+def kill_job(token: str, timeout_s: float = 5.0, spared: Collection[int] = ()) -> None:
+    """Kills every process of the job but the spared ones until none is left, or the time is over."""
     deadline = time.monotonic() + timeout_s
     clean_scans = 0
     while clean_scans < 2 and time.monotonic() < deadline:  # the second: forked while the first was under way
-        pids = processes_of(token)
+        pids = [pid for pid in processes_of(token) if pid not in spared]
         clean_scans = 0 if pids else clean_scans + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
