@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGES = Path(pelton.__file__).absolute().parent.parent
 # Short, so that a hang is a failure soon; long enough for four ranks on two busy cores.
 OPERATION_TIMEOUT_S = 30
+LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_")  # how the variables of other launchers begin
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Outcome:
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a job: none of the outer job's variables, and the packages under test."""
-    outer = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "PELTON_", "BAGUA_")
+    outer = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "PELTON_", "BAGUA_", *LAUNCHERS)
     result = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     result["PYTHONPATH"] = os.pathsep.join([str(HERE), str(PACKAGES)])
     result["OMP_NUM_THREADS"] = "1"

@@ -17,6 +17,16 @@ tensor = torch.full((4,), 1.0 + bagua.get_rank())
 bagua.allreduce_inplace(tensor)
 print(f"sum={tensor[0].item():g}", flush=True)
 """
+THROUGH_TORCH = """
+import pelton  # without an installed package nothing else makes the name known
+import torch
+import torch.distributed as dist
+dist.init_process_group("pelton")
+tensor = torch.full((4,), 1.0 + dist.get_rank())
+dist.all_reduce(tensor)
+print(f"sum={tensor[0].item():g}", flush=True)
+dist.destroy_process_group()
+"""
 NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 
@@ -38,9 +48,10 @@ def certificates(tmp_path: Path) -> dict[str, str]:
     return {variable: str(tmp_path / name) for variable, name in names.items()}
 
 
-def test_ranks_meet_with_certificates(certificates: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [PROGRAM, THROUGH_TORCH], ids=["torch_api", "torch_distributed"])
+def test_ranks_meet_with_certificates(certificates: dict[str, str], tmp_path: Path, text: str) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     outcome = run(launcher(2, program), 90, certificates)
     assert sorted(outcome.output.splitlines()) == ["[rank 0] sum=3", "[rank 1] sum=3"], outcome.errors
 

@@ -14,7 +14,7 @@ from pelton import errors
 from pelton.errors import InvalidArgument
 from pelton.torch_api import env
 from pelton.torch_api._encoding import decode, encode
-from pelton.torch_api._rendezvous import _parse
+from pelton.torch_api._store_meeting import Record, parse
 
 DEFAULTS: list[tuple[str, str | None, Any, str, Any]] = [
     ("get_rank", "RANK", 0, "3", 3),
@@ -141,12 +141,12 @@ def test_malformed_values_are_refused(form: Any) -> None:
         decode(form, None, [])
 
 
-GOOD = {"address": "127.0.0.1:29500", "token": "0123456789abcdef"}
+GOOD = {"address": "127.0.0.1:29500", "token": "0123456789abcdef", "job": "job-0-1"}
 
 
 def test_a_published_record_is_read() -> None:
-    assert _parse(json.dumps(GOOD).encode()) == ("127.0.0.1:29500", "0123456789abcdef")
-    assert _parse(json.dumps({**GOOD, "address": "[::1]:80"}).encode())[0] == "[::1]:80"
+    assert parse(json.dumps(GOOD).encode()) == Record(**GOOD)
+    assert parse(json.dumps({**GOOD, "address": "[::1]:80"}).encode()).address == "[::1]:80"
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,12 @@ def test_a_published_record_is_read() -> None:
         json.dumps({**GOOD, "address": "$(reboot):1"}).encode(),
         json.dumps({**GOOD, "token": "short"}).encode(),
         json.dumps({**GOOD, "token": 5}).encode(),
+        json.dumps({**GOOD, "job": "a\nb"}).encode(),
     ],
 )
 def test_a_malformed_record_is_refused(record: bytes) -> None:
     with pytest.raises(InvalidArgument, match="malformed"):
-        _parse(record)
+        parse(record)
 
 
 def test_errors_are_what_python_would_expect() -> None:

@@ -87,4 +87,4 @@ def test_the_launcher_says_which_rank_died_and_why(folder: Path) -> None:
     assert "was killed by SIGKILL" in errors
     errors = _outcomes(folder)["ends_by_an_error"].errors
     assert "exited with code 1" in errors
-    assert "pelton run:   KeyError: 'planted'" in errors
+    assert "pelton run:   [rank1]: KeyError: 'planted'" in errors  # torch.distributed puts the rank before it

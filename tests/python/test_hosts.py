@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pelton.torch_api.env import find_free_network_port
-from spawn import HERE, environment
+from spawn import HERE, environment, launcher, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.network.hosts import Hosts, NotPermitted
@@ -79,9 +79,29 @@ def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int], w
 
     def start(rank: int, variables: dict[str, str]) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return hosts.popen(host_of[rank], _SCRIPT, env={**variables, "PELTON_WIRE": wire}, stdout=pipe, stderr=pipe)
+        changes = {"PELTON_WIRE": wire, "PELTON_INSECURE": "1"}
+        return hosts.popen(host_of[rank], _SCRIPT, env={**variables, **changes}, stdout=pipe, stderr=pipe)
 
     _check(_run(host_of, hosts.address(0), _PORT, start), host_of)
+
+
+@pytest.mark.parametrize("hosts", [0], indirect=True)
+def test_the_token_does_not_cross_the_network_in_clear(hosts: Hosts) -> None:
+    """Both ranks are told at once why, and what to do."""
+    processes = []
+    for rank in (0, 1):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": hosts.address(0), "MASTER_PORT": _PORT}
+        pipe = subprocess.PIPE
+        processes.append(hosts.popen(rank, _SCRIPT, env=environment(place), stdout=pipe, stderr=pipe))
+    try:
+        texts = [process.communicate(timeout=_LIMIT_S)[1].splitlines()[-1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for text in texts:
+        assert "FailedPrecondition" in text
+        assert "rank 1 is on another host" in text
+        assert "PELTON_INSECURE=1" in text
 
 
 def test_labels_keep_ranks_of_one_machine_apart() -> None:
@@ -94,3 +114,23 @@ def test_labels_keep_ranks_of_one_machine_apart() -> None:
         return subprocess.Popen(_SCRIPT, env=variables, stdout=pipe, stderr=pipe, text=True)
 
     _check(_run(host_of, "127.0.0.1", str(find_free_network_port()), start), host_of)
+
+
+THROUGH_TORCH = """
+import torch, torch.distributed as dist
+from pelton.distributed import _process_group
+dist.init_process_group("pelton")
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+(world,) = _process_group._worlds
+print(world.backend.host_ranks(), tensor.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_torchs_door_heeds_every_variable(tmp_path: Path) -> None:
+    """A label stands for all that say how hosts are joined; the certificates have a test of their own."""
+    program = tmp_path / "program.py"
+    program.write_text(f"import os\nos.environ['PELTON_HOST_LABEL'] = 'h' + os.environ['RANK']\n{THROUGH_TORCH}")
+    outcome = run(launcher(2, program), _LIMIT_S)
+    assert sorted(outcome.output.splitlines()) == [f"[rank {r}] [{r}] [2.0, 2.0, 2.0]" for r in (0, 1)], outcome.errors

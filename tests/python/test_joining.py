@@ -61,6 +61,26 @@ for turn in range(8):
 print(f"sum={tensor[0].item():g} of 2", flush=True)
 """
 
+RETRIED = """
+import os, pathlib, sys, time
+import torch
+import pelton.torch_api as bagua
+from pelton.errors import DeadlineExceeded
+failed, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+while rank == 1 and not failed.exists():
+    time.sleep(0.01)
+if rank == 0:
+    try:
+        bagua.init_process_group(join_timeout=0.5)
+    except DeadlineExceeded as error:
+        assert "missing: 1" in str(error), error
+        failed.touch()
+bagua.init_process_group()
+tensor = torch.full((4,), 1.0 + rank)
+bagua.allreduce_inplace(tensor)
+print(f"sum={tensor[0].item():g} of 2", flush=True)
+"""
+
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
@@ -113,6 +133,23 @@ def test_beside_torchs_own_group(tmp_path: Path) -> None:
         outcome = run(command, 90)
         assert outcome.code == 0, outcome.errors
         assert outcome.output.count("sum=2 of 2") == 2
+
+
+@pytest.mark.parametrize("through", ["launcher", "store"])
+def test_a_rank_that_had_to_try_again_meets_the_others(tmp_path: Path, through: str) -> None:
+    program = tmp_path / "retried.py"
+    program.write_text(RETRIED)
+    words = program, tmp_path / "failed"
+    outcome = run(launcher(2, *words) if through == "launcher" else _torchrun(2, *words), 120)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("sum=3 of 2") == 2
+
+
+def test_variables_without_effect_are_told_once(program: Path) -> None:
+    outcome = run(launcher(2, program), 90, {"BAGUA_AUTOTUNE": "1", "BAGUA_REPORT_METRICS": "1"})
+    assert outcome.code == 0, outcome.errors
+    for name in ("BAGUA_AUTOTUNE", "BAGUA_REPORT_METRICS"):
+        assert outcome.errors.count(f"{name} is set in the environment, but has no effect in Pelton") == 1
 
 
 def test_two_jobs_at_once_do_not_meet(program: Path) -> None:

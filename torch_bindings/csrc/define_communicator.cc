@@ -32,8 +32,8 @@ void DefineExchanges(CommunicatorClass& communicator) {
       .def("alltoall_v", &C::AllToAllV, py::arg("send"), py::arg("send_counts"),
            py::arg("send_displs"), py::arg("recv"), py::arg("recv_counts"), py::arg("recv_displs"),
            NoGil())
-      .def("send", &C::Send, py::arg("tensor"), py::arg("dst"), py::arg("tag"), NoGil())
-      .def("recv", &C::Recv, py::arg("tensor"), py::arg("src"), py::arg("tag"), NoGil())
+      .def("send", &C::Send, py::arg("tensor"), py::arg("dst"), py::arg("tag") = 0, NoGil())
+      .def("recv", &C::Recv, py::arg("tensor"), py::arg("src"), py::arg("tag") = 0, NoGil())
       .def("barrier", &C::Barrier, NoGil());
 }
 

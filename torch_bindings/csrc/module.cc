@@ -135,6 +135,7 @@ void DefineBackend(py::module_& module) {
                   py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds, NoGil())
       .def("communicator", &OpenCommunicator, py::arg("ranks"), py::arg("name") = "", NoGil())
       .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
+      .def("host_of", [](const Backend& self) { return self.hosts().host_of; })
       .def(
           "intra_ranks",
           [](const Backend& self, const std::vector<int32_t>& ranks) {

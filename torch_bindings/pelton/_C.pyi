@@ -54,6 +54,8 @@ class Backend:
         """
     def host_ranks(self) -> list[int]:
         """World ranks proved to share this rank's host, ascending, this one included."""
+    def host_of(self) -> list[int]:
+        """For each rank the lowest rank on its host, the same on all ranks."""
     def intra_ranks(self, ranks: Sequence[int]) -> list[int]:
         """Those of a group's ranks that are on this rank's host, in the group's order."""
     def inter_ranks(self, ranks: Sequence[int]) -> list[int]:
@@ -101,8 +103,8 @@ class Communicator:
         recv_counts: Sequence[int],
         recv_displs: Sequence[int],
     ) -> None: ...
-    def send(self, tensor: torch.Tensor, dst: int, tag: int) -> None: ...
-    def recv(self, tensor: torch.Tensor, src: int, tag: int) -> None: ...
+    def send(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> None: ...
+    def recv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> None: ...
     def barrier(self) -> None: ...
 
 State = tuple[int, list[str], list[tuple[str, str, int, torch.Tensor]]]

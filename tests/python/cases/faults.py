@@ -19,7 +19,6 @@ import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
-from pelton.distributed import Store
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -133,13 +132,8 @@ def trains_until_killed() -> Report:
     raise AssertionError("unreachable")
 
 
-def _join_torch() -> None:
-    dist.init_process_group("pelton", store=Store(), rank=bagua.get_rank(), world_size=bagua.get_world_size())
-
-
 def killed_in_a_torch_allreduce() -> Report:
     """As killed_in_an_allreduce, asynchronously through torch.distributed."""
-    _join_torch()
     tensor = torch.ones(1 << 20)
     for _ in range(3):
         dist.all_reduce(tensor)
@@ -151,7 +145,6 @@ def killed_in_a_torch_allreduce() -> Report:
 
 def killed_under_ddp() -> Report:
     """PyTorch's own DDP waits for the futures of its buckets: they carry the news."""
-    _join_torch()
     rank = dist.get_rank()
     model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3))
     wrapped = DistributedDataParallel(model)

@@ -62,7 +62,6 @@ def _ended(child: int) -> float:
 
 def _works() -> tuple[Any, Callable[[], None]]:
     """A wrapped model, and a step through every way of communicating that there is."""
-    dist.init_process_group("pelton", store=Store(), rank=bagua.get_rank(), world_size=bagua.get_world_size())
     group = bagua.new_group()
     model = wrap(nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3)))
 

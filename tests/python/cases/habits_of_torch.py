@@ -15,7 +15,9 @@ from pelton.torch_api.algorithms import Algorithm
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler
 
 from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size
 from cases.programs import (
@@ -23,6 +25,7 @@ from cases.programs import (
     EVERY,
     STEPS,
     Net,
+    OnRank,
     World,
     assert_as_ddp,
     assert_refused,
@@ -31,9 +34,10 @@ from cases.programs import (
     plain,
     training,
     under,
+    weights_of,
 )
 from cases.registry import case
-from cases.torch_world import torch_world
+from cases.torch_world import as_joining_leaves_it, beside_gloo, torch_world
 
 
 @case(2)
@@ -285,14 +289,48 @@ def synchronised_batch_norm() -> None:
         world.wrap(model, [world.optimizer(model.parameters())])
         return model
 
-    is_initialized = torch.distributed.is_initialized
-    torch.distributed.is_initialized = lambda: False  # whatever init_process_group has done
-    try:
-        assert_refused(("gradient_allreduce", "local_sgd"), habit, "'1' is a SyncBatchNorm", "torch.distributed")
-        torch.distributed.is_initialized = lambda: True
+    assert_refused(("gradient_allreduce", "local_sgd"), habit, "'1' is a SyncBatchNorm", "torch_distributed=False")
+    with as_joining_leaves_it():
         assert len(under("gradient_allreduce", habit)) == 4
-    finally:
-        torch.distributed.is_initialized = is_initialized
+
+
+@case(2)
+def a_sampler_that_is_told_neither_rank_nor_world_size() -> None:
+    items = list(batch(0, 0, 24, 6))
+
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        sampler: Any = DistributedSampler(items, seed=3)  # type: ignore[arg-type]
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for inputs in DataLoader(items, 4, sampler=sampler):  # type: ignore[arg-type]
+                optimizer.zero_grad()
+                of_output(wrapped, inputs).backward()
+                optimizer.step()
+        assert len(sampler) == 12
+        return model
+
+    def everything(world: World) -> Any:
+        """What the two shares of each step are together, as the sampler deals them out: in turns."""
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        for epoch in range(2):
+            order = torch.randperm(24, generator=torch.Generator().manual_seed(3 + epoch)).tolist()
+            for begin in range(0, 24, 8):
+                optimizer.zero_grad()
+                of_output(model, torch.stack([items[i] for i in order[begin : begin + 8]])).backward()
+                optimizer.step()
+        return model
+
+    with as_joining_leaves_it():
+        ours = under("gradient_allreduce", habit)
+    with beside_gloo() as gloo:
+        theirs = weights_of(habit, OnRank(lambda model, _: DistributedDataParallel(model, process_group=gloo)))
+    for mine, wanted, alone in zip(ours, theirs, weights_of(everything, World()), strict=True):
+        assert torch.equal(mine, wanted)
+        torch.testing.assert_close(mine, alone)
 
 
 class _FailsOnRankOne(Net):

@@ -27,6 +27,20 @@ def torch_world(backend: str = "pelton") -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def as_joining_leaves_it() -> Iterator[None]:
+    """torch.distributed is within it what `init_process_group` makes of it: in a session of its own, and after it comes
+    another one without.
+    """
+    bagua.destroy_process_group()
+    bagua.init_process_group()
+    try:
+        yield
+    finally:
+        bagua.destroy_process_group()
+        bagua.init_process_group(torch_distributed=False)
+
+
+@contextlib.contextmanager
 def beside_gloo() -> Iterator[dist.ProcessGroup]:
     """The same; yields a group of gloo's with all ranks."""
     with torch_world():

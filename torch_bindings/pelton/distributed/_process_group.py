@@ -8,7 +8,6 @@ another backend (gloo, say) gets a Pelton backend for its members alone.
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import functools
 import itertools
@@ -70,7 +69,6 @@ class _World:
 _keys = itertools.count()
 _worlds: list[_World] = []
 _default: _World | None = None  # what sub-groups of the default group are opened on, while it is in _worlds
-_joins: collections.Counter[str] = collections.Counter()
 _timeout_s = _STOP_TIMEOUT_S
 
 
@@ -132,11 +130,8 @@ def _borrowed(rank: int, world_size: int) -> _World:
 def _joined(group: Any) -> _World:
     """A world of the group's members, who meet through its store."""
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
-    # A store may outlive the group, and the next group of that name then meets in it again.
-    _joins[group.group_id] += 1
-    place = _rendezvous.through_store(group.store, rank, size, _joins[group.group_id], env.join_timeout_s())
-    backend = _C.Backend(rank, size, place.address, place.job, place.token, False, timeout_s, env.join_timeout_s())
-    return _World(backend, place)
+    place = _rendezvous.through_store(group.store, rank, size, env.join_timeout_s())
+    return _World(_rendezvous.join(place, rank, size, timeout_s), place)
 
 
 def _forget_in_child() -> None:

@@ -116,8 +116,9 @@ def _check_layers(module: nn.Module) -> None:
         if isinstance(layer, nn.SyncBatchNorm) and not (dist.is_available() and dist.is_initialized()):
             raise InvalidArgument(
                 f"'{name or 'the model'}' is a SyncBatchNorm, which takes its statistics together with the other ranks "
-                "only where torch.distributed is initialised, and silently from this rank's batch elsewhere. Call "
-                "torch.distributed.init_process_group on all ranks before with_bagua, or use BatchNorm"
+                "only where torch.distributed is initialised, and silently from this rank's batch elsewhere. "
+                "init_process_group initialises it unless torch_distributed=False or PELTON_TORCH_DISTRIBUTED=0 is "
+                "given: leave that out on all ranks, or use BatchNorm"
             )
 
 

@@ -1,38 +1,22 @@
-"""How the ranks of a job learn where their coordinator is, and with which token.
+"""How the ranks of a job learn where their coordinator is, and with which token; and how they join it.
 
 Either `pelton run` has put both into the environment, or rank 0 starts the coordinator on a free port and publishes
-both in a torch store. What comes from a store is parsed as JSON and checked field by field.
+both in a torch store (`_store_meeting`). The token never crosses a network in clear unless the user says that it may.
 """
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
-import json
 import os
-import re
 import secrets
-import socket
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
 from torch.distributed.rendezvous import rendezvous
 
 from pelton import _C
-from pelton.errors import DeadlineExceeded, InvalidArgument, PeerLost
-from pelton.torch_api import _fork, env
-from pelton.torch_api._aside import aside
-
-_T = TypeVar("_T")
-_LOOPBACK = "127.0.0.1"
-_LONGEST_RECORD_BYTES = 4096
-_SLICE_S = 0.1
-_ADDRESS = re.compile(r"(?:[0-9.]{7,15}|\[[0-9a-fA-F:.%a-z]{2,64}\]|[A-Za-z0-9_.-]{1,253}):[0-9]{1,5}")
-_TOKEN = re.compile(r"[0-9A-Za-z_-]{16,256}")
+from pelton.errors import FailedPrecondition, InvalidArgument
+from pelton.torch_api import _addresses, _fork, _launchers, _store_meeting, env
 
 
 @dataclass(frozen=True)
@@ -46,6 +30,40 @@ class MeetingPlace:
     store: Store | None = None
 
 
+def join(
+    place: MeetingPlace, rank: int, world_size: int, timeout_s: float, join_timeout_s: float | None = None
+) -> _C.Backend:
+    """Starts this process's backend: joins the job at its meeting place, with everything that the environment says.
+
+    Args:
+      place: of the job.
+      rank: this process's number there.
+      world_size: number of the job's ranks.
+      timeout_s: of each later operation.
+      join_timeout_s: until all ranks have joined; PELTON_JOIN_TIMEOUT if None.
+
+    Raises:
+      InvalidArgument: a variable is wrong, or differs from what another rank says.
+      DeadlineExceeded: ranks are missing; the text names them.
+    """
+    return _C.Backend(
+        rank=rank,
+        world_size=world_size,
+        coordinator_address=place.address,
+        job_id=place.job,
+        job_token=place.token,
+        serve=False,
+        timeout_s=timeout_s,
+        join_timeout_s=env.join_timeout_s() if join_timeout_s is None else join_timeout_s,
+        tls=tls_from_environment(),
+        interface=env.interface(),
+        host_label=env.host_label(),
+        schedules=env.schedules(),
+        wire=env.wire(),
+        heartbeat_timeout_s=env.heartbeat_timeout_s(),
+    )
+
+
 def tls_from_environment() -> dict[str, str]:
     """This rank's certificate files for the control plane, as `_C` takes them: PELTON_TLS_CA, PELTON_TLS_CERT and
     PELTON_TLS_KEY, all or none; PELTON_TLS_NAME where the coordinator's certificate is not made out to its address.
@@ -55,20 +73,23 @@ def tls_from_environment() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def from_launcher(rank: int, world_size: int, sequence: int) -> MeetingPlace | None:
+def from_launcher(rank: int, sequence: int) -> MeetingPlace | None:
     """The meeting place that `pelton run` names in PELTON_COORDINATOR and PELTON_JOB_TOKEN; None if it does not.
 
     Raises:
       InvalidArgument: only one of them is set, or one is malformed.
+      FailedPrecondition: the token would have to cross a network in clear.
       ResourceExhausted or PeerLost: rank 0 cannot serve there.
     """
     address, token = os.environ.get("PELTON_COORDINATOR"), os.environ.get("PELTON_JOB_TOKEN")
     if address is None and token is None:
         return None
-    if address is None or not _ADDRESS.fullmatch(address):
+    if address is None or not _store_meeting.ADDRESS.fullmatch(address):
         raise InvalidArgument(f"PELTON_COORDINATOR={address!r} in the environment: must be host:port")
-    if token is None or not _TOKEN.fullmatch(token):
+    if token is None or not _store_meeting.TOKEN.fullmatch(token):
         raise InvalidArgument("PELTON_JOB_TOKEN in the environment: must be 16 to 256 letters and digits")
+    if not _is_protected() and not _addresses.is_here(address.rpartition(":")[0]):
+        raise FailedPrecondition(_in_clear(f"rank {rank} is not on the host of PELTON_COORDINATOR={address}"))
     coordinator = _kept_coordinator(address, token) if rank == 0 else None
     return MeetingPlace(address, token, f"job-{sequence}", coordinator)
 
@@ -98,35 +119,49 @@ def stop_kept_coordinators(timeout_s: float) -> None:
 
 def alone() -> MeetingPlace:
     """A meeting place for a world of one rank."""
-    return _serve(_LOOPBACK, "alone", None)
+    coordinator, token = _serve(_addresses.LOOPBACK)
+    return MeetingPlace(coordinator.address, token, "alone", coordinator)
 
 
-def through_store(store: Store, rank: int, world_size: int, sequence: int, timeout_s: float) -> MeetingPlace:
+def through_store(store: Store, rank: int, world_size: int, timeout_s: float) -> MeetingPlace:
     """Rank 0 starts the coordinator and publishes it in `store`; the others wait for that.
 
+    It listens on loopback where all ranks are on rank 0's host, as they say themselves, else on the address that this
+    host has towards the store.
+
     Raises:
-      DeadlineExceeded: rank 0 has published nothing in time.
-      InvalidArgument: what was published is malformed.
+      DeadlineExceeded: ranks have not come in time; the text names them.
+      FailedPrecondition: the token would have to cross a network in clear.
+      InvalidArgument: this host has no address for others, or what was published is malformed.
     """
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key = f"pelton/{restart}/{sequence}/coordinator"
-    job = f"job-{restart}-{sequence}"
-    if rank == 0:
-        place = _serve(_interface(world_size), job, store)
-        store.set(key, json.dumps({"address": place.address, "token": place.token}))
-        return place
-    address, token = _parse(_read(store, key, timeout_s))
-    return MeetingPlace(address, token, job, None, store)
+    if rank != 0:
+        found = _store_meeting.follow(store, rank, world_size, timeout_s)
+        return MeetingPlace(found.address, found.token, found.job, None, store)
+    served: list[_C.Coordinator] = []
+
+    def serve(guests: list[_store_meeting.Guest]) -> tuple[str, str]:
+        coordinator, token = _serve(_interface(store, guests))
+        served.append(coordinator)
+        return coordinator.address, token
+
+    record = _store_meeting.lead(store, world_size, timeout_s, serve)
+    return MeetingPlace(record.address, record.token, record.job, served[0], store)
 
 
-def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float) -> MeetingPlace:
+def from_environment(rank: int, world_size: int, timeout_s: float) -> MeetingPlace:
     """The same, through the store that MASTER_ADDR and MASTER_PORT (or torchrun's agent) name.
 
     Raises:
-      DeadlineExceeded: the store was not reached, or nothing published, in time.
-      ValueError: a variable is missing.
+      InvalidArgument: a variable is missing.
+      As `through_store`.
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address is None or port is None:
+        missing = " and ".join(name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ)
+        raise InvalidArgument(
+            f"{missing} missing in the environment: rank {rank} of {world_size} (from {_launchers.source()}) does not "
+            "know where to meet the others; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port there"
+        )
     where = (address, port, rank, world_size)
     if where not in _kept_stores:
 
@@ -136,13 +171,13 @@ def from_environment(rank: int, world_size: int, sequence: int, timeout_s: float
             return store
 
         late = f"rank {rank} could not reach the store at {address}:{port} within {timeout_s:g} s"
-        _kept_stores[where] = _in_time(open_store, late)
-    return through_store(_kept_stores[where], rank, world_size, sequence, timeout_s)
+        _kept_stores[where] = _store_meeting.in_time(open_store, late)
+    return through_store(_kept_stores[where], rank, world_size, timeout_s)
 
 
 # Until the process ends: after a destroy a quick rank comes back to rank 0's store before rank 0 does, and one that
-# rank 0 were about to replace would leave it in the lurch. Each initialisation has keys of its own.
-_kept_stores: dict[tuple[str | None, str | None, int, int], Store] = {}
+# rank 0 were about to replace would leave it in the lurch.
+_kept_stores: dict[tuple[str, str, int, int], Store] = {}
 
 
 def _forget_in_child() -> None:
@@ -155,66 +190,36 @@ def _forget_in_child() -> None:
 _fork.forget_in_child(_forget_in_child)
 
 
-def _serve(interface: str, job: str, store: Store | None) -> MeetingPlace:
+def _serve(interface: str) -> tuple[_C.Coordinator, str]:
+    """A coordinator and its token."""
     token = secrets.token_hex(16)
     host = f"[{interface}]" if ":" in interface else interface
     coordinator = _C.Backend.serve_coordinator(f"{host}:0", token, tls_from_environment(), env.heartbeat_timeout_s())
-    return MeetingPlace(coordinator.address, token, job, coordinator, store)
+    return coordinator, token
 
 
-def _interface(world_size: int) -> str:
-    """The address that rank 0 serves on: loopback where all ranks are here, else the one MASTER_ADDR leads to."""
-    if env.get_local_size() == world_size:
-        return _LOOPBACK
-    name = env.get_master_addr()
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]
-    except OSError as error:
-        raise InvalidArgument(f"MASTER_ADDR={name!r} in the environment: {error}") from error
-    return _LOOPBACK if ipaddress.ip_address(found).is_loopback else str(found)
+def _interface(store: Store, guests: list[_store_meeting.Guest]) -> str:
+    """Where rank 0 listens for the ranks that come; it is the first of them."""
+    elsewhere = [rank for rank, guest in enumerate(guests) if guest.host != guests[0].host]
+    if not elsewhere:
+        return _addresses.LOOPBACK
+    if not _is_protected():
+        raise FailedPrecondition(
+            _in_clear(
+                f"rank {elsewhere[0]} is on another host ({guests[elsewhere[0]].name}) than rank 0 ({guests[0].name})"
+            )
+        )
+    return _addresses.serving_address(store)
 
 
-def _read(store: Store, key: str, timeout_s: float) -> bytes:
-    def wait_and_get() -> bytes:
-        _wait_for(store, key, timeout_s)
-        return bytes(store.get(key))
-
-    return _in_time(wait_and_get, f"rank 0 has not published its coordinator within {timeout_s:g} s")
+def _is_protected() -> bool:
+    """Whether the token may be sent to another host."""
+    return bool(tls_from_environment()) or env.is_insecure()
 
 
-def _wait_for(store: Store, key: str, timeout_s: float) -> None:
-    """Waits for a key in slices, between which Python runs the handlers of signals."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        left_s = deadline - time.monotonic()
-        try:
-            return store.wait([key], datetime.timedelta(seconds=min(_SLICE_S, max(left_s, 0.001))))
-        except (dist.DistStoreError, dist.DistNetworkError) as error:
-            if left_s <= _SLICE_S or not isinstance(error, dist.DistStoreError):
-                raise
-
-
-def _in_time(action: Callable[[], _T], late: str) -> _T:
-    try:
-        return aside(action)
-    except dist.DistStoreError as error:
-        raise DeadlineExceeded(f"{late} ({error})") from error
-    except dist.DistNetworkError as error:
-        kind = DeadlineExceeded if "timed out" in str(error) else PeerLost
-        raise kind(f"{late} ({error})") from error
-
-
-def _parse(record: bytes) -> tuple[str, str]:
-    """Address and token out of a published record, which anybody with access to the store may have written."""
-    try:
-        if len(record) > _LONGEST_RECORD_BYTES:
-            raise ValueError(f"{len(record)} bytes are too many")
-        fields = json.loads(record)
-        address, token = fields["address"], fields["token"]
-        if not (isinstance(address, str) and _ADDRESS.fullmatch(address)):
-            raise ValueError("address")
-        if not (isinstance(token, str) and _TOKEN.fullmatch(token)):
-            raise ValueError("token")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidArgument(f"the store's record of the coordinator is malformed: {error!r}") from None
-    return address, token
+def _in_clear(why: str) -> str:
+    return (
+        f"{why}, and the job's token would cross the network in clear: who reads it can join the job. Give every rank "
+        "a certificate (PELTON_TLS_CA, PELTON_TLS_CERT, PELTON_TLS_KEY), or, on a network that you trust, set "
+        "PELTON_INSECURE=1 on every rank (`pelton run --insecure` does)"
+    )

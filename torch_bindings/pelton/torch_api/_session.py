@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import torch
-from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
+from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]  # exported on a condition
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
-from pelton.torch_api import _fork, _rendezvous, env
+from pelton.torch_api import _fork, _launchers, _rendezvous, _torch_group, env
 from pelton.torch_api._report import Report
 
 _STOP_TIMEOUT_S = 10.0
@@ -35,7 +34,11 @@ _Key = tuple[str, str, tuple[int, ...]]  # group, kind, ranks
 
 
 class Session:
-    """A joined job. Threads: the main thread makes and ends it. Owns: the backend, its communicators, the store."""
+    """A joined job.
+
+    Threads: the main thread makes and ends it. Owns: the backend, its communicators, the store, and torch's default
+    group if it has made that.
+    """
 
     def __init__(self, backend: _C.Backend, place: _rendezvous.MeetingPlace, timeout_s: float) -> None:
         self.backend = backend
@@ -43,7 +46,8 @@ class Session:
         self.groups: dict[str, Any] = {}  # by name
         self.group_count = 0  # of new_group's calls
         self.world_communicator = backend.communicator(range(backend.world_size), "default")
-        self.hosts = _hosts(backend)
+        self.hosts = backend.host_of()
+        self.torch_group: ProcessGroup | None = None
         self._report = Report(backend.rank, self.hosts)
         self._place = place
         self._communicators: dict[_Key, _C.Communicator] = {}
@@ -83,6 +87,7 @@ class Session:
         self._report.end(self.models())
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
+        _torch_group.unmake(self.torch_group)
         for communicator in [self.world_communicator, *self._communicators.values()]:
             communicator.close()
         self._communicators.clear()
@@ -94,18 +99,8 @@ class Session:
                 coordinator.stop(timeout_s)
 
 
-def _hosts(backend: _C.Backend) -> list[int]:
-    """For each rank the lowest rank on its host. Collective over the job."""
-    everyones = torch.zeros(backend.world_size, dtype=torch.int64, device="cpu")
-    # Its own, so that a user's abort() right after cannot end it on a rank that is late.
-    communicator = backend.communicator(range(backend.world_size), "all ranks at the start")
-    communicator.allgather(torch.tensor([min(backend.host_ranks())], device="cpu"), everyones)
-    communicator.close()
-    return [int(first) for first in everyones]
-
-
 _session: Session | None = None
-_sequence = 0
+_joined_count = 0  # jobs so far
 
 
 def is_initialized() -> bool:
@@ -135,11 +130,13 @@ def init_process_group(
     *,
     timeout: float | datetime.timedelta | None = None,
     join_timeout: float | datetime.timedelta | None = None,
+    torch_distributed: bool | None = None,
 ) -> None:
-    """Joins the job and makes the default group of all its ranks. Collective.
+    """Joins the job and makes the default group of all its ranks, and torch.distributed's. Collective.
 
-    Without a store the ranks meet where `pelton run`, torchrun or the variables MASTER_ADDR and MASTER_PORT say; one
-    process without any of them is a world of one rank.
+    Without a store the ranks meet where `pelton run`, torchrun or the variables MASTER_ADDR and MASTER_PORT say; SLURM,
+    Open MPI, MVAPICH and PMI are understood (`env`). One process without any of them is a world of one rank, or has the
+    place that torch.distributed gives it if that was initialised before.
 
     Args:
       store: a torch store that all ranks share, used once to exchange the coordinator's address; the three numbers
@@ -149,13 +146,16 @@ def init_process_group(
       local_world_size: number of ranks on this node.
       timeout: of each later operation; PELTON_TIMEOUT if None. Units: seconds.
       join_timeout: until all ranks have joined; PELTON_JOIN_TIMEOUT if None. Units: seconds.
+      torch_distributed: whether torch.distributed is initialised too where it is not yet, with the backend "pelton" for
+        the CPU and NCCL for GPUs, until `destroy_process_group`; PELTON_TORCH_DISTRIBUTED, by default yes, if None.
 
     Raises:
       RepeatedInitializationError: called twice.
       InvalidArgument: an argument or variable is wrong, or differs from what another rank says.
       DeadlineExceeded: ranks are missing; the text names them.
+      FailedPrecondition: the job's token would have to cross a network in clear; the text says what to do.
     """
-    global _session, _sequence
+    global _session, _joined_count
     _fork.check()
     if _session is not None:
         raise RepeatedInitializationError(
@@ -163,31 +163,49 @@ def init_process_group(
         )
     timeout_s = _seconds("timeout", timeout, env.operation_timeout_s)
     join_timeout_s = _seconds("join_timeout", join_timeout, env.join_timeout_s)
+    makes_torch_group = env.makes_torch_group() if torch_distributed is None else torch_distributed
     if store is not None:
         _write_environment(rank, world_size, local_world_size)
+    else:
+        store = _torch_group.place_from_torch()
+    _launchers.adopt()
     rank, world_size = _checked_rank(env.get_rank(), env.get_world_size())
-    sequence, _sequence = _sequence, _sequence + 1
     _C.set_stall_seconds(env.stall_s())
-    place = _meeting_place(store, rank, world_size, sequence, join_timeout_s)
-    backend = _C.Backend(
-        rank,
-        world_size,
-        place.address,
-        place.job,
-        place.token,
-        False,
-        timeout_s,
-        join_timeout_s,
-        _rendezvous.tls_from_environment(),
-        env.interface(),
-        env.host_label(),
-        env.schedules(),
-        env.wire(),
-        env.heartbeat_timeout_s(),
-    )
+    place = _meeting_place(store, rank, world_size, join_timeout_s)
+    backend = _rendezvous.join(place, rank, world_size, timeout_s, join_timeout_s)
+    _joined_count += 1  # here on all ranks or on none, so that after a failure they still agree
     if backend.host_warning:
         warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)
     _session = Session(backend, place, timeout_s)
+    _tell_what_is_ignored(rank)
+    if makes_torch_group:
+        _make_torch_group(_session)
+
+
+def _make_torch_group(session: Session) -> None:
+    """Initialises torch.distributed; where that fails the job is left, so that the user may try again."""
+    try:
+        session.torch_group = _torch_group.make(session.backend, session.timeout_s)
+    except BaseException:
+        with contextlib.suppress(PeltonError):
+            destroy()
+        raise
+
+
+def _tell_what_is_ignored(rank: int) -> None:
+    """Says once a process, on rank 0, that some of Bagua's variables have no effect."""
+    set_ones = {
+        "BAGUA_AUTOTUNE": env.get_autotune_level() > 0,
+        "BAGUA_REPORT_METRICS": env.is_report_metrics_switch_on(),
+    }
+    for name, is_set in set_ones.items():
+        if is_set and rank == 0 and name not in _told:
+            _told.add(name)
+            text = f"{name} is set in the environment, but has no effect in Pelton"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+_told: set[str] = set()
 
 
 def destroy() -> None:
@@ -202,17 +220,15 @@ def destroy() -> None:
         session.end(_STOP_TIMEOUT_S)
 
 
-def _meeting_place(
-    store: Store | None, rank: int, world_size: int, sequence: int, join_timeout_s: float
-) -> _rendezvous.MeetingPlace:
+def _meeting_place(store: Store | None, rank: int, world_size: int, join_timeout_s: float) -> _rendezvous.MeetingPlace:
     if store is not None:
-        return _rendezvous.through_store(store, rank, world_size, sequence, join_timeout_s)
-    place = _rendezvous.from_launcher(rank, world_size, sequence)
+        return _rendezvous.through_store(store, rank, world_size, join_timeout_s)
+    place = _rendezvous.from_launcher(rank, _joined_count)
     if place is not None:
         return place
     if world_size == 1:
         return _rendezvous.alone()
-    return _rendezvous.from_environment(rank, world_size, sequence, join_timeout_s)
+    return _rendezvous.from_environment(rank, world_size, join_timeout_s)
 
 
 def _seconds(name: str, value: float | datetime.timedelta | None, default: Callable[[], float]) -> float:

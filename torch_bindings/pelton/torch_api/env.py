@@ -7,10 +7,18 @@ import socket
 from pathlib import Path
 
 from pelton.errors import InvalidArgument
+from pelton.torch_api import _launchers
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _TORCHRUN_VARIABLES = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def _task(name: str, default: int) -> int:
+    """A number that the launcher has given to this process, whatever launcher that was."""
+    if name not in os.environ:
+        return int(_launchers.variables().get(name, default))
+    return _integer(name, default)
 
 
 def _integer(name: str, default: int) -> int:
@@ -33,38 +41,44 @@ def _number(name: str, default: float) -> float:
         raise InvalidArgument(f"{name}={text!r} in the environment: not a number") from None
 
 
-def _switch(name: str) -> bool:
-    text = os.environ.get(name, "").strip().lower()
+def _switch(name: str, default: bool = False) -> bool:
+    text = os.environ.get(name, "on" if default else "").strip().lower()
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
     raise InvalidArgument(f"{name}={text!r} in the environment: neither on nor off")
 
 
 def get_world_size() -> int:
-    """Number of ranks of the job (WORLD_SIZE; 1 if unset)."""
-    return _integer("WORLD_SIZE", 1)
+    """Number of ranks of the job (WORLD_SIZE; 1 if unset and no launcher says it).
+
+    Like the four that follow it understands the variables of SLURM, Open MPI, MVAPICH and PMI (`_launchers`).
+
+    Raises:
+      InvalidArgument: the launcher speaks of several tasks, but not of this one's number.
+    """
+    return _task("WORLD_SIZE", 1)
 
 
 def get_rank() -> int:
     """This process's number in the job (RANK; 0 if unset)."""
-    return _integer("RANK", 0)
+    return _task("RANK", 0)
 
 
 def get_local_rank() -> int:
     """This process's number on its node (LOCAL_RANK; 0 if unset)."""
-    return _integer("LOCAL_RANK", 0)
+    return _task("LOCAL_RANK", 0)
 
 
 def get_local_size() -> int:
     """Number of ranks on this node (LOCAL_WORLD_SIZE; 1 if unset)."""
-    return _integer("LOCAL_WORLD_SIZE", 1)
+    return _task("LOCAL_WORLD_SIZE", 1)
 
 
 def get_node_rank() -> int:
     """This node's number: GROUP_RANK under torchrun, else NODE_RANK (0 if unset)."""
     if all(name in os.environ for name in _TORCHRUN_VARIABLES):
         return _integer("GROUP_RANK", 0)
-    return _integer("NODE_RANK", 0)
+    return _task("NODE_RANK", 0)
 
 
 def get_master_addr() -> str:
@@ -177,6 +191,16 @@ def interface() -> str:
 def wire() -> str:
     """What carries messages between hosts (PELTON_WIRE; "tcp" if unset): "tcp", or "ucx" where there is RDMA."""
     return os.environ.get("PELTON_WIRE", "tcp")
+
+
+def is_insecure() -> bool:
+    """Whether the job's token may be sent to another host in clear (PELTON_INSECURE; no if unset)."""
+    return _switch("PELTON_INSECURE")
+
+
+def makes_torch_group() -> bool:
+    """Whether `init_process_group` initialises torch.distributed too (PELTON_TORCH_DISTRIBUTED; yes if unset)."""
+    return _switch("PELTON_TORCH_DISTRIBUTED", default=True)
 
 
 def host_label() -> str:
