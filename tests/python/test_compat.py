@@ -27,12 +27,18 @@ from bagua.torch_api.algorithms import gradient_allreduce
 from bagua.torch_api.communication import ReduceOp
 import torch
 import torch.multiprocessing
-import pelton.torch_api, pelton.torch_api.env
+import pelton, pelton.torch_api, pelton.torch_api.env
 
 assert bagua is pelton.torch_api and sys.modules["bagua.torch_api"] is pelton.torch_api
 assert by_path is gradient_allreduce is pelton.torch_api.algorithms.gradient_allreduce
 import bagua as top
 import bagua.torch_api.env as env
+import bagua_core as B
+from bagua.version import __version__ as version
+from bagua.torch_api.utils import StatisticalAverage, flatten
+assert version == top.__version__ == "0.9.2+pelton." + pelton.__version__, version
+assert top.bagua_core is B and B.install_deps() is None
+B.show_version()
 assert top.torch_api is pelton.torch_api
 assert env is pelton.torch_api.env is sys.modules["bagua.torch_api.env"]
 assert pelton.torch_api.__spec__.name == pelton.torch_api.__name__ == "pelton.torch_api"
@@ -123,6 +129,7 @@ def test_a_script_and_its_children(script: Path) -> None:
     assert outcome.code == 0, outcome.errors
     assert "total 1 ['spawn', '--epochs', '3'] __main__" in outcome.output
     assert "child 0 0" in outcome.output
+    assert "bagua_core: Pelton " in outcome.output
 
 
 def test_a_job_with_the_alias_packages_on_its_path(script: Path) -> None:
@@ -135,14 +142,18 @@ def test_a_job_with_the_alias_packages_on_its_path(script: Path) -> None:
 def test_the_path_is_printed_and_shipped() -> None:
     outcome = run([*COMMAND, "--path"], 60)
     folder = Path(outcome.output.strip())
-    assert sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__") == ["bagua", "bluefog"]
+    assert sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__") == [
+        "bagua",
+        "bagua_core",
+        "bluefog",
+    ]
     location = HERE.parents[1] / "tools" / "bazel_backend.py"
     spec = importlib.util.spec_from_file_location("bazel_backend", location)
     assert spec is not None
     assert spec.loader is not None
     backend = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(backend)
-    assert {f"pelton/compat/packages/{name}/__init__.py" for name in ("bagua", "bluefog")} <= set(
+    assert {f"pelton/compat/packages/{name}/__init__.py" for name in ("bagua", "bagua_core", "bluefog")} <= set(
         backend.python_files()
     )
 

@@ -71,7 +71,8 @@ def _v(counts: Any = (1, 1), displs: Any = (0, 1), recv: Any = FOUR) -> Callable
 
 PARTS: list[Row] = [
     (_v(counts=[1]), InvalidArgument, ("send_counts", "1 entries", "2 ranks")),
-    (_v(displs=[0, 1, 2]), InvalidArgument, ("send_displs", "3 entries")),
+    (_v(counts=[1, 1, 1]), InvalidArgument, ("send_counts", "3 entries")),
+    (_v(displs=[0]), InvalidArgument, ("send_displs", "1 entries")),
     (_v(counts=[1, -1]), InvalidArgument, ("send_counts[1]=-1",)),
     (_v(counts=[1, 2]), InvalidArgument, ("send_counts[1]=2", "send_displs[1]=1", "2 elements")),
     (_v(displs=[0, 1 << 62]), InvalidArgument, (f"send_displs[1]={1 << 62}", "2 elements")),

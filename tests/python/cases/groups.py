@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import socket
+import threading
 import time
 from typing import Any
 
@@ -199,6 +200,80 @@ def _meet_as_torch() -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
 
 
+@case(2)
+def looking_at_a_group_of_torch_makes_nobody_wait() -> None:
+    """As a debugger does that shows an object's attributes, on one rank alone."""
+    rank, size = rank_and_size()
+    _meet_as_torch()
+    try:
+        world: Any = dist.group.WORLD
+        if rank == 0:
+            shown = {name: getattr(world, name) for name in dir(world) if name == "bagua_pg"}
+            assert shown["bagua_pg"].ranks == [0, 1]
+        bagua.barrier()
+        assert _sum_in(world.bagua_pg.get_global_communicator(), 1) == size
+    finally:
+        dist.destroy_process_group()
+
+
+@case(2)
+def the_methods_of_baguas_communicators() -> None:
+    rank, size = rank_and_size()
+    raw: Any = communication._get_default_group().get_global_communicator()
+    tensor = torch.tensor([float(rank + 1)] * size)
+    backend_tensor = tensor.ensure_bagua_tensor("one").bagua_backend_tensor()  # type: ignore[attr-defined]
+    raw.allreduce_inplace(backend_tensor, bagua.ReduceOp.AVG)
+    assert tensor.tolist() == [1.5, 1.5]
+    raw.broadcast(backend_tensor, 0)
+    raw.alltoall_inplace(backend_tensor)
+    assert tensor.tolist() == [1.5, 1.5]
+    swapped = [1.0, 1.0] if rank == 0 else [2.0, 2.0]
+    for name, arguments, expected in (
+        ("allgather_inplace", (), [1.0, 2.0]),
+        ("alltoall_inplace", (), swapped),
+        ("alltoall_v_inplace", ([1, 1], [0, 1, 2]), swapped),
+        ("reduce_inplace", (0, bagua.ReduceOp.SUM), [2.0, 4.0] if rank == 0 else [1.0, 2.0]),
+        ("reduce_scatter_inplace", (bagua.ReduceOp.MAX,), [1.0, 2.0]),
+    ):
+        values = torch.tensor([1.0, 2.0])
+        getattr(raw, name)(values, *arguments)
+        kept = slice(rank, rank + 1) if name == "reduce_scatter_inplace" else slice(None)
+        assert values.tolist()[kept] == expected[kept], (name, values)
+    own = torch.tensor([float(rank)] * (size if rank == 0 else 1))
+    raw.gather_inplace(own, 1, 0)
+    raw.scatter_inplace(own, 1, 0)
+    if rank == 0:
+        raw.send(own[1:], 1)
+        assert own.tolist() == [0, 1]
+    else:
+        raw.recv(own, 0)
+        assert own.tolist() == [1]
+
+
+@case(2)
+def another_thread_may_abort_a_communicator() -> None:
+    rank, _ = rank_and_size()
+    raw: Any = bagua.new_group().get_global_communicator()
+    if rank == 0:
+        aborting = threading.Thread(target=raw.abort)
+        aborting.start()
+        with raises(PeltonError, "rank 0"):
+            raw.allreduce_inplace(torch.ones(3), bagua.ReduceOp.SUM)  # the other rank does not come
+        aborting.join()
+        assert raw.check_abort()
+    bagua.barrier()
+
+
+@case(2)
+def offsets_may_end_with_the_total() -> None:
+    rank, _ = rank_and_size()
+    sent, got = torch.arange(4.0) + 10 * rank, torch.zeros(4)
+    bagua.alltoall_v(sent, [2, 2], [0, 2, 4], got, [2, 2], [0, 2, 4])
+    assert got.tolist() == ([0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13])
+    with raises(InvalidArgument, "send_displs has 1 entries"):
+        bagua.alltoall_v(sent, [2, 2], [0], got, [2, 2], [0, 2])
+
+
 @case(2, 4)
 def groups_of_torch() -> None:
     # Torch's modules of functional collectives have the world of their import as a default argument, and keep it. Its
@@ -219,8 +294,9 @@ def groups_of_torch() -> None:
             assert half.bagua_pg.ranks == list(range(size // 2))
             assert _sum_in(half.bagua_get_global_communicator(), 1) == size // 2
         else:
-            with raises(InvalidArgument, "group="):
-                bagua.from_torch_group(half)
+            outside = bagua.from_torch_group(half)  # torch's word for a group that this rank is not in
+            assert outside.ranks == []
+            assert outside.get_global_communicator() is CommMember.NON_COMM_MEMBER
         model: Any = seeded(rank, _mlp).with_bagua([], GradientAllReduceAlgorithm(), world)
         square_loss(model, batch(rank, 0, *SHAPE)).backward()
         assert_same(gradients(model), _mean_over(list(range(size))))

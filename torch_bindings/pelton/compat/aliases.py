@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGES = Path(__file__).resolve().parent / "packages"
-COUNTERPARTS = {"bagua": "pelton", "bluefog": "pelton.bluefog"}
+COUNTERPARTS = {"bagua": "pelton", "bagua_core": "pelton", "bluefog": "pelton.bluefog"}
 
 
 def real_package(name: str) -> str | None:
@@ -64,12 +64,17 @@ class AliasFinder(MetaPathFinder):
           ModuleNotFoundError: Pelton has no counterpart of the module.
         """
         package, _, rest = fullname.partition(".")
-        if package not in COUNTERPARTS or not rest:
+        if package not in COUNTERPARTS or not rest or _is_own(fullname):
             return None
         counterpart = f"{COUNTERPARTS[package]}.{rest}"
         if importlib.util.find_spec(counterpart) is None:
             raise ModuleNotFoundError(f"Pelton has no counterpart of {fullname} (no {counterpart})", name=fullname)
         return ModuleSpec(fullname, _SecondName(counterpart), is_package=True)
+
+
+def _is_own(fullname: str) -> bool:
+    """Whether an alias package holds a module itself, because Pelton's own differs: bagua.version."""
+    return PACKAGES.joinpath(*fullname.split(".")).with_suffix(".py").is_file()
 
 
 def install(name: str) -> None:

@@ -1,6 +1,6 @@
 """The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`."""
 
-from pelton.torch_api import algorithms, communication, data_parallel
+from pelton.torch_api import _raw_communicator, algorithms, communication, data_parallel, utils
 from pelton.torch_api.communication import (
     ReduceOp,
     RepeatedInitializationError,
@@ -76,4 +76,7 @@ __all__ = [
     "scatter",
     "scatter_inplace",
     "send",
+    "utils",
 ]
+
+_raw_communicator.install()

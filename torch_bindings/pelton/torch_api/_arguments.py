@@ -153,8 +153,8 @@ def check_count(operation: str, count: int, tensor: torch.Tensor, chunks: int) -
         )
 
 
-def integers(argument: str, values: Sequence[int], size: int) -> list[int]:
-    """A list of one count or offset per rank.
+def integers(argument: str, values: Sequence[int], size: int, *, are_offsets: bool = False) -> list[int]:
+    """A list of one count or offset per rank. Further offsets are left out, because they often end with the total.
 
     Raises:
       InvalidArgument: it has another length, or holds something that is not a number of elements.
@@ -163,12 +163,12 @@ def integers(argument: str, values: Sequence[int], size: int) -> list[int]:
         numbers = [operator.index(value) for value in values]
     except TypeError:
         raise InvalidArgument(f"{argument}={values!r}: must be a list of integers") from None
-    if len(numbers) != size:
+    if len(numbers) < size or (len(numbers) > size and not are_offsets):
         raise InvalidArgument(f"{argument} has {len(numbers)} entries, must have one for each of the {size} ranks")
     for i, number in enumerate(numbers):
         if number < 0:
             raise InvalidArgument(f"{argument}[{i}]={number}: must not be negative")
-    return numbers
+    return numbers[:size]
 
 
 def check_parts(side: str, tensor: torch.Tensor, counts: Sequence[int], displs: Sequence[int]) -> None:

@@ -170,8 +170,13 @@ def alltoall_v(
     if communicator is None:
         return
     size, rank = communicator.nranks(), communicator.rank()
-    sent = checked.integers("send_counts", send_counts, size), checked.integers("send_displs", send_displs, size)
-    received = checked.integers("recv_counts", recv_counts, size), checked.integers("recv_displs", recv_displs, size)
+    sent, received = (
+        (
+            checked.integers(f"{side}_counts", counts, size),
+            checked.integers(f"{side}_displs", displs, size, are_offsets=True),
+        )
+        for side, counts, displs in (("send", send_counts, send_displs), ("recv", recv_counts, recv_displs))
+    )
     checked.check_parts("send", send_tensor, *sent)
     checked.check_parts("recv", recv_tensor, *received)
     if sent[0][rank] != received[0][rank]:

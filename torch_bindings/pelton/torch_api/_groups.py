@@ -247,14 +247,24 @@ def from_torch_group(group: dist.ProcessGroup, stream: object = None) -> BaguaPr
     """The group of the same ranks as one of torch.distributed's; the same object each time. Collective at first.
 
     Args:
-      group: a group of torch's that this rank is in.
+      group: a group of torch's. What torch hands to ranks outside of a group, `GroupMember.NON_GROUP_MEMBER`, becomes a
+        group without ranks, whose communicators are CommMember.NON_COMM_MEMBER.
       stream: kept for the GPU; None on the CPU.
 
     Raises:
       InvalidArgument: it is no such group, or torch.distributed numbers the ranks otherwise.
     """
+    made = _group_of(group, stream)
+    made.get_global_communicator()
+    return made
+
+
+def _group_of(group: Any, stream: object = None) -> BaguaProcessGroup:
+    """The same without a word to the other ranks: communicators are opened when they are first asked for."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return BaguaProcessGroup([], stream, "torch non-member")
     if not isinstance(group, dist.ProcessGroup):
-        raise InvalidArgument(f"group={group!r}: must be a group of torch.distributed that this rank is in")
+        raise InvalidArgument(f"group={group!r}: must be a group of torch.distributed")
     session = _session.current()
     torchs = (dist.get_rank(), dist.get_world_size())
     if torchs != (session.backend.rank, session.backend.world_size):
@@ -269,7 +279,6 @@ def from_torch_group(group: dist.ProcessGroup, stream: object = None) -> BaguaPr
     name = f"torch {group.group_name}"
     made = BaguaProcessGroup(sorted(dist.get_process_group_ranks(group)), stream, name)
     session.groups[name] = made
-    made.get_global_communicator()
     _torch_to_bagua_pg_map[group] = made
     return made
 
@@ -284,8 +293,8 @@ class _TorchGroup:
 
     @property
     def bagua_pg(self: Any) -> BaguaProcessGroup:
-        """The group of the same ranks."""
-        return from_torch_group(self)
+        """The group of the same ranks. Looking at it, as debuggers do, makes no rank wait for another."""
+        return _group_of(self)
 
     def bagua_get_global_communicator(self: Any) -> Any:
         """As that of `bagua_pg`."""
