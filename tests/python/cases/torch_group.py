@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from unittest import mock
 
 import pelton.distributed._process_group as process_group
@@ -30,10 +32,13 @@ def it_is_initialised_on_the_same_backend() -> None:
     assert dist.get_backend() == "pelton" or torch.cuda.device_count() > 0
     assert process_group._default is not None
     assert process_group._default.backend is _session.current().backend
+    backend = weakref.ref(_session.current().backend)
     dist.barrier()
     bagua.destroy_process_group()
     assert not dist.is_initialized()
     assert process_group._worlds == []
+    gc.collect()
+    assert backend() is None, "its threads, sockets and memory are still there"
 
 
 @case(4)

@@ -54,9 +54,12 @@ class _World:
 
     def _forget(self, key: int) -> None:
         """The last group that goes ends what the world owns."""
+        global _default
         if self._groups.pop(key, self) is self or self._groups:
             return
         _worlds.remove(self)
+        if _default is self:  # the next group of its members begins anew, and the backend's memory is let go
+            _default = None
         if self._place is None:
             return
         try:
@@ -68,7 +71,7 @@ class _World:
 
 _keys = itertools.count()
 _worlds: list[_World] = []
-_default: _World | None = None  # what sub-groups of the default group are opened on, while it is in _worlds
+_default: _World | None = None  # what sub-groups of the default group are opened on
 _timeout_s = _STOP_TIMEOUT_S
 
 
@@ -104,7 +107,7 @@ def _place_of(group: Any) -> tuple[_World, list[int]]:
         _default = _borrowed(group.group_rank, group.group_size) if is_joined else _joined(group)
         return _default, everybody
     members = list(group.global_ranks_in_group)
-    if _default is not None and _default in _worlds:
+    if _default is not None:
         return _default, members
     if not _session.is_initialized():
         return _joined(group), everybody
