@@ -2,7 +2,10 @@
 #ifndef PELTON_COMM_COMMUNICATOR_H_
 #define PELTON_COMM_COMMUNICATOR_H_
 
+#include <optional>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/memory/region.h"
@@ -29,6 +32,15 @@ class Communicator : public OperationRunner {
   // Blocks: never for long.
   virtual absl::Status Register(const Region& region) = 0;
   virtual void Deregister(RegionId region) = 0;
+
+  // A rank whose next message with `tag` is here and has no receive yet, so that one from it begins
+  // at once; none: no such message has come. Of several ranks each has its turn. One thread at a
+  // time, as Progress, which has to be called in between. Blocks: never. Errors: Unimplemented:
+  // this transport does not know; NotFound: all other ranks have left; the reason of an Abort.
+  virtual absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) {
+    return absl::UnimplementedError(
+        "receiving from any rank is not offered by this transport; name the source");
+  }
 
   // Makes later work on a device's `stream` wait for `completion`, and not the host: for transports
   // that run operations on the device. Work that was put on the stream before Launch comes before

@@ -2,7 +2,9 @@
 #ifndef PELTON_COMM_FORWARDING_COMMUNICATOR_H_
 #define PELTON_COMM_FORWARDING_COMMUNICATOR_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,9 @@ class ForwardingCommunicator : public Communicator {
   int spins() const override { return wrapped_->spins(); }
   absl::Status Register(const Region& region) override { return wrapped_->Register(region); }
   void Deregister(RegionId region) override { wrapped_->Deregister(region); }
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override {
+    return wrapped_->FindSender(tag);
+  }
 
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
     return wrapped_->Launch(operation, stream);

@@ -13,9 +13,9 @@ namespace pelton {
 inline constexpr int32_t kAllToAllVTag = -1;
 // Of torch.distributed's operations in which ranks get different things (torch_bindings/csrc/c10d).
 inline constexpr int32_t kExchangeTag = -2;
-// Of its monitored barriers, in turn.
-inline constexpr int32_t kMonitorTags = 1 << 16;
-inline constexpr int32_t kFirstMonitorTag = kExchangeTag - kMonitorTags;
+// Of its monitored barriers, to rank 0 and from it.
+inline constexpr int32_t kReportTag = -3;
+inline constexpr int32_t kAnswerTag = -4;
 
 // Of the messages that collectives consist of (collectives/, hierarchy/). A communicator that sends
 // them over the wires of its callers' messages refuses them to its callers.

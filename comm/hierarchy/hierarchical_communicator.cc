@@ -69,6 +69,14 @@ absl::StatusOr<Completion> HierarchicalCommunicator::Launch(const Operation& ope
   return completion;
 }
 
+absl::StatusOr<std::optional<Rank>> HierarchicalCommunicator::FindSender(int32_t tag) {
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(reason_);
+  absl::StatusOr<std::optional<Rank>> found = users_.FindSender(tag);
+  if (!found.ok() && !absl::IsNotFound(found.status())) AbortLocked(found.status());
+  return found;
+}
+
 absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
                                                const OperationMemory& memory) {
   if (IsPointToPoint(operation.kind)) {

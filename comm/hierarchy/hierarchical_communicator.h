@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/collectives/selection.h"
@@ -49,6 +50,7 @@ class HierarchicalCommunicator final : public Communicator {
   absl::Status Register(const Region& region) override;
   void Deregister(RegionId region) override;
 
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override;
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
   State Query(Completion completion) override;

@@ -57,6 +57,28 @@ absl::StatusOr<Completion> Wires::Launch(const Operation& operation, Stream& str
   return in_flight_.back();
 }
 
+// None, too, where all ranks of this host have left: those of other hosts may send.
+absl::StatusOr<std::optional<Rank>> Wires::FindSenderInside(int32_t tag) {
+  if (inside_ == nullptr) return std::nullopt;
+  const absl::StatusOr<std::optional<Rank>> found = inside_->FindSender(tag);
+  if (absl::IsNotFound(found.status())) return std::nullopt;
+  if (!found.ok()) return InTermsOfGroup(found.status(), /*is_inside=*/true);
+  if (!found->has_value()) return std::nullopt;
+  const std::vector<int32_t>& host = layout_.RanksOn(layout_.HostOf(between_->rank().value()));
+  return Rank(host[(*found)->value()]);
+}
+
+absl::StatusOr<std::optional<Rank>> Wires::FindSender(int32_t tag) {
+  ASSIGN_OR_RETURN(const std::optional<Rank> near, FindSenderInside(tag));
+  if (near.has_value()) return near;
+  absl::StatusOr<std::optional<Rank>> far = between_->FindSender(tag);
+  if (!absl::IsNotFound(far.status())) return far;
+  // A neighbour may have sent, and left, in between.
+  ASSIGN_OR_RETURN(const std::optional<Rank> last, FindSenderInside(tag));
+  if (last.has_value()) return last;
+  return far;
+}
+
 bool Wires::Progress() {
   const bool moved = between_->Progress();
   return (inside_ != nullptr && inside_->Progress()) || moved;

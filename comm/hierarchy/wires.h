@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +31,8 @@ class Wires final : public OperationRunner {
         std::unique_ptr<Communicator> between);
 
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  // As Communicator's.
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag);
   bool Progress() override;
   State Query(Completion completion) override;
   // Sleeps on one wire after the other, shortly, as no call waits for both.
@@ -46,6 +49,7 @@ class Wires final : public OperationRunner {
   bool IsIdle();
 
  private:
+  absl::StatusOr<std::optional<Rank>> FindSenderInside(int32_t tag);
   absl::Status InTermsOfGroup(const absl::Status& status, bool is_inside) const;
   void ForgetDone();
 

@@ -1,5 +1,7 @@
 // Conformance of sends and receives: matching by tag and order, and independence of collectives.
 #include <numeric>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "comm/await.h"
@@ -74,6 +76,36 @@ TEST_P(TransportConformanceTest, TagsMatchIndependently) {
     for (const auto& completion : completions) ExpectDone(communicator, completion);
     EXPECT_EQ(first[0], 1);
     EXPECT_EQ(second[0], 2);
+  });
+}
+
+// Rank 0 does not know who sends.
+TEST_P(TransportConformanceTest, ASenderIsFoundByItsTag) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    std::vector<int32_t> value = {rank};
+    if (rank > 0) {
+      return ExpectDone(communicator, Send(communicator, TensorOf(value), Rank(0), 5));
+    }
+    std::set<int32_t> sources;
+    for (int i = 0; i < 2; ++i) {
+      absl::StatusOr<std::optional<Rank>> sender;
+      auto is_found = [&] {
+        sender = communicator.FindSender(5);
+        return !sender.ok() || sender->has_value();
+      };
+      ASSERT_TRUE(DriveUntil(communicator, is_found, FarDeadline()));
+      ASSERT_TRUE(sender.ok()) << sender.status();
+      ExpectDone(communicator, Recv(communicator, TensorOf(value), **sender, 5));
+      EXPECT_EQ(value[0], (*sender)->value());
+      sources.insert(value[0]);
+    }
+    EXPECT_EQ(sources, (std::set<int32_t>{1, 2}));
+    const absl::StatusOr<std::optional<Rank>> none = communicator.FindSender(6);
+    EXPECT_TRUE(none.ok()) << none.status();
+    EXPECT_FALSE(none->has_value());
   });
 }
 

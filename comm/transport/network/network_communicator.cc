@@ -97,6 +97,15 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
   return Completion{*ticket};
 }
 
+absl::StatusOr<std::optional<Rank>> NetworkCommunicator::FindSender(int32_t tag) {
+  MutexLock lock(&mutex_);
+  if (is_thrown_.load()) return Reason();
+  const int peer = session_->point_to_point().FindSender(tag);
+  if (peer != kNoPeer) return Rank(peer);
+  if (session_->IsOver()) return absl::NotFoundError("all other ranks have left");
+  return std::nullopt;
+}
+
 bool NetworkCommunicator::Progress() {
   MutexLock lock(&mutex_);
   return ProgressLocked();

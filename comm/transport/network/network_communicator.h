@@ -39,6 +39,7 @@ class NetworkCommunicator final : public Communicator {
   absl::Status Register(const Region&) override { return absl::OkStatus(); }
   void Deregister(RegionId) override {}
 
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override;
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
   State Query(Completion completion) override;

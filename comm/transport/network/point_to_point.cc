@@ -74,6 +74,21 @@ absl::Status PointToPoint::StartReceive(Record& record) {
   return failure_;
 }
 
+int PointToPoint::FindSender(int32_t tag) {
+  const int size = members_.size();
+  for (int i = 0; i < size; ++i) {
+    const int peer = (next_sender_ + i) % size;
+    const std::deque<Arrival>& arrivals = peers_[static_cast<size_t>(peer)].arrivals;
+    const bool has_sent = std::any_of(arrivals.begin(), arrivals.end(), [tag](const Arrival& a) {
+      return a.header.operation.tag == tag;
+    });
+    if (!has_sent) continue;
+    next_sender_ = (peer + 1) % size;
+    return peer;
+  }
+  return kNoPeer;
+}
+
 bool PointToPoint::IsValid(const Header& header, const Payload& payload) {
   const Operation& send = header.operation;
   const Rank source(static_cast<int32_t>(header.source));

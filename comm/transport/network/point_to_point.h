@@ -42,6 +42,9 @@ class PointToPoint {
   absl::StatusOr<uint64_t> Start(const Operation& operation, std::byte* memory);
   OperationRunner::State Query(uint64_t ticket) const;
 
+  // A peer with an unasked-for message of `tag`, in turn, or kNoPeer.
+  int FindSender(int32_t tag);
+
   // A genuine kData. True keeps the payload.
   bool Arrive(const Header& header, const Payload& payload);
   // A genuine kCredit, kAck or kRefusal.
@@ -115,6 +118,7 @@ class PointToPoint {
   CompletionTable completions_;
   std::array<Record, CompletionTable::kPlaces> records_;  // by place
   std::vector<Peer> peers_;
+  int next_sender_ = 0;  // whom FindSender asks first
   uint64_t events_ = 0;
   absl::Status failure_;
 };

@@ -152,14 +152,39 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
   }
 }
 
-void PointToPoint::LookForPosts() {
+bool PointToPoint::LookForPosts() {
+  bool has_found = false;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
     const Channel& channel = context_.arena.channel(peer, context_.rank);
     const uint64_t posted = channel.posted.load();
     for (; seen_[peer] < posted; ++seen_[peer]) {
       unmatched_[peer].push_back(channel.order[seen_[peer] % kChannelDepth] % kChannelDepth);
+      has_found = true;
     }
   }
+  return has_found;
+}
+
+bool PointToPoint::HasPost(int peer, int32_t tag) const {
+  const Channel& channel = context_.arena.channel(peer, context_.rank);
+  const std::vector<uint16_t>& unmatched = unmatched_[peer];
+  return std::any_of(unmatched.begin(), unmatched.end(),
+                     [&](uint16_t slot) { return channel.slots[slot].post.tag == tag; });
+}
+
+// Receives in flight come first: Step has offered them every post that was looked at.
+int PointToPoint::FindSender(int32_t tag) {
+  if (is_idle()) LookForPosts();
+  const int size = context_.world_size();
+  for (int i = 0; i < size; ++i) {
+    const int peer = (next_sender_ + i) % size;
+    if (!HasPost(peer, tag)) continue;
+    next_sender_ = (peer + 1) % size;
+    is_sought_ = false;
+    return peer;
+  }
+  is_sought_ = true;
+  return kNoPeer;
 }
 
 // Finds the oldest post with the receive's tag that no earlier receive has taken.

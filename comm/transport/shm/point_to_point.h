@@ -29,6 +29,11 @@ class PointToPoint {
   ~PointToPoint();
 
   bool is_idle() const { return pending_.empty(); }
+  // A peer with a post of `tag` that no receive has taken, in turn, or kNoPeer. Until one is found
+  // LookIfSought goes on looking.
+  int FindSender(int32_t tag);
+  // Whether somebody looks for a sender, and there is a new post.
+  bool LookIfSought() { return is_sought_ && is_idle() && LookForPosts(); }
   // `memory` is what the operation reads or writes, in this process.
   absl::Status Start(const Operation& operation, uint64_t ticket, std::byte* memory);
   // Advances all by a bounded amount; true if anything moved. Errors: those that must abort the
@@ -58,7 +63,9 @@ class PointToPoint {
   absl::StatusOr<Outcome> StepReceive(Pending& receive, absl::Status* status);
   // A slot for a send to `peer`; nothing while all of them wait to be answered.
   std::optional<uint16_t> TakeSlot(int peer);
-  void LookForPosts();
+  // Whether there are new ones.
+  bool LookForPosts();
+  bool HasPost(int peer, int32_t tag) const;
   bool Match(Pending& receive);
   Channel::Slot& SlotOf(const Pending& pending) const;
   void Answer(Pending& receive, Channel::Answer answer);
@@ -72,6 +79,8 @@ class PointToPoint {
   std::vector<uint64_t> seen_;                     // posts of each peer that were looked at
   std::vector<std::vector<uint16_t>> unmatched_;   // slots of each peer's posts without a receive
   std::vector<bool> is_blocked_;                   // in this step: the channel to each peer is full
+  int next_sender_ = 0;                            // whom FindSender asks first
+  bool is_sought_ = false;
   std::atomic<int> oldest_peer_ = kNoPeer;
 };
 

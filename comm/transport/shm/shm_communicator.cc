@@ -111,9 +111,26 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
   return completion;
 }
 
+absl::StatusOr<std::optional<Rank>> ShmCommunicator::FindSender(int32_t tag) {
+  const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
+  if (reason) return *reason;
+  const bool have_all_left = HaveAllLeft();  // first: they may have sent before that
+  const int peer = point_to_point_.FindSender(tag);
+  if (peer != kNoPeer) return Rank(peer);
+  if (have_all_left) return absl::NotFoundError("all other ranks have left");
+  return std::nullopt;
+}
+
+bool ShmCommunicator::HaveAllLeft() {
+  if (!has_anybody_left_.load(std::memory_order_relaxed)) return false;
+  MutexLock lock(&mutex_);
+  return left_.size() + 1 >= static_cast<size_t>(context_.world_size());
+}
+
 bool ShmCommunicator::Progress() {
   if (abort_.is_thrown()) return ProgressAborted();
   bool moved = AdvanceCollectives();
+  moved = point_to_point_.LookIfSought() || moved;
   moved = (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
   if (moved || !has_anybody_left_.load(std::memory_order_relaxed)) return moved;
   return EndIfLeft();

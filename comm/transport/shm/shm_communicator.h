@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class ShmCommunicator final : public Communicator {
   absl::Status Register(const Region& region) override;
   void Deregister(RegionId region) override;
 
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override;
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
   State Query(Completion completion) override;
@@ -73,6 +75,7 @@ class ShmCommunicator final : public Communicator {
   // Ends the communicator if what is in flight waits for a member that has left; true if so.
   bool EndIfLeft();
   bool Needs(int member) const;
+  bool HaveAllLeft();
   void FailAll(const absl::Status& reason);
 
   const CommunicatorId id_;

@@ -2,7 +2,9 @@
 #ifndef PELTON_COMM_TRANSPORT_SIM_SIM_COMMUNICATOR_H_
 #define PELTON_COMM_TRANSPORT_SIM_SIM_COMMUNICATOR_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/transport/sim/sim_fabric.h"
@@ -31,6 +33,9 @@ class SimCommunicator final : public Communicator {
       return absl::InvalidArgumentError("stream: the sim transport runs on the host only");
     }
     return fabric_.Launch(group_, rank_, operation);
+  }
+  absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override {
+    return fabric_.FindSender(group_, rank_, tag);
   }
   bool Progress() override { return fabric_.Progress(group_, rank_); }
   State Query(Completion completion) override { return fabric_.Query(group_, rank_, completion); }

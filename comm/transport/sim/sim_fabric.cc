@@ -178,6 +178,12 @@ std::vector<Rank> SimFabric::Missing(SimGroup& group, Rank rank) {
   return group.Missing(rank);
 }
 
+absl::StatusOr<std::optional<Rank>> SimFabric::FindSender(SimGroup& group, Rank rank, int32_t tag) {
+  MutexLock lock(&mutex_);
+  RunDueLocked(clock_.Now());
+  return group.FindSender(rank, tag);
+}
+
 void SimFabric::Close(SimGroup& group, Rank rank) {
   MutexLock lock(&mutex_);
   group.Close(rank, clock_.Now());

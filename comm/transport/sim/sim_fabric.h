@@ -95,6 +95,7 @@ class SimFabric final : public EventSource {
   void Wake(SimGroup& group, Rank rank);
   void Abort(SimGroup& group, Rank rank, const absl::Status& reason);
   std::vector<Rank> Missing(SimGroup& group, Rank rank);
+  absl::StatusOr<std::optional<Rank>> FindSender(SimGroup& group, Rank rank, int32_t tag);
   void Close(SimGroup& group, Rank rank);
 
   absl::Status CheckAlive(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

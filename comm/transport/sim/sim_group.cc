@@ -213,6 +213,21 @@ std::vector<Rank> SimGroup::Missing(Rank rank) const {
   return missing;
 }
 
+absl::StatusOr<std::optional<Rank>> SimGroup::FindSender(Rank rank, int32_t tag) {
+  Member& member = At(rank);
+  RETURN_IF_ERROR(member.ended);
+  const int32_t size = group_.size().value();
+  for (int32_t i = 0; i < size; ++i) {
+    const Rank peer((member.next_sender + i) % size);
+    const auto sends = At(peer).sends.find({rank.value(), tag});
+    if (sends == At(peer).sends.end() || sends->second.empty()) continue;
+    member.next_sender = (peer.value() + 1) % size;
+    return peer;
+  }
+  if (closed_count_ + 1 >= members_.size()) return absl::NotFoundError("all other ranks have left");
+  return std::nullopt;
+}
+
 void SimGroup::Abort(Rank rank, const absl::Status& reason, absl::Time now) {
   if (!At(rank).ended.ok()) return;
   const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ class SimGroup {
                                     absl::Time visible_at);
   OperationRunner::State Query(Rank rank, Completion completion) const;
   std::vector<Rank> Missing(Rank rank) const;
+  absl::StatusOr<std::optional<Rank>> FindSender(Rank rank, int32_t tag);
   void Abort(Rank rank, const absl::Status& reason, absl::Time now);
 
   // `rank` ends for `reason`; the peers that are still there get `notice`.
@@ -93,6 +95,7 @@ class SimGroup {
     absl::Time last_visible_at = absl::InfinitePast();
     absl::Status ended;
     bool closed = false;
+    int32_t next_sender = 0;  // whom FindSender asks first
     uint64_t moves = 0;
     std::unique_ptr<Parking> parking = std::make_unique<Parking>();
   };

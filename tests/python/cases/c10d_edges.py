@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from pelton.errors import InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument
 
 from cases.checks import raises, rank_and_size
 from cases.registry import case
@@ -111,11 +112,60 @@ def sums_of_sparse_tensors() -> None:
 
 
 @case(3)
-def monitored_barriers_pass() -> None:
+def a_monitored_barrier_names_who_is_missing() -> None:
+    rank, _ = rank_and_size()
     with torch_world():
         group: Any = dist.group.WORLD
         for wait_all_ranks in (False, True):
             group.monitored_barrier(wait_all_ranks=wait_all_ranks)
+        short = datetime.timedelta(seconds=1)
+        if rank == 0:
+            with raises(DeadlineExceeded, "Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms"):
+                group.monitored_barrier(short, wait_all_ranks=True)
+        dist.barrier()
+        if rank != 1:
+            missing = ("Rank 1 failed to pass",) if rank == 0 else ("Rank 2 successfully reached", "from rank 0")
+            with raises(DeadlineExceeded, *missing):
+                group.monitored_barrier(short)
+        dist.barrier()
+        group.monitored_barrier()  # what came too late for the others does not count here
+
+
+@case(2, 3, 4)
+def receives_from_any_source() -> None:
+    rank, size = rank_and_size()
+    last = size - 1
+    with torch_world():
+        if rank == 0:
+            early: Any = dist.irecv(torch.empty(4), tag=3)  # nobody sends this before all else is done
+            sources = []
+            for _ in range(2 * last):
+                tensor = torch.empty(4096)
+                sources.append(dist.recv(tensor))
+                assert tensor.eq(float(sources[-1])).all()
+            assert sorted(sources) == sorted(2 * list(range(1, size)))
+            dist.send(torch.zeros(1), last)
+            early.wait()
+            assert early._source_rank() == last
+            with raises(InvalidArgument, "tag: -1"):
+                dist.recv(torch.empty(4), tag=-1)
+        else:
+            for _ in range(2):
+                dist.send(torch.full((4096,), float(rank)), 0)
+            if rank == last:
+                dist.recv(torch.zeros(1), 0)
+                dist.send(torch.ones(4), 0, tag=3)
+
+
+@case(2)
+def a_receive_from_nobody_ends_in_time() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        group: Any = dist.new_group(timeout=datetime.timedelta(seconds=1))
+        if rank == 0:
+            with raises(DeadlineExceeded, "Timed out after 1000 ms", "rank 0: no rank has sent a message of tag 5"):
+                dist.recv(torch.empty(4), group=group, tag=5)
+        dist.barrier()
 
 
 @case(2)

@@ -51,6 +51,12 @@ class Call {
   void Finally(absl::AnyInvocable<void()> last) { last_ = std::move(last); }
   // Says that it is a user's message, which other calls need not wait for.
   void SetMessage() { job_.lane = Job::Lane::kMessages; }
+  // Says that it receives one message with `tag`.
+  void SetReceive(int32_t tag, bool is_from_any) {
+    SetMessage();
+    job_.receive_tag = tag;
+    job_.is_from_any = is_from_any;
+  }
 
   // Throws InvalidArgument "<operation>: <what>".
   [[noreturn]] void Refuse(const std::string& what) const;

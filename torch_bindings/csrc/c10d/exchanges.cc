@@ -1,6 +1,8 @@
 // The calls of a process group in which ranks send different things to different ranks.
+#include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "comm/collectives.h"
 #include "comm/tags.h"
 #include "core/memory/dtype.h"
+#include "torch_bindings/csrc/c10d/from_any.h"
 #include "torch_bindings/csrc/c10d/process_group.h"
 #include "torch_bindings/csrc/c10d/rules.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -182,15 +185,22 @@ ProcessGroup::Work ProcessGroup::send(Tensors& tensors, int destination, int tag
 ProcessGroup::Work ProcessGroup::recv(Tensors& tensors, int source, int tag) {
   Call call = Begin("recv", Use::kMoved);
   const Tensor target = call.Writes(Only(call, "tensor", tensors), "tensor");
-  call.SetMessage();
-  AddRecv(call, target, PeerOf(call, source, getRank(), getSize()), TagOf(call, tag));
-  return Submit(std::move(call), {::c10d::OpType::RECV}, tensors, {tensors, false, source});
+  call.SetReceive(TagOf(call, tag), /*is_from_any=*/false);
+  AddRecv(call, target, PeerOf(call, source, getRank(), getSize()), tag);
+  return Submit(std::move(call), {::c10d::OpType::RECV}, tensors, {tensors, false, source, {}});
 }
 
-ProcessGroup::Work ProcessGroup::recvAnysource(Tensors&, int) {
-  ThrowStatus(absl::UnimplementedError(
-      absl::StrCat("recv of process group '", names_.group,
-                   "': receiving from any source is not offered; name the source rank")));
+ProcessGroup::Work ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
+  Call call = Begin("recv", Use::kMoved);
+  const Tensor target = call.Writes(Only(call, "tensor", tensors), "tensor");
+  if (getSize() == 1) call.Refuse("source: there is no other rank to receive from");
+  call.SetReceive(TagOf(call, tag), /*is_from_any=*/true);
+  // Shared: the work and the job may each be the last.
+  const auto source = std::make_shared<std::atomic<int>>(-1);
+  call.Launch(
+      [=](Communicator& communicator) { return RecvFromAny(communicator, target, tag, *source); });
+  return Submit(std::move(call), {::c10d::OpType::RECVANYSOURCE}, tensors,
+                {tensors, false, -1, source});
 }
 
 }  // namespace pelton::torch_bindings

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,11 @@ struct Job {
 
   std::string name;  // for errors: "all_reduce"
   Lane lane = Lane::kCollectives;
+  // Of a receive, which has one launch: the tag of the message.
+  std::optional<int32_t> receive_tag;
+  // A receive from any rank: its launch answers ResourceExhausted until there is a message. Jobs
+  // that do not receive this tag go by meanwhile; of those that do, the oldest is first.
+  bool is_from_any = false;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Duration timeout;  // what the deadline was made of, for errors
   std::vector<Launch> launches;

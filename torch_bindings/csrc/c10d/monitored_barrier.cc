@@ -1,86 +1,128 @@
-// A barrier that tells who is missing, with messages that rank 0 counts.
-#include <ATen/ops/empty.h>
+#include "torch_bindings/csrc/c10d/monitored_barrier.h"
 
-#include <cstdint>
-#include <string>
-#include <vector>
+#include <algorithm>
+#include <atomic>
+#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/collectives.h"
 #include "comm/tags.h"
 #include "core/base/clock.h"
-#include "torch_bindings/csrc/c10d/process_group.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "core/base/limits.h"
+#include "core/base/long_wait.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/c10d/from_any.h"
 
 namespace pelton::torch_bindings {
 
-// No deadline of its own: a signal that never comes must not end the group.
-JobHandle ProcessGroup::Signal(bool is_send, int peer, int32_t tag) {
-  Call call = Begin("monitored_barrier", Call::Use::kMoved);
-  call.SetMessage();
-  const at::Tensor content = call.Scratch(1, at::empty({0}, at::kByte));
-  const Tensor flat{content.data_ptr(), 1, DType::kUInt8};
-  call.Launch([=](Communicator& communicator) {
-    return is_send ? Send(communicator, flat, Rank(peer), tag)
-                   : Recv(communicator, flat, Rank(peer), tag);
-  });
-  return queue_->Enqueue(call.Take(absl::InfiniteDuration()));
+absl::Status MonitoredBarrier::Pass(const Terms& terms) {
+  MutexLock lock(&mutex_);
+  const absl::Time deadline = Clock::Real().Now() + terms.timeout;
+  return rank_ == 0 ? Monitor(terms, deadline) : Report(terms, deadline);
 }
 
-void ProcessGroup::MonitorOthers(int32_t tag, Milliseconds timeout, bool wait_all_ranks) {
-  const absl::Time deadline = Clock::Real().Now() + absl::FromChrono(timeout);
-  std::vector<JobHandle> signals(1);
-  for (int rank = 1; rank < getSize(); ++rank) signals.push_back(Signal(false, rank, tag));
-  std::vector<int> missing;
-  for (int rank = 1; rank < getSize(); ++rank) {
-    const JobHandle& signal = signals[static_cast<size_t>(rank)];
-    const bool has_come = queue_->Wait(signal, deadline) && signal->status().ok();
-    if (!has_come) missing.push_back(rank);
-    if (!has_come && !wait_all_ranks) break;
+JobHandle MonitoredBarrier::Post(const Terms& terms, int peer, int32_t tag, int64_t value) {
+  // Shared: the message may outlive this call.
+  const auto content = std::make_shared<int64_t>(value);
+  Job job;
+  job.name = terms.name;
+  job.lane = Job::Lane::kMessages;
+  job.launches.emplace_back([=](Communicator& communicator) {
+    return Send(communicator, {content.get(), 1, DType::kInt64}, Rank(peer), tag);
+  });
+  return queue_->Enqueue(std::move(job));
+}
+
+absl::StatusOr<std::optional<MonitoredBarrier::Message>> MonitoredBarrier::Next(
+    int32_t tag, absl::Time deadline) {
+  struct Arrival {
+    std::atomic<bool> is_given_up{false};
+    std::atomic<int> sender{-1};
+    int64_t value = 0;
+  };
+  const auto arrival = std::make_shared<Arrival>();  // shared with the job
+  Job job;
+  job.name = "monitored_barrier";
+  job.lane = Job::Lane::kMessages;
+  job.receive_tag = tag;
+  job.is_from_any = true;
+  job.launches.emplace_back([=](Communicator& communicator) -> absl::StatusOr<Completion> {
+    if (arrival->is_given_up.load()) return absl::CancelledError("nobody waits for it any more");
+    return RecvFromAny(communicator, {&arrival->value, 1, DType::kInt64}, tag, arrival->sender);
+  });
+  const JobHandle receive = queue_->Enqueue(std::move(job));
+  if (!queue_->Wait(receive, deadline)) {
+    arrival->is_given_up.store(true);
+    queue_->Wait(receive, Clock::Real().Now() + limits::kStopTimeout);  // it may have begun
   }
-  if (!missing.empty()) {
-    ThrowStatus(absl::DeadlineExceededError(
-        absl::StrCat("monitored_barrier of process group '", names_.group,
-                     "': ", wait_all_ranks ? "Ranks " : "Rank ", absl::StrJoin(missing, ", "),
-                     " failed to pass monitoredBarrier in ", timeout.count(), " ms")));
+  if (!receive->done() || absl::IsCancelled(receive->status())) return std::nullopt;
+  RETURN_IF_ERROR(receive->status());
+  return Message{arrival->sender.load(), arrival->value};
+}
+
+std::vector<int> MonitoredBarrier::Missing() const {
+  std::vector<int> missing;
+  for (size_t rank = 1; rank < waiting_.size(); ++rank) {
+    if (waiting_[rank] == 0) missing.push_back(static_cast<int>(rank));
+  }
+  return missing;
+}
+
+// What has come counts in any case: it may be a withdrawal.
+absl::Status MonitoredBarrier::AwaitReports(absl::Time deadline) {
+  while (waiting_.size() > 1) {
+    const absl::Time until = Missing().empty() ? Clock::Real().Now() : deadline;
+    ASSIGN_OR_RETURN(const std::optional<Message> report, Next(kReportTag, until));
+    if (!report.has_value()) break;
+    waiting_[static_cast<size_t>(report->sender)] = std::max<int64_t>(report->value, 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MonitoredBarrier::Monitor(const Terms& terms, absl::Time deadline) {
+  const int64_t milliseconds = absl::ToInt64Milliseconds(terms.timeout);
+  if (milliseconds <= 0) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        terms.name, ": Rank 0 timed out in monitoredBarrier after ", milliseconds, " ms"));
+  }
+  const absl::Status status = AwaitReports(deadline);
+  if (IsInterrupted(status)) return status;
+  std::vector<int> missing = Missing();
+  if (!missing.empty() || !status.ok()) {
+    if (!terms.names_all) missing.resize(std::min<size_t>(missing.size(), 1));
+    const std::string reason = status.ok() ? "" : absl::StrCat(": ", status.message());
+    return absl::DeadlineExceededError(absl::StrCat(
+        terms.name, ": ", terms.names_all ? "Ranks " : "Rank ", absl::StrJoin(missing, ", "),
+        " failed to pass monitoredBarrier in ", milliseconds, " ms", reason));
+  }
+  std::vector<JobHandle> answers;
+  for (size_t rank = 1; rank < waiting_.size(); ++rank) {
+    answers.push_back(
+        Post(terms, static_cast<int>(rank), kAnswerTag, std::exchange(waiting_[rank], 0)));
   }
   // Who closes the group with an answer on its way takes it from its receiver.
-  for (int rank = 1; rank < getSize(); ++rank) {
-    signals[static_cast<size_t>(rank)] = Signal(true, rank, tag);
-  }
-  for (int rank = 1; rank < getSize(); ++rank) {
-    queue_->Wait(signals[static_cast<size_t>(rank)], deadline);
-  }
+  for (const JobHandle& answer : answers) queue_->Wait(answer, deadline);
+  return absl::OkStatus();
 }
 
-void ProcessGroup::ReportToMonitor(int32_t tag, Milliseconds timeout) {
-  const JobHandle answer = Signal(false, 0, tag);
-  Signal(true, 0, tag);
-  const bool has_come = queue_->Wait(answer, Clock::Real().Now() + absl::FromChrono(timeout));
-  if (has_come && answer->status().ok()) return;
-  const std::string reason = has_come ? std::string(answer->status().message())
-                                      : absl::StrCat("no answer within ", timeout.count(), " ms");
-  ThrowStatus(absl::DeadlineExceededError(absl::StrCat(
-      "monitored_barrier of process group '", names_.group, "': Rank ", getRank(),
+absl::Status MonitoredBarrier::Report(const Terms& terms, absl::Time deadline) {
+  const int64_t attempt = ++attempts_;
+  Post(terms, 0, kReportTag, attempt);
+  absl::StatusOr<std::optional<Message>> answer;
+  do {  // an answer to an earlier attempt came when that was over
+    answer = Next(kAnswerTag, deadline);
+    if (IsInterrupted(answer.status())) return answer.status();
+  } while (answer.ok() && answer->has_value() && (*answer)->value != attempt);
+  if (answer.ok() && answer->has_value()) return absl::OkStatus();
+  if (answer.ok()) Post(terms, 0, kReportTag, -attempt);
+  const int64_t milliseconds = absl::ToInt64Milliseconds(terms.timeout);
+  return absl::DeadlineExceededError(absl::StrCat(
+      terms.name, ": Rank ", rank_,
       " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
       "from rank 0. Please check rank 0 logs for faulty rank. The error was: ",
-      reason)));
-}
-
-void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
-  const Milliseconds timeout = TimeoutOf(options.timeout);
-  // A signal that came too late belongs to the barrier that missed it, and to no later one.
-  const auto barrier_number = static_cast<int32_t>(monitored_.fetch_add(1) % kMonitorTags);
-  const int32_t tag = kFirstMonitorTag + barrier_number;
-  if (getRank() != 0) return ReportToMonitor(tag, timeout);
-  if (timeout <= Milliseconds::zero()) {
-    ThrowStatus(absl::DeadlineExceededError(
-        absl::StrCat("monitored_barrier of process group '", names_.group,
-                     "': Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms")));
-  }
-  MonitorOthers(tag, timeout, wait_all_ranks);
+      answer.ok() ? absl::StrCat("no answer within ", milliseconds, " ms")
+                  : std::string(answer.status().message())));
 }
 
 }  // namespace pelton::torch_bindings

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -242,6 +243,7 @@ void OperationQueue::Advance() {
   if (has_incoming_.load()) TakeIncoming();
   do {
     LaunchBacklogs();
+    LaunchPostponed();
     for (const JobHandle& job : jobs_) Poll(*job);
   } while (ExtendJobs());
   std::erase_if(jobs_, [this](const JobHandle& job) {
@@ -285,6 +287,11 @@ bool OperationQueue::LaunchFirst(Backlog& backlog) {
     job->begun_ = true;
     jobs_.push_back(job);
   }
+  if (IsPostponed(*job)) {
+    postponed_.push_back(job);
+    backlog.pop_front();
+    return true;
+  }
   while (job->status_.ok() && job->launched_ < job->job_.launches.size()) {
     if (!LaunchNext(*job)) return false;
   }
@@ -294,7 +301,26 @@ bool OperationQueue::LaunchFirst(Backlog& backlog) {
   return true;
 }
 
-// False if the communicator has no room for it now.
+bool OperationQueue::IsPostponed(const JobState& job) const {
+  if (job.job_.is_from_any) return true;
+  if (!job.job_.receive_tag.has_value()) return false;
+  return std::any_of(postponed_.begin(), postponed_.end(), [&](const JobHandle& earlier) {
+    return earlier->job_.receive_tag == job.job_.receive_tag;
+  });
+}
+
+void OperationQueue::LaunchPostponed() {
+  std::vector<std::optional<int32_t>> waiting;  // tags whose oldest receive has no message
+  std::erase_if(postponed_, [&](const JobHandle& job) {
+    const std::optional<int32_t> tag = job->job_.receive_tag;
+    if (std::find(waiting.begin(), waiting.end(), tag) != waiting.end()) return false;
+    if (LaunchNext(*job)) return true;
+    waiting.push_back(tag);
+    return false;
+  });
+}
+
+// False if the communicator has no room for it now, or no message.
 bool OperationQueue::LaunchNext(JobState& job) {
   if (!HasRoomFor(job)) return false;
   absl::StatusOr<Completion> completion = job.job_.launches[job.launched_](*communicator_);
@@ -367,6 +393,15 @@ void OperationQueue::Finish(const JobHandle& job) {
   if (waiters_ > 0) waiter_wakes_.SignalAll();
 }
 
+std::string OperationQueue::WhatIsMissing(const JobState& job) const {
+  if (job.job_.is_from_any && job.launched_ == 0) {
+    return absl::StrCat("rank ", communicator_->rank().value(),
+                        ": no rank has sent a message of tag ", job.job_.receive_tag.value_or(0));
+  }
+  const Completion oldest = job.running_.empty() ? Completion() : job.running_.front();
+  return std::string(MissedDeadline(*communicator_, oldest).message());
+}
+
 void OperationQueue::AbortOverdue(absl::Time now) {
   earliest_deadline_ = absl::InfiniteFuture();
   for (const std::deque<JobHandle>* jobs : {&jobs_, &backlogs_[0], &backlogs_[1]}) {
@@ -376,11 +411,9 @@ void OperationQueue::AbortOverdue(absl::Time now) {
         continue;
       }
       job->job_.deadline = absl::InfiniteFuture();
-      const Completion oldest = job->running_.empty() ? Completion() : job->running_.front();
-      const absl::Status missed = MissedDeadline(*communicator_, oldest);
       Abort(absl::DeadlineExceededError(absl::StrCat("Timed out after ",
                                                      absl::ToInt64Milliseconds(job->job_.timeout),
-                                                     " ms; ", missed.message())));
+                                                     " ms; ", WhatIsMissing(*job))));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -84,12 +85,15 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   void LaunchBacklogs();
   Backlog& BacklogOf(const JobState& job) { return backlogs_[static_cast<size_t>(job.job_.lane)]; }
   bool LaunchFirst(Backlog& backlog);
+  bool IsPostponed(const JobState& job) const;
+  void LaunchPostponed();
   bool LaunchNext(JobState& job);
   bool HasRoomFor(const JobState& job) const;
   void Poll(JobState& job);
   bool ExtendJobs();
   bool IsOver(const JobState& job) const;
   void Finish(const JobHandle& job);
+  std::string WhatIsMissing(const JobState& job) const;
   void AbortOverdue(absl::Time now);
   bool IsIdle() const {
     return jobs_.empty() && backlogs_[0].empty() && backlogs_[1].empty() && !has_incoming_.load();
@@ -115,7 +119,9 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
 
   // The driver's, all in launch order.
   Backlog backlogs_[2];         // not wholly launched, by lane
-  std::deque<JobHandle> jobs_;  // launched, at least in part
+  std::deque<JobHandle> jobs_;  // launched, at least in part, or postponed
+  // Receives from any rank without a message so far, and later ones of their tags.
+  std::deque<JobHandle> postponed_;
   absl::Time earliest_deadline_ = absl::InfiniteFuture();
   size_t messages_in_flight_ = 0;   // of the users
   size_t launched_since_poll_ = 0;  // operations

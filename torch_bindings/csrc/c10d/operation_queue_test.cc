@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/c10d/operation_queue.h"
 
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 #include "core/base/sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "torch_bindings/csrc/c10d/from_any.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -76,6 +78,19 @@ class OperationQueueTest : public ::testing::Test {
     job.launches.emplace_back([=](Communicator& communicator) {
       return Recv(communicator, {target, 1, DType::kInt32}, Rank(source), tag);
     });
+    job.lane = Job::Lane::kMessages;
+    job.receive_tag = tag;
+    return job;
+  }
+
+  static Job ReceiveFromAnyJob(int* target, int tag) {
+    Job job = ReceiveJob(target, /*source=*/0, tag);
+    job.receive_tag = tag;
+    job.is_from_any = true;
+    const auto source = std::make_shared<std::atomic<int>>(-1);
+    job.launches[0] = [=](Communicator& communicator) {
+      return RecvFromAny(communicator, {target, 1, DType::kInt32}, tag, *source);
+    };
     return job;
   }
 
@@ -85,6 +100,7 @@ class OperationQueueTest : public ::testing::Test {
     job.launches.emplace_back([=](Communicator& communicator) {
       return Send(communicator, {source, 1, DType::kInt32}, Rank(destination), tag);
     });
+    job.lane = Job::Lane::kMessages;
     return job;
   }
 
@@ -272,6 +288,49 @@ TEST_F(OperationQueueTest, MessagesThatNobodyMatchesHoldUpNoCollective) {
     EXPECT_EQ(receive->status(), absl::OkStatus());
   }
   EXPECT_EQ(received, sent);
+}
+
+TEST_F(OperationQueueTest, AReceiveFromAnyRankLetsOthersGoBy) {
+  int from_any = 0, quick = 0, value = 7;
+  const JobHandle early = queue(0).Enqueue(ReceiveFromAnyJob(&from_any, /*tag=*/1));
+  queue(1).Enqueue(SendJob(&value, 0, /*tag=*/2));
+  EXPECT_EQ(queue(0).Run(ReceiveJob(&quick, 1, /*tag=*/2))->status(), absl::OkStatus());
+  EXPECT_EQ(quick, 7);
+  EXPECT_FALSE(early->done());
+  queue(1).Enqueue(SendJob(&value, 0, /*tag=*/1));
+  ASSERT_TRUE(queue(0).Wait(early, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(from_any, 7);
+}
+
+TEST_F(OperationQueueTest, TheOldestReceiveOfATagGetsTheFirstMessage) {
+  int sent[] = {10, 20, 30}, received[3] = {};
+  const JobHandle jobs[] = {queue(0).Enqueue(ReceiveFromAnyJob(&received[0], /*tag=*/1)),
+                            queue(0).Enqueue(ReceiveJob(&received[1], 1, /*tag=*/1)),
+                            queue(0).Enqueue(ReceiveFromAnyJob(&received[2], /*tag=*/1))};
+  for (int& value : sent) queue(1).Enqueue(SendJob(&value, 0, /*tag=*/1));
+  for (const JobHandle& job : jobs) {
+    ASSERT_TRUE(queue(0).Wait(job, absl::Now() + absl::Seconds(60)));
+    EXPECT_EQ(job->status(), absl::OkStatus());
+  }
+  EXPECT_THAT(received, ElementsAre(10, 20, 30));
+}
+
+TEST_F(OperationQueueTest, AReceiveFromAnyRankEndsInTime) {
+  int value = 0;
+  Job late = ReceiveFromAnyJob(&value, /*tag=*/5);
+  late.deadline = absl::Now() + absl::Milliseconds(1);
+  const JobHandle job = queue(0).Run(std::move(late));
+  EXPECT_EQ(job->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(TextOf(job), HasSubstr("rank 0: no rank has sent a message of tag 5"));
+}
+
+TEST_F(OperationQueueTest, AReceiveFromAnyRankEndsWhenNobodyIsLeft) {
+  int value = 0;
+  const JobHandle job = queue(0).Enqueue(ReceiveFromAnyJob(&value, /*tag=*/5));
+  queue(1).Stop();
+  queues_.pop_back();
+  ASSERT_TRUE(queue(0).Wait(job, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(job->status(), absl::UnavailableError("recv: all other ranks have left"));
 }
 
 // Otherwise ranks that are told different things would launch the rest in different places.

@@ -39,7 +39,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, GroupName
                 c10::make_intrusive<GlooAlikeOptions>(names.backend, timeout)),
       names_(std::move(names)),
       queue_(OperationQueue::Create(std::move(communicator))),
-      on_closed_(std::move(on_closed)) {
+      on_closed_(std::move(on_closed)),
+      monitored_barrier_(queue_, getRank(), getSize()) {
   init();
 }
 
@@ -102,6 +103,16 @@ ProcessGroup::Work ProcessGroup::barrier(const ::c10d::BarrierOptions& options) 
   call.Launch([](Communicator& communicator) { return Barrier(communicator); });
   return Submit(std::move(call), {::c10d::OpType::BARRIER, options.timeout, options.asyncOp}, {},
                 {});
+}
+
+void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
+  ThrowIfError(CheckNotForkedChild());
+  ThrowIfError(CheckNotInHandler());
+  const bool is_unset = options.timeout == ::c10d::kUnsetTimeout;
+  const Milliseconds timeout = is_unset ? options_->timeout : options.timeout;
+  ThrowIfError(monitored_barrier_.Pass(
+      {absl::StrCat("monitored_barrier of process group '", names_.group, "'"),
+       absl::FromChrono(timeout), wait_all_ranks}));
 }
 
 }  // namespace pelton::torch_bindings

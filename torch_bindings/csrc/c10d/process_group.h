@@ -2,7 +2,6 @@
 #ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
 #define PELTON_TORCH_BINDINGS_CSRC_C10D_PROCESS_GROUP_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "comm/group.h"
 #include "torch_bindings/csrc/c10d/call.h"
 #include "torch_bindings/csrc/c10d/gloo_alike.h"
+#include "torch_bindings/csrc/c10d/monitored_barrier.h"
 #include "torch_bindings/csrc/c10d/operation_queue.h"
 #include "torch_bindings/csrc/c10d/work.h"
 
@@ -113,14 +113,6 @@ class ProcessGroup final : public GlooAlike {
   void CheckList(const Call& call, const std::string& argument, const Tensors& tensors,
                  const at::Tensor& own) const;
   Work AllReduceSparse(Tensors& tensors, const ::c10d::AllreduceOptions& options);
-  // The parts of rank 0 and of the others in a monitored barrier.
-  void MonitorOthers(int32_t tag, Milliseconds timeout, bool wait_all_ranks);
-  void ReportToMonitor(int32_t tag, Milliseconds timeout);
-  // A message of one element, which nobody waits for.
-  JobHandle Signal(bool is_send, int peer, int32_t tag);
-  Milliseconds TimeoutOf(Milliseconds asked) const {
-    return asked == ::c10d::kUnsetTimeout ? options_->timeout : asked;
-  }
   void AddAllGatherBase(Call& call, const at::Tensor& output, const at::Tensor& input) const;
   void AddReduceScatterBase(Call& call, const at::Tensor& output, const at::Tensor& input,
                             ReduceOp op) const;
@@ -134,7 +126,7 @@ class ProcessGroup final : public GlooAlike {
   const GroupNames names_;
   const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
   OnClosed on_closed_;
-  std::atomic<uint32_t> monitored_{0};  // barriers so far, the same on all ranks
+  MonitoredBarrier monitored_barrier_;
 };
 
 }  // namespace pelton::torch_bindings

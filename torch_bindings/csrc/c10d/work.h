@@ -2,6 +2,7 @@
 #ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
 #define PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
 
+#include <atomic>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -18,6 +19,8 @@ class QueuedWork final : public ::c10d::Work {
     std::vector<at::Tensor> tensors;
     bool is_nested = false;  // a list of one list, as all_gather and gather have it
     int source = -1;         // of a receive
+    // Shared with the receive from any rank that finds it: the same, once it is done.
+    std::shared_ptr<std::atomic<int>> found_source;
   };
 
   QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<OperationQueue> queue, JobHandle job,
@@ -31,7 +34,9 @@ class QueuedWork final : public ::c10d::Work {
   bool isSuccess() const override { return job_->done() && job_->status().ok(); }
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override { return results_.tensors; }
-  int sourceRank() const override { return results_.source; }
+  int sourceRank() const override {
+    return results_.found_source == nullptr ? results_.source : results_.found_source->load();
+  }
   void synchronize() override { wait(); }
   // Drives the group on this thread. Blocks: until done, or `timeout`; none: until the operation's
   // own deadline. Errors (thrown): the operation's; DeadlineExceeded: `timeout` passed, the

@@ -1,0 +1,64 @@
+// A barrier that tells who is missing.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_MONITORED_BARRIER_H_
+#define PELTON_TORCH_BINDINGS_CSRC_C10D_MONITORED_BARRIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/sync.h"
+#include "torch_bindings/csrc/c10d/operation_queue.h"
+
+namespace pelton::torch_bindings {
+
+// Every other rank reports to rank 0 that it is in the barrier, and withdraws that when its time is
+// over; rank 0 answers all of them once all are in it at one time. So a barrier that fails leaves
+// nothing behind that a later one could take for its own, whoever took part in how many.
+// Threads: any; one call after the other. Owns: what rank 0 knows of the others.
+class MonitoredBarrier {
+ public:
+  struct Terms {
+    std::string name;  // for errors
+    absl::Duration timeout;
+    bool names_all = false;  // who is missing, or only the first of them
+  };
+
+  MonitoredBarrier(std::shared_ptr<OperationQueue> queue, int rank, int size)
+      : queue_(std::move(queue)), rank_(rank), waiting_(static_cast<size_t>(size)) {}
+
+  // Blocks: until all ranks are in it, or the timeout. Errors: DeadlineExceeded, in gloo's words:
+  // on rank 0 who is missing, elsewhere that rank 0 has not answered; an interrupted wait's.
+  absl::Status Pass(const Terms& terms);
+
+ private:
+  struct Message {
+    int sender = -1;
+    int64_t value = 0;
+  };
+
+  absl::Status Monitor(const Terms& terms, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AwaitReports(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Report(const Terms& terms, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<int> Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  JobHandle Post(const Terms& terms, int peer, int32_t tag, int64_t value);
+  // The next message of a tag from any rank; none at `deadline`.
+  absl::StatusOr<std::optional<Message>> Next(int32_t tag, absl::Time deadline);
+
+  const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
+  const int rank_;
+  Mutex mutex_;
+  // On rank 0, by rank: the attempt in which it waits; 0: it does not.
+  std::vector<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  int64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;  // of this rank
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_MONITORED_BARRIER_H_
