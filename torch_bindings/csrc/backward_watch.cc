@@ -21,8 +21,7 @@ std::shared_ptr<BackwardWatch> BackwardWatch::Create(const std::vector<at::Tenso
 BackwardWatch::~BackwardWatch() { Detach(); }
 
 void BackwardWatch::Hook(const at::Tensor& parameter) {
-  std::shared_ptr<torch::autograd::Node> accumulator =
-      torch::autograd::impl::grad_accumulator(parameter);
+  GradAccumulatorPtr accumulator = torch::autograd::impl::grad_accumulator(parameter);
   PELTON_CHECK(accumulator != nullptr) << "a parameter does not require a gradient";
   const uintptr_t key =
       accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
@@ -36,11 +35,15 @@ void BackwardWatch::Hook(const at::Tensor& parameter) {
 void BackwardWatch::WatchOutputs(const std::vector<at::Tensor>& outputs) {
   // A forward within a backward (checkpointing recomputes the model): that backward is the one.
   if (torch::autograd::get_current_graph_task_id() != -1) return;
+  const auto reached = std::make_shared<bool>(false);
   for (const at::Tensor& output : outputs) {
-    output.register_hook([weak = weak_from_this()](const at::Tensor&) {
+    output.register_hook([weak = weak_from_this(), reached](const at::Tensor&) {
+      *reached = true;
       if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->QueueEnd();
     });
   }
+  (void)AwaitsAnother();  // forgets the old ones
+  if (!outputs.empty()) reached_.push_back(reached);
 }
 
 // Called for each gradient, and does nothing but for the first one of a backward.
@@ -70,7 +73,15 @@ void BackwardWatch::OnEnd() {
   is_left_by_inner_ = torch::autograd::get_current_node() != nullptr;
   if (is_left_by_inner_) return;
   is_in_backward_ = false;
-  callbacks_.ended(torch::autograd::get_current_graph_task_keep_graph());
+  callbacks_.ended(torch::autograd::get_current_graph_task_keep_graph() || AwaitsAnother());
+}
+
+bool BackwardWatch::AwaitsAnother() {
+  std::erase_if(reached_, [](const std::weak_ptr<bool>& forward) {
+    const std::shared_ptr<bool> reached = forward.lock();
+    return reached == nullptr || *reached;
+  });
+  return !reached_.empty();
 }
 
 void BackwardWatch::Settle() {

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch_bindings/csrc/grad_accumulator.h"
+
 namespace pelton::torch_bindings {
 
 // A backward pass begins with the first gradient that it accumulates into one of the parameters,
@@ -22,9 +24,10 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
  public:
   struct Callbacks {
     std::function<void()> began;  // before anything hooked later hears of the first gradient
-    // After what other callbacks for the end of backward do. `keeps_graph`: a backward of the same
-    // graph may follow, which needs the weights as they are.
-    std::function<void(bool keeps_graph)> ended;
+    // After what other callbacks for the end of backward do. `may_go_on`: another backward may
+    // follow that needs the weights as they are, of the same graph or of a forward pass whose
+    // outputs live and which none has reached.
+    std::function<void(bool may_go_on)> ended;
   };
 
   // Exceptions of the callbacks leave the backward pass.
@@ -52,9 +55,13 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
   void OnGradient();
   void QueueEnd();
   void OnEnd();
+  // Whether outputs are alive that no backward has come by.
+  bool AwaitsAnother();
 
   Callbacks callbacks_;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
+  // By forward pass: whether a backward has come by its outputs, which own it.
+  std::vector<std::weak_ptr<bool>> reached_;
+  std::vector<std::pair<GradAccumulatorPtr, uintptr_t>> hooks_;
   bool is_in_backward_ = false;
   bool is_left_by_inner_ = false;  // an inner backward has ended, and the outer one may go on
   std::weak_ptr<void> queued_;     // alive while a backward holds the callback for its end

@@ -248,9 +248,9 @@ std::shared_ptr<BackwardWatch> Watch(const std::vector<at::Tensor>& parameters, 
     py::gil_scoped_acquire gil;
     (*callable)();
   };
-  callbacks.ended = [callable = Shared(std::move(ended))](bool keeps_graph) {
+  callbacks.ended = [callable = Shared(std::move(ended))](bool may_go_on) {
     py::gil_scoped_acquire gil;
-    (*callable)(keeps_graph);
+    (*callable)(may_go_on);
   };
   return BackwardWatch::Create(parameters, std::move(callbacks));
 }

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "torch_bindings/csrc/grad_accumulator.h"
 
 namespace pelton::torch_bindings {
 
@@ -131,7 +132,7 @@ class Slot {
   const std::vector<int64_t> sizes_;
   const std::vector<int64_t> strides_;  // of the view
   const uint64_t size_bytes_;
-  std::shared_ptr<torch::autograd::Node> accumulator_;
+  GradAccumulatorPtr accumulator_;
   uintptr_t hook_key_ = 0;
   bool is_segment_ = false;
   uint32_t version_ = 0;         // of the parameter, see RememberVersion

@@ -11,7 +11,6 @@
 #include "core/base/fork.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
-#include "torch_bindings/csrc/end_of_backward.h"
 #include "torch_bindings/csrc/gradient_slot.h"
 #include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -294,9 +293,11 @@ std::shared_ptr<WrappedModel::Backward> WrappedModel::JoinBackward() {
   if (!round_is_open_) {
     for (const auto& slot : slots_) slot->RememberVersion();
   }
-  QueueAtEnd(EndStage::kLaunch, [token] {
-    if (std::shared_ptr<WrappedModel> self = token->model.lock()) self->OnEndOfBackward(token);
-  });
+  for (EndStage stage : {EndStage::kLaunch, EndStage::kWait, EndStage::kAdopt}) {
+    QueueAtEnd(stage, [token, stage] {
+      if (std::shared_ptr<WrappedModel> self = token->model.lock()) self->OnEnd(*token, stage);
+    });
+  }
   return token;
 }
 
@@ -305,24 +306,16 @@ std::shared_ptr<WrappedModel::Backward> WrappedModel::JoinBackward() {
 // of the first gradient, which under re-entrant checkpointing may be an inner one, seen by the
 // outer node that is still being evaluated: then the round goes on, unless no tensor is left that
 // it could wait for.
-void WrappedModel::OnEndOfBackward(const std::shared_ptr<Backward>& backward) {
-  backward_.reset();
-  if (!CompletesRound(backward->takes_part)) {
-    backward->has_ended = true;
-    return;
+void WrappedModel::OnEnd(Backward& backward, EndStage stage) {
+  if (stage == EndStage::kLaunch) {
+    backward_.reset();
+    backward.has_ended = !CompletesRound(backward.takes_part);
   }
-  ThrowIfError(Settled(LaunchRest()));
-  QueueAtEnd(EndStage::kWait, [backward] {
-    if (std::shared_ptr<WrappedModel> self = backward->model.lock()) {
-      ThrowIfError(self->Settled(self->AwaitRound()));
-    }
-  });
-  QueueAtEnd(EndStage::kAdopt, [backward] {
-    backward->has_ended = true;
-    if (std::shared_ptr<WrappedModel> self = backward->model.lock()) {
-      ThrowIfError(self->Settled(self->CloseRound()));
-    }
-  });
+  if (backward.has_ended) return;
+  backward.has_ended = stage == EndStage::kAdopt;
+  ThrowIfError(Settled(stage == EndStage::kLaunch ? LaunchRest()
+                       : stage == EndStage::kWait ? AwaitRound()
+                                                  : CloseRound()));
 }
 
 bool WrappedModel::CompletesRound(bool takes_part) {

@@ -17,6 +17,7 @@
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "core/bucket/round_mode.h"
+#include "torch_bindings/csrc/end_of_backward.h"
 #include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 
@@ -114,7 +115,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   void OnOutputReached(RoundMode mode);
   bool TakesPart() const;
   std::shared_ptr<Backward> JoinBackward();
-  void OnEndOfBackward(const std::shared_ptr<Backward>& backward);
+  void OnEnd(Backward& backward, EndStage stage);
   // Whether the backward that ends here, and not one around it, completes the round.
   bool CompletesRound(bool takes_part);
   void OnBrokenBackward();

@@ -173,6 +173,25 @@ def two_backward_passes_of_one_graph() -> None:
 
 
 @case(2)
+def two_forward_passes_with_a_backward_pass_each() -> None:
+    """The second one needs the weights that its forward pass has seen."""
+
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            losses = [of_output(wrapped, world.batch(step)) / 2 for _ in range(2)]
+            for loss in losses:
+                loss.backward()
+            optimizer.step()
+        return model
+
+    assert_same_under(("decentralized", "local_sgd", "diloco"), habit, plain)
+
+
+@case(2)
 def a_parameter_thawed_and_trained_by_a_method() -> None:
     def habit(world: World) -> Any:
         model = Net()

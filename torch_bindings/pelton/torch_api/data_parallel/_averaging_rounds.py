@@ -71,7 +71,7 @@ class AveragingRounds(QuietRounds):
             self._forwards_are_seen = False
             self._model.claim()
 
-    def backward_ended(self, keeps_graph: bool) -> None:
+    def backward_ended(self, may_go_on: bool) -> None:
         """See `Rounds`."""
         self._has_backward = self._has_backward or self._is_synchronized
 

@@ -70,11 +70,12 @@ class Rounds(Protocol):
     def backward_began(self) -> None:
         """A backward pass outside `no_sync` has made its first gradient. A forward pass need not have been seen."""
 
-    def backward_ended(self, keeps_graph: bool) -> None:
+    def backward_ended(self, may_go_on: bool) -> None:
         """A backward pass has ended, the outermost one.
 
         Args:
-          keeps_graph: another one may follow, which needs the weights as they are.
+          may_go_on: another one may follow that needs the weights as they are, of the same graph or of another forward
+            pass whose outputs live.
         """
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -132,7 +133,7 @@ class QuietRounds:
     def backward_began(self) -> None:
         """See `Rounds`."""
 
-    def backward_ended(self, keeps_graph: bool) -> None:
+    def backward_ended(self, may_go_on: bool) -> None:
         """See `Rounds`."""
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -123,10 +123,10 @@ class InForwardRounds(_WeightRounds):
         if not self._is_in_iteration or (self._has_backward and not self._is_announced):
             self._begin()
 
-    def backward_ended(self, keeps_graph: bool) -> None:
+    def backward_ended(self, may_go_on: bool) -> None:
         """Merges the results: the gradients were taken before, the optimizer applies them after."""
         self._has_backward = True
-        if keeps_graph:
+        if may_go_on:
             self._print = fingerprint(self._parameters) if self._model.is_open else None
         else:
             self._model.finish()
@@ -151,9 +151,10 @@ class InForwardRounds(_WeightRounds):
         kept, self._print = self._print, None
         if kept is not None and self._model.is_open and kept != fingerprint(self._parameters):
             raise FailedPrecondition(
-                "the weights changed after backward(retain_graph=True), by something that is no torch.optim.Optimizer; "
-                "the round of decentralized averaging that is under way would undo it. End the iteration with a "
-                "backward pass that frees the graph, or step with an optimizer of torch's"
+                "the weights changed by something that is no torch.optim.Optimizer, after a backward pass that another "
+                "one could follow (retain_graph=True, or outputs of another forward pass that live); the round of "
+                "decentralized averaging that is under way would undo it. End the iteration with a backward pass that "
+                "frees the last graph, or step with an optimizer of torch's"
             )
         self._model.finish()
 

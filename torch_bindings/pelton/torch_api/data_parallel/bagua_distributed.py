@@ -358,11 +358,11 @@ class BaguaDistributedDataParallel:
             )
         self._rounds.backward_began()
 
-    def _backward_ended(self, keeps_graph: bool) -> None:
+    def _backward_ended(self, may_go_on: bool) -> None:
         self._backward_count += 1
         if self._rounds is None:
             return
-        self._rounds.backward_ended(keeps_graph)
+        self._rounds.backward_ended(may_go_on)
         if self._is_synchronized:
             self._steps.backward_ended()
             self._check_gradients()
@@ -492,7 +492,7 @@ def _backward_began(this: weakref.ref[BaguaDistributedDataParallel]) -> None:
         inner._backward_began()
 
 
-def _backward_ended(this: weakref.ref[BaguaDistributedDataParallel], keeps_graph: bool) -> None:
+def _backward_ended(this: weakref.ref[BaguaDistributedDataParallel], may_go_on: bool) -> None:
     inner = this()
     if inner is not None:
-        inner._backward_ended(keeps_graph)
+        inner._backward_ended(may_go_on)
