@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
+from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PeerLost
 from pelton.torch_api import _addresses, _rendezvous, _store_meeting
 from pelton.torch_api._store_meeting import Guest, follow, lead
-from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # exported on a condition
+from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported on a condition
 
 TOKEN = "0123456789abcdef"
 LONG_S = 60.0
@@ -85,6 +85,27 @@ def test_a_rank_that_gave_up_while_another_was_waited_for_may_come_back() -> Non
         second = pool.submit(follow, store, 2, 3, LONG_S)
         PrefixStore(_store_meeting._prefix(), store).wait(["1/answer/2"])  # has all keys now, one empty
         assert follow(store, 1, 3, LONG_S) == second.result() == led.result()
+
+
+def test_a_long_wait_fills_no_log(capfd: pytest.CaptureFixture[str]) -> None:
+    """PyTorch's store writes a warning for every wait of its own that ends without the key."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with pytest.raises(DeadlineExceeded, match="it has not come to the store"):
+        follow(store, 1, 2, 0.5)
+    with pytest.raises(DeadlineExceeded, match="missing: 1"):
+        lead(store, 2, 0.5, _serve)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_lost_store_is_told() -> None:
+    served = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", served.port, is_master=False)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        follower = pool.submit(follow, store, 1, 2, LONG_S)
+        served.set("begun", "")
+        del served
+        with pytest.raises(PeerLost, match="rank 0 has not published its coordinator"):
+            follower.result()
 
 
 def test_a_dead_leaders_word_is_not_waited_for() -> None:

@@ -10,7 +10,6 @@ JSON and checked field by field.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import re
@@ -36,7 +35,6 @@ _LINE = re.compile(r"[ -~]{1,256}")
 _LONGEST_RECORD_BYTES = 4096
 _LONGEST_TEXT = 1024
 _FIRST_NAP_S, _LONGEST_NAP_S = 0.002, 0.1
-_SLICE_S = 0.1
 _PATIENCE_S = 1.0  # with a leader who may be dead, before another one is looked for
 
 
@@ -161,22 +159,21 @@ class _Follower:
 
 
 def _wait_for(store: Store, keys: list[str], until: float, late: str) -> bool:
-    """Whether all keys are there in time; waits in slices, between which Python runs the handlers of signals.
+    """Whether all keys are there in time.
+
+    Asks again and again, because the store writes a warning for every wait of its own that ends without the keys.
 
     Raises:
       PeerLost: the store cannot be reached any more; the text is `late` and the store's.
     """
-    while True:
+    nap_s = _FIRST_NAP_S
+    while not in_time(lambda: store.check(keys), late):
         left_s = until - time.monotonic()
-        try:
-            store.wait(keys, datetime.timedelta(seconds=max(0.001, min(left_s, _SLICE_S))))
-        except (dist.DistStoreError, dist.DistNetworkError) as error:
-            if isinstance(error, dist.DistNetworkError) and "timed out" not in str(error):
-                raise PeerLost(f"{late} ({error})") from error
-            if left_s <= _SLICE_S:
-                return False
-        else:
-            return True
+        if left_s <= 0:
+            return False
+        time.sleep(min(nap_s, left_s))
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    return True
 
 
 def in_time(action: Callable[[], _T], late: str) -> _T:
