@@ -135,7 +135,7 @@ class ModelRounds::Impl {
   // What is broadcast, here or on the device: it outlives a call that gave up.
   std::vector<int32_t> order_;
   std::byte* order_on_device_ = nullptr;
-  std::optional<Future<void>> ordering_;  // since BeginOrder
+  std::optional<Future<void>> ordering_;       // since BeginOrder
   std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
 };
 

@@ -144,9 +144,9 @@ class ModelRounds {
 
   // The slots in the order of their marks in the last round on this rank.
   std::vector<SlotId> ReadyOrder() const;
-  // Begins to agree on rank 0's ReadyOrder, so that ranks may wait for several models' in any order.
-  // Collective, between rounds. Blocks: for a copy to the device, where buckets are on one. Errors:
-  // those of the device.
+  // Begins to agree on rank 0's ReadyOrder, so that ranks may wait for several models' in any
+  // order. Collective, between rounds. Blocks: for a copy to the device, where buckets are on one.
+  // Errors: those of the device.
   absl::Status BeginOrder();
   // Rank 0's ReadyOrder, on every rank; collective, between rounds; begins what was not begun.
   // Blocks: until `deadline`. Errors: as WaitRound.

@@ -13,8 +13,7 @@ void QueueAtEnd(EndStage stage, std::function<void()> callback) {
   auto& engine = torch::autograd::Engine::get_default_engine();
   if (stage == EndStage::kLaunch) return engine.queue_callback(std::move(callback));
   const auto before = static_cast<EndStage>(static_cast<int>(stage) - 1);
-  engine.queue_callback(
-      [before, callback = std::move(callback)] { QueueAtEnd(before, callback); });
+  engine.queue_callback([before, callback = std::move(callback)] { QueueAtEnd(before, callback); });
 }
 
 }  // namespace pelton::torch_bindings

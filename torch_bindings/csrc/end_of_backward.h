@@ -1,4 +1,5 @@
-// What is done when the outermost backward ends, in an order that does not depend on who asked first.
+// What is done when the outermost backward ends, in an order that does not depend on who asked
+// first.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_END_OF_BACKWARD_H_
 #define PELTON_TORCH_BINDINGS_CSRC_END_OF_BACKWARD_H_
 

@@ -10,7 +10,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -57,6 +59,32 @@ void Slot::Unhook() {
 
 bool Slot::has_hooks_of_users() const {
   return torch::autograd::impl::post_acc_grad_hooks(parameter_) != nullptr;
+}
+
+void Slot::RememberVersion() {
+  version_ = parameter_._version();
+  is_sampled_ = has_hooks_of_users();
+  if (is_sampled_) sample_ = Sample();
+}
+
+bool Slot::WasWritten() const {
+  return parameter_._version() != version_ || (is_sampled_ && Sample() != sample_);
+}
+
+// Of the parameter's bytes, in the host's memory; 0 where they are not in one block there.
+uint64_t Slot::Sample() const {
+  if (!parameter_.is_cpu() || !parameter_.is_non_overlapping_and_dense()) return 0;
+  constexpr size_t kSmall = 4096;
+  constexpr size_t kPieces = 64;
+  const auto* const bytes = static_cast<const char*>(parameter_.data_ptr());
+  const size_t size = parameter_.nbytes();
+  if (size <= kSmall) return absl::HashOf(absl::string_view(bytes, size));
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kPieces; ++i) {
+    const size_t place = (size - sizeof(uint64_t)) / (kPieces - 1) * i;
+    sum = absl::HashOf(sum, absl::string_view(bytes + place, sizeof(uint64_t)));
+  }
+  return sum;
 }
 
 bool Slot::IsWanted() const {

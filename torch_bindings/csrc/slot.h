@@ -74,9 +74,10 @@ class Slot {
   // accumulates into the parameter's.
   bool IsWanted() const;
   // Whether the parameter itself was written to since: an optimizer that steps within backward
-  // does.
-  void RememberVersion() { version_ = parameter_._version(); }
-  bool WasWritten() const { return parameter_._version() != version_; }
+  // does. Where a user's hook could do so by `.data`, which autograd does not count, elements are
+  // looked at: all of a small parameter, 64 of a large one.
+  void RememberVersion();
+  bool WasWritten() const;
   const std::string& name() const { return name_; }
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t copied_bytes() const { return copied_bytes_; }
@@ -122,6 +123,7 @@ class Slot {
   void MakeView(void* memory, Deleter deleter);
   bool IsHeld() const;
   void MoveHolders();
+  uint64_t Sample() const;
 
   const std::string name_;
   const at::Tensor parameter_;
@@ -135,7 +137,9 @@ class Slot {
   GradAccumulatorPtr accumulator_;
   uintptr_t hook_key_ = 0;
   bool is_segment_ = false;
-  uint32_t version_ = 0;         // of the parameter, see RememberVersion
+  uint32_t version_ = 0;  // of the parameter, see RememberVersion
+  bool is_sampled_ = false;
+  uint64_t sample_ = 0;
   std::shared_ptr<void> owner_;  // of the bucket
   at::Tensor view_;              // the only one of its storage until an alias of it is handed out
   uint64_t copied_bytes_ = 0;

@@ -46,9 +46,7 @@ double AnyOrderReal(const ExchangeSpec& spec, size_t rank_count, std::mt19937_64
   return static_cast<double>(random() % 4) * factor;
 }
 
-bool IsFloating(DType dtype) {
-  return IsFloatingPoint(dtype);
-}
+bool IsFloating(DType dtype) { return IsFloatingPoint(dtype); }
 
 template <typename Real, typename Imaginary>
 void StoreReal(DType dtype, Real real, Imaginary imaginary, std::byte* at) {

@@ -281,6 +281,30 @@ def an_optimizer_that_steps_within_backward() -> None:
 
 
 @case(2)
+def a_hook_that_steps_by_hand_within_backward() -> None:
+    """By `.data`, which autograd does not count, and in small steps."""
+
+    def habit(world: World) -> Any:
+        model = Net()
+        wrapped = world.wrap(model, [world.optimizer(model.parameters())])
+
+        def step(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
+            parameter.data.add_(gradient, alpha=-1e-3)
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        for number in range(3):
+            model.zero_grad()
+            of_output(wrapped, world.batch(number)).backward()
+        return model
+
+    for name in ("gradient_allreduce", "bytegrad"):
+        assert_refused((name,), habit, "changed the parameter", "after backward() has returned", ends_job=True)
+
+
+@case(2)
 def gradients_assigned_by_hand() -> None:
     def assigned(world: World, slopes_of: Callable[[Any, torch.Tensor], list[torch.Tensor]], first: int) -> Any:
         model = Net()
