@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -164,7 +165,13 @@ void Slot::MoveHolders() {
   MakeView(memory, [owner = owner_](void*) {});
 }
 
+// The last reference may go while a garbage collection runs in the middle of torch.compile: an
+// operation would be taken for one of the program that is traced, and fail.
 void Slot::Release() {
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
+      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+       c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+       c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize}));
   if (view_.defined() && !is_segment_ && IsHeld()) MoveHolders();
   view_ = at::Tensor();
   owner_ = nullptr;

@@ -43,6 +43,32 @@ def _two_stage(kind: Any, model: Any, codec: str | None, **options: Any) -> Any:
     return optimizer
 
 
+def _before_batch_norm() -> Any:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+
+
+@case(2)
+def a_bias_before_a_batch_norm_does_not_move_by_the_signs_noise() -> None:
+    """Its gradients are what rounding leaves, and the messages' scale is that of the others."""
+    rank, _ = rank_and_size()
+    for kind in (OneBitAdamOptimizer, ZeroOneAdamOptimizer):
+        model = seeded(0, _before_batch_norm)
+        if kind is OneBitAdamOptimizer:
+            _two_stage(kind, model, "one_bit")
+        else:
+            optimizer = ZeroOneAdamOptimizer(model.parameters(), lr=0.01, variance_freeze_step=6)
+            model.with_bagua([optimizer], ZeroOneAdamAlgorithm(optimizer, hierarchical=False))
+        before = model[0].bias.detach().clone()
+        inner = model.bagua_ddp.bagua_optimizers[0]
+        for step in range(12):
+            inner.zero_grad()
+            inputs = batch(rank, step, 32, 8)
+            nn.functional.cross_entropy(model(inputs), (inputs[:, 0] > 0).long()).backward()
+            inner.step()
+        moved = float((model[0].bias - before).abs().max())
+        assert moved < 0.2, (kind, moved)
+
+
 @case(2, 3)
 def a_parameter_that_is_rarely_used_stays_the_same_on_all_ranks() -> None:
     """Its warm-up goes on when the algorithm's has ended, or begins then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pelton.torch_api as bagua
@@ -322,6 +323,22 @@ def two_models_in_one_backward_in_another_order_on_each_rank() -> None:
         for i in (0, 1):
             per_rank = [local_gradients(references[i], batch(r, 10 * i + step, *SHAPE)) for r in range(size)]
             assert_same(gradients(models[i]), mean_of(per_rank))
+
+
+@case(1, 2)
+def a_model_that_is_collected_while_something_is_traced() -> None:
+    """A garbage collection may come at any time, also within the modes of torch.compile."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = wrap(seeded(0, make_mlp))
+    run_backward(model, 0)
+    kept = [parameter.grad for parameter in model.parameters()]
+    values = [gradient.clone() for gradient in kept if gradient is not None]
+    with FakeTensorMode():
+        del model
+        gc.collect()
+    assert len(values) == len(kept)
+    assert all(gradient is not None and torch.equal(gradient, value) for gradient, value in zip(kept, values))
 
 
 @case(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TINY = 1e-4  # of a tensor's mean: a second moment below it makes steps a hundred times those of the others
 TINY_SHARE = 1e-3  # of all elements, from which on that is worth a warning
+ROUNDING = 1e-10  # of the largest tensor's mean: a tensor's second moments below it are of gradients that only round
 
 
 class TwoStageAdam(torch.optim.Optimizer):
@@ -52,7 +53,8 @@ class TwoStageAdam(torch.optim.Optimizer):
         eps: added to the denominator.
         weight_decay: see the subclass.
         variance_floor: after the last update of the second moments, elements below this share of their tensor's mean
-          are raised to it, once; 0 leaves them as they are, as the papers and Bagua do.
+          are raised to it, once; 0 leaves them as they are, as the papers and Bagua do. Where messages are signs, a
+          tensor whose gradients are only what rounding left (a bias before a BatchNorm) does not move.
 
         Raises:
           ValueError: a value is out of range; the text names it.
@@ -137,6 +139,8 @@ class TwoStageAdam(torch.optim.Optimizer):
     def _fix_variances(self, variances: list[torch.Tensor]) -> None:
         """Called before the first step that uses second moments as they are from then on."""
         if self.variance_floor > 0:
+            if self.skips_zero_variance:
+                clear_rounding(variances)
             for variance in variances:
                 raise_variance(variance, self.variance_floor, keeps_zeros=self.skips_zero_variance)
         elif not self._has_warned:
@@ -194,6 +198,17 @@ def raise_variance(second: torch.Tensor, floor: float, *, keeps_zeros: bool) -> 
     """Raises second moments below `floor` times their mean to that; those that are 0 only if they are not kept."""
     raised = second.clamp(min=floor * float(second.double().mean()))
     second.copy_(torch.where(second == 0, second, raised) if keeps_zeros else raised)
+
+
+def clear_rounding(variances: Sequence[torch.Tensor]) -> None:
+    """Sets a tensor's second moments to 0 where they are nothing but what rounding left, as those of a bias before a
+    BatchNorm: encoded messages bring noise of the other tensors' size there, and so small a divisor would make it huge.
+    """
+    means = [float(variance.double().mean()) for variance in variances]
+    bound = ROUNDING * max(means, default=0.0)
+    for variance, mean in zip(variances, means):
+        if mean < bound:
+            variance.zero_()
 
 
 def share_of_tiny(variances: list[torch.Tensor]) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api.algorithms._adam import Piece, check_adam, raise_variance
+from pelton.torch_api.algorithms._adam import Piece, check_adam, clear_rounding, raise_variance
 from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms._pieces import pieces_of, scale
 from pelton.torch_api.algorithms.base import (
@@ -225,6 +225,7 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
             piece.update_first(group["betas"][0])
             torch._foreach_add_(accumulated, piece.first, alpha=rate)
         if updates_variance and self.variance_floor > 0:
+            clear_rounding([self.state[parameter]["exp_avg_sq"] for parameter in group["params"]])
             for parameter in group["params"]:
                 raise_variance(self.state[parameter]["exp_avg_sq"], self.variance_floor, keeps_zeros=True)
 
