@@ -12,10 +12,12 @@ from typing import Any
 import pelton.torch_api as bagua
 import torch
 import torch.distributed.device_mesh
+from pelton.errors import PeltonError
 from pelton.torch_api.algorithms import Algorithm
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from torch import nn
 
-from cases.checks import assert_same_on_all_ranks, batch, rank_and_size
+from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size
 from cases.programs import (
     BY_STEPS,
     EVERY,
@@ -28,6 +30,7 @@ from cases.programs import (
     of_output,
     plain,
     training,
+    under,
 )
 from cases.registry import case
 
@@ -278,6 +281,65 @@ def an_optimizer_that_steps_within_backward() -> None:
 
     for name in EVERY:  # in a group of its own: an error within backward ends the job's rounds
         assert_refused((name,), habit, "steps within backward", "after backward() has returned", ends_job=True)
+
+
+class _Skipped(nn.Module):
+    """A net that leaves out its only layer when told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.is_skipped = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs if self.is_skipped else self.layer(inputs)
+
+
+@case(2)
+def a_forward_pass_that_returns_its_input() -> None:
+    rank, _ = rank_and_size()
+    model = _Skipped()
+    wrapped: Any = model.with_bagua([torch.optim.SGD(model.parameters(), lr=0.1)], GradientAllReduceAlgorithm())
+    for step in range(3):
+        model.is_skipped = step == 1
+        inputs = torch.full((2, 4), float(rank)).requires_grad_()
+        if model.is_skipped:
+            with raises(PeltonError, "returned its input itself", "view_as"):
+                wrapped(inputs)
+            with torch.no_grad():
+                assert wrapped(inputs) is inputs
+        else:
+            wrapped(inputs).sum().backward()
+    assert wrapped.bagua_ddp.statistics()["rounds"] == 2
+
+
+@case(2)
+def perturbed_weights_within_a_step() -> None:
+    """Sharpness-aware minimisation by hand: two backward passes, of which the second sees other weights."""
+
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            of_output(wrapped, world.batch(step)).backward()
+            kept = [parameter.detach().clone() for parameter in model.parameters()]
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.add_(parameter.grad, alpha=0.01)
+            optimizer.zero_grad()
+            of_output(wrapped, world.batch(step)).backward()
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), kept):
+                    parameter.copy_(value)
+            optimizer.step()
+            optimizer.zero_grad()
+        return model
+
+    for name in ("local_sgd", "qadam"):
+        under(name, habit)
+    assert_as_ddp(habit)
 
 
 @case(2)

@@ -76,7 +76,10 @@ def model_steps(
       optimizers: those that were given.
       algorithm: the runtime's that does the work, if one does.
     """
-    name, counts = (algorithm.name, _counts_steps(algorithm)) if algorithm is not None else ("its algorithm", False)
+    counts = algorithm is not None and _counts_steps(algorithm)
+    # An Adam's algorithm is one of the runtime's after another, of which the user has named none.
+    is_named = algorithm is not None and algorithm.stepped_by is None
+    name = algorithm.name if algorithm is not None and is_named else "its algorithm"
     return ModelSteps(model, name, selected.trainable, optimizers, counts)
 
 

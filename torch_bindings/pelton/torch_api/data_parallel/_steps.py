@@ -98,7 +98,7 @@ class ModelSteps:
         )
         self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
-        self._count_at_backward = 0
+        self._count_at_backward = -1  # the first backward pass is as one after a step
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
         self._print_at_backward: list[float] | None = None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.utils import _pytree
 
 from pelton import _C
@@ -222,13 +223,29 @@ class BaguaDistributedDataParallel:
 
         Args:
           output: what the model returned: tensors in tuples, lists, dicts or what else is registered as a pytree.
+
+        Raises:
+          FailedPrecondition: it is the model's input itself, which no backward pass could be told by.
         """
         if self._rounds is None or self._watch is None or self._is_functional:
             return
         leaves = _pytree.tree_leaves(output)
         outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn]
+        if not outputs and self._is_synchronized and self._rounds.needs_backward:
+            self._refuse_inputs(leaves)
         self._watch.watch_outputs(outputs)
         self._rounds.after_forward(outputs)
+
+    def _refuse_inputs(self, leaves: Sequence[Any]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter):
+                raise FailedPrecondition(
+                    f"{self.bagua_module_name}: the model returned its input itself, so that this rank would take no "
+                    "part in the round of the backward pass that comes, and be a step behind from then on. Return a "
+                    "tensor of its own, as x.view_as(x)"
+                )
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Listener`: any optimizer of the process is about to step."""
@@ -486,12 +503,14 @@ class BaguaDistributedDataParallel:
         return nothing, ()
 
 
+@_disable_dynamo
 def _backward_began(this: weakref.ref[BaguaDistributedDataParallel]) -> None:
     inner = this()
     if inner is not None:
         inner._backward_began()
 
 
+@_disable_dynamo
 def _backward_ended(this: weakref.ref[BaguaDistributedDataParallel], may_go_on: bool) -> None:
     inner = this()
     if inner is not None:
