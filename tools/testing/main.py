@@ -21,7 +21,7 @@ LINES_OF_LOG = 80
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="tools/test", description="Every test of the project.")
-    parser.add_argument("--long", action="store_true", help="many more seeds, and all of PyTorch's own distributed tests: hours")
+    parser.add_argument("--long", action="store_true", help="many more seeds, all of PyTorch's own tests: hours")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(lanes.QUICK)}")
     parser.add_argument("--only", metavar="LANE[,LANE]", help=f"of {', '.join(lanes.LANES)}")
     options = parser.parse_args()
