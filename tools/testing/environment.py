@@ -44,7 +44,7 @@ class Settings:
     long: bool = False
 
     def test_environment(self) -> dict[str, str]:
-        """Variables that the tests read: the number of seeds of each simulated test, and whether to run what takes long."""
+        """Variables that the tests read: the number of seeds of each simulated test, and what takes long."""
         return {"PELTON_LONG": "1", "PELTON_SEEDS": "20000"} if self.long else {}
 
 
