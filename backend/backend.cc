@@ -335,6 +335,7 @@ absl::Status Backend::Stop(absl::Time deadline) {
   if (control_ != nullptr) {
     if (absl::Status goodbye = control_->Leave(deadline); left.ok()) left = goodbye;
   }
+  if (transport_ != nullptr) transport_->SayGoodbye();
   if (coordinator_ != nullptr) {
     // The other ranks' goodbyes must find a coordinator.
     if (absl::Status empty = coordinator_->AwaitEmpty(deadline); left.ok()) left = empty;

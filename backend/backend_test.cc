@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
 #include "comm/await.h"
@@ -299,6 +300,27 @@ TEST(BackendTest, ARankThatLeavesEarlyEndsTheOthersWait) {
   EXPECT_TRUE(results[1].ok()) << results[1];
   EXPECT_FALSE(results[0].ok());
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("1"));
+}
+
+// A gradient that a user holds keeps the model's memory, and the backend with it.
+TEST(BackendTest, ARankThatStopsSaysGoodbyeAlsoIfItsBackendLivesOn) {
+  absl::Notification is_over;
+  const std::vector<absl::Status> results = RunRanks(2, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
+                     backend->Open(Group::World(backend->world_size())));
+    if (options.rank == Rank(0)) {
+      const absl::Status waited = SumOver(*world, 1).status();
+      is_over.Notify();
+      return waited;
+    }
+    RETURN_IF_ERROR(backend->Stop(Soon()));
+    is_over.WaitForNotificationWithDeadline(Soon());
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(results[1].ok()) << results[1];
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 (pid"));
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("has left"));
 }
 
 TEST(BackendTest, ARankThatLeavesEndsOnlyTheGroupsItIsIn) {

@@ -58,6 +58,11 @@ class HierarchicalTransport final : public Transport {
     if (options_.inside != nullptr) options_.inside->Abort(reason);
   }
 
+  void SayGoodbye() override {
+    if (options_.inside != nullptr) options_.inside->SayGoodbye();
+    if (options_.between != nullptr) options_.between->SayGoodbye();
+  }
+
  private:
   absl::StatusOr<std::unique_ptr<Communicator>> OpenInside(CommunicatorId id, const Group& group,
                                                            absl::Time deadline) {

@@ -59,6 +59,11 @@ class Transport {
   // Aborts every open communicator with `reason`: a peer was found dead by other means. Blocks:
   // never.
   virtual void Abort(const absl::Status& reason) = 0;
+
+  // Tells the peers that this rank launches nothing any more and leaves in good order. Memory that
+  // users hold may keep a transport alive to the end of its process, and without a goodbye that end
+  // would be a death, which ends also what this rank has done its part of. Blocks: never.
+  virtual void SayGoodbye() {}
 };
 
 using TransportFactory = absl::StatusOr<std::unique_ptr<Transport>> (*)(const TransportOptions&);

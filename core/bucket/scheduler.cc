@@ -38,10 +38,10 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   if (why.ok()) {
     Fail(absl::CancelledError("the model's rounds have ended"));
   } else if (absl::IsDeadlineExceeded(why)) {
-    Fail(absl::CancelledError(
-        absl::StrCat(Where(), ": the model was destroyed in the middle of a round, which the other ",
-                     "ranks did not complete in time; end the round on all ranks before (where it ",
-                     "averages beside training, by abort()), or destroy it on all of them")));
+    Fail(absl::CancelledError(absl::StrCat(
+        Where(), ": the model was destroyed in the middle of a round, which the other ",
+        "ranks did not complete in time; end the round on all ranks before (where it ",
+        "averages beside training, by abort()), or destroy it on all of them")));
   } else {
     Fail(why);
   }

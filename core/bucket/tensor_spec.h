@@ -21,7 +21,7 @@ struct TensorSpec {
   uint64_t columns = 0;
   // How its elements follow each other, in words: part of the plan's text, because ranks that
   // differ would add up other elements. "": in the order of its dimensions.
-  std::string layout;
+  std::string layout = {};
 
   uint64_t size_bytes() const { return count * SizeOf(dtype); }
 };

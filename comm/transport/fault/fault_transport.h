@@ -40,6 +40,7 @@ class FaultTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override;
   void Abort(const absl::Status& reason) override { wrapped_->Abort(reason); }
+  void SayGoodbye() override { wrapped_->SayGoodbye(); }
 
  private:
   const std::unique_ptr<Transport> wrapped_;

@@ -38,15 +38,21 @@ Links::~Links() {
     if (watcher_.joinable()) watcher_.detach();  // ALLOW: it is not in this child
     return;
   }
+  SayGoodbye();
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
-    Frame frame;
-    frame.type = Frame::kGoodbye;
-    for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
   }
   Poke();
   if (watcher_.joinable()) watcher_.join();
+}
+
+void Links::SayGoodbye() {
+  MutexLock lock(&mutex_);
+  if (std::exchange(has_said_goodbye_, true)) return;
+  Frame frame;
+  frame.type = Frame::kGoodbye;
+  for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
 }
 
 absl::Status Links::Register(const Region& region) {

@@ -30,7 +30,7 @@ class Links {
   using LossObserver = std::function<void(int peer, const absl::Status& reason)>;
 
   Links(int rank, std::vector<Peer> peers, LossObserver on_loss);
-  ~Links();  // tells the peers that this rank leaves in good order
+  ~Links();  // says goodbye
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
@@ -52,6 +52,8 @@ class Links {
   // reason why the peer is gone.
   absl::StatusOr<Descriptor> TakeArena(int peer, CommunicatorId id, Generation generation,
                                        absl::Time deadline);
+  // Tells the peers, once, that this rank leaves in good order. Blocks: never.
+  void SayGoodbye();
   // Why `peer` is gone; OK while it is there.
   absl::Status LossOf(int peer) const;
   // Whether it is gone because it has left in good order.
@@ -90,6 +92,7 @@ class Links {
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::pair<int, int>> registered_ ABSL_GUARDED_BY(mutex_);  // uses, descriptor
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread watcher_;
 };
 

@@ -60,6 +60,8 @@ class ShmTransport final : public Transport {
     return communicator;
   }
 
+  void SayGoodbye() override { links_.SayGoodbye(); }
+
   void Abort(const absl::Status& reason) override {
     MutexLock lock(&mutex_);
     for (ShmCommunicator* communicator : open_) communicator->Abort(reason);

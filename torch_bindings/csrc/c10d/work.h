@@ -20,7 +20,7 @@ class QueuedWork final : public ::c10d::Work {
     bool is_nested = false;  // a list of one list, as all_gather and gather have it
     int source = -1;         // of a receive
     // Shared with the receive from any rank that finds it: the same, once it is done.
-    std::shared_ptr<std::atomic<int>> found_source;
+    std::shared_ptr<std::atomic<int>> found_source = nullptr;
   };
 
   QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<OperationQueue> queue, JobHandle job,
