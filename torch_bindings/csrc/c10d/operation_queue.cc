@@ -246,8 +246,15 @@ void OperationQueue::Advance() {
     LaunchPostponed();
     for (const JobHandle& job : jobs_) Poll(*job);
   } while (ExtendJobs());
-  std::erase_if(jobs_, [this](const JobHandle& job) {
-    if (!IsOver(*job)) return false;
+  // Two may be over of which only the later one was, when it was asked for: collectives finish in
+  // the order of their calls all the same.
+  bool is_held = false;
+  std::erase_if(jobs_, [&](const JobHandle& job) {
+    const bool is_collective = job->job_.lane == Job::Lane::kCollectives;
+    if (!IsOver(*job) || (is_collective && is_held)) {
+      is_held |= is_collective;
+      return false;
+    }
     Finish(job);
     return true;
   });
