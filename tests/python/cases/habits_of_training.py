@@ -158,40 +158,42 @@ def a_step_that_one_rank_skips() -> None:
     assert_same_under(("decentralized",), habit, habit)
 
 
-@case(2)
-def two_backward_passes_of_one_graph() -> None:
+def _assert_one_step(backward: Callable[[Any, torch.Tensor], None]) -> None:
+    """Several backward passes make the gradient of one."""
+
     def habit(world: World) -> Any:
         model = Net()
         optimizer = world.optimizer(model.parameters())
         wrapped = world.wrap(model, [optimizer])
         for step in range(STEPS):
             optimizer.zero_grad()
-            loss = of_output(wrapped, world.batch(step))
-            (loss / 2).backward(retain_graph=True)
-            (loss / 2).backward()
+            backward(wrapped, world.batch(step))
             optimizer.step()
         return model
 
     assert_same_under(("decentralized", "local_sgd", "diloco"), habit, plain)
+
+
+@case(2)
+def two_backward_passes_of_one_graph() -> None:
+    def backward(model: Any, inputs: torch.Tensor) -> None:
+        loss = of_output(model, inputs)
+        (loss / 2).backward(retain_graph=True)
+        (loss / 2).backward()
+
+    _assert_one_step(backward)
 
 
 @case(2)
 def two_forward_passes_with_a_backward_pass_each() -> None:
     """The second one needs the weights that its forward pass has seen."""
 
-    def habit(world: World) -> Any:
-        model = Net()
-        optimizer = world.optimizer(model.parameters())
-        wrapped = world.wrap(model, [optimizer])
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            losses = [of_output(wrapped, world.batch(step)) / 2 for _ in range(2)]
-            for loss in losses:
-                loss.backward()
-            optimizer.step()
-        return model
+    def backward(model: Any, inputs: torch.Tensor) -> None:
+        losses = [of_output(model, inputs) / 2 for _ in range(2)]
+        for loss in losses:
+            loss.backward()
 
-    assert_same_under(("decentralized", "local_sgd", "diloco"), habit, plain)
+    _assert_one_step(backward)
 
 
 @case(2)
