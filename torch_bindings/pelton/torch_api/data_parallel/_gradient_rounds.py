@@ -29,7 +29,6 @@ class GradientRounds(QuietRounds):
         """
         self._model = model
         self._moments = moments
-        self._is_training = True  # in the forward pass that is under way
         self._registered = [moment for moment, _ in moments()] if moments is not None else []
 
     def check(self) -> None:
@@ -49,23 +48,15 @@ class GradientRounds(QuietRounds):
         """See `Rounds`."""
         self._model.set_synchronized(enabled)
 
-    def before_forward(self, inputs: object) -> None:
-        """See `Rounds`."""
-        self._is_training = True
-
-    def before_evaluation(self) -> None:
-        """See `Rounds`."""
-        self._is_training = False
-
     def backward_began(self) -> None:
         """See `Rounds`."""
         self.check()
         if self._moments is not None:
             self._model.set_betas([beta for _, beta in self._moments()])
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """See `Rounds`."""
-        self._model.watch_outputs(outputs, self._is_training)
+        self._model.watch_outputs(outputs, is_training)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Completes a round that a nested backward left open, where the loss was not made of the model's outputs."""

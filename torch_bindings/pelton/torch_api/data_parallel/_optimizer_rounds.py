@@ -42,7 +42,6 @@ class OptimizerRounds(QuietRounds):
         self._accumulated = accumulated
         self._exchange = exchange
         self._is_synchronized = True
-        self._is_training = True  # in the forward pass that is under way
         exchange.optimizer.exchange = self._run
 
     def _were_replaced(self) -> bool:
@@ -80,12 +79,10 @@ class OptimizerRounds(QuietRounds):
 
     def before_forward(self, inputs: object) -> None:
         """Settles whether the backward pass that comes is a round, before it reaches an output."""
-        self._is_training = True
         self.set_synchronized(self._is_synchronized)
 
     def before_evaluation(self) -> None:
         """The same."""
-        self._is_training = False
         self.set_synchronized(self._is_synchronized)
 
     def backward_began(self) -> None:
@@ -93,9 +90,9 @@ class OptimizerRounds(QuietRounds):
         self.check()
         self.set_synchronized(self._is_synchronized)
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """See `Rounds`."""
-        self._gradients.watch_outputs(outputs, self._is_training)
+        self._gradients.watch_outputs(outputs, is_training)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Rounds`."""

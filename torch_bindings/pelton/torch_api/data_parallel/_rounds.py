@@ -64,8 +64,13 @@ class Rounds(Protocol):
     def before_evaluation(self) -> None:
         """A forward pass in evaluation mode, with gradients, begins; maybe on this rank alone."""
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """A forward pass with gradients has ended; the outputs have gradient functions."""
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
+        """A forward pass with gradients has ended.
+
+        Args:
+          outputs: those that have gradient functions.
+          is_training: whether the module is in training mode.
+        """
 
     def backward_began(self) -> None:
         """A backward pass outside `no_sync` has made its first gradient. A forward pass need not have been seen."""
@@ -127,7 +132,7 @@ class QuietRounds:
     def before_evaluation(self) -> None:
         """See `Rounds`."""
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """See `Rounds`."""
 
     def backward_began(self) -> None:

@@ -170,7 +170,7 @@ class UserAlgorithm(QuietRounds):
         pairs = zip(self._trainable, self._kinds)
         return [name for (name, tensor), kind in pairs if (tensor.dtype, tensor.shape) != kind]
 
-    def after_forward(self, outputs: Sequence[torch.Tensor]) -> None:
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """Has the backward pass that reaches one of these tensors call the post-backward hook when it ends."""
         if _is_in_backward():
             self._on_output()

@@ -234,7 +234,7 @@ class BaguaDistributedDataParallel:
         if not outputs and self._is_synchronized and self._rounds.needs_backward:
             self._refuse_inputs(leaves)
         self._watch.watch_outputs(outputs)
-        self._rounds.after_forward(outputs)
+        self._rounds.after_forward(outputs, self.module.training)
 
     def _refuse_inputs(self, leaves: Sequence[Any]) -> None:
         if not torch.is_grad_enabled():
