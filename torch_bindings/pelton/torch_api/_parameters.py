@@ -118,7 +118,8 @@ def _check_layers(module: nn.Module) -> None:
                 f"'{name or 'the model'}' is a SyncBatchNorm, which takes its statistics together with the other ranks "
                 "only where torch.distributed is initialised, and silently from this rank's batch elsewhere. "
                 "init_process_group initialises it unless torch_distributed=False or PELTON_TORCH_DISTRIBUTED=0 is "
-                "given: leave that out on all ranks, or use BatchNorm"
+                "given: leave that out on all ranks, or convert it by pelton.torch_api.contrib.SyncBatchNorm."
+                "convert_sync_batchnorm, which needs no torch.distributed"
             )
 
 

@@ -1,0 +1,224 @@
+"""SyncBatchNorm on several ranks equals BatchNorm on their batches joined."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+from pelton.errors import InvalidArgument
+from pelton.torch_api.contrib.sync_batchnorm import SyncBatchNorm
+from torch import nn
+
+from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size, seeded
+from cases.registry import case
+
+CHANNELS = 5
+LAYERS: Any = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+def _sizes(ranks: int) -> list[int]:
+    """Of the ranks' batches: no two alike."""
+    return [3 + 2 * rank for rank in range(ranks)]
+
+
+def _inputs(step: int, tail: tuple[int, ...], dtype: torch.dtype, sizes: list[int]) -> list[torch.Tensor]:
+    """Everybody's batches; far from zero, and of another spread on each rank."""
+    return [
+        (batch(rank, step, size, CHANNELS, *tail, dtype=torch.float64) * (1 + rank) + 3).to(dtype)
+        for rank, size in enumerate(sizes)
+    ]
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float, floor: float = 1e-8) -> None:
+    """Each element where a double says it; of other types to the size of the largest, as sums round to that."""
+    is_double = expected.dtype == torch.float64
+    size = float(expected.abs().max()) if not is_double and expected.numel() > 0 else 0.0
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=max(floor, tolerance * size))
+
+
+def _sum_over_ranks(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
+    total = tensor.detach().clone()
+    bagua.allreduce_inplace(total, comm=group.get_global_communicator() if group is not None else None)
+    return total
+
+
+def _check_training(
+    plain: Any, tail: tuple[int, ...], tolerance: float = 1e-6, sizes: list[int] | None = None, group: Any = None
+) -> None:
+    """Outputs, gradients and statistics of some steps, and an evaluation after them."""
+    members = group.ranks if group is not None else list(range(bagua.get_world_size()))
+    sizes = _sizes(len(members)) if sizes is None else sizes
+    own = members.index(bagua.get_rank())
+    ours = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain), group)
+    dtype = plain.running_mean.dtype
+    for step in range(3):
+        inputs = _inputs(step, tail, dtype, sizes)
+        joined, mine = torch.cat(inputs).requires_grad_(), inputs[own].clone().requires_grad_()
+        expected, actual = plain(joined), ours(mine)
+        factors = torch.cat(_inputs(step + 100, tail, dtype, sizes))
+        (expected * factors).sum().backward()
+        (actual * factors.split(sizes)[own]).sum().backward()
+        _close(actual, expected.split(sizes)[own], tolerance)
+        assert mine.grad is not None and joined.grad is not None
+        _close(mine.grad, joined.grad.split(sizes)[own], tolerance)
+    for mine_too, theirs in zip(ours.parameters(), plain.parameters()):
+        _close(_sum_over_ranks(mine_too.grad, group), theirs.grad, tolerance)
+    for statistic, wanted in zip(ours.buffers(), plain.buffers()):
+        _close(statistic, wanted, tolerance)
+    _close(ours.eval()(mine), plain.eval()(joined).split(sizes)[own], tolerance)
+
+
+def _layer(tail: tuple[int, ...], dtype: torch.dtype = torch.float64, **options: Any) -> Any:
+    layer = seeded(0, lambda: LAYERS[2 + len(tail)](CHANNELS, dtype=dtype, **options))
+    if layer.affine:
+        with torch.no_grad():
+            layer.weight.uniform_(0.5, 2.0)
+            layer.bias.normal_()
+    return layer
+
+
+@case(1, 2, 3)
+def inputs_of_every_number_of_dimensions() -> None:
+    for tail in ((), (4,), (3, 2), (2, 3, 2)):
+        _check_training(_layer(tail), tail)
+
+
+@case(1, 2, 3)
+def every_option() -> None:
+    for options in ({"momentum": None}, {"momentum": 0.9, "eps": 1e-2}, {"affine": False}):
+        _check_training(_layer((3,), **options), (3,))
+
+
+@case(2, 3)
+def single_precision() -> None:
+    _check_training(_layer((3, 3), torch.float32), (3, 3))
+
+
+@case(1, 2, 3)
+def half_types_are_summed_in_single_precision() -> None:
+    """Beyond what the results are rounded to, nothing is lost: statistics of many values, far from zero."""
+    for dtype, rounding in ((torch.bfloat16, 2e-2), (torch.float16, 3e-3)):
+        _check_training(_layer((2, 2), dtype), (2, 2), rounding)
+        _check_mixed(dtype, rounding)
+
+
+def _check_mixed(dtype: torch.dtype, rounding: float) -> None:
+    """Parameters and statistics in single precision, as under autocast."""
+    rank, size = rank_and_size()
+    layer = _layer((40, 40), torch.float32)
+    ours = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(layer))
+    inputs = _inputs(0, (40, 40), dtype, _sizes(size))
+    output = ours(inputs[rank])
+    assert output.dtype == dtype
+    wanted = layer(torch.cat(inputs).float()).split(_sizes(size))[rank]
+    _close(output.float(), wanted, rounding)
+    for statistic, exact in zip(ours.buffers(), layer.buffers()):
+        _close(statistic, exact, 1e-6)
+
+
+@case(2, 3)
+def a_rank_with_an_empty_batch() -> None:
+    _, size = rank_and_size()
+    _check_training(_layer((3,)), (3,), sizes=[0, *range(2, 1 + size)])
+    _check_training(_layer((3,), torch.float32), (3,), sizes=[*range(2, 1 + size), 0])
+
+
+@case(2)
+def one_value_on_each_rank() -> None:
+    _check_training(_layer(()), (), sizes=[1, 1])
+
+
+@case(2, 3)
+def too_few_values_are_an_error_on_all_ranks() -> None:
+    rank, _ = rank_and_size()
+    layer = SyncBatchNorm(CHANNELS)
+    with raises(InvalidArgument, "together have 1 values a channel"):
+        layer(torch.zeros(int(rank == 0), CHANNELS))
+
+
+@case(3)
+def a_group_of_some_ranks() -> None:
+    group = bagua.new_group([0, 2])
+    if bagua.get_rank() != 1:
+        _check_training(_layer((3,)), (3,), group=group)
+    else:
+        with raises(InvalidArgument, "process_group"):
+            SyncBatchNorm(CHANNELS, process_group=group)(torch.zeros(2, CHANNELS))
+
+
+@case(2)
+def channels_last() -> None:
+    rank, size = rank_and_size()
+    plain = _layer((3, 3))
+    ours = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+    inputs = _inputs(0, (3, 3), torch.float64, _sizes(size))
+    expected = plain(torch.cat(inputs)).split(_sizes(size))[rank]
+    _close(ours(inputs[rank].to(memory_format=torch.channels_last)), expected, 1e-6)
+
+
+@case(2)
+def evaluation_waits_for_nobody() -> None:
+    rank, _ = rank_and_size()
+    for tracks in (True, False):
+        layer = SyncBatchNorm(CHANNELS, track_running_stats=tracks).eval()
+        if rank == 0:
+            layer(batch(0, 0, 4, CHANNELS))
+
+
+@case(2)
+def one_exchange_forward_and_one_backward() -> None:
+    rank, size = rank_and_size()
+    found: list[str] = []
+
+    def told(name: str, function: Callable[..., None]) -> Callable[..., None]:
+        def call(*values: Any, **named: Any) -> None:
+            found.append(name)
+            function(*values, **named)
+
+        return call
+
+    own = {name: getattr(bagua.communication, name) for name in ("allgather", "allreduce_inplace")}
+    for name, function in own.items():
+        setattr(bagua.communication, name, told(name, function))
+    try:
+        inputs = _inputs(0, (3,), torch.float64, _sizes(size))[rank].requires_grad_()
+        output = SyncBatchNorm(CHANNELS, dtype=torch.float64)(inputs)
+        assert found == ["allgather"]
+        output.sum().backward()
+        assert found == ["allgather", "allreduce_inplace"]
+    finally:
+        for name, function in own.items():
+            setattr(bagua.communication, name, function)
+
+
+def _net() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(2, CHANNELS, 3), nn.BatchNorm2d(CHANNELS), nn.ReLU(), nn.Flatten(), nn.Linear(CHANNELS * 4, 3)
+    ).double()
+
+
+@case(2, 3)
+def training_a_wrapped_net_is_training_on_the_joined_batch() -> None:
+    """The bias before the normalisation has the gradient 0 in theory."""
+    rank, size = rank_and_size()
+    plain = seeded(0, _net)
+    model = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in (plain, model)]
+    model = model.with_bagua([optimizers[1]], "gradient_allreduce")
+    for step in range(5):
+        inputs = [batch(r, step, 4, 2, 4, 4, dtype=torch.float64) for r in range(size)]
+        for net, optimizer, given in zip((plain, model), optimizers, (torch.cat(inputs), inputs[rank])):
+            optimizer.zero_grad()
+            net(given).square().mean().backward()
+            optimizer.step()
+        for (name, mine), theirs in zip(model.named_parameters(), plain.parameters()):
+            assert mine.grad is not None and theirs.grad is not None, name
+            _close(mine.grad, theirs.grad, 1e-6)
+            _close(mine, theirs, 1e-6)
+    for mine_too, theirs in zip(model.buffers(), plain.buffers()):
+        _close(mine_too, theirs, 1e-6)
+    assert_same_on_all_ranks([*model.buffers()])
+    assert isinstance(copy.deepcopy(model)[1], SyncBatchNorm)
