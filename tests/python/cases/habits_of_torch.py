@@ -87,6 +87,39 @@ def automatic_mixed_precision() -> None:
 
 
 @case(2)
+def a_scaler_that_skips_a_step_on_one_rank() -> None:
+    """Each rank's scaler looks at its own gradients where those are not averaged: all ranks count the step still."""
+
+    def habit_of(last: int, meets_every_other_step: bool) -> Callable[[World], Any]:
+        def habit(world: World) -> Any:
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=2.0**10)
+            wrapped = world.wrap(model, [optimizer])
+            for step in range(last):
+                optimizer.zero_grad()
+                loss = of_output(wrapped, world.batch(step))
+                if step in (1, last - 1) and bagua.get_rank() == 1:
+                    loss = loss * float("inf")  # is skipped
+                before = [parameter.detach().clone() for parameter in model.parameters()]
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                assert any(not torch.equal(*pair) for pair in zip(before, model.parameters())) or bagua.get_rank() == 1
+                if meets_every_other_step and step % 2 == 1:
+                    assert_same_on_all_ranks(list(model.parameters()))
+            assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+            return model
+
+        return habit
+
+    for name in ("local_sgd", "diloco", "low_precision_decentralized", "decentralized"):
+        for last in (4, 5):
+            under(name, habit_of(last, name in ("local_sgd", "diloco")))
+            bagua.barrier()
+
+
+@case(2)
 def recomputed_activations() -> None:
     def habit_of(use_reentrant: bool) -> Callable[[World], Any]:
         class Recomputing(Net):

@@ -95,6 +95,14 @@ class Rounds(Protocol):
           completes: all those have stepped; or none was given.
         """
 
+    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
+        """A gradient scaler has skipped the step of an optimizer that was given: on this rank, perhaps on it alone.
+
+        Args:
+          optimizer: the optimizer.
+          completes: all those that were given have stepped, or have been skipped.
+        """
+
     def finish(self) -> None:
         """Completes the round that is open, if one is. Collective then."""
 
@@ -145,4 +153,7 @@ class QuietRounds:
         """See `Rounds`."""
 
     def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+        """See `Rounds`."""
+
+    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
         """See `Rounds`."""

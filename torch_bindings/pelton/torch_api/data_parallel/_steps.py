@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch._compile import _disable_dynamo
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -27,10 +29,14 @@ class Listener(Protocol):
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
 
+    def step_skipped(self, optimizer: Optimizer) -> None:
+        """A gradient scaler has found an overflow on this rank, so that the optimizer does not step."""
+
 
 # In the order in which they were wrapped, the same on all ranks: what they do may be collective.
 _listeners: list[weakref.ref[Listener]] = []
 _removers: list[Callable[[], None]] = []
+_begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # have begun a step since a scaler last looked
 
 
 def listen(listener: Listener) -> None:
@@ -39,6 +45,7 @@ def listen(listener: Listener) -> None:
     if not _removers:
         _removers.append(register_optimizer_step_pre_hook(_before_step).remove)
         _removers.append(register_optimizer_step_post_hook(_after_step).remove)
+        _removers.append(_watch_scalers())
 
 
 def forget(listener: Listener) -> None:
@@ -56,6 +63,7 @@ def _drop(reference: weakref.ref[Listener]) -> None:
 
 @_disable_dynamo
 def _before_step(optimizer: Optimizer, *_: object) -> None:
+    _begun.add(optimizer)
     for listener in [reference() for reference in _listeners]:
         if listener is not None:
             listener.before_step(optimizer)
@@ -66,6 +74,38 @@ def _after_step(optimizer: Optimizer, *_: object) -> None:
     for listener in [reference() for reference in _listeners]:
         if listener is not None:
             listener.after_step(optimizer)
+
+
+def _watch_scalers() -> Callable[[], None]:
+    """Hears of steps that a gradient scaler skips; torch has hooks for steps that are taken only.
+
+    Returns:
+      what takes it back.
+    """
+    scalers: Any = GradScaler
+    original = scalers.step
+
+    @functools.wraps(original)
+    def step(scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        _begun.discard(optimizer)
+        result = original(scaler, optimizer, *args, **kwargs)
+        if optimizer not in _begun:
+            _step_skipped(optimizer)
+        return result
+
+    def take_back() -> None:
+        if scalers.step is step:  # else somebody has wrapped it since, and ours tells nobody from now on
+            scalers.step = original
+
+    scalers.step = step
+    return take_back
+
+
+@_disable_dynamo
+def _step_skipped(optimizer: Optimizer) -> None:
+    for listener in [reference() for reference in _listeners]:
+        if listener is not None:
+            listener.step_skipped(optimizer)
 
 
 class ModelSteps:

@@ -203,6 +203,11 @@ class AfterStepRounds(_WeightRounds):
         if completes:
             self._count_step()
 
+    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
+        """Counts it as a step: each rank's scaler looks at its own gradients, and all ranks have to count alike."""
+        self.before_step(optimizer)
+        self.after_step(optimizer, is_given=True, completes=completes)
+
     def _count_step(self) -> None:
         self._stepped.clear()
         self.steps += 1

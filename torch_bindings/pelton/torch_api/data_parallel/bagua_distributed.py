@@ -268,6 +268,17 @@ class BaguaDistributedDataParallel:
             return
         completes = self._steps.after(optimizer)
         self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
+        self._finish_step(completes)
+
+    def step_skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Listener`: what counts the steps of the given optimizers counts this one, too."""
+        if self._rounds is None or not self._steps.is_given(optimizer):
+            return
+        completes = self._steps.after(optimizer)
+        self._rounds.step_skipped(optimizer, completes)
+        self._finish_step(completes)
+
+    def _finish_step(self, completes: bool) -> None:
         if not self._is_synchronized:
             return
         if completes:
