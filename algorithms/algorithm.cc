@@ -2,12 +2,65 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 
 namespace pelton {
+namespace {
+
+std::string TextOf(Subject subject) {
+  switch (subject) {
+    case Subject::kGradients:
+      return "gradients, in the backward pass";
+    case Subject::kMomenta:
+      return "an optimizer's first moments, in the backward pass";
+    case Subject::kWeightsInForward:
+      return "weights, from before the forward pass to after the backward pass";
+    case Subject::kWeightsAfterStep:
+      return "weights, after an optimizer's step";
+    case Subject::kWeightsAnytime:
+      return "weights, by a timer beside the training";
+  }
+  return "";
+}
+
+std::vector<DType> TakenBy(const Algorithm& algorithm) {
+  std::vector<DType> taken;
+  for (int number = 0; number < kDTypeCount; ++number) {
+    TensorSpec tensor;
+    tensor.dtype = static_cast<DType>(number);
+    if (algorithm.Takes(tensor)) taken.push_back(tensor.dtype);
+  }
+  return taken;
+}
+
+}  // namespace
+
+absl::Status Algorithm::Configure(const AlgorithmOptions& options) {
+  OptionTable table;
+  BindOptions(table);
+  RETURN_IF_ERROR(table.Parse(options));
+  return CheckOptions();
+}
+
+absl::StatusOr<AlgorithmDescription> DescriptionOf(const std::string& name) {
+  ASSIGN_OR_RETURN(const AlgorithmRegistry::Entry entry, AlgorithmRegistry::Get().Find(name));
+  std::unique_ptr<Algorithm> algorithm = entry.factory();
+  OptionTable table;
+  algorithm->BindOptions(table);
+  RETURN_IF_ERROR(algorithm->CheckOptions());
+  AlgorithmDescription description;
+  description.name = entry.name;
+  description.summary = entry.summary;
+  description.subject = TextOf(algorithm->schedule().subject);
+  description.bytes_sent = algorithm->BytesSent();
+  description.dtypes = TakenBy(*algorithm);
+  description.ranks_agree = algorithm->RanksAgree();
+  description.takes_device_memory = algorithm->TakesDeviceMemory();
+  description.options = table.Describe();
+  return description;
+}
 
 absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name,
                                                          const AlgorithmOptions& options) {
@@ -25,37 +78,6 @@ absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& 
 
 std::string DescribeAlgorithm(const std::string& name, const AlgorithmOptions& options) {
   return absl::StrCat(name, "(", absl::StrJoin(options, ", ", absl::PairFormatter("=")), ")");
-}
-
-absl::StatusOr<bool> ParseBoolOption(absl::string_view name, absl::string_view value) {
-  if (value == "true") return true;
-  if (value == "false") return false;
-  return absl::InvalidArgumentError(
-      absl::StrCat("option ", name, " is '", value, "', neither 'true' nor 'false'"));
-}
-
-absl::StatusOr<uint64_t> ParseCountOption(absl::string_view name, absl::string_view value,
-                                          uint64_t least) {
-  uint64_t count = 0;
-  if (absl::SimpleAtoi(value, &count) && count >= least) return count;
-  return absl::InvalidArgumentError(
-      absl::StrCat("option ", name, " is '", value, "', not a whole number of at least ", least));
-}
-
-absl::StatusOr<double> ParseNumberOption(absl::string_view name, absl::string_view value,
-                                         NumberRange range) {
-  double number = 0;
-  // A NaN is in no range.
-  if (absl::SimpleAtod(value, &number) && number >= range.least && number <= range.most) {
-    return number;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "option ", name, " is '", value, "', not a number from ", range.least, " to ", range.most));
-}
-
-absl::Status UnknownOption(absl::string_view name, absl::string_view known) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("option '", name, "' is unknown; there are: ", known));
 }
 
 }  // namespace pelton

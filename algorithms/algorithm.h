@@ -2,10 +2,10 @@
 #ifndef PELTON_ALGORITHMS_ALGORITHM_H_
 #define PELTON_ALGORITHMS_ALGORITHM_H_
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,12 +15,12 @@
 #include "comm/topology/matching.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
+#include "core/registry/option_table.h"
 #include "core/registry/registry.h"
 
 namespace pelton {
 
-// Options by name, as text: "average" -> "true".
-using AlgorithmOptions = std::map<std::string, std::string>;
+using AlgorithmOptions = Options;
 
 // Which tensors an algorithm communicates, and when.
 enum class Subject : uint8_t {
@@ -56,7 +56,13 @@ class Algorithm {
 
   // Errors: InvalidArgument: an unknown option or a value that does not fit, named with those that
   // do.
-  virtual absl::Status Configure(const AlgorithmOptions& options) = 0;
+  absl::Status Configure(const AlgorithmOptions& options);
+  // Binds every option that there is to the member that holds its value.
+  virtual void BindOptions(OptionTable&) {}
+  // After the options are read. Errors: InvalidArgument: values that do not fit each other.
+  virtual absl::Status CheckOptions() { return absl::OkStatus(); }
+  // What a rank sends in a round for a bucket of B bytes on n ranks, in words for lists.
+  virtual std::string BytesSent() const = 0;
   // After Configure. The same on all ranks.
   virtual Schedule schedule() const { return {}; }
   // Whether its stages use the tiers of the group beside the communicator of all its ranks.
@@ -94,24 +100,22 @@ using AlgorithmRegistry = Registry<AlgorithmFactory>;
 // The algorithm `name`, configured. Errors: NotFound: lists the names there are; Configure's.
 absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name,
                                                          const AlgorithmOptions& options);
+// What a list says of an algorithm, with the defaults of all its options.
+// Threads: a value. Owns: its texts.
+struct AlgorithmDescription {
+  std::string name;
+  std::string summary;
+  std::string subject;  // which tensors, and when
+  std::string bytes_sent;
+  std::vector<DType> dtypes;
+  bool ranks_agree;          // whether all ranks hold the same results
+  bool takes_device_memory;  // without a copy through the host's
+  std::vector<OptionDescription> options;
+};
+// Errors: NotFound: lists the names there are.
+absl::StatusOr<AlgorithmDescription> DescriptionOf(const std::string& name);
 // Name and options as one text, for PlanOptions::algorithm: "gradient_allreduce(average=true)".
 std::string DescribeAlgorithm(const std::string& name, const AlgorithmOptions& options);
-
-// Errors: InvalidArgument: neither "true" nor "false", naming option and value.
-absl::StatusOr<bool> ParseBoolOption(absl::string_view name, absl::string_view value);
-// Errors: InvalidArgument: not a whole number of at least `least`, naming option and value.
-absl::StatusOr<uint64_t> ParseCountOption(absl::string_view name, absl::string_view value,
-                                          uint64_t least);
-// The range of a number; its ends belong to it.
-struct NumberRange {
-  double least;
-  double most;
-};
-// Errors: InvalidArgument: not a number in `range`, naming option and value.
-absl::StatusOr<double> ParseNumberOption(absl::string_view name, absl::string_view value,
-                                         NumberRange range);
-// The error that answers an option that an algorithm does not know; `known` lists those it does.
-absl::Status UnknownOption(absl::string_view name, absl::string_view known);
 
 }  // namespace pelton
 

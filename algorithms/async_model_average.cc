@@ -65,22 +65,20 @@ class SubtractStage final : public Stage {
   const std::shared_ptr<Snapshot> snapshot_;  // see KeepStage
 };
 
-// Options:
-//   sync_interval_ms  from the end of a round to the start of the next: 500. Units: milliseconds.
 // Threads: as Algorithm. Owns: its options.
 class AsyncModelAverage final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name != "sync_interval_ms") return UnknownOption(name, "sync_interval_ms");
-      ASSIGN_OR_RETURN(const uint64_t milliseconds, ParseCountOption(name, value, 0));
-      pause_ = absl::Milliseconds(milliseconds);
-    }
-    return absl::OkStatus();
+  void BindOptions(OptionTable& table) override {
+    table.Count("sync_interval_ms", &pause_ms_, 0,
+                "from the end of a round to the start of the next; milliseconds");
   }
+  std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   Schedule schedule() const override {
-    return {.subject = Subject::kWeightsAnytime, .pause = pause_, .kept = 1, .taken = 1};
+    return {.subject = Subject::kWeightsAnytime,
+            .pause = absl::Milliseconds(pause_ms_),
+            .kept = 1,
+            .taken = 1};
   }
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
@@ -103,7 +101,7 @@ class AsyncModelAverage final : public Algorithm {
   }
 
  private:
-  absl::Duration pause_ = absl::Milliseconds(500);
+  uint64_t pause_ms_ = 500;
 };
 
 REGISTER_ALGORITHM(async_model_average, "average of all ranks' weights, on a timer beside training",

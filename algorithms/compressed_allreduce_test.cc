@@ -299,7 +299,7 @@ TEST(CompressedOptionsTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(error("bytegrad", {{"codec", "zip"}}), HasSubstr("option codec is 'zip'"));
   EXPECT_THAT(error("bytegrad", {{"codec.block", "64"}}), HasSubstr("block"));
   EXPECT_THAT(error("bytegrad", {{"error_feedback", "maybe"}}),
-              HasSubstr("error_feedback is 'maybe', neither 'true' nor 'false', nor 'auto'"));
+              HasSubstr("option error_feedback is 'maybe', not auto, true or false"));
   EXPECT_THAT(error("qadam", {{"average", "false"}}), HasSubstr("option 'average' is unknown"));
 }
 

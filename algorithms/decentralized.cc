@@ -130,27 +130,26 @@ class PairExchangeStage final : public Stage {
   bool has_begun_ = false;
 };
 
-// Options:
-//   peer_selection_mode     all (default), shift_one, random_matching, latency_aware or
-//                           avoid_stragglers.
-//   communication_interval  steps from one round to the next: 1.
-//   hierarchical            false: every rank is a peer; true: every host is.
 // Threads: as Algorithm. Owns: its options.
 class Decentralized final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name == "peer_selection_mode") {
-        RETURN_IF_ERROR(SetMode(value));
-      } else if (name == "communication_interval") {
-        ASSIGN_OR_RETURN(schedule_.interval, ParseCountOption(name, value, 1));
-      } else if (name == "hierarchical") {
-        ASSIGN_OR_RETURN(hierarchical_, ParseBoolOption(name, value));
-      } else {
-        return UnknownOption(name, "communication_interval, hierarchical, peer_selection_mode");
-      }
-    }
+  void BindOptions(OptionTable& table) override {
+    table.Choice("peer_selection_mode", &mode_,
+                 {"all", "shift_one", "random_matching", "latency_aware", "avoid_stragglers"},
+                 "all: the mean of all ranks; else of pairs, as that mode chooses them");
+    table.Count("communication_interval", &schedule_.interval, 1,
+                "steps from one round to the next");
+    table.Bool("hierarchical", &hierarchical_, "false: every rank is a peer; true: every host is");
+  }
+  absl::Status CheckOptions() override {
+    in_pairs_ = mode_ != "all";
+    if (mode_ == "all" || mode_ == "shift_one") return absl::OkStatus();
+    ASSIGN_OR_RETURN(policy_, ParsePeerPolicy(mode_));
     return absl::OkStatus();
+  }
+  std::string BytesSent() const override {
+    return "all: those of an allreduce of B bytes; in pairs: B; hierarchical: from each host's "
+           "leader";
   }
 
   Schedule schedule() const override { return schedule_; }
@@ -192,19 +191,6 @@ class Decentralized final : public Algorithm {
   }
 
  private:
-  absl::Status SetMode(const std::string& value) {
-    in_pairs_ = value != "all";
-    if (value == "all" || value == "shift_one") return absl::OkStatus();
-    const absl::StatusOr<PeerPolicy> policy = ParsePeerPolicy(value);
-    if (!policy.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("option peer_selection_mode is '", value,
-                                                     "', not one of: all, shift_one, ",
-                                                     PeerPolicyNames()));
-    }
-    policy_ = *policy;
-    return absl::OkStatus();
-  }
-
   absl::Status AddExchange(Communicator& communicator, PeerSource* source,
                            std::vector<int32_t> sizes, const BucketLayout& layout,
                            PipelineSpec& spec) {
@@ -224,6 +210,7 @@ class Decentralized final : public Algorithm {
   }
 
   Schedule schedule_{.subject = Subject::kWeightsInForward};
+  std::string mode_ = "all";
   bool in_pairs_ = false;
   std::optional<PeerPolicy> policy_;
   bool hierarchical_ = false;

@@ -313,7 +313,7 @@ TEST(DecentralizedTest, RefusesValuesThatDoNotFit) {
   EXPECT_THAT(
       error("peer_selection_mode", "ring"),
       HasSubstr(
-          "option peer_selection_mode is 'ring', not one of: all, shift_one, random_matching"));
+          "option peer_selection_mode is 'ring', not one of all, shift_one, random_matching"));
   EXPECT_THAT(error("interval", "1"), HasSubstr("option 'interval' is unknown"));
 }
 

@@ -118,18 +118,21 @@ class OuterStepStage final : public Stage {
   OperationBatch batch_;
 };
 
-// Options:
-//   interval             inner steps between two outer steps of a bucket: 100.
-//   fragments            1; divides the interval.
-//   delay                steps that an exchange may take: 0; below interval / fragments.
-//   outer_learning_rate  0.7.
-//   outer_momentum       0.9; 0 to 1.
-//   mix                  how much of a rank's own weights stays; 0 to 1: 0, but 0.5 with a delay.
 // Threads: as Algorithm. Owns: its options.
 class DiLoCo final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) RETURN_IF_ERROR(Read(name, value));
+  void BindOptions(OptionTable& table) override {
+    table.Count("interval", &interval_, 1, "inner steps between two outer steps of a bucket");
+    table.Count("fragments", &fragments_, 1,
+                "parts of the model that take turns; divides the interval");
+    table.Count("delay", &delay_, 0, "steps that an exchange may take; below interval / fragments");
+    table.Number("outer_learning_rate", &optimizer_.learning_rate, kAnyRate,
+                 "of the outer Nesterov step");
+    table.Number("outer_momentum", &optimizer_.momentum, kFraction, "of the outer Nesterov step");
+    table.NumberOrAuto("mix", &mix_, kFraction,
+                       "how much of a rank's own weights stays; auto: 0, but 0.5 with a delay");
+  }
+  absl::Status CheckOptions() override {
     if (interval_ % fragments_ != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "option fragments is ", fragments_, ", which does not divide the interval, ", interval_));
@@ -137,6 +140,9 @@ class DiLoCo final : public Algorithm {
     if (delay_ < interval_ / fragments_) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "option delay is ", delay_, ", not below interval / fragments, ", interval_ / fragments_));
+  }
+  std::string BytesSent() const override {
+    return "those of an allreduce of B bytes, for the buckets of the round's fragment";
   }
 
   Schedule schedule() const override {
@@ -169,26 +175,6 @@ class DiLoCo final : public Algorithm {
   }
 
  private:
-  absl::Status Read(const std::string& name, const std::string& value) {
-    if (name == "interval") {
-      ASSIGN_OR_RETURN(interval_, ParseCountOption(name, value, 1));
-    } else if (name == "fragments") {
-      ASSIGN_OR_RETURN(fragments_, ParseCountOption(name, value, 1));
-    } else if (name == "delay") {
-      ASSIGN_OR_RETURN(delay_, ParseCountOption(name, value, 0));
-    } else if (name == "outer_learning_rate") {
-      ASSIGN_OR_RETURN(optimizer_.learning_rate, ParseNumberOption(name, value, kAnyRate));
-    } else if (name == "outer_momentum") {
-      ASSIGN_OR_RETURN(optimizer_.momentum, ParseNumberOption(name, value, kFraction));
-    } else if (name == "mix") {
-      ASSIGN_OR_RETURN(mix_, ParseNumberOption(name, value, kFraction));
-    } else {
-      return UnknownOption(name,
-                           "delay, fragments, interval, mix, outer_learning_rate, outer_momentum");
-    }
-    return absl::OkStatus();
-  }
-
   uint64_t interval_ = 100;
   uint64_t fragments_ = 1;
   uint64_t delay_ = 0;

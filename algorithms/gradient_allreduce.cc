@@ -18,28 +18,18 @@ namespace {
 constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
                                 DType::kInt32,   DType::kInt64,   DType::kUInt8};
 
-// Options:
-//   average         true (default): divide by the world size; false: sum. Integers: always the sum.
-//   hierarchical    accepted, so that a script may name it: a communicator of several hosts
-//                   composes shared memory and the wire in either case (docs/hierarchy.md).
-//   scatter_gather  true: a reduce_scatter, then an allgather; false (default): an allreduce.
 // Threads: as Algorithm. Owns: its options.
 class GradientAllReduce final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name == "average") {
-        ASSIGN_OR_RETURN(average_, ParseBoolOption(name, value));
-      } else if (name == "hierarchical") {
-        RETURN_IF_ERROR(ParseBoolOption(name, value).status());
-      } else if (name == "scatter_gather") {
-        ASSIGN_OR_RETURN(scatter_gather_, ParseBoolOption(name, value));
-      } else {
-        return UnknownOption(name, "average, hierarchical, scatter_gather");
-      }
-    }
-    return absl::OkStatus();
+  void BindOptions(OptionTable& table) override {
+    table.Bool("average", &average_,
+               "true: divide by the number of ranks; false: sum; integers are always summed");
+    table.Bool("hierarchical", &hierarchical_,
+               "changes nothing: several hosts compose shared memory and the wire in either case");
+    table.Bool("scatter_gather", &scatter_gather_,
+               "true: a reduce_scatter, then an allgather; false: an allreduce");
   }
+  std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
@@ -78,6 +68,7 @@ class GradientAllReduce final : public Algorithm {
   }
 
   bool average_ = true;
+  bool hierarchical_ = false;
   bool scatter_gather_ = false;
 };
 

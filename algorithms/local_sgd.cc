@@ -17,18 +17,13 @@
 namespace pelton {
 namespace {
 
-// Options:
-//   interval  steps from one mean to the next: 8.
 // Threads: as Algorithm. Owns: its options.
 class LocalSgd final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name != "interval") return UnknownOption(name, "interval");
-      ASSIGN_OR_RETURN(interval_, ParseCountOption(name, value, 1));
-    }
-    return absl::OkStatus();
+  void BindOptions(OptionTable& table) override {
+    table.Count("interval", &interval_, 1, "steps from one mean to the next");
   }
+  std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   Schedule schedule() const override {
     return {.subject = Subject::kWeightsAfterStep, .first_step = interval_, .interval = interval_};

@@ -206,28 +206,19 @@ class AloneStage final : public Stage {
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
 };
 
-// Options:
-//   communication_interval  steps from one round to the next: 1.
-//   hierarchical            false: every rank is on the ring; true: every host is.
-//   codec, codec.<option>   min_max_uint8.
-//   error_feedback          auto (default): where the codec needs it; true; false.
 // Threads: as Algorithm. Owns: its options.
 class LowPrecisionDecentralized final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name == "communication_interval") {
-        ASSIGN_OR_RETURN(schedule_.interval, ParseCountOption(name, value, 1));
-      } else if (name == "hierarchical") {
-        ASSIGN_OR_RETURN(hierarchical_, ParseBoolOption(name, value));
-      } else {
-        ASSIGN_OR_RETURN(const bool is_known, compression_.Read(name, value));
-        if (is_known) continue;
-        return UnknownOption(name, absl::StrCat("communication_interval, hierarchical, ",
-                                                CompressionOptions::kKnown));
-      }
-    }
-    return compression_.Finish();
+  void BindOptions(OptionTable& table) override {
+    table.Count("communication_interval", &schedule_.interval, 1,
+                "steps from one round to the next");
+    table.Bool("hierarchical", &hierarchical_,
+               "false: every rank is on the ring; true: every host is");
+    compression_.Bind(table);
+  }
+  absl::Status CheckOptions() override { return compression_.Finish(); }
+  std::string BytesSent() const override {
+    return "two encoded buckets, on 2 ranks one; hierarchical: from each host's leader";
   }
 
   Schedule schedule() const override { return schedule_; }

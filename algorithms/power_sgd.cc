@@ -27,27 +27,20 @@ constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat1
                                 DType::kBFloat16};
 constexpr NumberRange kCompressions = {1, 1e9};
 
-// Options:
-//   rank             of the approximation; 1
-//   min_compression  a matrix is compressed where rank * (rows + columns) times this is below rows
-//                    * columns; 2
-//   start_round      the rounds before it are allreduces in full precision; 1
 // Threads: as Algorithm. Owns: its options.
 class PowerSgd final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    for (const auto& [name, value] : options) {
-      if (name == "rank") {
-        ASSIGN_OR_RETURN(options_.rank, ParseCountOption(name, value, 1));
-      } else if (name == "min_compression") {
-        ASSIGN_OR_RETURN(options_.min_compression, ParseNumberOption(name, value, kCompressions));
-      } else if (name == "start_round") {
-        ASSIGN_OR_RETURN(options_.start_round, ParseCountOption(name, value, 1));
-      } else {
-        return UnknownOption(name, "rank, min_compression, start_round");
-      }
-    }
-    return absl::OkStatus();
+  void BindOptions(OptionTable& table) override {
+    table.Count("rank", &options_.rank, 1, "of the approximation");
+    table.Number("min_compression", &options_.min_compression, kCompressions,
+                 "a matrix is compressed where rank * (rows + columns) times this is below rows * "
+                 "columns");
+    table.Count("start_round", &options_.start_round, 1,
+                "the rounds before it are allreduces in full precision");
+  }
+  std::string BytesSent() const override {
+    return "2 (n - 1) / n times that of rank * (rows + columns) elements a matrix, and of what is "
+           "not compressed";
   }
 
   PlanConstraints Constraints() const override {

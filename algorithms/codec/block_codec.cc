@@ -23,18 +23,16 @@ void ForEachChunk(uint64_t count, F f) {
 
 }  // namespace
 
-absl::Status BlockCodec::Configure(const CodecOptions& options) {
-  for (const auto& [option, value] : options) {
-    if (option != "block") return UnknownCodecOption(option, "block");
-    uint64_t block;
-    if (!absl::SimpleAtoi(value, &block) || !std::has_single_bit(block) || block < 32 ||
-        block > kBlockCount) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "option block is '", value, "', not a power of two from 32 to ", kBlockCount));
-    }
-    format_.block = block;
-  }
-  return absl::OkStatus();
+void BlockCodec::BindOptions(OptionTable& table) {
+  table.Add({"block", absl::StrCat(format_.block),
+             absl::StrCat("a power of two from 32 to ", kBlockCount), "elements with one scale"},
+            [this](absl::string_view text) {
+              uint64_t block = 0;
+              const bool is_one = absl::SimpleAtoi(text, &block) && std::has_single_bit(block) &&
+                                  block >= 32 && block <= kBlockCount;
+              if (is_one) format_.block = block;
+              return is_one;
+            });
 }
 
 bool BlockCodec::Takes(DType dtype) const { return IsConvertible(dtype); }

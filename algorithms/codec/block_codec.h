@@ -28,7 +28,7 @@ struct BlockFormat {
 // Threads: as Codec. Owns: nothing.
 class BlockCodec : public Codec {
  public:
-  absl::Status Configure(const CodecOptions& options) override;
+  void BindOptions(OptionTable& table) override;
   bool Takes(DType dtype) const override;
   uint64_t EncodedBytes(uint64_t count, DType dtype) const override;
   bool NeedsErrorFeedback() const override { return true; }

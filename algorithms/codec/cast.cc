@@ -11,16 +11,11 @@
 namespace pelton {
 namespace {
 
-// Has no options.
 // Threads: as Codec. Owns: nothing.
 class Cast : public Codec {
  public:
   Cast(DType narrow, ErrorBound bound) : narrow_(narrow), bound_(bound) {}
 
-  absl::Status Configure(const CodecOptions& options) override {
-    if (options.empty()) return absl::OkStatus();
-    return UnknownCodecOption(options.begin()->first, "none");
-  }
   bool Takes(DType dtype) const override { return codec::IsConvertible(dtype); }
   uint64_t EncodedBytes(uint64_t count, DType) const override {
     return codec::RoundedUpToPart(count * SizeOf(narrow_));

@@ -5,9 +5,10 @@
 
 namespace pelton {
 
-absl::Status UnknownCodecOption(const std::string& option, const std::string& known) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("option '", option, "' is unknown; there are: ", known));
+absl::Status Codec::Configure(const CodecOptions& options) {
+  OptionTable table;
+  BindOptions(table);
+  return table.Parse(options);
 }
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(const std::string& name,

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -13,12 +12,12 @@
 #include "algorithms/codec/exchange_kernels.h"
 #include "core/memory/dtype.h"
 #include "core/memory/stream.h"
+#include "core/registry/option_table.h"
 #include "core/registry/registry.h"
 
 namespace pelton {
 
-// Options by name, as text: "block" -> "256".
-using CodecOptions = std::map<std::string, std::string>;
+using CodecOptions = Options;
 
 // How far a decoded element is from what was encoded, at most; x is the largest magnitude of the
 // tensor, all of it finite. What rounding to a narrower dtype adds comes on top.
@@ -46,7 +45,9 @@ class Codec {
 
   // Errors: InvalidArgument: an unknown option or a value that does not fit, named with those that
   // do.
-  virtual absl::Status Configure(const CodecOptions& options) = 0;
+  absl::Status Configure(const CodecOptions& options);
+  // Binds every option that there is to the member that holds its value.
+  virtual void BindOptions(OptionTable&) {}
   // Whether it encodes tensors of `dtype`.
   virtual bool Takes(DType dtype) const = 0;
   // Size of one encoded chunk; a multiple of 32, and the same for all contents. Units: bytes.
@@ -79,9 +80,6 @@ class Codec {
 
 using CodecFactory = std::unique_ptr<Codec> (*)();
 using CodecRegistry = Registry<CodecFactory>;
-
-// The error that answers an option that a codec does not know; `known` lists those it does.
-absl::Status UnknownCodecOption(const std::string& option, const std::string& known);
 
 // The codec `name`, configured. Errors: NotFound: lists the names there are; Configure's.
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(const std::string& name,

@@ -34,14 +34,9 @@ MinMax RangeOf(const std::byte* source, uint64_t count, DType dtype) {
   return {Canonical(range.min), Canonical(range.max)};
 }
 
-// Has no options.
 // Threads: as Codec. Owns: nothing.
 class MinMaxUInt8 final : public Codec {
  public:
-  absl::Status Configure(const CodecOptions& options) override {
-    if (options.empty()) return absl::OkStatus();
-    return UnknownCodecOption(options.begin()->first, "none");
-  }
   bool Takes(DType dtype) const override { return codec::IsConvertible(dtype); }
   uint64_t EncodedBytes(uint64_t count, DType) const override {
     return kHeaderBytes + codec::RoundedUpToPart(count);

@@ -45,15 +45,15 @@ bool Write(const SelectionSource& from, const TopKLayout& layout, std::byte* enc
 // Threads: as Codec. Owns: nothing.
 class TopK final : public Codec {
  public:
-  absl::Status Configure(const CodecOptions& options) override {
-    for (const auto& [option, value] : options) {
-      if (option != "ratio") return UnknownCodecOption(option, "ratio");
-      if (!absl::SimpleAtod(value, &ratio_) || !(ratio_ > 0) || !(ratio_ <= 1)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("option ratio is '", value, "', not a number above 0 and at most 1"));
-      }
-    }
-    return absl::OkStatus();
+  void BindOptions(OptionTable& table) override {
+    table.Add({"ratio", absl::StrCat(ratio_), "a number above 0 and at most 1",
+               "elements that are sent, of all"},
+              [this](absl::string_view text) {
+                double ratio = 0;
+                const bool fits = absl::SimpleAtod(text, &ratio) && ratio > 0 && ratio <= 1;
+                if (fits) ratio_ = ratio;
+                return fits;
+              });
   }
   bool Takes(DType dtype) const override { return codec::IsConvertible(dtype); }
   uint64_t EncodedBytes(uint64_t count, DType dtype) const override {

@@ -1,21 +1,15 @@
 // Elementwise maximum of all ranks' tensors.
 // Steps: one allreduce per segment of a bucket. Bytes: those of the communicator's allreduce.
-#include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
 
-// Has no options.
 // Threads: as Algorithm. Owns: nothing.
 class ElementwiseMax final : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override {
-    if (options.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("option '", options.begin()->first, "' is unknown; there are none"));
-  }
+  std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;

@@ -9,24 +9,16 @@ namespace pelton {
 CompressedAlgorithm::CompressedAlgorithm(const Variant& variant)
     : variant_(variant), compression_(variant.default_codec) {}
 
-absl::Status CompressedAlgorithm::Configure(const AlgorithmOptions& options) {
-  for (const auto& [name, value] : options) RETURN_IF_ERROR(ReadOption(name, value));
-  return compression_.Finish();
+void CompressedAlgorithm::BindOptions(OptionTable& table) {
+  if (variant_.may_sum) {
+    table.Bool("average", &average_, "true: divide by the number of ranks; false: sum");
+  }
+  table.Bool("hierarchical", &hierarchical_, "true: only the hosts' leaders exchange messages");
+  compression_.Bind(table);
 }
 
-absl::Status CompressedAlgorithm::ReadOption(absl::string_view name, absl::string_view value) {
-  if (name == "hierarchical") {
-    ASSIGN_OR_RETURN(hierarchical_, ParseBoolOption(name, value));
-    return absl::OkStatus();
-  }
-  if (name == "average" && variant_.may_sum) {
-    ASSIGN_OR_RETURN(average_, ParseBoolOption(name, value));
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(const bool is_known, compression_.Read(name, value));
-  if (is_known) return absl::OkStatus();
-  return UnknownOption(name, absl::StrCat(variant_.may_sum ? "average, " : "", "hierarchical, ",
-                                          CompressionOptions::kKnown));
+std::string CompressedAlgorithm::BytesSent() const {
+  return "2 (n - 1) / n times the encoded bucket";
 }
 
 Schedule CompressedAlgorithm::schedule() const {

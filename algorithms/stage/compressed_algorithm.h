@@ -9,13 +9,12 @@
 
 namespace pelton {
 
-// Options: those of CompressionOptions, and
-//   hierarchical  true: only the hosts' leaders exchange; false (default)
-//   average       where it may be chosen: true (default): divide by the number of ranks; false: sum
 // Threads: as Algorithm. Owns: its options.
 class CompressedAlgorithm : public Algorithm {
  public:
-  absl::Status Configure(const AlgorithmOptions& options) override;
+  void BindOptions(OptionTable& table) override;
+  absl::Status CheckOptions() override { return compression_.Finish(); }
+  std::string BytesSent() const override;
   Schedule schedule() const override;
   bool IsHierarchical() const override { return hierarchical_; }
   PlanConstraints Constraints() const override;
@@ -33,8 +32,6 @@ class CompressedAlgorithm : public Algorithm {
   explicit CompressedAlgorithm(const Variant& variant);
 
  private:
-  absl::Status ReadOption(absl::string_view name, absl::string_view value);
-
   const Variant variant_;
   bool average_ = true;
   bool hierarchical_ = false;

@@ -1,33 +1,23 @@
 #include "algorithms/stage/compression_options.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "core/base/status.h"
 
 namespace pelton {
 
-absl::StatusOr<bool> CompressionOptions::Read(absl::string_view name, absl::string_view value) {
-  if (name == "codec") {
-    codec_name_ = std::string(value);
-    return true;
-  }
-  if (absl::ConsumePrefix(&name, "codec.")) {
-    codec_options_[std::string(name)] = std::string(value);
-    return true;
-  }
-  if (name != "error_feedback") return false;
-  if (value == "auto") {
-    error_feedback_.reset();
-    return true;
-  }
-  const absl::StatusOr<bool> is_on = ParseBoolOption(name, value);
-  if (!is_on.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(is_on.status().message(), ", nor 'auto'"));
-  }
-  error_feedback_ = *is_on;
-  return true;
+void CompressionOptions::Bind(OptionTable& table) {
+  std::vector<std::string> codecs;
+  for (const CodecRegistry::Entry& entry : CodecRegistry::Get().List())
+    codecs.push_back(entry.name);
+  table.Choice("codec", &codec_name_, std::move(codecs), "how messages are encoded");
+  table.Nested(
+      "codec.", &codec_options_,
+      {"codec.<option>", "the codec's", "those of the codec's option", "an option of the codec"});
+  table.BoolOrAuto("error_feedback", &error_feedback_,
+                   "add what a message lacks to the next; auto: where the codec needs it");
 }
 
 absl::Status CompressionOptions::Finish() {

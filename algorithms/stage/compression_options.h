@@ -7,29 +7,19 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "algorithms/algorithm.h"
 #include "algorithms/codec/codec.h"
+#include "core/registry/option_table.h"
 
 namespace pelton {
 
-// Options:
-//   codec           a registered codec's name
-//   codec.<option>  an option of that codec
-//   error_feedback  auto (default): as the codec needs it; true; false
 // Threads: one at a time. Owns: what was read.
 class CompressionOptions {
  public:
   explicit CompressionOptions(std::string default_codec) : codec_name_(std::move(default_codec)) {}
 
-  // What to add to the list of options that an algorithm knows.
-  static constexpr absl::string_view kKnown = "codec, codec.<option of the codec>, error_feedback";
-
-  // True if the option is one of these, and is read. Errors: InvalidArgument: a value of
-  // error_feedback that does not fit.
-  absl::StatusOr<bool> Read(absl::string_view name, absl::string_view value);
-  // After the last Read. Errors: InvalidArgument: no such codec, or its options.
+  // The options `codec`, those of the codec, and `error_feedback`.
+  void Bind(OptionTable& table);
+  // After they are read. Errors: InvalidArgument: no such codec, or its options.
   absl::Status Finish();
 
   // After Finish; shared with the stages, which may outlive the algorithm.

@@ -1,6 +1,7 @@
 // The extension module pelton._C: names and conversions only; see pelton/_C.pyi for the contract.
 #include <torch/extension.h>
 
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -177,6 +178,26 @@ std::vector<std::pair<std::string, std::string>> ListAlgorithms() {
   return listed;
 }
 
+py::dict DescribeAlgorithm(const std::string& name) {
+  const AlgorithmDescription description = ValueOrThrow(DescriptionOf(name));
+  std::vector<std::string> dtypes;
+  for (const DType dtype : description.dtypes) dtypes.emplace_back(NameOf(dtype));
+  std::vector<std::array<std::string, 4>> options;
+  for (const OptionDescription& option : description.options) {
+    options.push_back({option.name, option.default_value, option.values, option.meaning});
+  }
+  return py::dict(py::arg("summary") = description.summary,
+                  py::arg("subject") = description.subject,
+                  py::arg("bytes_sent") = description.bytes_sent, py::arg("dtypes") = dtypes,
+                  py::arg("ranks_agree") = description.ranks_agree,
+                  py::arg("takes_device_memory") = description.takes_device_memory,
+                  py::arg("options") = options);
+}
+
+void CheckAlgorithm(const std::string& name, const AlgorithmOptions& options) {
+  ThrowIfError(MakeAlgorithm(name, options).status());
+}
+
 std::vector<std::string> ListSchedules(const std::string& kind, int32_t world_size) {
   return ValueOrThrow(SchedulesFor(kind, world_size));
 }
@@ -203,6 +224,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
   module.def("algorithms", &bindings::ListAlgorithms);
+  module.def("describe_algorithm", &bindings::DescribeAlgorithm, pybind11::arg("name"));
+  module.def("check_algorithm", &bindings::CheckAlgorithm, pybind11::arg("name"),
+             pybind11::arg("options"));
   module.def("schedules", &bindings::ListSchedules, pybind11::arg("kind"),
              pybind11::arg("world_size"));
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));

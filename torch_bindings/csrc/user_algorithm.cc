@@ -60,11 +60,6 @@ absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
   return made;
 }
 
-absl::Status UserAlgorithm::Configure(const AlgorithmOptions& options) {
-  if (options.empty()) return absl::OkStatus();
-  return UnknownOption(options.begin()->first, "none");
-}
-
 bool UserAlgorithm::IsHierarchical() const {
   for (const std::vector<Step>& steps : buckets_) {
     for (const Step& step : steps) {

@@ -50,7 +50,7 @@ class UserAlgorithm final : public Algorithm {
   static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets,
                                                                const LiveMemory& live);
 
-  absl::Status Configure(const AlgorithmOptions& options) override;
+  std::string BytesSent() const override { return "those of its operations"; }
   bool IsHierarchical() const override;
   PlanConstraints Constraints() const override;
   bool RanksAgree() const override { return false; }

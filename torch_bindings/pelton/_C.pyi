@@ -4,7 +4,7 @@ Every error of the runtime arrives as the exception that `pelton.errors.from_sta
 """
 
 import datetime
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -340,6 +340,27 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported on a con
 
 def algorithms() -> list[tuple[str, str]]:
     """(name, summary) of every registered algorithm."""
+
+class AlgorithmDescription(TypedDict):
+    """What the runtime says of an algorithm; of each option the name, default, values and meaning."""
+
+    summary: str
+    subject: str
+    bytes_sent: str
+    dtypes: list[str]
+    ranks_agree: bool
+    takes_device_memory: bool
+    options: list[tuple[str, str, str, str]]
+
+def describe_algorithm(name: str) -> AlgorithmDescription:
+    """Raises:
+    LookupError: there is none of that name; the text lists the names.
+    """
+
+def check_algorithm(name: str, options: dict[str, str]) -> None:
+    """Raises:
+    InvalidArgument: an option is unknown, or its value does not fit; the text lists what there is.
+    """
 
 def schedules(kind: str, world_size: int) -> list[str]:
     """Names of the schedules that can run a collective between hosts.

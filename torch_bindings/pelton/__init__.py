@@ -27,6 +27,7 @@ except ImportError as error:
 
 from pelton import _C as _C
 from pelton import errors
+from pelton._algorithms import AlgorithmDescription, OptionDescription, algorithm, algorithms
 from pelton._check import check
 from pelton._front import init, rank, world_size, wrap
 from pelton._log import set_log_callback
@@ -34,6 +35,10 @@ from pelton._log import set_log_callback
 pelton_autoload.register()
 
 __all__ = [
+    "AlgorithmDescription",
+    "OptionDescription",
+    "algorithm",
+    "algorithms",
     "check",
     "empty",
     "errors",

@@ -88,9 +88,24 @@ def _version() -> int:
     return 0
 
 
+def _algorithms(words: Sequence[str]) -> int:
+    from pelton import _algorithms as listing  # which imports torch
+
+    if words == ["--markdown"]:
+        print(listing.as_markdown(), end="")
+        return 0
+    found = [one for one in listing.algorithms() if list(words) in ([], [one.name])]
+    if not found:
+        print(f"pelton algorithms: no algorithm {words[0]!r}; `pelton algorithms` lists all", file=sys.stderr)
+        return 1
+    print("\n".join(listing.as_text(one) for one in found))
+    return 0
+
+
 _USAGE = """\
 usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
        pelton doctor                               look at what a job here depends on, and say what to do
+       pelton algorithms [NAME | --markdown]       list the algorithms, with their options
        pelton --version"""
 
 
@@ -103,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pelton_run import doctor  # it is seldom wanted, and `pelton run` starts sooner without it
 
         return doctor.main()
+    if words[:1] == ["algorithms"] and len(words) <= 2:
+        return _algorithms(words[1:])
     if words == ["--version"]:
         return _version()
     wants_help = words[:1] in (["-h"], ["--help"])

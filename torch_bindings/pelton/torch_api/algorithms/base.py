@@ -277,14 +277,21 @@ class AlgorithmRegistry:
             return functools.partial(RuntimeAlgorithm, name)
         raise KeyError(f"no algorithm {name!r}; there are: {', '.join(self.available_algorithms())}")
 
+    def entry(self, name: str) -> tuple[Callable[..., Algorithm], str]:
+        """What makes the algorithm `name`, and a line about it.
+
+        Raises:
+          KeyError: there is none; the text lists the names.
+        """
+        known = self._entries.get(name)
+        return known if known is not None else (self.get(name), dict(_C.algorithms())[name])
+
     def available_algorithms(self) -> list[str]:
         """The names, sorted: those that were registered here, and the runtime's."""
         return sorted({*self._entries, *dict(_C.algorithms())})
 
     def __str__(self) -> str:
-        summaries = dict(_C.algorithms())
-        summaries.update({name: description for name, (_, description) in self._entries.items()})
-        return "\n".join(f"{name}: {summaries[name]}" for name in self.available_algorithms())
+        return "\n".join(f"{name}: {self.entry(name)[1]}" for name in self.available_algorithms())
 
 
 GlobalAlgorithmRegistry = AlgorithmRegistry()

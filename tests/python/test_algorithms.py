@@ -1,0 +1,81 @@
+"""`pelton.algorithm`, `pelton.algorithms` and the page that is made of them."""
+
+from pathlib import Path
+
+import pelton
+import pytest
+from pelton._algorithms import as_markdown, as_text
+from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry, RuntimeAlgorithm
+from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
+from pelton_run.command_line import main
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithm_options.md"
+
+
+def described(name: str) -> pelton.AlgorithmDescription:
+    return next(one for one in pelton.algorithms() if one.name == name)
+
+
+def test_a_name_and_options_make_an_algorithm() -> None:
+    made = pelton.algorithm("diloco", interval=32, outer_momentum=0.5)
+    assert isinstance(made, DiLoCoAlgorithm)
+    assert made.options["interval"] == "32" and made.options["outer_momentum"] == "0.5"
+
+
+def test_an_algorithm_of_the_runtime_alone_is_reached_by_its_name() -> None:
+    made = pelton.algorithm("async_model_average", sync_interval_ms=20)
+    assert isinstance(made, RuntimeAlgorithm)
+    assert made.options == {"sync_interval_ms": 20}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "texts"),
+    [
+        ("diloko", {}, ["diloko", "diloco", "local_sgd"]),
+        ("diloco", {"intervall": 3}, ["diloco", "intervall"]),
+        ("diloco", {"interval": 0}, ["option interval is '0'", "a whole number of at least 1"]),
+        ("diloco", {"interval": 10, "fragments": 3}, ["fragments is 3", "does not divide the interval"]),
+        ("decentralized", {"peer_selection_mode": "ring"}, ["'ring'", "one of all, shift_one, random_matching"]),
+        ("bytegrad", {"codec": "zip"}, ["option codec is 'zip'", "min_max_uint8"]),
+        ("async_model_average", {"pause": 3}, ["option 'pause' is unknown", "sync_interval_ms"]),
+        ("qadam", {}, ["qadam", "q_adam_optimizer"]),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_says_what_does(
+    name: str, options: dict[str, object], texts: list[str]
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        pelton.algorithm(name, **options)
+    for text in texts:
+        assert text in str(caught.value)
+
+
+def test_every_algorithm_tells_what_each_of_its_options_means() -> None:
+    names = [one.name for one in pelton.algorithms()]
+    assert names == GlobalAlgorithmRegistry.available_algorithms()
+    for one in pelton.algorithms():
+        assert one.summary, one.name
+        for option in one.options:
+            assert option.meaning, f"{one.name}: {option.name}"
+
+
+def test_defaults_are_those_of_the_class_or_of_the_runtime() -> None:
+    options = {option.name: option for option in described("diloco").options}
+    assert options["interval"].default == "100"
+    assert options["mix"].default == "auto"  # the class leaves it to the runtime
+    assert options["interval"].values == "a whole number of at least 1"
+    assert {option.name: option.default for option in described("bytegrad").options}["hierarchical"] == "True"
+
+
+def test_the_page_is_what_the_algorithms_say() -> None:
+    assert PAGE.read_text() == as_markdown(), "run `pelton algorithms --markdown > docs/algorithm_options.md`"
+
+
+def test_the_command_lists_one_or_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algorithms", "local_sgd"]) == 0
+    assert capsys.readouterr().out == as_text(described("local_sgd")) + "\n"
+    assert main(["algorithms"]) == 0
+    assert capsys.readouterr().out.count("\n    ") == sum(len(one.options) for one in pelton.algorithms())
+    assert main(["algorithms", "ring"]) == 1
+    assert "no algorithm 'ring'" in capsys.readouterr().err
