@@ -18,6 +18,7 @@ import torch
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamOptimizer
 from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamOptimizer
+from pelton.torch_api.contrib import fuse_optimizer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train_step"))
 
@@ -31,6 +32,7 @@ SIDES: dict[str, Make] = {
     "Adam": torch.optim.Adam,
     "Adam, foreach": lambda p: torch.optim.Adam(p, foreach=True),
     "Adam, fused": lambda p: torch.optim.Adam(p, fused=True),
+    "Adam, fuse_optimizer": lambda p: fuse_optimizer(torch.optim.Adam(p)),
     "QAdam, warm-up": lambda p: QAdamOptimizer(p, warmup_steps=LONG),
     "QAdam": lambda p: QAdamOptimizer(p, warmup_steps=SHORT),
     "1-bit Adam, warm-up": lambda p: OneBitAdamOptimizer(p, warmup_steps=LONG),
@@ -56,10 +58,11 @@ def _measure(case: Case, turns: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in SIDES}
     for turn in range(turns + 1):
         for name, optimizer in optimizers.items():
-            optimizer.step()  # brings its tensors into the caches, as far as they fit
+            step = getattr(optimizer, "fuse_step", optimizer.step)
+            step()  # brings its tensors into the caches, as far as they fit
             began = time.thread_time()
             for _ in range(STEPS_PER_TURN):
-                optimizer.step()
+                step()
             if turn > 0:  # the first stages are over
                 taken[name].append((time.thread_time() - began) / STEPS_PER_TURN * 1e3)
     return {name: statistics.median(values) for name, values in taken.items()}

@@ -1,8 +1,9 @@
-"""What goes with training beside communication: samplers and batch normalisation.
+"""What goes with training beside communication: samplers, batch normalisation and fused optimizers.
 
 Nothing here is imported by `import pelton.torch_api`.
 """
 
+from pelton.torch_api.contrib.fuse.optimizer import fuse_optimizer
 from pelton.torch_api.contrib.load_balancing_data_loader import (
     LoadBalancingDistributedBatchSampler,
     LoadBalancingDistributedSampler,
@@ -13,4 +14,5 @@ __all__ = [
     "LoadBalancingDistributedBatchSampler",
     "LoadBalancingDistributedSampler",
     "SyncBatchNorm",
+    "fuse_optimizer",
 ]

@@ -1,0 +1,274 @@
+"""One fused step: neighbours in memory stand as one parameter while the optimizer's own code runs."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from pelton.torch_api.algorithms._pieces import PIECE_ELEMENTS
+from pelton.torch_api.contrib.fuse._members import (
+    GRADIENTS,
+    WEIGHTS,
+    Member,
+    is_like,
+    is_position_blind,
+    member_of,
+    read_numbers,
+    runs_of,
+    state_kind,
+)
+from pelton.torch_api.contrib.fuse._shelf import Shelf, may_move
+
+_Kind = tuple[int, torch.dtype, torch.device]
+_InBuckets = Callable[[], tuple[set[int], set[int]]]
+
+
+@dataclass
+class _Run:
+    """Neighbours in memory as one parameter, or as few. Threads: the trainer's. Owns: views of their memory."""
+
+    members: list[Member]
+    offsets: list[int]  # of the members from the first one's begin on, in elements
+    size: int
+    pieces: list[torch.Tensor]  # with their gradients; together the run. On a CPU they stay in its cache
+
+
+class Fusion:
+    """How an optimizer's parameters lie in memory, and its steps on them.
+
+    Threads: the trainer's. Owns: the flat memory of what it has moved; the optimizer is the caller's.
+    """
+
+    def __init__(self, does_flatten: bool, keeps_flat: bool) -> None:
+        """Args:
+        does_flatten: tensors may be moved.
+        keeps_flat: they are looked at before each step, and moved again where that is needed.
+        """
+        self._does_flatten = does_flatten
+        self._keeps_flat = keeps_flat
+        self._shelves: dict[_Kind, Shelf] = {}
+
+    def flatten(self, optimizer: Optimizer, in_buckets: _InBuckets) -> None:
+        """Lays out weights, gradients and states of each group one after the other.
+
+        Args:
+          optimizer: whose.
+          in_buckets: ids of parameters whose gradients lie in flat buckets, and of all others of wrapped models.
+        """
+        if not self._does_flatten:
+            return
+        flat_ones, single_ones = in_buckets()
+        uses = Counter(p.data_ptr() for group in optimizer.param_groups for p in group["params"])
+        for number, group in enumerate(optimizer.param_groups):
+            by_kind: dict[_Kind, list[torch.Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                is_tied = uses[parameter.data_ptr()] > 1  # by memory: one that moved would leave the other behind
+                if is_position_blind(parameter, group) and id(parameter) not in flat_ones and not is_tied:
+                    by_kind[number, parameter.dtype, parameter.device].append(parameter)
+            for kind, members in by_kind.items():
+                shelf = self._shelf(kind, members)
+                if shelf is not None:
+                    _lay_out(shelf, optimizer.state, single_ones)
+
+    def _shelf(self, kind: _Kind, parameters: Sequence[torch.Tensor]) -> Shelf | None:
+        """The shelf of those that can be moved, or lie there."""
+        known = self._shelves.get(kind)
+        members = [p for p in parameters if may_move(p) or (known and known.owns(WEIGHTS, _storage(p)))]
+        if len(members) < 2:
+            self._shelves.pop(kind, None)
+            return None
+        if known is None or not known.holds(members):
+            self._shelves[kind] = known = Shelf(members)
+        return known
+
+    def step(self, optimizer: Optimizer, own_step: Callable[[Optimizer], Any], in_buckets: _InBuckets) -> int:
+        """One step of the optimizer.
+
+        Args:
+          optimizer: the optimizer.
+          own_step: its code.
+          in_buckets: as for `flatten`.
+
+        Returns:
+          The number of groups in which something was fused.
+        """
+        if self._keeps_flat:
+            self.flatten(optimizer, in_buckets)
+        flat_ones, _ = in_buckets()
+        numbered = enumerate(optimizer.param_groups)
+        runs = [self._runs(number, group, optimizer.state, flat_ones) for number, group in numbered]
+        own_groups, own_state = optimizer.param_groups, optimizer.state
+        groups, state = _stand_ins(own_groups, own_state, runs)
+        try:
+            optimizer.param_groups, optimizer.state = groups, state
+            own_step(optimizer)
+        finally:
+            optimizer.param_groups, optimizer.state = own_groups, own_state
+        _take_back(own_groups, own_state, groups, state, runs)
+        return sum(any(len(run.members) > 1 for run in of_group) for of_group in runs)
+
+    def _runs(self, number: int, group: dict[str, Any], state: Any, flat_ones: set[int]) -> list[_Run]:
+        shelf_of = {
+            id(parameter): shelf
+            for (of_group, _, _), shelf in self._shelves.items()
+            if of_group == number
+            for parameter in shelf.members
+        }
+        by_kind: dict[tuple[torch.dtype, torch.device], list[Member | None]] = defaultdict(list)
+        for p in group["params"]:
+            is_free = id(p) not in flat_ones and is_position_blind(p, group)
+            member = member_of(p, state.get(p), shelf_of.get(id(p))) if is_free else None
+            by_kind[p.dtype, p.device].append(member)
+        read_numbers([member for members in by_kind.values() for member in members if member is not None])
+        return [_as_one(run) for members in by_kind.values() for run in runs_of(members)]
+
+
+def _lay_out(shelf: Shelf, state: Any, single_ones: set[int]) -> None:
+    def put_weights(i: int, home: torch.Tensor) -> None:
+        shelf.members[i].data = home
+
+    def put_gradient(i: int, home: torch.Tensor) -> None:
+        shelf.members[i].grad = home
+
+    with torch.no_grad():
+        shelf.lay_out(WEIGHTS, [member.detach() for member in shelf.members], put_weights)
+        shelf.lay_out(GRADIENTS, [_movable_gradient(shelf, p, single_ones) for p in shelf.members], put_gradient)
+        own = [state.get(member, {}) for member in shelf.members]
+        for key in dict.fromkeys(key for states in own for key in states):
+            tensors = [_movable_state(states.get(key), member) for states, member in zip(own, shelf.members)]
+            shelf.lay_out(state_kind(str(key)), tensors, functools.partial(_put_state, own, key))
+
+
+def _put_state(states: list[dict[str, Any]], key: str, i: int, home: torch.Tensor) -> None:
+    states[i][key] = home
+
+
+def _movable_gradient(shelf: Shelf, parameter: torch.Tensor, single_ones: set[int]) -> torch.Tensor | None:
+    """A gradient that nobody keeps at its place; a part of something larger is another library's bucket."""
+    gradient = parameter.grad
+    if gradient is None or gradient.layout != torch.strided or gradient.dtype != parameter.dtype:
+        return None
+    if gradient.requires_grad or gradient.grad_fn is not None:
+        return None
+    is_free = id(parameter) in single_ones or may_move(gradient) or shelf.owns(GRADIENTS, _storage(gradient))
+    return gradient if is_free else None
+
+
+def _movable_state(value: Any, parameter: torch.Tensor) -> torch.Tensor | None:
+    is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
+    return value if is_tensor and is_like(value, parameter, of_any_dtype=True) else None
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _as_one(members: list[Member]) -> _Run:
+    begins = [member.places[WEIGHTS][1] for member in members]
+    offsets = [begin - begins[0] for begin in begins]
+    size = offsets[-1] + members[-1].parameter.numel()
+    weights, gradients = (_cut(members[0].tensors[kind], size) for kind in (WEIGHTS, GRADIENTS))
+    for piece, gradient in zip(weights, gradients):
+        piece.grad = gradient
+    return _Run(members, offsets, size, weights)
+
+
+def _cut(first: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """The memory from a tensor's first element on, in pieces."""
+    whole = first.detach().as_strided((size,), (1,), first.storage_offset())
+    return list(torch.split(whole, PIECE_ELEMENTS)) if whole.is_cpu else [whole]
+
+
+def _stand_ins(
+    own_groups: list[dict[str, Any]], own_state: Any, runs: Sequence[Sequence[_Run]]
+) -> tuple[list[dict[str, Any]], Any]:
+    """What the optimizer steps instead: each run as one parameter, all others as they are."""
+    state: Any = defaultdict(dict)
+    groups = []
+    for group, of_group in zip(own_groups, runs):
+        run_of = {id(member.parameter): run for run in of_group for member in run.members}
+        parameters = []
+        for p in group["params"]:
+            run = run_of.get(id(p))
+            if run is None:
+                parameters.append(p)
+                if p in own_state:
+                    state[p] = own_state[p]
+            elif p is run.members[0].parameter:
+                parameters.extend(run.pieces)
+                state.update(_state_of(run))
+        groups.append({**group, "params": parameters})
+    return groups, state
+
+
+def _state_of(run: _Run) -> dict[torch.Tensor, dict[str, Any]]:
+    first = run.members[0]
+    cut = {
+        kind.removeprefix(state_kind("")): _cut(tensor, run.size)
+        for kind, tensor in first.tensors.items()
+        if kind not in (WEIGHTS, GRADIENTS)
+    }
+    if not cut and not first.scalars:
+        return {}
+    scalars = first.scalars.items()
+    return {
+        piece: {**{key: parts[i] for key, parts in cut.items()}, **{key: _copied(value) for key, value in scalars}}
+        for i, piece in enumerate(run.pieces)
+    }
+
+
+def _take_back(
+    own_groups: list[dict[str, Any]],
+    own_state: Any,
+    groups: list[dict[str, Any]],
+    state: Any,
+    runs: Sequence[Sequence[_Run]],
+) -> None:
+    """What the step has made of the numbers and states of runs; weights and states that there were changed in place."""
+    for own, group, of_group in zip(own_groups, groups, runs):
+        own.update({key: value for key, value in group.items() if key != "params"})
+        pieces = {id(piece) for run in of_group for piece in run.pieces}
+        for p in group["params"]:
+            if id(p) not in pieces and p in state:
+                own_state[p] = state[p]
+        for run in of_group:
+            for key, value in state.get(run.pieces[0], {}).items():
+                if not isinstance(value, torch.Tensor) or value.dim() == 0:
+                    for member in run.members:
+                        _set_number(own_state[member.parameter], key, value)
+                else:
+                    _give_members(run, own_state, key, [state[piece][key] for piece in run.pieces])
+
+
+def _give_members(run: _Run, own_state: Any, key: str, parts: list[torch.Tensor]) -> None:
+    """A state of the parameters' size; nothing is to be done where it was written in place."""
+    first, kind = run.members[0], state_kind(key)
+    known = first.tensors.get(kind)
+    if known is not None and _storage(known) == _storage(parts[0]):
+        return
+    flat = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if first.shelf is not None:
+        first.shelf.adopt(kind, flat)
+    for member, offset in zip(run.members, run.offsets):
+        shape = member.parameter.shape
+        own_state[member.parameter][key] = flat[offset : offset + shape.numel()].view(shape)
+
+
+def _set_number(states: dict[str, Any], key: str, value: Any) -> None:
+    """Each parameter has a tensor of its own, as a plain step adds to each."""
+    mine = states.get(key)
+    is_kept = isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor) and mine.dtype == value.dtype
+    if isinstance(mine, torch.Tensor) and is_kept and mine.device == value.device:
+        mine.copy_(value)
+    else:
+        states[key] = _copied(value)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
