@@ -1,6 +1,6 @@
 """The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`."""
 
-from pelton.torch_api import _raw_communicator, algorithms, communication, data_parallel, utils
+from pelton.torch_api import _raw_communicator, algorithms, communication, data_parallel, moe, utils
 from pelton.torch_api.communication import (
     ReduceOp,
     RepeatedInitializationError,
@@ -67,6 +67,7 @@ __all__ = [
     "get_world_size",
     "init_process_group",
     "is_initialized",
+    "moe",
     "new_group",
     "recv",
     "reduce",

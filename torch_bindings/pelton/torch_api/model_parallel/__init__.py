@@ -1,0 +1,1 @@
+"""Models whose parts lie on different ranks: mixtures of experts (`moe`)."""
