@@ -303,6 +303,9 @@ def moe_mnist() -> None:
         for name in _ALGORITHMS:
             bagua = _begin()
             folder = bagua.broadcast_object(own)
+            assert importlib.import_module("bagua.torch_api.model_parallel.moe").MoE is bagua.moe.MoE
+            assert importlib.import_module("bagua.torch_api.moe") is bagua.moe
+            assert importlib.import_module("bagua.torch_api.checkpoint") is bagua.checkpoint
             datasets: Any = importlib.import_module("torchvision").datasets
             data = _first_on_each_host(bagua, lambda: datasets.MNIST("../data", train=True, download=True))  # noqa: B023
             sampler: Any = DistributedSampler(data, num_replicas=bagua.get_world_size(), rank=bagua.get_rank())
@@ -317,5 +320,10 @@ def moe_mnist() -> None:
             scheduler.step()
             if name == "async":
                 model.bagua_algorithm.abort(model)
+            before = {key: value.clone() for key, value in model.state_dict().items()}
+            bagua.checkpoint.save_checkpoint(1000, folder, model, optimizer, scheduler)
+            assert bagua.checkpoint.load_checkpoint(folder, model, optimizer, scheduler) == 1000
+            assert_same(model.state_dict(), before)
+            _evaluate(model, tests)
             assert model.fc2.bagua_moe.experts.bagua_experts[0].weight.isfinite().all()
             bagua.barrier()

@@ -1,6 +1,6 @@
 """The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`."""
 
-from pelton.torch_api import _raw_communicator, algorithms, communication, data_parallel, moe, utils
+from pelton.torch_api import _raw_communicator, algorithms, checkpoint, communication, data_parallel, moe, utils
 from pelton.torch_api.communication import (
     ReduceOp,
     RepeatedInitializationError,
@@ -54,6 +54,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "checkpoint",
     "communication",
     "data_parallel",
     "destroy_process_group",

@@ -36,6 +36,11 @@ class AveragingRounds(QuietRounds):
         self._saw_forward = False  # the same
         self._forwards_are_seen = True
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it goes on, or will with the first forward pass; False from `stop` to `resume`."""
+        return self._is_wanted
+
     def check(self) -> None:
         """See `Rounds`; a failure is raised where the weights are claimed."""
 

@@ -153,6 +153,21 @@ def install_agreed(inner: Any, state: AlgorithmState) -> None:
         raise
 
 
+def begin_anew(inner: Any) -> None:
+    """Registers a model as if it had just been wrapped: what the algorithm remembered was of other weights. What is
+    written in Python is left alone. Collective.
+
+    Args:
+      inner: the object behind the wrapped model.
+    """
+    if runtime_algorithm(inner.bagua_algorithm) is None:
+        return
+    rounds = inner._live_rounds()
+    rounds.detach(inner._session.timeout_s)
+    inner._rounds = None
+    inner._install(inner._selected, None)
+
+
 def _memory(inner: Any) -> AlgorithmState | None:
     """What the algorithm is to go on from, if it is the same one and any rank remembers something. Collective."""
     state: AlgorithmState | None = None
