@@ -2,6 +2,7 @@
 #include "comm/transport/tcp/tcp_worker.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -299,40 +300,80 @@ TEST_F(TcpWorkerTest, WantOfDescriptorsIsToldByWhoHasNone) {
   EXPECT_TRUE(PumpUntil([&] { return ends[0].worker->Trouble().ok(); }));
 }
 
+// Peers that are only sockets. Threads: one. Owns: their connections to worker 0 and from it.
+class BarePeersTest : public TcpWorkerTest {
+ protected:
+  // Gives worker 0 `count` peers beside itself, 1 to `count`, in place of the one it has.
+  void MakePeers(int count) {
+    auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), ends[0].recorder, count + 1);
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    ends[0].worker = *std::move(worker);
+    ends[1].worker.reset();
+    ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK)}).ok());
+    auto door = Listen(htonl(INADDR_LOOPBACK), 1);
+    ASSERT_TRUE(door.ok());
+    for (int peer = 1; peer <= count; ++peer) Meet(peer, *door);
+  }
+
+  void Meet(int peer, const Descriptor& door) {
+    ASSERT_TRUE(ends[0].worker->Connect(peer, AddressOf(door.get())).ok());
+    auto made = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
+    ASSERT_TRUE(made.ok()) << made.status();
+    speak.push_back(*std::move(made));
+    const std::string bytes = Bytes(Frame{}) + Bytes(From(peer, 99));
+    const size_t heard_before = Heard(0);
+    size_t sent = 0;
+    ASSERT_TRUE(PumpUntil([&] {
+      const ssize_t count = send(speak.back().get(), bytes.data() + sent, bytes.size() - sent,
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0) sent += static_cast<size_t>(count);
+      return Heard(0) > heard_before;
+    }));
+    in_addr_t host = 0;
+    hear.emplace_back();
+    ASSERT_TRUE(PumpUntil([&] {
+      hear.back() = *Accept(door.get(), &host);
+      return hear.back().is_open();
+    }));
+    EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+  }
+
+  std::vector<Descriptor> speak;  // of peer i + 1
+  std::vector<Descriptor> hear;
+};
+
+// Nothing reaches the socket any more and it says nothing, as if its host were gone. False where
+// this user may not do that.
+bool Vanish(const Descriptor& socket) {
+  const int off = 0;
+  setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+  sock_filter drop = {BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program = {1, &drop};
+  return setsockopt(socket.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+}
+
+// Keepalive does not run while there is something unacknowledged.
+TEST_F(BarePeersTest, AHostThatVanishedIsLostAndOneThatOnlyDoesNotReadIsNot) {
+  MakePeers(2);
+  if (!Vanish(hear[0])) GTEST_SKIP() << "the system permits no socket filters";
+  ends[0].worker->Post(1, From(0), "to nobody");
+  for (int i = 0; i < 4000; ++i) ends[0].worker->Post(2, From(0), std::string(8000, 'x'));
+  EXPECT_FALSE(ends[0].worker->Flush());
+  EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
+  EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
+  EXPECT_THAT(std::string(ends[0].recorder.loss.message()), HasSubstr("host does not answer"));
+}
+
 // Peer 1 can be heard, and nothing can be sent to it any more.
-TEST_F(TcpWorkerTest, APeerThatCannotBeSentToIsLostThoughItIsHeard) {
-  auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), ends[0].recorder, 2);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  ends[0].worker = *std::move(worker);
-  ends[1].worker.reset();
-  ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK)}).ok());
-  auto door = Listen(htonl(INADDR_LOOPBACK), 1);
-  ASSERT_TRUE(door.ok());
-  ASSERT_TRUE(ends[0].worker->Connect(1, AddressOf(door->get())).ok());
-  const auto speaks = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
-  ASSERT_TRUE(speaks.ok());
-  const std::string bytes = Bytes(Frame{}) + Bytes(From(1, 99));
-  size_t sent = 0;
-  ASSERT_TRUE(PumpUntil([&] {
-    const ssize_t count =
-        send(speaks->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count > 0) sent += static_cast<size_t>(count);
-    return Heard(0) == 1;
-  }));
-  in_addr_t host = 0;
-  Descriptor hears;
-  ASSERT_TRUE(PumpUntil([&] {
-    hears = *Accept(door->get(), &host);
-    return hears.is_open();
-  }));
-  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+TEST_F(BarePeersTest, APeerThatCannotBeSentToIsLostThoughItIsHeard) {
+  MakePeers(1);
   // The kernel resets a connection that is closed with something unread.
   ends[0].worker->Post(1, From(0), "unread");
   ASSERT_TRUE(PumpUntil([&] {
     char first = 0;
-    return recv(hears.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    return recv(hear[0].get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
   }));
-  hears = Descriptor();
+  hear[0] = Descriptor();
   EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
   EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
 }
