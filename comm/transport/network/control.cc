@@ -42,6 +42,7 @@ Control::Control(const TransportOptions& options)
     : job_token_(options.job_token),
       world_(options.job_token, kControl, Group::World(options.world_size), options.rank),
       losses_(static_cast<size_t>(options.world_size.value())),
+      has_left_(static_cast<size_t>(options.world_size.value())),
       unanswered_(static_cast<size_t>(options.world_size.value())) {}
 
 Control::~Control() {
@@ -113,6 +114,9 @@ absl::Status Control::Missing(const Members& members) {
     const auto found = values_.find({members.id().value(), members.generation().value(), rank});
     const bool has_answered = unanswered_[static_cast<size_t>(rank)] == 0;
     if (has_answered && found != values_.end() && !found->second.empty()) continue;
+    if (has_left_[static_cast<size_t>(rank)]) {
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " has left the job"));
+    }
     const absl::Status& loss = losses_[static_cast<size_t>(rank)];
     if (!loss.ok()) return Annotate(loss, absl::StrCat("rank ", rank, " is lost"));
     missing.push_back(rank);
@@ -182,6 +186,17 @@ bool Control::IsTold() {
   return worker_->Flush();
 }
 
+bool Control::SayGoodbye() {
+  MutexLock lock(&mutex_);
+  const bool is_first = !std::exchange(has_said_goodbye_, true);
+  for (int rank = 0; is_first && rank < world_.size(); ++rank) {
+    if (rank == world_.rank() || !losses_[static_cast<size_t>(rank)].ok()) continue;
+    worker_->Post(rank, world_.MakeHeader(MessageType::kBye, rank));
+  }
+  worker_->Progress();
+  return worker_->Flush();
+}
+
 absl::Status Control::NewsOf(const Members& members) {
   MutexLock lock(&mutex_);
   for (int i = 0; i < kRoundsPerLook && worker_->Progress(); ++i) {
@@ -192,6 +207,7 @@ absl::Status Control::NewsOf(const Members& members) {
     const auto found = aborts_.find({members.id().value(), members.generation().value(), rank});
     if (found != aborts_.end()) return found->second;
     const absl::Status& lost = losses_[static_cast<size_t>(rank)];
+    if (has_left_[static_cast<size_t>(rank)]) continue;
     if (!lost.ok() && loss.ok()) loss = Annotate(lost, absl::StrCat("rank ", rank, " is lost"));
   }
   return loss;
@@ -212,6 +228,8 @@ bool Control::Receive(const Header& header, const Payload& payload) {
     AnswerTo(rank);
     aborts_.erase(key);  // of an earlier communicator of that number
     values_[key].push_back(text);
+  } else if (header.type == MessageType::kBye) {
+    has_left_[header.source] = true;
   } else if (header.type == MessageType::kAbort) {
     aborts_.emplace(key, DecodeReason(header, text, Rank(rank)));
   }

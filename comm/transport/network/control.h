@@ -45,8 +45,11 @@ class Control final : public Receiver {
   void TellAbort(const Members& members, const absl::Status& reason, uint8_t flags);
   // To be called until true: all that was told has left. Blocks: never.
   bool IsTold();
-  // What a member has told of this communicator: its abort, or that its connection is gone. OK:
-  // nothing. Blocks: never.
+  // Tells all ranks that this one leaves in good order. To be called until true: it has left then.
+  // Blocks: never.
+  bool SayGoodbye();
+  // What a member has told of this communicator: its abort, or that its connection is gone without
+  // a goodbye. OK: nothing. Blocks: never.
   absl::Status NewsOf(const Members& members);
 
   bool Knows(const Header& header) const override { return world_.IsGenuine(header); }
@@ -74,6 +77,8 @@ class Control final : public Receiver {
   Mutex mutex_;
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Status> losses_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> has_left_ ABSL_GUARDED_BY(mutex_);  // by rank
+  bool has_said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<uint64_t> unanswered_ ABSL_GUARDED_BY(mutex_);  // values of ours, by rank
   std::map<Key, std::deque<std::string>> values_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, absl::Status> aborts_ ABSL_GUARDED_BY(mutex_);

@@ -258,6 +258,12 @@ void NetworkCommunicator::Abort(const absl::Status& reason) {
   FinishAbort();
 }
 
+bool NetworkCommunicator::SayGoodbye() {
+  MutexLock lock(&mutex_);
+  // An abort tells more.
+  return is_thrown_.load() || stage_ != Stage::kOpen || session_->SayBye();
+}
+
 void NetworkCommunicator::FinishAbort() {
   while (is_thrown_.load() && stage_ != Stage::kClosed) AdvanceAbort();
 }

@@ -51,6 +51,9 @@ class NetworkCommunicator final : public Communicator {
   // The first half of Abort: the peers are told, as far as they take it at once. So that of many
   // communicators all can be announced before the first is waited for. Blocks: never.
   void Announce(const absl::Status& reason);
+  // Tells the peers that this rank launches nothing any more. To be called until true: it has left
+  // then. Blocks: never.
+  bool SayGoodbye();
   std::vector<Rank> Missing() const override;
 
  private:

@@ -111,6 +111,56 @@ TEST_P(NetworkProcessTest, AKilledRankWakesAParkedSurvivor) {
   EXPECT_LT(absl::Now() - killed_at, absl::Seconds(10));
 }
 
+// Sends to and receives from the other of ranks 0 and 1, `turns` times.
+absl::Status Exchange(Communicator& communicator, int turns) {
+  const int32_t rank = communicator.rank().value();
+  float value = 0;
+  const Tensor tensor{&value, 1, DType::kFloat32};
+  absl::Status status;
+  for (int turn = 0; turn < turns && status.ok(); ++turn) {
+    const auto launched = turn % 2 == rank ? Send(communicator, tensor, Rank(1 - rank))
+                                           : Recv(communicator, tensor, Rank(1 - rank));
+    status = launched.ok() ? Await(communicator, *launched, Soon()) : launched.status();
+  }
+  return status;
+}
+
+// Rank 2 ends as a process does whose memory a user holds: nothing of it is taken down.
+TEST_P(NetworkProcessTest, ARankThatSaidGoodbyeEndsOnlyWhatNeedsIt) {
+  shm::Processes processes(
+      3, [factory = GetParam()](const TransportOptions& options) -> std::string {
+        auto end = shm::MakeEnd(options, factory);
+        if (!end.ok()) return end.status().ToString();
+        if (options.rank == Rank(2)) {
+          end->transport->SayGoodbye();
+          new shm::End(*std::move(end));
+          return "";
+        }
+        raise(SIGSTOP);
+        const absl::Time until = absl::Now() + absl::Seconds(1);
+        while (absl::Now() < until) {  // longer than a broken connection is only suspicious
+          const absl::Status status = Exchange(*end->communicator, 100);
+          if (!status.ok()) return absl::StrCat("between two: ", status.ToString());
+        }
+        float value = 0;
+        const auto recv = Recv(*end->communicator, {&value, 1, DType::kFloat32}, Rank(2));
+        return recv.ok() ? Await(*end->communicator, *recv, Soon()).ToString()
+                         : recv.status().ToString();
+      });
+  EXPECT_THAT(processes.Join(2), IsEmpty());
+  for (const int rank : {0, 1}) {
+    int state = 0;
+    waitpid(processes.pid(rank), &state, WUNTRACED);
+    ASSERT_TRUE(WIFSTOPPED(state)) << rank;
+    kill(processes.pid(rank), SIGCONT);
+  }
+  for (const int rank : {0, 1}) {
+    const std::string said = processes.Join(rank);
+    EXPECT_THAT(said, HasSubstr("rank 2 has left"));
+    EXPECT_THAT(said, Not(HasSubstr("between two")));
+  }
+}
+
 // A stopped rank's kernel still acknowledges: nothing but the caller's deadline can end the wait.
 TEST_P(NetworkProcessTest, AStoppedRankMeetsTheDeadline) {
   shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {

@@ -35,6 +35,7 @@ class NetworkTransport final : public Transport {
         control_(std::move(control)) {}
 
   ~NetworkTransport() override {
+    SayGoodbye();
     const absl::Time until = Clock::Real().Now() + kLinger;
     while (!SettleClosed() && Clock::Real().Now() < until) sched_yield();
   }
@@ -56,7 +57,22 @@ class NetworkTransport final : public Transport {
     for (NetworkCommunicator* communicator : open_) communicator->Abort(reason);
   }
 
+  // Blocks: for kLinger where a peer does not take the news.
+  void SayGoodbye() override {
+    const absl::Time until = Clock::Real().Now() + kLinger;
+    while (!HaveAllBeenTold() && Clock::Real().Now() < until) sched_yield();
+  }
+
  private:
+  bool HaveAllBeenTold() {
+    bool are_told = control_->SayGoodbye();
+    MutexLock lock(&mutex_);
+    for (NetworkCommunicator* communicator : open_) {
+      are_told = communicator->SayGoodbye() && are_told;
+    }
+    return are_told;
+  }
+
   absl::Status CheckGroup(const Group& group) const {
     if (!group.RankOf(rank_)) {
       return absl::InvalidArgumentError(
