@@ -36,8 +36,12 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation
 HierarchicalCommunicator::~HierarchicalCommunicator() {
   on_close_(this);
   MutexLock lock(&mutex_);
-  if (queue_.empty() && pairs_.empty()) return;
-  AbortLocked(absl::CancelledError("closed with operations in flight"));
+  if (!queue_.empty() || !pairs_.empty()) {
+    AbortLocked(absl::CancelledError("closed with operations in flight"));
+  }
+  // Before the roll call and the stages go: peers may be reading what they have sent.
+  users_.Close();
+  collectives_.Close();
 }
 
 absl::Status HierarchicalCommunicator::Register(const Region& region) {

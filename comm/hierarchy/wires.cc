@@ -116,6 +116,11 @@ bool Wires::IsIdle() {
   return in_flight_.empty();
 }
 
+void Wires::Close() {
+  inside_.reset();
+  between_.reset();
+}
+
 void Wires::Park(absl::Time until) {
   parks_inside_ = !parks_inside_ && inside_ != nullptr;
   (parks_inside_ ? *inside_ : *between_).Park(until);
@@ -152,6 +157,7 @@ absl::Status Wires::Register(const Region& region) {
 }
 
 void Wires::Deregister(RegionId region) {
+  if (between_ == nullptr) return;  // its end was that of all registrations
   between_->Deregister(region);
   if (inside_ != nullptr) inside_->Deregister(region);
 }

@@ -47,6 +47,9 @@ class Wires final : public OperationRunner {
   void Deregister(RegionId region);
   // Whether nothing is in flight.
   bool IsIdle();
+  // Ends both communicators: peers do not reach the memory of what was in flight any more. Nothing
+  // but Deregister may be called afterwards.
+  void Close();
 
  private:
   absl::StatusOr<std::optional<Rank>> FindSenderInside(int32_t tag);
@@ -54,8 +57,8 @@ class Wires final : public OperationRunner {
   void ForgetDone();
 
   const Layout& layout_;
-  const std::unique_ptr<Communicator> inside_;
-  const std::unique_ptr<Communicator> between_;
+  std::unique_ptr<Communicator> inside_;
+  std::unique_ptr<Communicator> between_;
   std::deque<Completion> in_flight_;
   bool parks_inside_ = false;
 };

@@ -52,6 +52,7 @@ NcclCommunicator::~NcclCommunicator() {
   }
   for (const auto& native : natives) native->Abort();
   FailLanes(absl::CancelledError("the communicator is closed"));  // gives the events back
+  host_.reset();  // before the posts and the lanes' ids go: peers may be reading them
   pairs_.clear();
   collectives_.reset();
   if (resources_.scratch != nullptr) runtime_.calls().release(resources_.scratch);

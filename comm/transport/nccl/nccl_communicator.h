@@ -90,7 +90,7 @@ class NcclCommunicator final : public Communicator {
   const NcclLibrary& library_;
   const cuda::CudaRuntime& runtime_;
   AbortThread& abort_thread_;
-  const std::unique_ptr<Communicator> host_;
+  std::unique_ptr<Communicator> host_;  // until the destructor
   const Generation generation_;
   const OnClose on_close_;
   EventPool events_;

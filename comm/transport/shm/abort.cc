@@ -60,16 +60,20 @@ bool AbortSwitch::IsDeath() const {
   return record.state.load() == AbortRecord::kReady && record.is_death != 0;
 }
 
-AbortSwitch::Writers AbortSwitch::LookAtWriters() {
+AbortSwitch::Peers AbortSwitch::CloseMemory() {
   const absl::Time now = Clock::Real().Now();
   MutexLock lock(&mutex_);
   if (!since_) since_ = now;
+  context_.arena.rank(context_.rank).has_closed.store(1);
+  const bool has_grace = now - *since_ <= kGrace;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    if (peer == context_.rank || context_.arena.rank(peer).busy.load() == 0) continue;
+    const uint32_t busy = context_.arena.rank(peer).busy.load();
+    if (peer == context_.rank || busy == RankBlock::kIdle) continue;
+    if (busy == RankBlock::kReading && !has_grace) continue;
     if (!context_.links.LossOf(context_.world_ranks[peer]).ok()) continue;
-    return now - *since_ > kGrace ? Writers::kStopped : Writers::kWriting;
+    return has_grace ? Peers::kBusy : Peers::kStopped;
   }
-  return Writers::kQuiet;
+  return Peers::kQuiet;
 }
 
 }  // namespace pelton::shm

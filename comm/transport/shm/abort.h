@@ -28,11 +28,13 @@ class AbortSwitch {
   // Operations that have all they need may still end well: a rank that has left took part in them.
   bool IsDeath() const;
 
-  // Whether peers that are there are still writing this rank's memory: only when they are quiet its
-  // owner may have it back (OWN-1). A peer that is at it for longer than a second was stopped, by
-  // SIGSTOP, a debugger, or whatever keeps it from its core, and may go on at any time.
-  enum class Writers { kQuiet, kWriting, kStopped };
-  Writers LookAtWriters();
+  // Shows that this rank takes its memory back, so that no peer begins to read or write there, and
+  // looks whether peers that are there are still at it: only when they are quiet the owner may have
+  // it (OWN-1). A peer that writes for longer than a second was stopped, by SIGSTOP, a debugger, or
+  // whatever keeps it from its core, and may go on at any time. One that reads for so long is not
+  // waited for, because it drops what it has read when it goes on.
+  enum class Peers { kQuiet, kBusy, kStopped };
+  Peers CloseMemory();
 
  private:
   const Context& context_;

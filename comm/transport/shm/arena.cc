@@ -16,7 +16,7 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared by processes");
 
 constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
-constexpr uint32_t kLayoutVersion = 2;
+constexpr uint32_t kLayoutVersion = 3;
 constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
 
 constexpr size_t PageAligned(size_t size_bytes) {

@@ -55,13 +55,15 @@ struct ArenaHeader {
 
 // What one rank shows the others. Every group of words has a cache line of its own.
 struct RankBlock {
+  enum Busy : uint32_t { kIdle, kReading, kWriting };
   alignas(kCacheLineBytes) std::atomic<uint64_t> arrived;   // sequence of its latest post
   alignas(kCacheLineBytes) std::atomic<uint64_t> claimed;   // tasks given out, tagged
   alignas(kCacheLineBytes) std::atomic<uint64_t> finished;  // tasks done, tagged
   alignas(kCacheLineBytes) std::atomic<uint32_t> doorbell;  // futex word, counts rings
   std::atomic<uint32_t> parked;                             // 1: asleep, or about to be
   std::atomic<uint32_t> joined;
-  alignas(kCacheLineBytes) std::atomic<uint32_t> busy;  // 1: may be writing others' memory
+  alignas(kCacheLineBytes) std::atomic<uint32_t> busy;        // whether it is in others' memory
+  alignas(kCacheLineBytes) std::atomic<uint32_t> has_closed;  // 1: its memory is its own again
   alignas(kCacheLineBytes) Operation posts[kDepth];
 };
 

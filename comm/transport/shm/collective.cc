@@ -17,6 +17,9 @@ namespace {
 // ranks goes through it in segments of this size, which stay in the cache that the cores share.
 constexpr uint64_t kStageBytes = uint64_t{1} << 20;
 constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
+// What is staged beyond this, where no peer may read a tensor that is no allreduce's, goes back to
+// the system with the operation.
+constexpr uint64_t kKeptStagingBytes = uint64_t{4} << 20;
 
 // Whether rank `rank` puts data into its slot, and how much every contributor puts there.
 bool Contributes(const Operation& operation, int rank) {
@@ -43,8 +46,11 @@ Collective::Collective(const Context& context)
       source_pointers_(context.world_size()),
       target_pointers_(context.world_size()) {}
 
-Collective::~Collective() {
+Collective::~Collective() { DropStaging(); }
+
+void Collective::DropStaging() {
   if (staging_ != nullptr) context_.links.Deregister(staging_->id());
+  staging_.reset();
 }
 
 const Operation& Collective::PostOf(int peer) const {
@@ -97,6 +103,11 @@ void Collective::BeginSegment(uint64_t begin) {
   Begin(segment, whole_source_ + begin, whole_target_ + begin);
 }
 
+void Collective::Cancel() {
+  phase_ = Phase::kIdle;
+  if (staging_ != nullptr && staging_->size_bytes() > kKeptStagingBytes) DropStaging();
+}
+
 bool Collective::Step(bool* done, absl::Status* status) {
   absl::StatusOr<Outcome> outcome = Advance();
   if (!outcome.ok()) *status = outcome.status();
@@ -106,7 +117,7 @@ bool Collective::Step(bool* done, absl::Status* status) {
     outcome = Outcome::kMoved;
   }
   *done = !outcome.ok() || *outcome == Outcome::kDone;
-  if (*done) phase_ = Phase::kIdle;
+  if (*done) Cancel();
   return *done || *outcome == Outcome::kMoved;
 }
 
@@ -148,9 +159,10 @@ bool Collective::NeedsStaging(uint64_t source_bytes) const {
 
 absl::Status Collective::ProvideStaging(uint64_t size_bytes) {
   if (staging_ != nullptr && staging_->size_bytes() >= size_bytes) return absl::OkStatus();
-  if (staging_ != nullptr) context_.links.Deregister(staging_->id());
-  staging_.reset();
-  ASSIGN_OR_RETURN(staging_, Region::Create(std::bit_ceil(size_bytes), "staging"));
+  DropStaging();
+  const bool is_kept = size_bytes <= kKeptStagingBytes;
+  const uint64_t room = is_kept ? std::bit_ceil(size_bytes) : size_bytes;
+  ASSIGN_OR_RETURN(staging_, Region::Create(room, "staging"));
   return context_.links.Register(*staging_);
 }
 
@@ -303,7 +315,15 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
     phase_ = Phase::kFinish;
     return Outcome::kMoved;
   }
-  RETURN_IF_ERROR(Run(rank, plan_.At(rank, next_task_++)));
+  const Task task = plan_.At(rank, next_task_);
+  {
+    const Reading reading(context_);
+    if (!MayRead(reading, task)) return Outcome::kWaiting;  // for the abort to end it
+    const absl::Status ran = Run(rank, task);
+    if (!MayRead(reading, task)) return Outcome::kWaiting;
+    RETURN_IF_ERROR(ran);
+  }
+  ++next_task_;
   MarkFinished(rank);
   if (next_task_ == plan_.TaskCount(rank) && AllFinished()) context_.RingAll();
   return Outcome::kMoved;
@@ -335,18 +355,18 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
     // `busy` tells a rank that aborts to wait until we are out of its memory. Whichever comes
     // first, our flag or its abort, the other sees it.
     std::atomic<uint32_t>& busy = context_.arena.rank(context_.rank).busy;
-    busy.store(1);
+    busy.store(RankBlock::kWriting);
     if (context_.IsAborted()) {
-      busy.store(0);
+      busy.store(RankBlock::kIdle);
       if (!AllFinished()) return Outcome::kWaiting;
       break;  // a rank has left after the others had done all the work: that is no failure
     }
     if (!Claim(owner, &index)) {
-      busy.store(0);
+      busy.store(RankBlock::kIdle);
       continue;
     }
     const absl::Status ran = Run(owner, plan_.At(owner, index));
-    busy.store(0, std::memory_order_release);
+    busy.store(RankBlock::kIdle, std::memory_order_release);
     RETURN_IF_ERROR(ran);
     MarkFinished(owner);
     return Outcome::kMoved;
@@ -358,6 +378,14 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
 }
 
 void Collective::MarkFinished(int owner) { context_.arena.rank(owner).finished.fetch_add(1); }
+
+bool Collective::MayRead(const Reading& reading, const Task& task) const {
+  if (task.kind != Task::kReduce) return reading.MayRead(task.from);
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    if (!reading.MayRead(peer)) return false;
+  }
+  return true;
+}
 
 absl::Status Collective::Run(int owner, const Task& task) {
   if (task.kind == Task::kReduce) return RunReduction(owner, task);

@@ -39,7 +39,8 @@ class Collective {
   // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
-  void Cancel() { phase_ = Phase::kIdle; }
+  // Ends the one under way, whose staged tensors nobody reads any more.
+  void Cancel();
   // The user's region that peers may be writing: that of the one under way, or of the last one.
   // kPrivateRegion: none.
   RegionId WrittenByPeers() const;
@@ -66,6 +67,7 @@ class Collective {
 
   bool NeedsStaging(uint64_t source_bytes) const;
   absl::Status ProvideStaging(uint64_t size_bytes);
+  void DropStaging();
   bool AllArrived();
   bool AllFinished();
   absl::Status ComparePosts() const;
@@ -74,6 +76,8 @@ class Collective {
   bool Claim(int owner, uint64_t* index);
   absl::StatusOr<Outcome> RunOwnTask();
   absl::StatusOr<Outcome> RunAnyTask();
+  // Whether all that the task reads is still what was launched.
+  bool MayRead(const Reading& reading, const Task& task) const;
   absl::Status Run(int owner, const Task& task);
   absl::Status RunReduction(int owner, const Task& task);
   void MarkFinished(int owner);

@@ -2,6 +2,8 @@
 #ifndef PELTON_COMM_TRANSPORT_SHM_CONTEXT_H_
 #define PELTON_COMM_TRANSPORT_SHM_CONTEXT_H_
 
+#include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +29,29 @@ struct Context {
   // it looks for what it waits for (sequentially consistent), so call this after showing it.
   void Ring(int peer) const;
   void RingAll() const;
+};
+
+// Reading peers' memory: a peer that takes its memory back first waits for the end of what has
+// begun, and nothing begins any more (OWN-1). Threads: one. Owns: nothing.
+class Reading {
+ public:
+  // Sequentially consistent: whichever comes first, this or a peer's `has_closed`, the other rank
+  // sees it.
+  explicit Reading(const Context& context) : context_(context) {
+    busy().store(RankBlock::kReading);
+  }
+  ~Reading() { busy().store(RankBlock::kIdle, std::memory_order_release); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+  // Whether the memory of `peer` holds what it was launched with. To be asked before reading, and
+  // again afterwards: a rank that was stopped meanwhile is not waited for.
+  bool MayRead(int peer) const { return context_.arena.rank(peer).has_closed.load() == 0; }
+
+ private:
+  std::atomic<uint32_t>& busy() const { return context_.arena.rank(context_.rank).busy; }
+
+  const Context& context_;
 };
 
 // A piece of a peer's memory, as this process can reach it.

@@ -83,6 +83,22 @@ void Links::Deregister(RegionId region) {
   for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
 }
 
+void Links::Lend(const Region& region, int peer) {
+  Frame frame;
+  frame.type = Frame::kRegister;
+  frame.region = region.id().value();
+  MutexLock lock(&mutex_);
+  Post(peer, frame, region.descriptor());
+}
+
+void Links::EndLoan(RegionId region, int peer) {
+  Frame frame;
+  frame.type = Frame::kDeregister;
+  frame.region = region.value();
+  MutexLock lock(&mutex_);
+  Post(peer, frame, -1);
+}
+
 bool Links::IsRegistered(RegionId region) const {
   if (IsUnshared(region)) return false;
   MutexLock lock(&mutex_);

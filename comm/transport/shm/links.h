@@ -43,6 +43,9 @@ class Links {
   absl::Status Register(const Region& region);
   void Deregister(RegionId region);
   bool IsRegistered(RegionId region) const;
+  // Tells one peer alone, once, of a region with shareable memory; nobody else maps it.
+  void Lend(const Region& region, int peer);
+  void EndLoan(RegionId region, int peer);
   // What `peer` registered under this number; null while that has not come in. Blocks: never.
   Mapping::Pointer FindRegion(int peer, RegionId region);
 

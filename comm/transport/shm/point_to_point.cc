@@ -29,9 +29,12 @@ PointToPoint::PointToPoint(const Context& context)
 }
 
 PointToPoint::~PointToPoint() {
-  for (const Pending& pending : pending_) {
-    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
-  }
+  for (const Pending& pending : pending_) TakeBackCopy(pending);
+}
+
+void PointToPoint::TakeBackCopy(const Pending& pending) const {
+  if (pending.copy == nullptr) return;
+  context_.links.EndLoan(pending.copy->id(), context_.world_ranks[pending.operation.peer]);
 }
 
 absl::Status PointToPoint::Start(const Operation& operation, uint64_t ticket, std::byte* memory) {
@@ -46,7 +49,7 @@ absl::Status PointToPoint::Start(const Operation& operation, uint64_t ticket, st
       !context_.links.reads_us(context_.world_ranks[operation.peer])) {
     ASSIGN_OR_RETURN(pending.copy, Region::Create(bytes, "send"));
     std::memcpy(pending.copy->data(), memory, bytes);
-    RETURN_IF_ERROR(context_.links.Register(*pending.copy));
+    context_.links.Lend(*pending.copy, context_.world_ranks[operation.peer]);
     pending.operation.set_source({pending.copy->id(), 0});
   }
   pending_.push_back(std::move(pending));
@@ -70,7 +73,7 @@ absl::StatusOr<bool> PointToPoint::Step(OnDone on_done) {
       ++i;
       continue;
     }
-    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
+    TakeBackCopy(pending);
     on_done(pending.ticket, status);
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
     NoteOldest();
@@ -80,7 +83,7 @@ absl::StatusOr<bool> PointToPoint::Step(OnDone on_done) {
 
 void PointToPoint::Cancel(OnDone on_done, const absl::Status& reason) {
   for (const Pending& pending : pending_) {
-    if (pending.copy != nullptr) context_.links.Deregister(pending.copy->id());
+    TakeBackCopy(pending);
     on_done(pending.ticket, reason);
   }
   pending_.clear();
@@ -232,8 +235,14 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive
     ASSIGN_OR_RETURN(receive.from, std::move(from));
   }
   const uint64_t step = std::min(kStepBytes, bytes - receive.received_bytes);
-  RETURN_IF_ERROR(
-      receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step));
+  {
+    const Reading reading(context_);
+    if (!reading.MayRead(peer)) return Outcome::kWaiting;  // for the abort to end it
+    const absl::Status read =
+        receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step);
+    if (!reading.MayRead(peer)) return Outcome::kWaiting;
+    RETURN_IF_ERROR(read);
+  }
   receive.received_bytes += step;
   if (receive.received_bytes < bytes) return Outcome::kMoved;
   Answer(receive, Channel::kReceived);

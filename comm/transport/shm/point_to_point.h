@@ -63,6 +63,7 @@ class PointToPoint {
   absl::StatusOr<Outcome> StepReceive(Pending& receive, absl::Status* status);
   // A slot for a send to `peer`; nothing while all of them wait to be answered.
   std::optional<uint16_t> TakeSlot(int peer);
+  void TakeBackCopy(const Pending& pending) const;
   // Whether there are new ones.
   bool LookForPosts();
   bool HasPost(int peer, int32_t tag) const;

@@ -38,7 +38,7 @@ ShmCommunicator::~ShmCommunicator() {
     const absl::Status closed = absl::CancelledError("closed with operations in flight");
     abort_.Throw(closed, /*is_death=*/false);
     // Their memory goes back to its owner (OWN-1).
-    while (!StopWriters()) sched_yield();
+    while (!TakeMemoryBack()) sched_yield();
     FailAll(closed);
   }
   MutexLock lock(&mutex_);
@@ -203,14 +203,14 @@ bool ShmCommunicator::ProgressAborted() {
     const bool moved = AdvanceCollectives();
     if (moved || (!point_to_point_.is_idle() && AdvancePointToPoint())) return true;
   }
-  if (!StopWriters()) return false;
+  if (!TakeMemoryBack()) return false;
   FailAll(*reason);
   return true;
 }
 
-bool ShmCommunicator::StopWriters() {
-  const AbortSwitch::Writers writers = abort_.LookAtWriters();
-  if (writers != AbortSwitch::Writers::kStopped) return writers == AbortSwitch::Writers::kQuiet;
+bool ShmCommunicator::TakeMemoryBack() {
+  const AbortSwitch::Peers peers = abort_.CloseMemory();
+  if (peers != AbortSwitch::Peers::kStopped) return peers == AbortSwitch::Peers::kQuiet;
   // When the stopped rank goes on it must find nothing of ours. Without memory for that we wait on:
   // handing back what changes by itself is worse.
   const RegionId region =

@@ -69,8 +69,8 @@ class ShmCommunicator final : public Communicator {
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
   bool ProgressAborted();
-  // Makes sure that no peer writes this rank's memory; false while that is not so.
-  bool StopWriters();
+  // Makes sure that no peer reads or writes this rank's memory; false while that is not so.
+  bool TakeMemoryBack();
   bool IsIdle() const { return completions_.in_flight() == 0; }
   // Ends the communicator if what is in flight waits for a member that has left; true if so.
   bool EndIfLeft();

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -154,6 +155,68 @@ TEST(ShmProcessTest, MemoryThatPeersMayNotReadIsStaged) {
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
 }
 
+// Bytes of this process's mappings of the memfds with this name.
+uint64_t MappedBytes(absl::string_view name) {
+  std::ifstream maps("/proc/self/maps");
+  uint64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (!absl::StrContains(line, absl::StrCat("/memfd:", name, " "))) continue;
+    const std::vector<std::string> ends =
+        absl::StrSplit(line.substr(0, line.find(' ')), absl::MaxSplits('-', 1));
+    bytes += std::stoull(ends[1], nullptr, 16) - std::stoull(ends[0], nullptr, 16);
+  }
+  return bytes;
+}
+
+// What rank 0 sends from private memory that nobody may read is mapped by it and by rank 1, and by
+// nobody for longer than it takes.
+std::string SendAndCountMappings(const TransportOptions& options) {
+  ForbidReaders();
+  auto end = MakeEnd(options, MakeShmTransport);
+  if (!end.ok()) return std::string(end.status().message());
+  std::vector<float> data(size_t{1} << 20, 1.0f);
+  const Tensor tensor{data.data(), data.size(), DType::kFloat32};
+  absl::StatusOr<Completion> launched = absl::NotFoundError("nothing is launched");
+  if (options.rank == Rank(0)) launched = Send(*end->communicator, tensor, Rank(1));
+  // Its messages come after those that the send needs.
+  auto second = end->transport->Open(CommunicatorId(2), Group::World(WorldSize(3)), Soon());
+  if (!second.ok()) return std::string(second.status().message());
+  const uint64_t mapped = MappedBytes("pelton-send");
+  const uint64_t want = options.rank == Rank(2) ? 0 : data.size() * sizeof(float);
+  if (mapped != want) return absl::StrCat(mapped, " bytes are mapped");
+  if (options.rank == Rank(1)) launched = Recv(*end->communicator, tensor, Rank(0));
+  if (options.rank == Rank(2)) return "";
+  if (!launched.ok()) return std::string(launched.status().message());
+  return std::string(Await(*end->communicator, *launched, Soon()).message());
+}
+
+TEST(ShmProcessTest, ACopyOfWhatIsSentIsMappedByItsReceiverAlone) {
+  Processes processes(3, SendAndCountMappings);
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+TEST(ShmProcessTest, StagedTensorsAreGivenBackWithTheirOperation) {
+  Processes processes(2, [](const TransportOptions& options) -> std::string {
+    ForbidReaders();
+    auto end = MakeEnd(options, MakeShmTransport);
+    if (!end.ok()) return std::string(end.status().message());
+    for (const size_t count : {size_t{1} << 20, size_t{5} << 20, size_t{1} << 18}) {
+      std::vector<float> data(count, 1.0f + options.rank.value());
+      const auto launched =
+          Broadcast(*end->communicator, {data.data(), count, DType::kFloat32}, Rank(1));
+      if (!launched.ok()) return std::string(launched.status().message());
+      const absl::Status status = Await(*end->communicator, *launched, Soon());
+      if (!status.ok()) return std::string(status.message());
+      if (data.front() != 2 || data.back() != 2) return "wrong values";
+      // The other rank hears of its end a little later.
+      const uint64_t kept = options.rank == Rank(1) ? MappedBytes("pelton-staging") : 0;
+      if (kept > 4 << 20) return absl::StrCat(kept, " bytes stay staged after ", count);
+    }
+    return "";
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
 // The inodes of the sockets that a process holds.
 std::set<std::string> SocketsOf(pid_t pid) {
   std::set<std::string> inodes;
@@ -249,6 +312,38 @@ TEST(ShmProcessTest, ARankThatStoppedWhileItWroteFindsNothingOfOthersWhenItGoesO
     kill(processes.pid(1), SIGCONT);
     EXPECT_THAT(processes.JoinAll(), IsEmpty());
   }
+}
+
+// Rank 2 dies, so that rank 0 has what it sends back before rank 1 has read it.
+TEST(ShmProcessTest, WhatItsSenderTookBackIsNotReceived) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    auto end = MakeEnd(options, MakeShmTransport);
+    if (!end.ok()) return std::string(end.status().message());
+    const bool sends = options.rank == Rank(0);
+    std::vector<float> data(size_t{4} << 20, sends ? 1.0f : 0.0f);
+    const Tensor tensor{data.data(), data.size(), DType::kFloat32};
+    Processes::Mark(options.rank.value());
+    while (options.rank == Rank(2)) pause();
+    const absl::StatusOr<Completion> launched = sends ? Send(*end->communicator, tensor, Rank(1))
+                                                      : Recv(*end->communicator, tensor, Rank(0));
+    if (!launched.ok()) return std::string(launched.status().message());
+    if (!sends) raise(SIGSTOP);
+    const absl::Status status = Await(*end->communicator, *launched, Soon());
+    if (sends) {
+      std::fill(data.begin(), data.end(), 7.0f);
+      Processes::Mark(0);
+      while (true) pause();  // its memory stays
+    }
+    return status.ok() ? absl::StrCat("received ", data.back()) : "";
+  });
+  processes.AwaitMark(2, 1);
+  int state = 0;
+  waitpid(processes.pid(1), &state, WUNTRACED);
+  ASSERT_TRUE(WIFSTOPPED(state));
+  kill(processes.pid(2), SIGKILL);
+  processes.AwaitMark(0, 2);
+  kill(processes.pid(1), SIGCONT);
+  EXPECT_THAT(processes.Join(1), IsEmpty());
 }
 
 TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {

@@ -1,0 +1,100 @@
+// What becomes of the hosts' communicator when that of their GPUs is closed.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/forwarding_communicator.h"
+#include "comm/transport/nccl/gpu_world.h"
+#include "comm/transport/nccl/stand_in/stand_in_library.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
+#include "gmock/gmock.h"
+
+namespace pelton {
+namespace {
+
+absl::Time FarDeadline() { return Clock::Real().Now() + absl::Seconds(60); }
+
+// A host's communicator under which peers are still at the memory of what is in flight until it
+// ends. Threads: as Communicator. Owns: the wrapped one.
+class LateHost final : public ForwardingCommunicator {
+ public:
+  LateHost(std::unique_ptr<Communicator> wrapped, std::vector<std::string>* seen)
+      : ForwardingCommunicator(std::move(wrapped)), seen_(seen) {}
+  ~LateHost() override {
+    seen_->push_back("closed");
+    for (const OperationMemory& memory : in_flight_) std::memset(memory.target, 0, 1);
+  }
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
+    auto launched = ForwardingCommunicator::Launch(operation, stream);
+    const auto memory = ResolveOperation(operation, rank(), world_size());
+    const bool is_gather = operation.kind == OperationKind::kAllGather;
+    if (launched.ok() && memory.ok() && is_gather && !Query(*launched).done) {
+      in_flight_.push_back(*memory);
+    }
+    return launched;
+  }
+  void Abort(const absl::Status& reason) override {
+    seen_->push_back("aborted");
+    ForwardingCommunicator::Abort(reason);
+  }
+
+ private:
+  std::vector<std::string>* const seen_;
+  std::vector<OperationMemory> in_flight_;
+};
+
+// Threads: as Transport. Owns: the wrapped one.
+class LateHosts final : public Transport {
+ public:
+  LateHosts(std::unique_ptr<Transport> wrapped, std::vector<std::string>* seen)
+      : wrapped_(std::move(wrapped)), seen_(seen) {}
+  absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
+                                                     absl::Time deadline) override {
+    auto opened = wrapped_->Open(id, group, deadline);
+    if (!opened.ok()) return opened;
+    return std::make_unique<LateHost>(*std::move(opened), seen_);
+  }
+  void Abort(const absl::Status& reason) override { wrapped_->Abort(reason); }
+
+ private:
+  const std::unique_ptr<Transport> wrapped_;
+  std::vector<std::string>* const seen_;
+};
+
+// The posts of what is in flight lie in the communicator, and hosts write there.
+TEST(NcclClosingTest, TheHostEndsBeforeThePostsOfWhatIsInFlight) {
+  NcclOptions options;
+  options.nccl_path = options.cudart_path = stand_in::LibraryPath();
+  GpuWorld world(WorldSize(2), options);
+  std::vector<std::string> seen;
+  LateHosts hosts(world.hosts().MakeTransport(Rank(0)), &seen);
+  options.device = 0;
+  auto mine =
+      MakeNcclTransport({Rank(0), WorldSize(2), "", nullptr, FarDeadline(), &hosts}, options);
+  ASSERT_TRUE(mine.ok()) << mine.status();
+  std::atomic<bool> has_closed = false;
+  world.RunTransports([&](Transport& transport, Rank rank) {
+    Transport& used = rank == Rank(0) ? **mine : transport;
+    auto opened = used.Open(CommunicatorId(1), Group::World(WorldSize(2)), FarDeadline());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    if (rank == Rank(0)) {
+      float value = 1;
+      const Tensor tensor{&value, 1, DType::kFloat32};
+      // And nobody waits for it.
+      ASSERT_TRUE(AllReduce(**opened, tensor, tensor, ReduceOp::kSum).ok());
+      opened->reset();
+      has_closed = true;
+    }
+    while (!has_closed) std::this_thread::yield();
+  });
+  EXPECT_THAT(seen, testing::ElementsAre("aborted", "closed"));
+}
+
+}  // namespace
+}  // namespace pelton
