@@ -57,7 +57,7 @@ class Handshake {
     peers_[rank_].pid = getpid();
     peers_[rank_].reads_us = true;
     if (world_size_ == 1) return std::move(peers_);
-    AllowReaders();
+    if (world_size_ > 2) AllowReaders();  // the kernel can name one process, not several
     RETURN_IF_ERROR(MakeProof());
     const std::string address = RandomAddress();
     const int backlog = world_size_ + static_cast<int>(kMaxSilent);
@@ -205,6 +205,8 @@ class Handshake {
       return absl::PermissionDeniedError(absl::StrCat("belongs to user ", credentials.uid));
     }
     peers_[peer].pid = credentials.pid;
+    // Before it has our greeting, upon which it tries to read.
+    if (world_size_ == 2 && credentials.pid > 0) AllowReaders(credentials.pid);
     if (credentials.pid > 0 && credentials.pid != getpid()) {
       // Opened before the peer's proof comes: so it is that process, not a later one of its number.
       peers_[peer].process =

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/sync.h"
 
 namespace pelton::shm {
 namespace {
@@ -20,6 +23,27 @@ absl::Status ReadError(pid_t pid, uint64_t address, int error) {
   if (error == ESRCH) return absl::UnavailableError(text);
   return absl::InternalError(text);
 }
+
+int YamaScope() {
+  int scope = -1;
+  std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
+  return scope;
+}
+
+bool UserPermits() {
+  const char* const text = std::getenv("PELTON_PTRACE");
+  return text == nullptr || absl::string_view(text) != "0";
+}
+
+// The kernel keeps one answer per process. Threads: any. Owns: what it was told last.
+struct ProcessReaders {
+  static ProcessReaders& Get() {
+    static ProcessReaders* const process = new ProcessReaders;  // outlives every transport
+    return *process;
+  }
+  Mutex mutex;
+  Readers readers ABSL_GUARDED_BY(mutex){YamaScope(), UserPermits()};
+};
 
 }  // namespace
 
@@ -41,10 +65,18 @@ absl::Status ReadMemory(pid_t pid, uint64_t address, std::byte* target, size_t s
   return absl::OkStatus();
 }
 
-void AllowReaders() {
-  int scope = 0;
-  std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
-  if (scope == 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+std::optional<unsigned long> Readers::Admit(std::optional<pid_t> reader) {
+  const unsigned long wanted = reader ? static_cast<unsigned long>(*reader) : kAnybody;
+  if (!asks_ || answer_ == wanted || answer_ == kAnybody) return std::nullopt;
+  answer_ = answer_ ? kAnybody : wanted;
+  return answer_;
+}
+
+void AllowReaders(std::optional<pid_t> reader) {
+  ProcessReaders& process = ProcessReaders::Get();
+  MutexLock lock(&process.mutex);
+  const std::optional<unsigned long> tracer = process.readers.Admit(reader);
+  if (tracer) prctl(PR_SET_PTRACER, *tracer, 0, 0, 0);
 }
 
 }  // namespace pelton::shm
