@@ -110,6 +110,15 @@ TEST_F(NcclCommunicatorTest, NamesTheLibraryThatIsMissing) {
   EXPECT_THAT(TextOf(MakeStatus(options_)), HasSubstr("has no cudaGetDeviceCount"));
 }
 
+TEST_F(NcclCommunicatorTest, RefusesAnOrderOfLaunchesThatIsEachRanksOwn) {
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  const absl::Status status = MakeStatus(options_);
+  unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(TextOf(status), HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT is 1"));
+  EXPECT_EQ(MakeStatus(options_), absl::OkStatus());
+}
+
 TEST_F(NcclCommunicatorTest, NeedsATransportOfHosts) {
   const absl::Status status =
       MakeNcclTransport({Rank(3), WorldSize(4), "", nullptr, FarDeadline(), nullptr}, options_)

@@ -116,6 +116,20 @@ class NcclTransport final : public Transport {
   AbortThread abort_thread_;  // last: it uses the libraries
 };
 
+// All ranks launch the operations of one communicator in the same order; those of several, which
+// different threads drive, have none in common.
+absl::Status CheckLaunchOrder() {
+  const char* const implicit = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  if (implicit == nullptr || *implicit == 0 || std::strcmp(implicit, "0") == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "NCCL_LAUNCH_ORDER_IMPLICIT is ", implicit,
+      ": NCCL would run the operations of this device's communicators in the order in which this "
+      "rank launches them, the other ranks in theirs, and each could wait for the others for ever; "
+      "unset it"));
+}
+
 absl::StatusOr<int> ChooseDevice(const cuda::CudaRuntime& runtime, std::optional<int> wanted) {
   const int count = runtime.device_count();
   if (count == 0) {
@@ -148,6 +162,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(const TransportOpti
   if (options.host == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": host: it needs a transport of hosts"));
   }
+  RETURN_IF_ERROR(Annotate(nccl::CheckLaunchOrder(), what));
   auto runtime = cuda::CudaRuntime::Load(nccl_options.cudart_path);
   if (!runtime.ok()) return Annotate(runtime.status(), what);
   const absl::StatusOr<int> device = nccl::ChooseDevice(**runtime, nccl_options.device);

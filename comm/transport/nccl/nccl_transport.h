@@ -26,8 +26,9 @@ struct NcclOptions {
 
 // One transport per process and GPU; `options.host` carries what the ranks say to each other.
 // Registered as "nccl", with the environment's options. Blocks: never for long: ranks meet in Open.
-// Errors: FailedPrecondition: no GPU, with CUDA's words; NotFound, Unimplemented: no library that
-// can be used; InvalidArgument: no host transport, or no such device.
+// Errors: FailedPrecondition: no GPU, with CUDA's words, or NCCL_LAUNCH_ORDER_IMPLICIT is set;
+// NotFound, Unimplemented: no library that can be used; InvalidArgument: no host transport, or no
+// such device.
 absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(const TransportOptions& options,
                                                              const NcclOptions& nccl_options);
 
