@@ -166,7 +166,9 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   } else {
     RunOn(*runner_, rounds);
   }
-  rounds.operation_timeout = options.timeout;
+  const bool has_own_timeout = options.timeout != absl::ZeroDuration();
+  rounds.operation_timeout =
+      has_own_timeout ? options.timeout : backend_.options().operation_timeout;
   rounds.first_round = options.first_round;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
   // Told to the others should this rank be lost.

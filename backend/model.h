@@ -34,9 +34,9 @@ struct ModelOptions {
   uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
   // A tensor of at least this size may lie anywhere in shared memory.
   uint64_t standalone_bytes = PlanOptions::kNoStandalone;
-  std::vector<int32_t> buckets;                               // as PlanOptions::buckets
-  absl::Duration timeout = limits::kDefaultOperationTimeout;  // of each operation
-  Round first_round{1};                                       // as ModelRoundsOptions::first_round
+  std::vector<int32_t> buckets;                   // as PlanOptions::buckets
+  absl::Duration timeout = absl::ZeroDuration();  // of each operation; zero: the backend's
+  Round first_round{1};                           // as ModelRoundsOptions::first_round
   // Where the tensors are on a GPU: the stream on which the calling thread puts its work.
   CudaQueue::CallersStream callers_stream;
 };
