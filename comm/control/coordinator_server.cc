@@ -1,11 +1,16 @@
 #include "comm/control/coordinator_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "comm/control/bind_address.h"
+#include "comm/control/connection_door.h"
 #include "comm/control/coordinator_shell.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
@@ -24,10 +29,14 @@ class RefusedStream final : public grpc::ServerBidiReactor<proto::HeartbeatReque
   void OnDone() override { delete this; }
 };
 
+// Told of the other end of a connection on which a call carried the token.
+using OnAuthentic = std::function<void(const std::string& peer)>;
+
 // Turns calls into events. Threads: gRPC's. Owns: the token; borrows the shell.
 class Service final : public proto::Coordinator::CallbackService {
  public:
-  Service(CoordinatorShell* shell, std::string token) : shell_(*shell), token_(std::move(token)) {}
+  Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic)
+      : shell_(*shell), token_(std::move(token)), on_authentic_(std::move(on_authentic)) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const proto::JoinRequest* request,
@@ -58,12 +67,15 @@ class Service final : public proto::Coordinator::CallbackService {
 
   CoordinatorShell& shell_;
   const std::string token_;
+  const OnAuthentic on_authentic_;
 };
 
 bool Service::Authentic(grpc::CallbackServerContext* context) const {
   const auto found = context->client_metadata().find(wire::kTokenKey);
   if (found == context->client_metadata().end()) return false;
-  return wire::SameToken(token_, {found->second.data(), found->second.size()});
+  if (!wire::SameToken(token_, {found->second.data(), found->second.size()})) return false;
+  on_authentic_(context->peer());
+  return true;
 }
 
 grpc::ServerUnaryReactor* Service::Refuse(grpc::CallbackServerContext* context) const {
@@ -168,12 +180,23 @@ grpc::ServerUnaryReactor* Service::Leave(grpc::CallbackServerContext* context,
   });
 }
 
+// Connections without the token, at most: what a world of ranks may make at once, and no more than
+// an eighth of this process's descriptors.
+size_t MaxStrangers() {
+  constexpr size_t kMost = 4096;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kMost;
+  return std::clamp<size_t>(files.rlim_cur / 8, 1, kMost);
+}
+
 // Threads: as CoordinatorServer. Owns: shell, service and gRPC's server, ended in reverse order.
 class GrpcCoordinatorServer final : public CoordinatorServer {
  public:
   explicit GrpcCoordinatorServer(const CoordinatorOptions& options)
-      : shell_(options.heartbeat_timeout), service_(&shell_, options.token) {}
+      : shell_(options.heartbeat_timeout),
+        service_(&shell_, options.token, [this](const std::string& peer) { door_->Admit(peer); }) {}
   ~GrpcCoordinatorServer() override {
+    if (door_ != nullptr) door_->Close();
     shell_.Stop();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() +
@@ -182,14 +205,15 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   }
 
   absl::Status Listen(const CoordinatorOptions& options);
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return door_->address(); }
   absl::Status AwaitEmpty(absl::Time deadline) override { return shell_.AwaitEmpty(deadline); }
 
  private:
   CoordinatorShell shell_;
   Service service_;
   std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionDoor> door_;  // set before the first call comes
 };
 
 void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
@@ -200,8 +224,6 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
   builder->SetMaxSendMessageSize(wire::kMaxReplyBytes);
   builder->SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  // Two servers must not share a port: a rank would meet either.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, silence_ms);
   // A rank has its heartbeats' stream open all the time; who holds a connection for nothing holds a
   // descriptor of this process.
@@ -217,17 +239,22 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
 absl::Status GrpcCoordinatorServer::Listen(const CoordinatorOptions& options) {
   ASSIGN_OR_RETURN(const std::string host, ResolveBindAddress(options.interface));
   ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls));
-  const std::string wanted = absl::StrCat(host, ":", options.port);
-  grpc::ServerBuilder builder;
+  ASSIGN_OR_RETURN(door_, ConnectionDoor::Listen(host, options.port));
+  using Builder = grpc::ServerBuilder;
+  Builder builder;
   Configure(&builder, options.heartbeat_timeout);
-  int port = 0;
-  builder.AddListeningPort(wanted, credentials, &port);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      Builder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.RegisterService(&service_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen at ", wanted));
+  if (server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve at ", door_->address()));
   }
-  address_ = absl::StrCat(host, ":", port);
+  door_->Open(MaxStrangers(), [this](int socket) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = socket;
+    acceptor_->HandleNewConnection(&connection);
+  });
   return absl::OkStatus();
 }
 

@@ -1,16 +1,20 @@
-// What the coordinator does with a connection that asks for nothing.
+// What the coordinator does with connections that ask for nothing.
 #include "comm/control/coordinator_server.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
+#include "comm/control/grpc_control.h"
 #include "core/base/check.h"
 #include "gtest/gtest.h"
 
@@ -80,6 +84,34 @@ TEST(CoordinatorServerTest, AConnectionThatAsksForNothingIsEnded) {
   ASSERT_TRUE(server.ok()) << server.status();
   PoliteStranger stranger((*server)->address());
   EXPECT_TRUE(stranger.IsSentAway());
+}
+
+// The oldest go. A rank, which is older than all of them, stays.
+TEST(CoordinatorServerTest, StrangersHoldOnlySoManyConnections) {
+  // An eighth of these.
+  const rlimit files = {480, 480};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  CoordinatorOptions options;
+  options.token = "0123456789abcdef";
+  options.heartbeat_timeout = absl::Seconds(60);
+  auto server = CoordinatorServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto control = MakeGrpcControl({.address = (*server)->address(),
+                                  .token = options.token,
+                                  .heartbeat_timeout = options.heartbeat_timeout});
+  ASSERT_TRUE(control.ok()) << control.status();
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  JoinRequest join;
+  join.job = "job";
+  join.world_size = WorldSize(1);
+  ASSERT_TRUE((*control)->Join(join, deadline).ok());
+  std::vector<std::unique_ptr<PoliteStranger>> strangers;
+  for (int i = 0; i < 120; ++i) {
+    strangers.push_back(std::make_unique<PoliteStranger>((*server)->address()));
+  }
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(strangers[i]->IsSentAway()) << i;
+  EXPECT_EQ(Barrier(**control, "still there", deadline), absl::OkStatus());
+  EXPECT_EQ((*control)->Leave(deadline), absl::OkStatus());
 }
 
 }  // namespace
