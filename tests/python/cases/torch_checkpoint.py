@@ -1,0 +1,131 @@
+"""PyTorch's own checkpoints of wrapped models: torch.distributed.checkpoint over Pelton's backend, and DDP's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pelton.torch_api as bagua
+import torch
+import torch.distributed as dist
+from pelton.torch_api.data_parallel import DistributedDataParallel
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+from cases.checks import batch, rank_and_size, seeded
+from cases.registry import case
+from cases.saving import Net, assert_same_values, shared_folder
+from cases.torch_world import beside_gloo, torch_world
+
+
+class Training:
+    """A wrapped model and its Adam. Threads: the test's. Owns: them."""
+
+    def __init__(self, seed: int) -> None:
+        rank, _ = rank_and_size()
+        plain = seeded(seed + rank, Net)
+        names = list(plain.state_dict())
+        self.optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
+        self.model: Any = plain.with_bagua([self.optimizer], "gradient_allreduce")
+        assert list(self.model.state_dict()) == names
+
+    def steps(self, begin: int, end: int) -> None:
+        rank, _ = rank_and_size()
+        for step in range(begin, end):
+            self.optimizer.zero_grad()
+            self.model(batch(rank, step, 8, 6)).square().mean().backward()
+            self.optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load(self, folder: Path, **options: Any) -> None:
+        state = self.state()
+        load(state, checkpoint_id=folder, **options)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+    def values(self) -> dict[str, Any]:
+        """Without statistics, which are each rank's own: of such a tensor one rank's is saved."""
+        found = {name: value.clone() for name, value in self.model.named_parameters()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            found.update({f"{index} {name}": value.clone() for name, value in state.items()})
+        return found
+
+
+@case(2, 4)
+def saved_and_loaded() -> None:
+    with torch_world(), shared_folder() as folder:
+        training = Training(0)
+        training.steps(0, 3)
+        save(training.state(), checkpoint_id=folder)
+        wanted = training.values()
+        other = Training(50)
+        other.load(folder)
+        assert_same_values(other.values(), wanted, "loaded")
+        for each in (training, other):
+            each.steps(3, 6)
+        assert_same_values(other.values(), training.values(), "resumed")
+
+
+@case(2)
+def saved_while_training_goes_on() -> None:
+    with torch_world(), shared_folder() as folder:
+        training = Training(0)
+        training.steps(0, 3)
+        wanted = training.values()
+        saving: Any = async_save(training.state(), checkpoint_id=folder)
+        training.steps(3, 9)
+        saving.result()
+        other = Training(50)
+        other.load(folder)
+        assert_same_values(other.values(), wanted, "as it was when saving began")
+
+
+@case(4)
+def half_of_the_ranks_load() -> None:
+    """In a group of their own."""
+    rank, _ = rank_and_size()
+    with torch_world(), shared_folder() as folder:
+        training = Training(0)
+        training.steps(0, 3)
+        save(training.state(), checkpoint_id=folder)
+        wanted = training.values()
+        half = dist.new_group([0, 1])
+        other = Training(50)
+        if rank < 2:
+            other.load(folder, process_group=half)
+            assert_same_values(other.values(), wanted, "two of four")
+        bagua.barrier()
+
+
+def _weights(model: nn.Module) -> dict[str, Any]:
+    return {name: value.clone() for name, value in model.state_dict().items() if "running" not in name}
+
+
+@case(2)
+def ddps_checkpoints_and_ours_are_the_same() -> None:
+    """A state_dict of torch's DistributedDataParallel in a wrapped model, and the other way round."""
+    rank, _ = rank_and_size()
+    with beside_gloo() as gloo:
+        theirs = TorchDDP(seeded(rank, Net), process_group=gloo)
+        theirs(batch(rank, 0, 8, 6)).square().mean().backward()
+        torch.optim.SGD(theirs.parameters(), 0.1).step()
+        state = theirs.state_dict()
+        ours: Any = DistributedDataParallel(seeded(40 + rank, Net))
+        ours.load_state_dict(state)
+        assert_same_values(_weights(ours), _weights(theirs), "ours of torch's")
+        wrapped: Any = seeded(60 + rank, Net).with_bagua([], "gradient_allreduce")
+        wrapped.load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
+        assert_same_values(_weights(wrapped), _weights(theirs.module), "a wrapped one of torch's")
+        for model in (ours, wrapped):
+            model(batch(rank, 1, 8, 6)).square().mean().backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+        back = TorchDDP(seeded(80 + rank, Net), process_group=gloo)
+        back.load_state_dict(ours.state_dict())
+        assert_same_values(_weights(back), _weights(ours), "torch's of ours")
+        back.module.load_state_dict(wrapped.state_dict())
+        assert_same_values(_weights(back.module), _weights(wrapped), "torch's of a wrapped one")
