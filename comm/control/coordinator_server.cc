@@ -33,42 +33,81 @@ class RefusedStream final : public grpc::ServerBidiReactor<proto::HeartbeatReque
 using OnAuthentic = std::function<void(const std::string& peer)>;
 
 // Turns calls into events. Threads: gRPC's. Owns: the token; borrows the shell.
-class Service final : public proto::Coordinator::CallbackService {
+class Service final : public grpc::Service {
  public:
-  Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic)
-      : shell_(*shell), token_(std::move(token)), on_authentic_(std::move(on_authentic)) {}
-
-  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
-                                 const proto::JoinRequest* request,
-                                 proto::JoinResponse* response) override;
-  grpc::ServerUnaryReactor* KeyValue(grpc::CallbackServerContext* context,
-                                     const proto::KeyValueRequest* request,
-                                     proto::KeyValueResponse* response) override;
-  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext* context,
-                                      const proto::AllGatherRequest* request,
-                                      proto::AllGatherResponse* response) override;
-  grpc::ServerUnaryReactor* SelectPeers(grpc::CallbackServerContext* context,
-                                        const proto::SelectPeersRequest* request,
-                                        proto::SelectPeersResponse* response) override;
-  grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>* Heartbeat(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
-                                   const proto::ReportRequest* request,
-                                   proto::ReportResponse* response) override;
-  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
-                                  const proto::LeaveRequest* request,
-                                  proto::LeaveResponse* response) override;
+  Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic);
 
  private:
+  using JoinCall = CallOf<proto::JoinRequest, proto::JoinResponse>;
+  using KeyValueCall = CallOf<proto::KeyValueRequest, proto::KeyValueResponse>;
+  using AllGatherCall = CallOf<proto::AllGatherRequest, proto::AllGatherResponse>;
+  using SelectPeersCall = CallOf<proto::SelectPeersRequest, proto::SelectPeersResponse>;
+  using ReportCall = CallOf<proto::ReportRequest, proto::ReportResponse>;
+  using LeaveCall = CallOf<proto::LeaveRequest, proto::LeaveResponse>;
+
+  // `path` must outlive the service.
+  template <typename Request, typename Response>
+  void Serve(const char* path, void (Service::*begin)(CallOf<Request, Response>&));
+  void ServeHeartbeat(const char* path);
+  void Join(JoinCall& call);
+  void KeyValue(KeyValueCall& call);
+  void AllGather(AllGatherCall& call);
+  void SelectPeers(SelectPeersCall& call);
+  void Report(ReportCall& call);
+  void Leave(LeaveCall& call);
   bool Authentic(grpc::CallbackServerContext* context) const;
-  grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context) const;
-  grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context,
-                                      CoordinatorShell::Feed feed);
 
   CoordinatorShell& shell_;
   const std::string token_;
   const OnAuthentic on_authentic_;
+  int method_count_ = 0;
 };
+
+Service::Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic)
+    : shell_(*shell), token_(std::move(token)), on_authentic_(std::move(on_authentic)) {
+  Serve("/pelton.proto.Coordinator/Join", &Service::Join);
+  Serve("/pelton.proto.Coordinator/KeyValue", &Service::KeyValue);
+  Serve("/pelton.proto.Coordinator/AllGather", &Service::AllGather);
+  Serve("/pelton.proto.Coordinator/SelectPeers", &Service::SelectPeers);
+  Serve("/pelton.proto.Coordinator/Report", &Service::Report);
+  Serve("/pelton.proto.Coordinator/Leave", &Service::Leave);
+  ServeHeartbeat("/pelton.proto.Coordinator/Heartbeat");
+}
+
+template <typename Request, typename Response>
+void Service::Serve(const char* path, void (Service::*begin)(CallOf<Request, Response>&)) {
+  using Call = CallOf<Request, Response>;
+  AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::CLIENT_STREAMING,
+                                                 nullptr));
+  auto make = [this, begin](grpc::CallbackServerContext* context, Response* response) {
+    auto* const call =
+        new Call(&shell_, context, response, [this, begin](Call& begun) { (this->*begin)(begun); });
+    if (Authentic(context)) {
+      call->Read();
+    } else {
+      call->Refuse({grpc::StatusCode::UNAUTHENTICATED, ""});  // and reads nothing of it
+    }
+    return call;
+  };
+  MarkMethodCallback(method_count_++,
+                     new grpc::internal::CallbackClientStreamingHandler<Request, Response>(make));
+}
+
+void Service::ServeHeartbeat(const char* path) {
+  AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING,
+                                                 nullptr));
+  using Stream = grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>;
+  auto make = [this](grpc::CallbackServerContext* context) -> Stream* {
+    if (!Authentic(context)) return new RefusedStream({grpc::StatusCode::UNAUTHENTICATED, ""});
+    auto* const stream = new HeartbeatStream(&shell_);
+    shell_.AddStream(stream);
+    stream->Start();
+    return stream;
+  };
+  MarkMethodCallback(
+      method_count_++,
+      new grpc::internal::CallbackBidiHandler<proto::HeartbeatRequest, proto::Order>(make));
+}
 
 bool Service::Authentic(grpc::CallbackServerContext* context) const {
   const auto found = context->client_metadata().find(wire::kTokenKey);
@@ -78,106 +117,65 @@ bool Service::Authentic(grpc::CallbackServerContext* context) const {
   return true;
 }
 
-grpc::ServerUnaryReactor* Service::Refuse(grpc::CallbackServerContext* context) const {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish({grpc::StatusCode::UNAUTHENTICATED, ""});
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* Service::AnswerNow(grpc::CallbackServerContext* context,
-                                             CoordinatorShell::Feed feed) {
-  if (!Authentic(context)) return Refuse(context);
-  const grpc::Status status = ToGrpc(shell_.Apply(feed), context);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* Service::Join(grpc::CallbackServerContext* context,
-                                        const proto::JoinRequest* request,
-                                        proto::JoinResponse* response) {
-  if (!Authentic(context)) return Refuse(context);
-  auto* const parked = new ParkedCallOf<proto::JoinResponse>(
-      &shell_, context, request->job(), response,
+void Service::Join(JoinCall& call) {
+  call.set_job(call.request().job());
+  call.set_filler(
       [](Reply reply, proto::JoinResponse* out) { wire::ToProto(*reply.membership, out); });
-  shell_.Park(parked, request->timeout_us(),
-              [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-                state.Join(call, wire::FromProto(*request), outbox);
+  shell_.Park(&call, call.request().timeout_us(),
+              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
+                state.Join(parked, wire::FromProto(call.request()), outbox);
               });
-  return parked;
 }
 
-grpc::ServerUnaryReactor* Service::KeyValue(grpc::CallbackServerContext* context,
-                                            const proto::KeyValueRequest* request,
-                                            proto::KeyValueResponse* response) {
-  if (!Authentic(context)) return Refuse(context);
-  auto* const parked =
-      new ParkedCallOf<proto::KeyValueResponse>(&shell_, context, request->caller().job(), response,
-                                                [](Reply reply, proto::KeyValueResponse* out) {
-                                                  out->set_value(std::move(reply.result.value));
-                                                  out->set_number(reply.result.number);
-                                                });
-  shell_.Park(parked, request->timeout_us(),
-              [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-                state.KeyValue(call, wire::FromProto(request->caller()), wire::FromProto(*request),
+void Service::KeyValue(KeyValueCall& call) {
+  const proto::KeyValueRequest& request = call.request();
+  call.set_job(request.caller().job());
+  call.set_filler([](Reply reply, proto::KeyValueResponse* out) {
+    out->set_value(std::move(reply.result.value));
+    out->set_number(reply.result.number);
+  });
+  shell_.Park(&call, request.timeout_us(),
+              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
+                state.KeyValue(parked, wire::FromProto(request.caller()), wire::FromProto(request),
                                outbox);
               });
-  return parked;
 }
 
-grpc::ServerUnaryReactor* Service::AllGather(grpc::CallbackServerContext* context,
-                                             const proto::AllGatherRequest* request,
-                                             proto::AllGatherResponse* response) {
-  if (!Authentic(context)) return Refuse(context);
-  auto* const parked = new ParkedCallOf<proto::AllGatherResponse>(
-      &shell_, context, request->caller().job(), response,
-      [](Reply reply, proto::AllGatherResponse* out) {
-        for (const std::string& value : *reply.gathered) out->add_values(value);
-      });
-  shell_.Park(parked, request->timeout_us(),
-              [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-                state.AllGather(call, wire::FromProto(request->caller()), wire::FromProto(*request),
+void Service::AllGather(AllGatherCall& call) {
+  const proto::AllGatherRequest& request = call.request();
+  call.set_job(request.caller().job());
+  call.set_filler([](Reply reply, proto::AllGatherResponse* out) {
+    for (const std::string& value : *reply.gathered) out->add_values(value);
+  });
+  shell_.Park(&call, request.timeout_us(),
+              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
+                state.AllGather(parked, wire::FromProto(request.caller()), wire::FromProto(request),
                                 outbox);
               });
-  return parked;
 }
 
-grpc::ServerUnaryReactor* Service::SelectPeers(grpc::CallbackServerContext* context,
-                                               const proto::SelectPeersRequest* request,
-                                               proto::SelectPeersResponse* response) {
-  return AnswerNow(context, [&](CoordinatorState& state, Outbox*) {
+void Service::SelectPeers(SelectPeersCall& call) {
+  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox*) {
     ASSIGN_OR_RETURN(const Matching matching,
-                     state.SelectPeers(wire::FromProto(request->caller()),
-                                       wire::FromProto(*request), Clock::Real().Now()));
-    response->mutable_peers()->Assign(matching.begin(), matching.end());
+                     state.SelectPeers(wire::FromProto(call.request().caller()),
+                                       wire::FromProto(call.request()), Clock::Real().Now()));
+    call.response().mutable_peers()->Assign(matching.begin(), matching.end());
     return absl::OkStatus();
-  });
+  }));
 }
 
-grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>* Service::Heartbeat(
-    grpc::CallbackServerContext* context) {
-  if (!Authentic(context)) return new RefusedStream({grpc::StatusCode::UNAUTHENTICATED, ""});
-  auto* const stream = new HeartbeatStream(&shell_);
-  shell_.AddStream(stream);
-  stream->Start();
-  return stream;
+void Service::Report(ReportCall& call) {
+  const proto::ReportRequest& request = call.request();
+  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox* outbox) {
+    return state.Report(wire::FromProto(request.caller()), Rank(request.culprit()),
+                        wire::ErrorFromProto(request.code(), request.message()), outbox);
+  }));
 }
 
-grpc::ServerUnaryReactor* Service::Report(grpc::CallbackServerContext* context,
-                                          const proto::ReportRequest* request,
-                                          proto::ReportResponse* response) {
-  return AnswerNow(context, [request](CoordinatorState& state, Outbox* outbox) {
-    return state.Report(wire::FromProto(request->caller()), Rank(request->culprit()),
-                        wire::ErrorFromProto(request->code(), request->message()), outbox);
-  });
-}
-
-grpc::ServerUnaryReactor* Service::Leave(grpc::CallbackServerContext* context,
-                                         const proto::LeaveRequest* request,
-                                         proto::LeaveResponse* response) {
-  return AnswerNow(context, [request](CoordinatorState& state, Outbox* outbox) {
-    return state.Leave(wire::FromProto(request->caller()), outbox);
-  });
+void Service::Leave(LeaveCall& call) {
+  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox* outbox) {
+    return state.Leave(wire::FromProto(call.request().caller()), outbox);
+  }));
 }
 
 // Connections without the token, at most: what a world of ranks may make at once, and no more than

@@ -1,18 +1,22 @@
-// What the coordinator does with connections that ask for nothing.
+// What the coordinator does with strangers, and with connections that ask for nothing.
 #include "comm/control/coordinator_server.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "comm/control/grpc_control.h"
 #include "core/base/check.h"
@@ -84,6 +88,36 @@ TEST(CoordinatorServerTest, AConnectionThatAsksForNothingIsEnded) {
   ASSERT_TRUE(server.ok()) << server.status();
   PoliteStranger stranger((*server)->address());
   EXPECT_TRUE(stranger.IsSentAway());
+}
+
+// Who has no token is told so before it has sent a request, of which nothing is taken in.
+TEST(CoordinatorServerTest, TheTokenIsLookedAtBeforeTheRequest) {
+  CoordinatorOptions options;
+  options.token = "0123456789abcdef";
+  auto server = CoordinatorServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  grpc::GenericStub stub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  for (const char* method : {"Join", "KeyValue", "AllGather", "SelectPeers", "Report", "Leave"}) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context.AddMetadata("pelton-token", "another-token-of-sixteen");
+    context.set_wait_for_ready(true);
+    grpc::CompletionQueue queue;
+    const auto call =
+        stub.PrepareCall(&context, absl::StrCat("/pelton.proto.Coordinator/", method), &queue);
+    grpc::Status status;
+    void* tag = nullptr;
+    bool ok = false;
+    call->StartCall(nullptr);
+    queue.Next(&tag, &ok);
+    call->Finish(&status, nullptr);
+    queue.Next(&tag, &ok);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
+    queue.Shutdown();
+    while (queue.Next(&tag, &ok)) {
+    }
+  }
 }
 
 // The oldest go. A rank, which is older than all of them, stays.

@@ -51,6 +51,8 @@ void CoordinatorShell::Park(ParkedCall* parked, int64_t timeout_us, FeedCall fee
     parked->id = ++last_call_;
     if (stopping_) {
       actions.answers.emplace_back(parked, Reply{.status = absl::UnavailableError("stopping")});
+    } else if (parked->is_cancelled()) {
+      actions.answers.emplace_back(parked, Reply{.status = absl::CancelledError("")});
     } else {
       calls_.emplace(parked->id, parked);
       const absl::Time now = Clock::Real().Now();

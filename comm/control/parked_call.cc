@@ -14,9 +14,12 @@ grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext* con
 void ParkedCall::Answer(Reply reply) {
   const grpc::Status status = ToGrpc(reply.status, context_);
   if (status.ok()) Fill(std::move(reply));
-  Finish(status);
+  End(status);
 }
 
-void ParkedCall::OnCancel() { shell_->OnCallCancelled(this); }
+void ParkedCall::Cancel() {
+  is_cancelled_.store(true);  // before the shell's lock: Park looks under it
+  shell_->OnCallCancelled(this);
+}
 
 }  // namespace pelton
