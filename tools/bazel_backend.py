@@ -171,6 +171,17 @@ def _tag() -> str:
     return f"{version}-{version}-{platform}"
 
 
+def _extras(project: dict[str, object]) -> list[str]:
+    """What `pip install 'pelton[name]'` adds."""
+    extras = project["optional-dependencies"]
+    assert isinstance(extras, dict)
+    lines = []
+    for name, requirements in extras.items():
+        lines.append(f"Provides-Extra: {name}")
+        lines += [f'Requires-Dist: {requirement}; extra == "{name}"' for requirement in requirements]
+    return lines
+
+
 def _metadata(torch: str) -> dict[str, bytes]:
     project = _project()
     minor = ".".join(torch.split(".")[:2])
@@ -185,6 +196,7 @@ def _metadata(torch: str) -> dict[str, bytes]:
         *(f"Classifier: {classifier}" for classifier in _strings(project["classifiers"])),
         f"Requires-Python: {project['requires-python']}",
         f"Requires-Dist: torch=={minor}.*",
+        *_extras(project),
         "Description-Content-Type: text/markdown",
         "",
         (ROOT / "README.md").read_text(),

@@ -1,8 +1,10 @@
-"""What goes with training beside communication: samplers, batch normalisation and fused optimizers.
+"""What goes with training beside communication: samplers, batch normalisation, fused optimizers, caches.
 
 Nothing here is imported by `import pelton.torch_api`.
 """
 
+from pelton.torch_api.contrib.cache_loader import CacheLoader
+from pelton.torch_api.contrib.cached_dataset import CachedDataset
 from pelton.torch_api.contrib.fuse.optimizer import fuse_optimizer
 from pelton.torch_api.contrib.load_balancing_data_loader import (
     LoadBalancingDistributedBatchSampler,
@@ -11,6 +13,8 @@ from pelton.torch_api.contrib.load_balancing_data_loader import (
 from pelton.torch_api.contrib.sync_batchnorm import SyncBatchNorm
 
 __all__ = [
+    "CacheLoader",
+    "CachedDataset",
     "LoadBalancingDistributedBatchSampler",
     "LoadBalancingDistributedSampler",
     "SyncBatchNorm",
