@@ -13,7 +13,7 @@ import torch.distributed.device_mesh
 from pelton.errors import InvalidArgument
 from pelton.torch_api.algorithms import Algorithm
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -308,8 +308,14 @@ def sharded_models() -> None:
         model(world.batch(0))
         return model
 
+    def in_flat_shards(world: World) -> Any:
+        model = Net()
+        world.wrap(FullyShardedDataParallel(model, device_id=torch.device("cpu")), [])
+        return model
+
     names = ("gradient_allreduce", "local_sgd")
     with torch_world("cpu:pelton"):
+        assert_refused(names, in_flat_shards, "'the model' is a FullyShardedDataParallel")
         assert_refused(names, sharded, "'first.weight' is a DTensor", "fully_shard")
         assert_refused(names, parallel, "'second.weight' is a DTensor", "parallelize_module")
         assert_refused(names, sharded_later, "'the model' is a FSDPNet")
