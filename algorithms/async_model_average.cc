@@ -71,6 +71,9 @@ class AsyncModelAverage final : public Algorithm {
   void BindOptions(OptionTable& table) override {
     table.Count("sync_interval_ms", &pause_ms_, 0,
                 "from the end of a round to the start of the next; milliseconds");
+    table.Refuse("codec",
+                 "ranks stop together by an exact mean that travels in the same buckets; local_sgd "
+                 "takes a codec");
   }
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 

@@ -140,6 +140,7 @@ class Decentralized final : public Algorithm {
     table.Count("communication_interval", &schedule_.interval, 1,
                 "steps from one round to the next");
     table.Bool("hierarchical", &hierarchical_, "false: every rank is a peer; true: every host is");
+    table.Refuse("codec", "the algorithm low_precision_decentralized is this one with a codec");
   }
   absl::Status CheckOptions() override {
     in_pairs_ = mode_ != "all";

@@ -28,6 +28,7 @@ class GradientAllReduce final : public Algorithm {
                "changes nothing: several hosts compose shared memory and the wire in either case");
     table.Bool("scatter_gather", &scatter_gather_,
                "true: a reduce_scatter, then an allgather; false: an allreduce");
+    table.Refuse("codec", "the algorithm bytegrad is this one with a codec");
   }
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 

@@ -5,12 +5,18 @@
 //
 //   x_i = (x_0 + x_1 + ... + x_{n-1}) / n     after each `interval` steps
 //
-// Steps: one allreduce per bucket and interval. Bytes: for a bucket of B bytes those of the
-// communicator's allreduce of B bytes, each `interval` steps.
-// Result: bitwise the AVG allreduce, and equal on all ranks (SUM-1a).
+// With a codec the ranks exchange how far they have come since the last mean, encoded, and all
+// continue from that mean plus the mean of what was decoded (algorithms/stage/outer_step.h).
+//
+// Steps: one allreduce per bucket and interval, with a codec a compressed one. Bytes: for a bucket
+// of B bytes those of the communicator's allreduce of B bytes, each `interval` steps; with a codec
+// those of algorithms/stage/compressed_allreduce.h.
+// Result: equal on all ranks (SUM-1a); without a codec bitwise the AVG allreduce.
 // Source: Stich, Local SGD Converges Fast and Communicates Little, arXiv 1805.09767, algorithm 1;
 // Lin et al., Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217 (post-local SGD).
 #include "algorithms/algorithm.h"
+#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/outer_step.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
@@ -22,29 +28,50 @@ class LocalSgd final : public Algorithm {
  public:
   void BindOptions(OptionTable& table) override {
     table.Count("interval", &interval_, 1, "steps from one mean to the next");
+    table.Bool("hierarchical", &hierarchical_,
+               "with a codec, true: only the hosts' leaders exchange messages");
+    compression_.Bind(table);
   }
-  std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
+  absl::Status CheckOptions() override { return compression_.Finish(); }
+  std::string BytesSent() const override {
+    return "those of an allreduce of B bytes, with a codec 2 (n - 1) / n times the encoded bucket";
+  }
 
   Schedule schedule() const override {
     return {.subject = Subject::kWeightsAfterStep, .first_step = interval_, .interval = interval_};
   }
+  bool IsHierarchical() const override { return hierarchical_ && encodes(); }
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
     constraints.allows_standalone = false;
     return constraints;
   }
-  bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
-  std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kAvg; }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && compression_.Takes(tensor.dtype);
+  }
+  std::optional<ReduceOp> EqualsReduction(DType) const override {
+    return encodes() ? std::nullopt : std::optional(ReduceOp::kAvg);
+  }
 
-  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
     spec.allows_standalone = false;
+    if (!encodes()) {
+      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
+      return spec;
+    }
+    const OuterStepOptions mean{.codec = compression_.codec(),
+                                .error_feedback = compression_.error_feedback()};
+    RETURN_IF_ERROR(AddOuterStep(mean, layout, tiers, spec));
     return spec;
   }
 
  private:
+  bool encodes() const { return compression_.codec() != nullptr; }
+
   uint64_t interval_ = 8;
+  bool hierarchical_ = false;
+  CompressionOptions compression_;
 };
 
 REGISTER_ALGORITHM(local_sgd, "mean of all ranks' weights each few steps", LocalSgd);

@@ -37,6 +37,7 @@ class PowerSgd final : public Algorithm {
                  "columns");
     table.Count("start_round", &options_.start_round, 1,
                 "the rounds before it are allreduces in full precision");
+    table.Refuse("codec", "factors of low rank are its codec; see the option rank");
   }
   std::string BytesSent() const override {
     return "2 (n - 1) / n times that of rank * (rows + columns) elements a matrix, and of what is "

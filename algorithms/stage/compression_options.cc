@@ -10,6 +10,7 @@ namespace pelton {
 
 void CompressionOptions::Bind(OptionTable& table) {
   std::vector<std::string> codecs;
+  if (may_be_none_) codecs.emplace_back(kNone);
   for (const CodecRegistry::Entry& entry : CodecRegistry::Get().List())
     codecs.push_back(entry.name);
   table.Choice("codec", &codec_name_, std::move(codecs), "how messages are encoded");
@@ -21,6 +22,14 @@ void CompressionOptions::Bind(OptionTable& table) {
 }
 
 absl::Status CompressionOptions::Finish() {
+  if (codec_name_ == kNone) {
+    if (codec_options_.empty() && !error_feedback_.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("option ",
+                     codec_options_.empty() ? "error_feedback"
+                                            : absl::StrCat("codec.", codec_options_.begin()->first),
+                     " is given, but option codec is 'none'"));
+  }
   absl::StatusOr<std::unique_ptr<Codec>> codec = MakeCodec(codec_name_, codec_options_);
   if (!codec.ok()) {
     return absl::InvalidArgumentError(

@@ -107,6 +107,12 @@ void OptionTable::Nested(std::string prefix, Options* values, OptionDescription 
   entries_.push_back({std::move(description), nullptr, values, std::move(prefix)});
 }
 
+void OptionTable::Refuse(std::string name, std::string reason) {
+  Entry& entry = entries_.emplace_back();
+  entry.description.name = std::move(name);
+  entry.refusal = std::move(reason);
+}
+
 absl::Status OptionTable::Parse(const Options& options) const {
   for (const auto& [name, value] : options) {
     const Entry* const entry = Find(name);
@@ -121,6 +127,10 @@ absl::Status OptionTable::Parse(const Options& options) const {
 
 absl::Status OptionTable::Set(const Entry& entry, const std::string& name,
                               const std::string& value) const {
+  if (!entry.refusal.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no option ", name, ": ", entry.refusal));
+  }
   if (entry.nested != nullptr) {
     (*entry.nested)[name.substr(entry.prefix.size())] = value;
     return absl::OkStatus();
@@ -132,7 +142,9 @@ absl::Status OptionTable::Set(const Entry& entry, const std::string& name,
 
 std::vector<OptionDescription> OptionTable::Describe() const {
   std::vector<OptionDescription> all;
-  for (const Entry& entry : entries_) all.push_back(entry.description);
+  for (const Entry& entry : entries_) {
+    if (entry.refusal.empty()) all.push_back(entry.description);
+  }
   return all;
 }
 
@@ -147,9 +159,9 @@ const OptionTable::Entry* OptionTable::Find(absl::string_view name) const {
 }
 
 std::string OptionTable::Listed() const {
-  if (entries_.empty()) return "none";
-  std::vector<absl::string_view> names;
-  for (const Entry& entry : entries_) names.push_back(entry.description.name);
+  std::vector<std::string> names;
+  for (const OptionDescription& known : Describe()) names.push_back(known.name);
+  if (names.empty()) return "none";
   std::sort(names.begin(), names.end());
   return absl::StrJoin(names, ", ");
 }

@@ -55,6 +55,9 @@ class OptionTable {
   // Options whose names begin with `prefix`; they go to `values` without it, unread.
   void Nested(std::string prefix, Options* values, OptionDescription description);
 
+  // An option that others have and this part has not, for a reason that its error gives.
+  void Refuse(std::string name, std::string reason);
+
   // Sets what `options` names. Errors: InvalidArgument: an option is unknown, or its value does not
   // fit; the text names option and value, and lists what there is. Those read before it are set.
   absl::Status Parse(const Options& options) const;
@@ -67,6 +70,7 @@ class OptionTable {
     Setter set;
     Options* nested = nullptr;  // of a prefix
     std::string prefix = {};
+    std::string refusal = {};  // why there is no such option; it is in no list
   };
 
   const Entry* Find(absl::string_view name) const;

@@ -83,6 +83,14 @@ TEST(OptionTableTest, AnUnknownOptionIsAnErrorThatListsTheNames) {
   EXPECT_FALSE(all.table.Parse({{"codec.", "64"}}).ok());
 }
 
+TEST(OptionTableTest, ARefusedOptionIsAnErrorThatSaysWhyAndIsInNoList) {
+  OptionTable table;
+  table.Refuse("codec", "others have it");
+  EXPECT_EQ(table.Parse({{"codec", "none"}}).message(), "there is no option codec: others have it");
+  EXPECT_TRUE(table.Describe().empty());
+  EXPECT_EQ(table.Parse({{"rate", "1"}}).message(), "option 'rate' is unknown; there are: none");
+}
+
 // An option's value that is none of those it takes.
 struct Misfit {
   const char* option;

@@ -13,7 +13,7 @@ from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
-from pelton.torch_api.algorithms.local_sgd import PostLocalSGDAlgorithm
+from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm, PostLocalSGDAlgorithm
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
 from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
@@ -89,6 +89,13 @@ def the_ring_goes_on_with_its_neighbours_weights() -> None:
 @case(2)
 def diloco_goes_on_with_anchor_and_momentum() -> None:
     _check_resumed(lambda: DiLoCoAlgorithm(interval=3))
+
+
+@case(2, 3)
+def encoded_outer_steps_go_on_with_their_errors() -> None:
+    compression: dict[str, Any] = {"hierarchical": False, "codec": "one_bit"}
+    _check_resumed(lambda: DiLoCoAlgorithm(interval=3, **compression))
+    _check_resumed(lambda: LocalSGDAlgorithm(interval=2, **compression))
 
 
 @case(1, 2, 3)

@@ -121,8 +121,12 @@ _SETUPS: dict[str, Setup] = {
     # In step for half of the training; then the machine's load decides how often ranks meet.
     "async": _sgd("async", sync_interval_ms=2, warmup_steps=EPOCHS // 2 * STEPS_PER_EPOCH),
     "local_sgd": _sgd("local_sgd", interval=4),
+    "local_sgd in 4 bits": _sgd("local_sgd", interval=4, hierarchical=False, codec="block_int4"),
     "post_local_sgd": _sgd("post_local_sgd", warmup_steps=20, interval=4),
     "diloco": _sgd("diloco", interval=5, outer_learning_rate=0.7, outer_momentum=0.5),
+    "diloco in 4 bits": _sgd(
+        "diloco", interval=5, outer_learning_rate=0.7, outer_momentum=0.5, hierarchical=False, codec="block_int4"
+    ),
     "qadam": _adam("qadam", QAdamOptimizer, warmup_steps=40),
     "one_bit_adam": _adam("one_bit_adam", OneBitAdamOptimizer, warmup_steps=60, variance_floor=0.01),
     "zero_one_adam": _adam("zero_one_adam", ZeroOneAdamOptimizer, **_RARELY),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pelton.torch_api.algorithms._options import to_text
+from pelton.torch_api.algorithms._options import compression, to_text
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry, RegisteredAlgorithm
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class DiLoCoAlgorithm(Algorithm):
         fragments: int = 1,
         delay: int = 0,
         mix: float | None = None,
+        hierarchical: bool = True,
+        codec: str | None = None,
+        codec_options: Mapping[str, object] | None = None,
+        error_feedback: bool | None = None,
     ) -> None:
         """Args:
         interval: between the rounds of a fragment. Units: steps.
@@ -52,6 +57,11 @@ class DiLoCoAlgorithm(Algorithm):
         fragments: parts of the model that take turns.
         delay: between a round's beginning and the merging of its result. Units: steps.
         mix: how much of the local weights is kept then, from 0 to 1; None for the runtime's default.
+        hierarchical: with a codec, average inside each host first, in full precision; only the hosts' leaders exchange
+          messages.
+        codec: how what the ranks have changed is encoded, "block_int4" for instance; None for full precision.
+        codec_options: the codec's.
+        error_feedback: add what a message lacks to the next; None where the codec needs it.
         """
         self.options = to_text(
             interval=interval,
@@ -60,7 +70,9 @@ class DiLoCoAlgorithm(Algorithm):
             fragments=fragments,
             delay=delay,
             mix=mix,
+            hierarchical=hierarchical,
         )
+        self.options.update(compression(codec, codec_options, error_feedback))
 
     def reify(self, process_group: BaguaProcessGroup) -> DiLoCoAlgorithmImpl:
         """Puts it to work on a group."""

@@ -1,0 +1,39 @@
+// Now and then all ranks continue from the same weights: the anchor, moved by how far the ranks
+// have come since on average. What such algorithms exchange is small differences, which a codec
+// may encode.
+//
+// State per bucket: the anchor a, which begins as the initial model, and with a momentum m > 0 the
+// velocity v, which begins at zero. With x_i rank i's weights and r the learning rate:
+//   g = (sum over i of (a - x_i)) / n;  v = m v + g;  a = a - r (g + m v);  x_i = a
+// which is SGD's step with PyTorch's form of Nesterov's momentum; r = 1 and m = 0 is the mean of
+// the weights.
+#ifndef PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
+#define PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "algorithms/codec/codec.h"
+#include "comm/tiers.h"
+#include "core/bucket/plan.h"
+#include "core/pipeline/pipeline.h"
+
+namespace pelton {
+
+// Threads: a value. Owns: a share of the codec.
+struct OuterStepOptions {
+  double learning_rate = 1;
+  double momentum = 0;
+  // Of the messages, as CompressedAllReduceOptions; null: an allreduce in full precision.
+  std::shared_ptr<const Codec> codec = {};
+  bool error_feedback = false;
+};
+
+// Appends the stages to `spec`, whose bucket then holds a rank's weights before them and the anchor
+// after them. Errors: those of CompressedAllReduce.
+absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
+                          const Tiers& tiers, PipelineSpec& spec);
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
