@@ -14,6 +14,7 @@ from moe_reference import Routes, layer, top1, top2
 from pelton.torch_api.algorithms import GlobalAlgorithmRegistry
 from pelton.torch_api.model_parallel.moe import MoE, is_moe_param
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size, seeded
 from cases.programs import ALGORITHMS, Kind, Under
@@ -240,6 +241,40 @@ def layers_are_compiled() -> None:
         model.bagua_ddp.detach()
     for plain, compiled in zip(*found, strict=True):
         torch.testing.assert_close(plain, compiled)
+
+
+@case(2)
+def layers_are_recomputed_in_backward() -> None:
+    """Activation checkpointing makes the exchanges again, with the same random numbers."""
+    rank, _ = rank_and_size()
+    found = []
+    for use_reentrant in (None, False, True):
+        net = _net(rank, noisy_gate_policy="RSample")
+        inputs = _inputs(rank)
+        torch.manual_seed(7)
+        if use_reentrant is None:
+            output, l_aux, _ = net.moe(inputs)
+        else:
+            output, l_aux, _ = checkpoint(net.moe, inputs, use_reentrant=use_reentrant)
+        _loss((net.outward(output), l_aux)).backward()
+        found.append([inputs.grad, *(p.grad for p in net.moe.parameters())])
+    for recomputed in found[1:]:
+        for plain, again in zip(found[0], recomputed, strict=True):
+            assert (plain is None) == (again is None)
+            assert plain is None or torch.equal(plain, again)
+
+
+@case(2)
+def tokens_of_16_bits_travel() -> None:
+    rank, _ = rank_and_size()
+    net = _net(rank).to(torch.bfloat16)
+    model: Any = net.with_bagua([], "gradient_allreduce")  # type: ignore[operator]
+    inputs: Any = batch(rank, 0, *TOKENS, HIDDEN, dtype=torch.bfloat16).requires_grad_()
+    output, l_aux = model(inputs)
+    _loss((output, l_aux)).backward()
+    assert (output.dtype, inputs.grad.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert net.moe.bagua_moe.gate.wg.weight.grad.dtype == torch.float32
+    assert_same_on_all_ranks([net.moe.bagua_moe.gate.wg.weight.grad])
 
 
 @case(2)

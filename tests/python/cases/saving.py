@@ -16,6 +16,7 @@ from unittest import mock
 
 import pelton.torch_api as bagua
 import torch
+from pelton.torch_api.algorithms import GlobalAlgorithmRegistry
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm, GradientAllReduceAlgorithmImpl
 from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm
@@ -125,6 +126,8 @@ def _check_goes_on(name: str, make: Callable[[], Any] = Net) -> None:
 @case(1, 2, 3)
 def every_algorithm_goes_on() -> None:
     """Bit by bit: weights, buffers, optimizer and learning rate of each rank."""
+    repeating = set(GlobalAlgorithmRegistry.available_algorithms()) - {"async", "async_model_average"}
+    assert {kind.name for kind in _KINDS.values()} >= repeating
     for name in _KINDS:
         _check_goes_on(name)
 
@@ -380,6 +383,21 @@ def what_is_wrong_is_told_on_all_ranks() -> None:
         save_checkpoint(1, folder, training.model)
         with raises(ValueError, "optimizer: ", "saved without one"):
             training.load(folder)
+        apart = folder / str(rank)
+        text = "there is no" if rank == 1 else "rank 1 of the group: checkpoints_path: there is no"
+        with raises(ValueError, text, "all ranks share"):
+            save_checkpoint(2, apart, training.model)
+        assert rank == 1 or not any(apart.iterdir())
+        for text, said in (
+            ('{"format": 9}', "its format is 9; this version reads 1"),
+            ("{", "is damaged"),
+            ("[]", "is damaged"),
+        ):
+            bagua.barrier()
+            (folder / "iter_0000001" / "pelton_checkpoint.json").write_text(text)
+            bagua.barrier()
+            with raises(ValueError, "pelton_checkpoint.json", said):
+                load_checkpoint(folder, training.model)
         for text, said in (("seven", "says 'seven'"), ("7", "there is no")):
             bagua.barrier()
             (folder / "latest_checkpointed_iteration.txt").write_text(text)

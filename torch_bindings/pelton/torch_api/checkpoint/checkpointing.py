@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from pelton.torch_api.data_parallel._together import begin_anew
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 _FORMAT = 1
+_SHARED = "it must be one folder on a file system that all ranks share"
 _LOG = logging.getLogger("pelton")
 
 AnyOptimizer = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None]
@@ -218,6 +218,8 @@ def _without_rank_0s(mine: _Contents, ranks: Ranks) -> _Contents:
 
 def _write(folder: str, iteration: int, mine: _Contents, ranks: Ranks) -> None:
     """This rank's files."""
+    if not os.path.isdir(folder):
+        raise InvalidArgument(f"checkpoints_path: there is no {folder}, which rank 0 has made: {_SHARED}")
     for number, state in mine.experts.items():
         _disk.write_tensors(os.path.join(folder, _folders.expert_file(number)), state)
     if mine.experts:
@@ -253,8 +255,7 @@ def _commit(saving: _folders.Saving, mine: _Contents, differ: bool, ranks: Ranks
     missing = [name for name in wanted if not os.path.isfile(os.path.join(saving.folder, name))]
     if missing:
         raise InvalidArgument(
-            f"checkpoints_path: rank 0 does not find {', '.join(missing[:3])}, which other ranks have written: it must "
-            "be one folder on a file system that all ranks share"
+            f"checkpoints_path: rank 0 does not find {', '.join(missing[:3])}, which other ranks wrote: {_SHARED}"
         )
     manifest = {"format": _FORMAT, "world_size": ranks.size, "ranks_differ": differ}
     text = json.dumps(manifest).encode()
@@ -267,12 +268,22 @@ def _latest(path: str) -> tuple[int, str, bool, dict[str, Any] | None] | None:
     found = _folders.find_latest(path)
     if found is None:
         return None
-    manifest: dict[str, Any] | None = None
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(found.folder, _folders.MANIFEST)) as file:
-        manifest = json.load(file)
-        if manifest is None or manifest.get("format") != _FORMAT:
-            raise InvalidArgument(f"{file.name}: is of another version of Pelton, or damaged")
-    return found.iteration, os.path.basename(found.folder), found.is_release, manifest
+    return found.iteration, os.path.basename(found.folder), found.is_release, _manifest_of(found.folder)
+
+
+def _manifest_of(folder: str) -> dict[str, Any] | None:
+    """None: Bagua wrote the checkpoint."""
+    name = os.path.join(folder, _folders.MANIFEST)
+    try:
+        with open(name) as file:
+            manifest: dict[str, Any] = json.load(file)
+        if manifest["format"] == _FORMAT:
+            return {key: manifest[key] for key in ("world_size", "ranks_differ")}
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        raise InvalidArgument(f"{name}: is damaged: {error!r}") from None
+    raise InvalidArgument(f"{name}: its format is {manifest['format']!r}; this version reads {_FORMAT}")
 
 
 def _goes_on(manifest: dict[str, Any] | None, ranks: Ranks, wrapped: dict[str, Any], is_wanted: bool) -> bool:
