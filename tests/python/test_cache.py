@@ -404,7 +404,8 @@ def test_a_missing_package_is_named() -> None:
     program = """
 import sys
 import pelton.torch_api
-assert not {"redis", "xxhash", "pelton.torch_api.contrib"} & set(sys.modules)
+import pelton.torch_api.contrib
+assert not {"redis", "xxhash"} & set(sys.modules)
 sys.modules["redis"] = None
 from pelton.torch_api.contrib import CacheLoader, fuse_optimizer
 try:

@@ -31,10 +31,11 @@ def test_flat_tensors() -> None:
 
 
 def test_names_of_dtypes() -> None:
-    dtypes = (torch.float32, torch.float16, torch.uint8, torch.int64)
-    assert [utils.to_bagua_datatype(dtype) for dtype in dtypes] == ["f32", "f16", "u8", "i64"]
-    with pytest.raises(InvalidArgument, match=r"torch.bfloat16"):
-        utils.to_bagua_datatype(torch.bfloat16)
+    dtypes = (torch.float32, torch.float16, torch.uint8, torch.int64, torch.bfloat16, torch.bool, torch.complex64)
+    names = ["f32", "f16", "u8", "i64", "bf16", "bool", "c64"]
+    assert [utils.to_bagua_datatype(dtype) for dtype in dtypes] == names
+    with pytest.raises(InvalidArgument, match=r"torch.uint16"):
+        utils.to_bagua_datatype(torch.uint16)
 
 
 def test_extreme_values_are_left_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import pelton
@@ -130,6 +131,20 @@ def arguments_that_are_wrong() -> None:
         DistributedDataParallel(mixed)
     with raises(InvalidArgument, "process_group", "'world'"):
         DistributedDataParallel(make_mlp(), process_group="world")  # type: ignore[arg-type]
+
+
+@case(2)
+def buckets_are_of_the_size_that_was_asked_for() -> None:
+    """By the environment, unless the argument is given: also as the number that the signature shows."""
+    os.environ["BAGUA_DEFAULT_BUCKET_SIZE"] = "64"
+    try:
+        counts = [
+            len(DistributedDataParallel(make_mlp(), **arguments).bagua_buckets)
+            for arguments in ({}, {"bucket_cap_mb": None}, {"bucket_cap_mb": 25}, {"bucket_cap_mb": 6e-5})
+        ]
+    finally:
+        del os.environ["BAGUA_DEFAULT_BUCKET_SIZE"]
+    assert counts[0] == counts[1] == counts[3] > counts[2] == 1, counts
 
 
 @case(2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton.torch_api.distributed import BaguaModule
 from torch import nn
 
 from cases.checks import (
@@ -37,6 +38,18 @@ def parameters_on_the_root_module() -> None:
     model = wrap(seeded(bagua.get_rank(), lambda: nn.Linear(6, 3)))
     run_backward(model)
     assert_same(gradients(model), expected(lambda: nn.Linear(6, 3)))
+
+
+@case(2)
+def the_class_names_what_a_wrapped_model_has() -> None:
+    named = make_mlp()
+    BaguaModule.bagua_module_name(named, "the net")
+    model = wrap(named)
+    assert model.bagua_module_name == "the net"
+    for name in ("bagua_ddp", "bagua_module_name", "bagua_algorithm", "bagua_optimizers", "bagua_buckets"):
+        member = getattr(BaguaModule, name)
+        assert member.__get__(model) is getattr(model, name)
+    assert not hasattr(nn.Module, "bagua_module_name")
 
 
 @case(2)

@@ -1,6 +1,15 @@
 """The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`."""
 
-from pelton.torch_api import _raw_communicator, algorithms, checkpoint, communication, data_parallel, moe, utils
+from pelton.torch_api import (
+    _raw_communicator,
+    algorithms,
+    checkpoint,
+    communication,
+    contrib,
+    data_parallel,
+    moe,
+    utils,
+)
 from pelton.torch_api.communication import (
     ReduceOp,
     RepeatedInitializationError,
@@ -56,6 +65,7 @@ __all__ = [
     "broadcast_object",
     "checkpoint",
     "communication",
+    "contrib",
     "data_parallel",
     "destroy_process_group",
     "from_torch_group",

@@ -13,7 +13,7 @@ from torch import nn
 from pelton.errors import InvalidArgument
 from pelton.torch_api import _session, communication
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
-from pelton.torch_api.data_parallel._attachment import attach, name_of
+from pelton.torch_api.data_parallel._attachment import attach, module_numbers, name_of
 from pelton.torch_api.data_parallel._rounds import Bucket
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
@@ -21,6 +21,32 @@ if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
 
 _Module = TypeVar("_Module", bound=nn.Module)
+
+
+class _OfWrapped:
+    """An attribute that a wrapped module has, on the class that names it. Threads: a value. Owns: nothing."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
+        return self if module is None else module.__dict__[self.name]
+
+
+class _ModuleName(_OfWrapped):
+    """`BaguaModule.bagua_module_name(module, name)` names a module before it is wrapped, as an assignment to the
+    module's attribute does. Threads: the trainer's. Owns: nothing.
+    """
+
+    def __set__(self, module: nn.Module, name: str) -> None:
+        module.__dict__[self.name] = name
+
+    def __call__(self, module: nn.Module, name: str) -> None:
+        self.__set__(module, name)
+
+
+def _of_wrapped() -> Any:
+    return _OfWrapped()
 
 
 class BaguaModule:
@@ -32,11 +58,12 @@ class BaguaModule:
     Threads: the trainer's. Owns: nothing.
     """
 
-    bagua_ddp: BaguaDistributedDataParallel  # the object behind the model
-    bagua_module_name: str  # in errors and statistics; after wrapping that of rank 0; class and number unless set
-    bagua_algorithm: AlgorithmImpl  # at work on the model
-    bagua_optimizers: list[torch.optim.Optimizer]  # those given to `with_bagua`
-    bagua_buckets: Sequence[Bucket]  # in the order in which they are communicated now
+    bagua_ddp: BaguaDistributedDataParallel = _of_wrapped()  # the object behind the model
+    # In errors and statistics; after wrapping that of rank 0; class and number unless set.
+    bagua_module_name: Any = _ModuleName()
+    bagua_algorithm: AlgorithmImpl = _of_wrapped()  # at work on the model
+    bagua_optimizers: list[torch.optim.Optimizer] = _of_wrapped()  # those given to `with_bagua`
+    bagua_buckets: Sequence[Bucket] = _of_wrapped()  # in the order in which they are communicated now
     no_sync: Callable[[], AbstractContextManager[None]]  # backward passes within it only accumulate
 
     def with_bagua(  # type: ignore[misc]
@@ -113,4 +140,5 @@ def _checked_group(group: BaguaProcessGroup | dist.ProcessGroup | None) -> Bagua
     return group
 
 
+setattr(BaguaModule, "__id_iter", module_numbers)  # under the name in Bagua's text, not as Python would mangle it
 nn.Module.with_bagua = BaguaModule.with_bagua  # type: ignore[attr-defined]  # what `import pelton.torch_api` does

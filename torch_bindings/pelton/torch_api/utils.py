@@ -17,9 +17,24 @@ from pelton.errors import InvalidArgument
 flatten: Callable[..., Any] = _flatten_dense_tensors
 unflatten: Callable[..., Any] = _unflatten_dense_tensors
 
-_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.uint8: "u8", torch.int64: "i64"}
+# Bagua has the first four; the others are what Pelton communicates beside them.
+_NAMES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.uint8: "u8",
+    torch.int64: "i64",
+    torch.bfloat16: "bf16",
+    torch.float64: "f64",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
 _MOST_OUTLIER_ROUNDS = 10
 _MOST_WINDOWS = 64
+_NO_RECORDS: Sequence[float] = []  # a list, as Bagua's default is; nothing is added to it
 
 
 def apply_flattened_call(
@@ -67,10 +82,10 @@ def get_flattened_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None
 
 
 def to_bagua_datatype(datatype: torch.dtype) -> str:
-    """Bagua's name of a dtype.
+    """Bagua's name of a dtype, or one of the same form where Bagua has none.
 
     Raises:
-      InvalidArgument: Bagua has no name for it.
+      InvalidArgument: it cannot be communicated.
     """
     if datatype not in _NAMES:
         known = ", ".join(map(str, _NAMES))
@@ -106,7 +121,7 @@ class StatisticalAverage:
     def __init__(
         self,
         last_update_time: float | None = None,
-        records: Sequence[float] = (),
+        records: Sequence[float] = _NO_RECORDS,
         record_tail: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """Begins anew, or where another one was.

@@ -1,6 +1,6 @@
 """What goes with training beside communication: samplers, batch normalisation, fused optimizers, caches.
 
-Nothing here is imported by `import pelton.torch_api`.
+None of the packages that the caches need is imported before one is made.
 """
 
 from pelton.torch_api.contrib.cache_loader import CacheLoader

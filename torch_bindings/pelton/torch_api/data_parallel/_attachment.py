@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _NAME = "bagua_module_name"
 _ATTRIBUTES = ("bagua_ddp", _NAME, "bagua_algorithm", "bagua_optimizers", "bagua_buckets", "no_sync", "__getstate__")
-_numbers = itertools.count()
+module_numbers = itertools.count()  # of the modules that nobody has named
 
 
 def name_of(module: nn.Module) -> str:
     """The module's name in errors and statistics: what was set, else its class and a number."""
     name = module.__dict__.get(_NAME)
-    return str(name) if name is not None else f"{type(module).__name__}_{next(_numbers)}"
+    return str(name) if name is not None else f"{type(module).__name__}_{next(module_numbers)}"
 
 
 def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:

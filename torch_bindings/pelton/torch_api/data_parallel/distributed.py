@@ -23,6 +23,14 @@ from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDat
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
 _DEFAULT_ALGORITHM = GradientAllReduceAlgorithm()
+_NO_OPTIMIZERS: Iterable[torch.optim.Optimizer] = []  # a list, as Bagua's default is; nothing is added to it
+
+
+class _LeftOut(int):
+    """A number that a signature shows where the argument may be left out. Threads: a value. Owns: nothing."""
+
+
+_BAGUAS_BUCKET_CAP_MB = _LeftOut(25)
 
 
 def to_bagua_process_group(process_group: AnyGroup = None) -> BaguaProcessGroup:
@@ -97,11 +105,11 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         dim: int = 0,
         broadcast_buffers: bool = True,
         process_group: AnyGroup = None,
-        bucket_cap_mb: float | None = None,
+        bucket_cap_mb: float | None = _BAGUAS_BUCKET_CAP_MB,
         find_unused_parameters: bool = False,
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
-        optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer = (),
+        optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer = _NO_OPTIMIZERS,
         algorithm: Algorithm | str = _DEFAULT_ALGORITHM,
         static_graph: bool = False,
     ) -> None:
@@ -114,7 +122,8 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
           dim: 0, of which torch's makes use with several devices only.
           broadcast_buffers: buffers become those of rank 0 before forward passes, as torch's do.
           process_group: the ranks that take part; None for all.
-          bucket_cap_mb: size up to which tensors share a bucket; None: BAGUA_DEFAULT_BUCKET_SIZE says. Units: MiB.
+          bucket_cap_mb: size up to which tensors share a bucket. None, or left out (the number that the signature shows
+            is Bagua's and torch's): BAGUA_DEFAULT_BUCKET_SIZE says. Units: MiB.
           find_unused_parameters: accepted: unused parameters are found in any case, and block nothing.
           check_reduction: accepted, without effect, as in torch's.
           gradient_as_bucket_view: gradients may lie in the buckets.
@@ -152,7 +161,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
             predecessor=module.__dict__.get("bagua_ddp"),
-            bucket_bytes=None if bucket_cap_mb is None else max(1, int(bucket_cap_mb * (1 << 20))),
+            bucket_bytes=_bytes_of(bucket_cap_mb),
         )
         attach(module, self.inner)
 
@@ -229,6 +238,12 @@ class DistributedDataParallel(DistributedDataParallel_V1_9_0):
 
     Threads, Owns: as its base.
     """
+
+
+def _bytes_of(bucket_cap_mb: float | None) -> int | None:
+    if bucket_cap_mb is None or isinstance(bucket_cap_mb, _LeftOut):
+        return None
+    return max(1, int(bucket_cap_mb * (1 << 20)))
 
 
 def _checked_device(
