@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, see cases/saving.py; and ranks that end while they save."""
+"""Checkpoints: what they hold, see cases/saving*.py; and ranks that end while they save."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 import pytest
 from spawn import HERE, case_ids, check_case, run
 
-MODULE = "cases.saving"
+MODULES = ("cases.saving", "cases.saving_experts", "cases.saving_failures")
+CASES = [(module, *case) for module in MODULES for case in sorted(case_ids(module))]
 
 
-@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids(MODULE)))
-def test_saving(world_size: int, name: str) -> None:
-    check_case(MODULE, world_size, name)
+@pytest.mark.parametrize(("module", "world_size", "name"), CASES)
+def test_saving(module: str, world_size: int, name: str) -> None:
+    check_case(module, world_size, name)
 
 
 @pytest.mark.parametrize("number", ["new", "same"])

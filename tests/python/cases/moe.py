@@ -29,11 +29,11 @@ TOKENS = (3, 4)
 class Net(nn.Module):
     """Dense layers around experts. Threads: the test's. Owns: its layers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, local: int = LOCAL, **options: Any) -> None:
         super().__init__()
         expert = nn.Sequential(nn.Linear(HIDDEN, 5), nn.Tanh(), nn.Linear(5, HIDDEN))
         self.inward, self.outward = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 3)
-        self.moe: Any = MoE(HIDDEN, expert, LOCAL, min_capacity=2, **options)
+        self.moe: Any = MoE(HIDDEN, expert, local, min_capacity=2, **options)
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, l_aux, _ = self.moe(self.inward(inputs).tanh())

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pelton.torch_api as bagua
 import torch
@@ -20,17 +17,15 @@ from pelton.torch_api.algorithms import GlobalAlgorithmRegistry
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm, GradientAllReduceAlgorithmImpl
 from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm
-from pelton.torch_api.checkpoint import _disk, load_checkpoint, save_checkpoint
+from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 from pelton.torch_api.data_parallel import DistributedDataParallel
-from saving_faults import Faulty
 from torch import nn
 
 from cases.checks import batch, raises, rank_and_size, seeded
-from cases.moe import Net as ExpertNet
 from cases.programs import ALGORITHMS, Kind, Under
 from cases.registry import case
 
-_KINDS = {
+KINDS = {
     **ALGORITHMS,
     "power_sgd": Kind("power_sgd", {"min_compression": 1, "rank": 1}),
     "one bit": Kind("bytegrad", {"hierarchical": False, "codec": "one_bit"}),
@@ -106,15 +101,15 @@ def shared_folder() -> Iterator[Path]:
         shutil.rmtree(name)
 
 
-def _check_goes_on(name: str, make: Callable[[], Any] = Net) -> None:
+def check_goes_on(name: str, make: Callable[[], Any] = Net) -> None:
     with shared_folder() as folder:
-        undisturbed = Training(_KINDS[name], 0, make)
+        undisturbed = Training(KINDS[name], 0, make)
         undisturbed.steps(0, 5)
         undisturbed.save(5, folder)
         saved = undisturbed.values()
         undisturbed.steps(5, 10)
         undisturbed.model.bagua_ddp.detach()
-        resumed = Training(_KINDS[name], 70, make)
+        resumed = Training(KINDS[name], 70, make)
         resumed.steps(33, 35)  # leaves something that must not stay
         assert resumed.load(folder) == 5
         assert_same_values(resumed.values(), saved, f"{name}, loaded")
@@ -127,15 +122,9 @@ def _check_goes_on(name: str, make: Callable[[], Any] = Net) -> None:
 def every_algorithm_goes_on() -> None:
     """Bit by bit: weights, buffers, optimizer and learning rate of each rank."""
     repeating = set(GlobalAlgorithmRegistry.available_algorithms()) - {"async", "async_model_average"}
-    assert {kind.name for kind in _KINDS.values()} >= repeating
-    for name in _KINDS:
-        _check_goes_on(name)
-
-
-@case(2)
-def experts_go_on() -> None:
-    for name in ("gradient_allreduce", "local_sgd", "decentralized", "qadam"):
-        _check_goes_on(name, ExpertNet)
+    assert {kind.name for kind in KINDS.values()} >= repeating
+    for name in KINDS:
+        check_goes_on(name)
 
 
 @case(2)
@@ -144,7 +133,7 @@ def ranks_keep_only_what_differs() -> None:
     rank, _ = rank_and_size()
     with shared_folder() as folder:
         for name, has_weights in (("gradient_allreduce", False), ("local_sgd", True)):
-            training = Training(_KINDS[name], 0)
+            training = Training(KINDS[name], 0)
             training.steps(0, 3)
             training.save(3, folder)
             own = torch.load(folder / "iter_0000003" / f"pelton_rank_{rank:05d}_states.pt", weights_only=True)["own"]
@@ -159,86 +148,19 @@ def ranks_keep_only_what_differs() -> None:
 def files_are_baguas() -> None:
     """Names and contents, and a checkpoint of a plain model is loaded as Bagua loads it."""
     with shared_folder() as folder:
-        training = Training(_KINDS["gradient_allreduce"], 0)
+        training = Training(KINDS["gradient_allreduce"], 0)
         training.steps(0, 2)
         training.save(12, folder)
         assert (folder / "latest_checkpointed_iteration.txt").read_text() == "12"
         found = torch.load(folder / "iter_0000012" / "mp_rank_00_model_states.pt", weights_only=True)
         assert set(found) == {"iteration", "model", "optimizer", "lr_scheduler"}
         assert found["iteration"] == 12
-        other = Training(_KINDS["gradient_allreduce"], 50)
+        other = Training(KINDS["gradient_allreduce"], 50)
         other.model.load_state_dict(found["model"])
         other.optimizer.load_state_dict(found["optimizer"])
         other.scheduler.load_state_dict(found["lr_scheduler"])
         wanted = {name: p.detach() for name, p in training.model.named_parameters()}
         assert_same_values({name: p.detach() for name, p in other.model.named_parameters()}, wanted, "plain")
-
-
-def _expert_prefix(number: int) -> str:
-    return f"moe.bagua_moe.experts.bagua_experts.{number}."
-
-
-def _write_as_bagua(training: Training, folder: Path, iteration: int, is_old: bool) -> None:
-    """Bagua 0.9's files of a model with experts, written with nothing but torch."""
-    rank, _ = rank_and_size()
-    place = folder / f"iter_{iteration:07d}"
-    place.mkdir(parents=True, exist_ok=True)
-    state = training.model.state_dict()
-    for local in (0, 1):
-        number = 2 * rank + local
-        mine = {
-            name.replace(_expert_prefix(local), _expert_prefix(number)): value
-            for name, value in state.items()
-            if name.startswith(_expert_prefix(local))
-        }
-        torch.save(
-            mine, place / f"expert_{number}_mp_rank_00_model_states.pt", _use_new_zipfile_serialization=not is_old
-        )
-    optimizer = {"optimizer": training.optimizer.state_dict()}
-    torch.save(optimizer, place / f"expert_parallel_rank_{rank}_mp_rank_00_optim_states.pt")
-    if rank == 0:
-        dense = {name: value for name, value in state.items() if "experts" not in name}
-        scheduler = training.scheduler.state_dict()
-        torch.save(
-            {"iteration": iteration, "model": dense, "lr_scheduler": scheduler},
-            place / "mp_rank_00_model_states.pt",
-            _use_new_zipfile_serialization=not is_old,
-        )
-        (folder / "latest_checkpointed_iteration.txt").write_text(str(iteration))
-
-
-@case(2)
-def what_bagua_wrote_is_loaded() -> None:
-    for is_old in (False, True):
-        with shared_folder() as folder:
-            training = Training(_KINDS["gradient_allreduce"], 0, ExpertNet)
-            training.steps(0, 3)
-            _write_as_bagua(training, folder, 1000, is_old)
-            bagua.barrier()
-            other = Training(_KINDS["gradient_allreduce"], 40, ExpertNet)
-            assert other.load(folder) == 1000
-            assert_same_values(other.values(), training.values(), "Bagua's")
-            training.steps(3, 6)
-            other.steps(3, 6)
-            assert_same_values(other.values(), training.values(), "after Bagua's")
-
-
-@case(2)
-def experts_are_saved_as_bagua_saves_them() -> None:
-    rank, _ = rank_and_size()
-    with shared_folder() as folder, shared_folder() as theirs:
-        training = Training(_KINDS["gradient_allreduce"], 0, ExpertNet)
-        training.steps(0, 3)
-        training.save(1, folder)
-        _write_as_bagua(training, theirs, 1, is_old=False)
-        bagua.barrier()
-        names = sorted(path.name for path in (theirs / "iter_0000001").iterdir())
-        assert set(names) < {path.name for path in (folder / "iter_0000001").iterdir()}
-        for name in names:
-            ours, wanted = (torch.load(base / "iter_0000001" / name, weights_only=True) for base in (folder, theirs))
-            if "model" in ours:  # Bagua's is ordered, and what is written above is not
-                ours["model"] = dict(ours["model"])
-            assert str(ours) == str(wanted), (rank, name)
 
 
 @case(2)
@@ -290,14 +212,14 @@ def the_interface_of_torchs_class() -> None:
 @case(2)
 def nothing_to_load_is_zero() -> None:
     with shared_folder() as folder:
-        assert Training(_KINDS["gradient_allreduce"], 0).load(folder / "none") == 0
+        assert Training(KINDS["gradient_allreduce"], 0).load(folder / "none") == 0
 
 
 @case(2)
 def a_release_is_loaded() -> None:
     rank, _ = rank_and_size()
     with shared_folder() as folder:
-        training = Training(_KINDS["gradient_allreduce"], 0)
+        training = Training(KINDS["gradient_allreduce"], 0)
         training.steps(0, 2)
         save_checkpoint(9, folder, training.model)
         bagua.barrier()
@@ -305,7 +227,7 @@ def a_release_is_loaded() -> None:
             os.rename(folder / "iter_0000009", folder / "release")
             (folder / "latest_checkpointed_iteration.txt").write_text("release\n")
         bagua.barrier()
-        other = Training(_KINDS["gradient_allreduce"], 50)
+        other = Training(KINDS["gradient_allreduce"], 50)
         assert other.load(folder) == 0
         assert_same_values(other.model.state_dict(), training.model.state_dict(), "release")
 
@@ -337,7 +259,7 @@ def another_number_of_ranks_or_algorithm_begins_anew() -> None:
         mine.save(2, folder)
         everyones = bagua.broadcast_object({name: value for name, value in saved.items() if name != "lr"})
         mine.model.bagua_ddp.detach()
-        other = Training(_KINDS["gradient_allreduce"], 40)
+        other = Training(KINDS["gradient_allreduce"], 40)
         with raises(ValueError, "local_sgd", "gradient_allreduce"):
             other.load(folder)
         assert other.load(folder, algorithm_state=False) == 2
@@ -352,183 +274,6 @@ def another_number_of_ranks_or_algorithm_begins_anew() -> None:
             assert load_checkpoint(folder, single, algorithm_state=False) == 2
             single.bagua_ddp.detach()
         bagua.barrier()
-
-
-@case(2)
-def experts_of_another_number_of_ranks_are_refused() -> None:
-    rank, _ = rank_and_size()
-    with shared_folder() as folder:
-        training = Training(_KINDS["gradient_allreduce"], 0, ExpertNet)
-        training.save(1, folder)
-        groups = [bagua.new_group([0]), bagua.new_group([1])]
-        model = ExpertNet(process_group=groups[rank])
-        model.with_bagua([], "gradient_allreduce", groups[rank])  # type: ignore[operator]
-        with raises(ValueError, "more experts than the 2 of this model"):
-            load_checkpoint(folder, model)
-        bagua.barrier()
-
-
-@case(2)
-def what_is_wrong_is_told_on_all_ranks() -> None:
-    rank, _ = rank_and_size()
-    with shared_folder() as folder:
-        training = Training(_KINDS["gradient_allreduce"], 0)
-        with raises(ValueError, "iteration=-1"):
-            training.save(-1, folder)
-        with raises(ValueError, "rank 0's" if rank == 1 else "rank 1 of the group"):
-            training.save(rank, folder)
-        with raises(ValueError, "lr_scheduler _Odd" if rank == 1 else "rank 1 of the group: lr_scheduler _Odd"):
-            save_checkpoint(1, folder, training.model, None, _Odd() if rank == 1 else training.scheduler)
-        assert not any(folder.iterdir())
-        save_checkpoint(1, folder, training.model)
-        with raises(ValueError, "optimizer: ", "saved without one"):
-            training.load(folder)
-        apart = folder / str(rank)
-        text = "there is no" if rank == 1 else "rank 1 of the group: checkpoints_path: there is no"
-        with raises(ValueError, text, "all ranks share"):
-            save_checkpoint(2, apart, training.model)
-        assert rank == 1 or not any(apart.iterdir())
-        for text, said in (
-            ('{"format": 9}', "its format is 9; this version reads 1"),
-            ("{", "is damaged"),
-            ("[]", "is damaged"),
-        ):
-            bagua.barrier()
-            (folder / "iter_0000001" / "pelton_checkpoint.json").write_text(text)
-            bagua.barrier()
-            with raises(ValueError, "pelton_checkpoint.json", said):
-                load_checkpoint(folder, training.model)
-        for text, said in (("seven", "says 'seven'"), ("7", "there is no")):
-            bagua.barrier()
-            (folder / "latest_checkpointed_iteration.txt").write_text(text)
-            bagua.barrier()
-            with raises(ValueError, said):
-                training.load(folder)
-
-
-class _Odd:
-    """A scheduler with an object of its own in its state. Threads: the test's. Owns: nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"object": self}
-
-
-class _Evil:
-    """What runs when it is unpickled. Threads: the test's. Owns: a path."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-@case(2)
-def no_code_of_a_files_is_run() -> None:
-    rank, _ = rank_and_size()
-    with shared_folder() as folder:
-        model = seeded(0, Net).with_bagua([], "gradient_allreduce")
-        save_checkpoint(1, folder, model)
-        for name in ("mp_rank_00_model_states.pt", f"pelton_rank_{rank:05d}_states.pt"):
-            path = folder / "iter_0000001" / name
-            kept = path.read_bytes()
-            bagua.barrier()
-            torch.save({"model": _Evil(folder / "evil")}, path)
-            bagua.barrier()
-            with raises(ValueError, name if name.startswith("mp") else "pelton_rank", "tensors and plain values"):
-                load_checkpoint(folder, model)
-            assert not (folder / "evil").exists()
-            bagua.barrier()
-            path.write_bytes(kept)
-            bagua.barrier()
-        assert load_checkpoint(folder, model) == 1
-
-
-def _old_and_new(folder: Path) -> tuple[Training, dict[str, Any]]:
-    training = Training(_KINDS["local_sgd"], 0)
-    training.steps(0, 1)
-    training.save(1, folder)
-    old = training.values()
-    training.steps(1, 2)
-    return training, old
-
-
-@case(2)
-def a_disk_that_is_full_at_any_moment_leaves_a_whole_checkpoint() -> None:
-    """At each operation of each rank: an error on both, and checkpoint 1 is loaded. Only where the very last operation
-    fails, which makes the new names outlast a crash, it is checkpoint 2.
-    """
-    rank, _ = rank_and_size()
-    counts = []
-    for failing in (0, 1):
-        with shared_folder() as folder:
-            training, old = _old_and_new(folder)
-            new, at = training.values(), 0
-            while not _saves_although(training, folder, at if rank == failing else -1):
-                loaded = training.load(folder)
-                wanted = old if loaded == 1 else new
-                assert_same_values(training.values(), wanted, f"after operation {at} of rank {failing} failed")
-                if loaded == 2:
-                    break
-                training.steps(1, 2)
-                at += 1
-            counts.append(at)
-            training.save(3, folder)
-            assert training.load(folder) == 3
-            assert not [name for name in os.listdir(folder) if "saving" in name or "replaced" in name]
-    assert counts[0] > 15, counts
-    assert 3 <= counts[1] < 10, counts
-
-
-@case(2)
-def one_of_the_same_number_is_put_back() -> None:
-    """The same where checkpoint 1 is to be replaced."""
-    rank, _ = rank_and_size()
-    with shared_folder() as folder:
-        training, old = _old_and_new(folder)
-        new, at = training.values(), 0
-        while not _saves_although(training, folder, at if rank == 0 else -1, iteration=1):
-            assert training.load(folder) == 1
-            assert_same_values(training.values(), old, f"after operation {at} failed")
-            training.steps(1, 2)
-            at += 1
-        assert at > 20, at
-        assert training.load(folder) == 1
-        assert_same_values(training.values(), new, "replaced")
-
-
-def _saves_although(training: Training, folder: Path, at: int, iteration: int = 2) -> bool:
-    """Whether all ranks saved; both say the same."""
-    faulty = Faulty(at)
-    with mock.patch.object(_disk, "os", faulty), mock.patch("pelton.torch_api.checkpoint._folders.os", faulty):
-        try:
-            training.save(iteration, folder)
-        except (RuntimeError, OSError) as error:
-            assert "No space left" in str(error), error
-            return False
-    return True
-
-
-@case(2)
-def a_limit_of_the_systems_is_told_as_one() -> None:
-    """Files of this process may not grow: nothing is simulated."""
-    rank, _ = rank_and_size()
-    with shared_folder() as folder:
-        training, old = _old_and_new(folder)
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        if rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
-        try:
-            with raises(RuntimeError, "File too large"):
-                training.save(2, folder)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, before)
-        assert training.load(folder) == 1
-        assert_same_values(training.values(), old, "after the limit")
-        training.save(2, folder)
-        assert training.load(folder) == 2
 
 
 @case(2)

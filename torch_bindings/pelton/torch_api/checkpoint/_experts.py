@@ -42,10 +42,17 @@ class LocalExperts:
             if not prefix:
                 dense[name] = value
                 continue
-            local, _, rest = name[len(prefix) :].partition(".")
-            number = self.number(int(local))
-            experts[number][f"{prefix}{number}.{rest}"] = value
+            local = int(name[len(prefix) :].partition(".")[0])
+            experts[self.number(local)][self.globalized(name)] = value
         return dense, experts
+
+    def globalized(self, name: str) -> str:
+        """A name with the expert's number among those of all ranks; others are as they are."""
+        prefix = self._prefix_of(name)
+        if not prefix:
+            return name
+        local, _, rest = name[len(prefix) :].partition(".")
+        return f"{prefix}{self.number(int(local))}.{rest}"
 
     def localized(self, local: int, state: Mapping[str, Any]) -> dict[str, Any]:
         """An expert's part of a file under the names that it has here.

@@ -17,6 +17,7 @@ from pelton.torch_api._state_broadcast import agree_on
 from pelton.torch_api.checkpoint import _disk, _entries, _folders
 from pelton.torch_api.checkpoint._entries import Entries
 from pelton.torch_api.checkpoint._experts import LocalExperts, States
+from pelton.torch_api.checkpoint._moving import Names, moved, names_in
 from pelton.torch_api.checkpoint._ranks import Ranks, paused, wrapped_parts
 from pelton.torch_api.data_parallel._together import begin_anew
 
@@ -119,7 +120,8 @@ def load_checkpoint(
         return 0
     iteration, name, is_release, manifest = latest
     goes_on = _goes_on(manifest, ranks, wrapped, algorithm_state)
-    source = _Source(os.path.join(path, name), is_release, goes_on)
+    saved_by = 0 if manifest is None else int(manifest["world_size"])
+    source = _Source(os.path.join(path, name), is_release, goes_on, saved_by)
     with paused(wrapped):
         targets = _Targets(model, _listed(optimizer), _listed(lr_scheduler))
         found = ranks.together(lambda: _read(source, targets, ranks))
@@ -161,6 +163,7 @@ class _Contents:
     has_optimizer: bool
     algorithms: dict[str, Any]
     buffers: frozenset[str]
+    names: Names  # of the optimizers' parameters, where there are experts
     own: Entries
     absent: list[Any]
 
@@ -192,6 +195,7 @@ def _collect(
         bool(optimizers),
         {name: _entries.saved(_state_of(inner), f"algorithm of '{name}'") for name, inner in wrapped.items()},
         frozenset(name for name, _ in model.named_buffers()),
+        names_in(optimizers, model, local) if local.count else [],
         {},
         [],
     )
@@ -233,6 +237,7 @@ def _write(folder: str, iteration: int, mine: _Contents, ranks: Ranks) -> None:
         "own": mine.own,
         "absent": mine.absent,
         "algorithms": mine.algorithms,
+        "names": mine.names,
     }
     _disk.write_tensors(os.path.join(folder, _folders.rank_file(ranks.rank)), kept)
 
@@ -308,6 +313,7 @@ class _Source:
     folder: str
     is_release: bool
     goes_on: bool
+    saved_by: int  # ranks; 0: Bagua's do not say
 
     def file(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -378,14 +384,28 @@ def _optimizers_of(
         raise InvalidArgument(f"{source.folder} holds more experts than the {total} of this model")
     if not targets.optimizers:
         return None
+    if source.saved_by and not source.goes_on:
+        return _moved_optimizers(source, targets, local)
     others = source.file(_folders.optimizer_file(ranks.size))
     mine = source.file(_folders.optimizer_file(ranks.rank))
     if os.path.exists(others) or (not source.is_release and not os.path.exists(mine)):
         raise InvalidArgument(
-            f"{source.folder} has optimizers of another number of ranks than {ranks.size}, and those of experts cannot "
-            "be shared out anew: load it without optimizer, or on as many ranks as it was saved by"
+            f"{source.folder} has optimizers of another number of ranks than {ranks.size}, and Bagua does not say "
+            "which states are those of which experts: load it without optimizer, or on as many ranks as saved it"
         )
     return _disk.read_tensors(mine)["optimizer"] if os.path.exists(mine) else None
+
+
+def _moved_optimizers(source: _Source, targets: _Targets, local: LocalExperts) -> list[dict[str, Any]] | None:
+    """Where experts may have moved between ranks, or the rest is to be rank 0's."""
+
+    def read(rank: int) -> tuple[Names, list[dict[str, Any]]]:
+        saved = source.read(_folders.optimizer_file(rank))["optimizer"]
+        return source.read(_folders.rank_file(rank))["names"], _listed(saved)
+
+    if source.read(_folders.optimizer_file(0))["optimizer"] is None:
+        return None
+    return moved(targets.optimizers, names_in(targets.optimizers, targets.model, local), source.saved_by, read)
 
 
 def _states(source: _Source, what: str, saved: Any, targets: list[Any]) -> list[Any]:
