@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGES = Path(pelton.__file__).absolute().parent.parent
 # Short, so that a hang is a failure soon; long enough for four ranks on two busy cores.
 OPERATION_TIMEOUT_S = 30
+LIMIT_PER_MODULE_S = 15
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_")  # how the variables of other launchers begin
 
 
@@ -78,10 +79,11 @@ def want_cases(world_size: int, module: str) -> None:
 
 
 @functools.cache
-def run_cases(world_size: int, limit_s: float = 240) -> Outcome:
+def run_cases(world_size: int) -> Outcome:
     """Runs the cases of all wanted modules in one job, once per test session: importing torch costs every rank
-    seconds."""
-    return run_modules(world_size, sorted(_wanted[world_size]), limit_s)
+    seconds. The limit ends a hang; it grows with the modules, so that a busy machine does not reach it."""
+    modules = sorted(_wanted[world_size])
+    return run_modules(world_size, modules, max(240, LIMIT_PER_MODULE_S * len(modules)))
 
 
 def run_modules(
