@@ -5,10 +5,15 @@
 //   all        x_i = mean of all ranks' x.
 //   shift_one  x_i = (x_i + x_peer) / 2 with the peer of the step (comm/topology/shift_one.h; with
 //              an odd number of ranks one sits each step out). Steps count rounds, from 0.
-//   random_matching, latency_aware, avoid_stragglers
+//   random_matching, latency_aware
 //              the same with the peer that the control plane chooses (comm/topology/matching.h), or
 //              shift_one's in rounds for which a rank lacks its answer; that all have theirs is
 //              agreed on at the head of the round (algorithms/stage/round_peers.h).
+//   avoid_stragglers
+//              the same with a rank that arrives at about the same time, whatever its round
+//              (comm/control/peers/arrival_state.h); who finds nobody in time keeps its weights.
+//              Ranks need not take equally many steps; nothing in a round concerns a third rank (a
+//              host, where it is hierarchical: the ranks of a host go together).
 //
 // Hierarchical, in pairs: with S_i the sum over the ranks of host i and s_i their number, the
 // leaders of hosts i and j exchange sums, and all ranks of both get (S_i + S_j) / (s_i + s_j): each
@@ -17,13 +22,17 @@
 // composed of tiers in any case (docs/hierarchy.md).
 //
 // Steps: all: an allreduce per bucket. In pairs: a send and a receive per bucket; hierarchical: a
-// reduce and a broadcast on the host around it. Chosen peers: an allreduce per round.
+// reduce and a broadcast on the host around it. random_matching and latency_aware: an allreduce per
+// round; avoid_stragglers: a call to the coordinator.
 // Bytes: for a bucket of B bytes on n ranks: all: those of an allreduce of B bytes. In pairs: B
 // from each rank that does not sit out; hierarchical: B from each host's leader, and the reduce and
-// the broadcast on each host. Chosen peers: those of an allreduce of one byte per round. Result:
-// all: bitwise the AVG allreduce. In pairs: bitwise equal on both ends, and the mean in rank order.
+// the broadcast on each host. random_matching and latency_aware: those of an allreduce of one byte
+// per round, too.
+// Result: all: bitwise the AVG allreduce. In pairs: the mean in rank order, bitwise equal on both
+// ends.
 // Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, arXiv
-// 1705.09056; shift_one: Bagua.
+// 1705.09056; shift_one: Bagua; avoid_stragglers: Lian et al., Asynchronous Decentralized Parallel
+// SGD, arXiv 1710.06952, but with exact means of pairs.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -63,7 +72,12 @@ class PairExchangeStage final : public Stage {
         rank_(communicator.rank()),
         pairing_(std::move(pairing)),
         received_(std::move(received)) {}
-  absl::string_view name() const override { return "pair exchange"; }
+  // For reports of what takes long.
+  absl::string_view name() const override {
+    return pairing_.peers->awaits_match()
+               ? "pair exchange, waiting for the coordinator's choice of a peer"
+               : "pair exchange";
+  }
   StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
@@ -178,26 +192,25 @@ class Decentralized final : public Algorithm {
     }
     if (!hierarchical_) {
       const auto size = static_cast<size_t>(tiers.all->world_size().value());
-      RETURN_IF_ERROR(
-          AddExchange(*tiers.all, tiers.peers, std::vector<int32_t>(size, 1), layout, spec));
+      RETURN_IF_ERROR(AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec));
       return spec;
     }
     if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
     spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kSum));
     if (tiers.is_leader()) {
-      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.peers, tiers.host_sizes, layout, spec));
+      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers, tiers.host_sizes, layout, spec));
     }
     spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
     return spec;
   }
 
  private:
-  absl::Status AddExchange(Communicator& communicator, PeerSource* source,
+  absl::Status AddExchange(Communicator& communicator, const Tiers& tiers,
                            std::vector<int32_t> sizes, const BucketLayout& layout,
                            PipelineSpec& spec) {
     std::shared_ptr<RoundPeers> peers = peers_.lock();
     if (peers == nullptr) {
-      ASSIGN_OR_RETURN(peers, RoundPeers::Create(communicator, source));
+      ASSIGN_OR_RETURN(peers, RoundPeers::Create(communicator, tiers.peers, tiers.matchmaker));
       peers_ = peers;
     }
     const uint64_t size_bytes = layout.flat_count * SizeOf(layout.dtype);

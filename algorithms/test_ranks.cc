@@ -93,8 +93,10 @@ void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
   plan.constraints = own.algorithm->Constraints();
   plan.algorithm = DescribeAlgorithm(options.algorithm, options.options);
   const Communicator* const paired = own.tiers.are_open() ? own.tiers.leaders : own.tiers.all;
-  if (!options.peers.empty() && paired != nullptr) {
-    own.tiers.peers = options.peers[static_cast<size_t>(paired->rank().value())];
+  if (paired != nullptr) {
+    const auto place = static_cast<size_t>(paired->rank().value());
+    if (!options.peers.empty()) own.tiers.peers = options.peers[place];
+    if (!options.matchmakers.empty()) own.tiers.matchmaker = options.matchmakers[place];
   }
   own.runner = std::make_unique<TieredRunner>(own.tiers);
   ModelRoundsOptions rounds;

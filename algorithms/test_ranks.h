@@ -11,6 +11,7 @@
 #include "algorithms/algorithm.h"
 #include "comm/communicator.h"
 #include "comm/tiers.h"
+#include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
@@ -33,6 +34,7 @@ struct TestRanksOptions {
   bool is_disturbed = false;
   // Chooses peers, by rank (of the leaders where the algorithm is hierarchical); may be empty.
   std::vector<PeerSource*> peers = {};
+  std::vector<Matchmaker*> matchmakers = {};
 };
 
 // Threads: one. Owns: executor, fabric, communicators, algorithm objects and rounds of all ranks.
@@ -52,6 +54,7 @@ class TestRanks {
   absl::Status Replan(const std::vector<SlotId>& order);
 
   int32_t world_size() const { return static_cast<int32_t>(ranks_.size()); }
+  SimExecutor& executor() { return executor_; }
   ModelRounds& rounds(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]->rounds; }
   // The elements that `rank` holds for a slot after the last round.
   std::vector<std::byte> ResultOf(int32_t rank, SlotId slot);

@@ -493,6 +493,13 @@ TEST(ModelTest, TheCoordinatorChoosesPeersAmongTheHostsLeaders) {
   for (float number : ExchangeInPairs(5, options, 1)) EXPECT_EQ(number, 2);
 }
 
+TEST(ModelTest, TheLeadersOfHostsThatArriveTogetherArePaired) {
+  const AlgorithmOptions options = {{"peer_selection_mode", "avoid_stragglers"},
+                                    {"hierarchical", "true"}};
+  // Two hosts that meet in one of the rounds, and hold the same from then on.
+  for (float number : ExchangeInPairs(5, options, 20)) EXPECT_EQ(number, 2);
+}
+
 TEST(ModelTest, APlanThatDiffersIsAnErrorOnEveryRankThatNamesTheTensor) {
   const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));

@@ -1,5 +1,6 @@
 #include "backend/model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,15 @@
 
 namespace pelton {
 namespace {
+
+// Longer than a call to the coordinator is late at most.
+constexpr absl::Duration kAnswerMargin = absl::Seconds(2);
+
+// Of each operation.
+absl::Duration TimeoutOf(const ModelOptions& options, const Backend& backend) {
+  return options.timeout == absl::ZeroDuration() ? backend.options().operation_timeout
+                                                 : options.timeout;
+}
 
 template <typename Runner>
 void RunOn(Runner& runner, ModelRoundsOptions& rounds) {
@@ -45,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const Mod
   model->tiers_ = Tiers::Of(*model->communicator_);
   model->tiers_.device = model->queue_.get();
   if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
-  model->SelectPeers(options.group);
+  model->SelectPeers(options);
   RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
   return model;
 }
@@ -122,11 +132,29 @@ std::vector<Rank> Model::LeadersOf(const Group& group) const {
   return leaders;
 }
 
-void Model::SelectPeers(const Group& group) {
+void Model::SelectPeers(const ModelOptions& options) {
   const std::optional<PeerPolicy> policy = algorithm_->peer_policy();
   if (!policy.has_value() || (tiers_.are_open() && !tiers_.is_leader())) return;
+  std::vector<Rank> members = tiers_.are_open() ? LeadersOf(options.group) : options.group.members;
+  if (members.size() == 1) return;  // it is its own peer by any rule
+  if (*policy == PeerPolicy::kAvoidStragglers) {
+    ArrivalMatchmaker::Options matchmaker;
+    matchmaker.question.group = (tiers_.are_open() ? leaders_ : communicator_)->id();
+    matchmaker.question.members = std::move(members);
+    matchmaker.self = backend_.rank();
+    // What it says of an answer that is lost says more than that the round is late.
+    const absl::Duration timeout = TimeoutOf(options, backend_);
+    matchmaker.timeout = timeout - std::min(timeout / 2, kAnswerMargin);
+    matchmaker.wake = [this] {
+      if (runner_ != nullptr) return runner_->Wake();
+      communicator_->Wake();
+    };
+    matchmaker_ = std::make_unique<ArrivalMatchmaker>(backend_.control(), std::move(matchmaker));
+    tiers_.matchmaker = matchmaker_.get();
+    return;
+  }
   SelectPeersRequest question;
-  question.members = tiers_.are_open() ? LeadersOf(group) : group.members;
+  question.members = std::move(members);
   question.policy = *policy;
   peers_ = std::make_unique<PeerSelector>(backend_.control(), std::move(question), backend_.rank());
   tiers_.peers = peers_.get();
@@ -166,9 +194,7 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   } else {
     RunOn(*runner_, rounds);
   }
-  const bool has_own_timeout = options.timeout != absl::ZeroDuration();
-  rounds.operation_timeout =
-      has_own_timeout ? options.timeout : backend_.options().operation_timeout;
+  rounds.operation_timeout = TimeoutOf(options, backend_);
   rounds.first_round = options.first_round;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
   // Told to the others should this rank be lost.

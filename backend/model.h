@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
+#include "backend/arrival_matchmaker.h"
 #include "backend/backend.h"
 #include "backend/peer_selector.h"
 #include "backend/watched_communicator.h"
@@ -80,7 +81,7 @@ class Model {
   // The hosts' leaders, in the group's order.
   std::vector<Rank> LeadersOf(const Group& group) const;
   // Asks the control plane for peers where the algorithm wants that.
-  void SelectPeers(const Group& group);
+  void SelectPeers(const ModelOptions& options);
   absl::Status MakeRounds(Plan plan, const ModelOptions& options);
 
   Backend& backend_;
@@ -93,10 +94,12 @@ class Model {
   // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
   std::unique_ptr<WatchedCommunicator> host_;
   std::unique_ptr<WatchedCommunicator> leaders_;
-  std::unique_ptr<PeerSelector> peers_;  // where the algorithm names a policy
   Tiers tiers_;
   std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
-  std::unique_ptr<ModelRounds> rounds_;   // last: it runs on the communicators
+  // Where the algorithm names a policy, one of the two. After what the matchmaker wakes.
+  std::unique_ptr<PeerSelector> peers_;
+  std::unique_ptr<ArrivalMatchmaker> matchmaker_;
+  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators
 };
 
 }  // namespace pelton

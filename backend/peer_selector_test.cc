@@ -51,6 +51,9 @@ class FixedControl final : public Control {
                                                           absl::Time) override {
     return Nothing();
   }
+  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest&, absl::Time) override {
+    return Nothing();
+  }
   void SetRound(Round) override {}
   absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
   absl::Status Leave(absl::Time) override { return Nothing(); }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
+#include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "core/base/sync.h"
 #include "core/memory/device_queue.h"
@@ -37,6 +38,8 @@ struct Tiers {
   // Chooses peers among the leaders, or among all ranks where the tiers are not open; null: nobody
   // does, ranks follow a rule of their own (comm/topology/shift_one.h).
   PeerSource* peers = nullptr;
+  // Finds peers among the same as they arrive; null: they are agreed on.
+  Matchmaker* matchmaker = nullptr;
   // Where the buckets are, and so what stages keep beside them; null: in the host's memory.
   DeviceQueue* device = nullptr;
 

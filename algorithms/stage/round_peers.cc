@@ -8,29 +8,40 @@
 namespace pelton {
 
 absl::StatusOr<std::unique_ptr<RoundPeers>> RoundPeers::Create(Communicator& communicator,
-                                                               PeerSource* source) {
+                                                               PeerSource* source,
+                                                               Matchmaker* matchmaker) {
   std::unique_ptr<Scratch> scratch;
   if (source != nullptr) {
     ASSIGN_OR_RETURN(scratch, Scratch::Create(communicator, "peer agreement", 1));
     source->Prefetch(0);
   }
-  return std::unique_ptr<RoundPeers>(new RoundPeers(communicator, source, std::move(scratch)));
+  return std::unique_ptr<RoundPeers>(
+      new RoundPeers(communicator, source, matchmaker, std::move(scratch)));
 }
 
-RoundPeers::RoundPeers(Communicator& communicator, PeerSource* source,
+RoundPeers::RoundPeers(Communicator& communicator, PeerSource* source, Matchmaker* matchmaker,
                        std::unique_ptr<Scratch> scratch)
     : communicator_(communicator.id()),
       seat_{communicator.rank(), communicator.world_size()},
       source_(source),
+      matchmaker_(matchmaker),
       scratch_(std::move(scratch)) {}
 
 void RoundPeers::Start(const BucketRun& run) {
   if (run.round() == round_) return;
   round_ = run.round();
+  if (matchmaker_ != nullptr) {
+    is_settled_ = false;
+    matchmaker_->Ask(round_);
+    return;
+  }
   const uint64_t step = round_.value() - 1;
   peer_ = ShiftOnePeer(seat_, step);
   is_settled_ = source_ == nullptr;
-  if (is_settled_) return;
+  if (!is_settled_) BeginAgreement(step);
+}
+
+void RoundPeers::BeginAgreement(uint64_t step) {
   chosen_ = source_->PeerAt(step);
   source_->Prefetch(step + 1);
   everyone_knows() = chosen_.has_value() ? 1 : 0;
@@ -48,6 +59,12 @@ void RoundPeers::Start(const BucketRun& run) {
 
 absl::StatusOr<bool> RoundPeers::Advance(BucketRun& run) {
   if (is_settled_) return true;
+  if (matchmaker_ != nullptr) {
+    ASSIGN_OR_RETURN(const std::optional<Rank> found, matchmaker_->Answer());
+    is_settled_ = found.has_value();
+    if (is_settled_) peer_ = *found;
+    return is_settled_;
+  }
   ASSIGN_OR_RETURN(is_settled_, agreement_.Advance(run));
   if (is_settled_ && everyone_knows() != 0) peer_ = *chosen_;
   return is_settled_;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
 #include "comm/scratch.h"
+#include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "comm/topology/shift_one.h"
 #include "core/base/ids.h"
@@ -19,32 +20,42 @@
 namespace pelton {
 
 // One for all buckets of a model: they have the same peer in a round. Steps are rounds, from 0.
-// Without a source the peer is shift_one's. With one, the first bucket of a round finds out whether
-// every rank has the source's answer; where any lacks it, all fall back to shift_one for that
-// round, so that both ends always agree.
-// Steps of that agreement: one allreduce (MIN). Bytes: those of an allreduce of one byte.
-// Threads: its stages'. Owns: one byte for the agreement; borrows communicator and source, which
-// outlive it.
+//
+// With a matchmaker the peer is whom it finds, and the round is no affair of any other rank:
+// nothing compares rounds, and the pair's operations match because each end has one peer at a time
+// and runs its buckets in plan order. Without one all ranks are at the same round. The peer is
+// shift_one's then, or that of a source: the first bucket of a round finds out whether every rank
+// has the source's answer, and where any lacks it, all fall back to shift_one for that round, so
+// that both ends always agree. Steps of that agreement: one allreduce (MIN). Bytes: those of an
+// allreduce of one byte. Threads: its stages'. Owns: one byte for the agreement; borrows
+// communicator, source and matchmaker, which outlive it.
 class RoundPeers {
  public:
-  // The ranks are those of `communicator`. Errors: those of Scratch::Create.
+  // The ranks are those of `communicator`; at most one of the two is not null. Errors: those of
+  // Scratch::Create.
   static absl::StatusOr<std::unique_ptr<RoundPeers>> Create(Communicator& communicator,
-                                                            PeerSource* source);
+                                                            PeerSource* source,
+                                                            Matchmaker* matchmaker);
 
   // Begins to find the peer of the run's round; nothing to do for all but its first bucket.
   void Start(const BucketRun& run);
-  // True once peer() holds. Blocks: never. Errors: those of the agreement.
+  // True once peer() holds. Blocks: never. Errors: those of the agreement, or the matchmaker's.
   absl::StatusOr<bool> Advance(BucketRun& run);
   // This rank itself where it sits the round out.
   Rank peer() const { return peer_; }
+  // Whether it is the matchmaker that peer() waits for.
+  bool awaits_match() const { return matchmaker_ != nullptr && !is_settled_; }
 
  private:
-  RoundPeers(Communicator& communicator, PeerSource* source, std::unique_ptr<Scratch> scratch);
+  RoundPeers(Communicator& communicator, PeerSource* source, Matchmaker* matchmaker,
+             std::unique_ptr<Scratch> scratch);
   uint8_t& everyone_knows() const { return *reinterpret_cast<uint8_t*>(scratch_->data()); }
+  void BeginAgreement(uint64_t step);
 
   const CommunicatorId communicator_;
   const Seat seat_;
   PeerSource* const source_;
+  Matchmaker* const matchmaker_;
   const std::unique_ptr<Scratch> scratch_;  // null without a source
   Round round_{0};                          // that peer_ and chosen_ are of
   bool is_settled_ = false;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/control/key_value.h"
 #include "comm/control/plan_check.h"
+#include "core/base/clock.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -440,8 +441,7 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
 TEST_P(ControlConformanceTest, SelectPeersGivesEveryMemberTheSameMatching) {
   constexpr int kWorld = 4;
   const Controls controls = JoinedWorld(kWorld);
-  for (PeerPolicy policy :
-       {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware, PeerPolicy::kAvoidStragglers}) {
+  for (PeerPolicy policy : {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware}) {
     for (uint64_t step = 0; step < 5; ++step) {
       const SelectPeersRequest request{{Rank(3), Rank(0), Rank(2)}, policy, step};
       std::vector<absl::StatusOr<Matching>> matchings(kWorld);
@@ -464,6 +464,44 @@ TEST_P(ControlConformanceTest, SelectPeersRefusesStepsThatAreLongOver) {
   }
   EXPECT_EQ(controls[0]->SelectPeers({.members = {Rank(0)}, .step = 10}, Late()).status().code(),
             absl::StatusCode::kOutOfRange);
+}
+
+TEST_P(ControlConformanceTest, FindPeerPairsWhoAsksAndTellsBothTheSame) {
+  const Controls controls = JoinedWorld(2);
+  int pairs = 0;
+  for (uint64_t round = 1; round < 20; ++round) {
+    std::vector<absl::StatusOr<PeerMatch>> first(2);
+    std::vector<absl::StatusOr<PeerMatch>> again(2);
+    OnEveryRank(2, [&](int rank) {
+      // The two need not be in the same round.
+      const FindPeerRequest request{CommunicatorId(7), {Rank(1), Rank(0)}, round * (rank + 1)};
+      first[rank] = controls[rank]->FindPeer(request, Late());
+      again[rank] = controls[rank]->FindPeer(request, Late());
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(first[rank].ok()) << first[rank].status();
+      ASSERT_TRUE(again[rank].ok()) << again[rank].status();
+      EXPECT_EQ(again[rank]->peer, first[rank]->peer);
+      EXPECT_EQ(again[rank]->number, first[rank]->number);
+    }
+    // Their patience is short soon: one may have found nobody.
+    if (first[0]->number != first[1]->number) continue;
+    ++pairs;
+    EXPECT_EQ(first[0]->peer, Rank(0)) << "the place of rank 1";
+    EXPECT_EQ(first[1]->peer, Rank(1)) << "the place of rank 0";
+  }
+  EXPECT_GT(pairs, 0);
+}
+
+TEST_P(ControlConformanceTest, FindPeerLetsARankGoOnAloneInTime) {
+  const Controls controls = JoinedWorld(2);
+  FindPeerRequest request{CommunicatorId(7), {Rank(1), Rank(0)}, 1};
+  const absl::StatusOr<PeerMatch> match =
+      controls[0]->FindPeer(request, Clock::Real().Now() + absl::Milliseconds(20));
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_EQ(match->peer, Rank(1)) << "its own place";
+  request.members = {Rank(1)};
+  EXPECT_THAT(Text(controls[0]->FindPeer(request, Late()).status()), HasSubstr("members: "));
 }
 
 }  // namespace

@@ -19,7 +19,10 @@
 
 namespace pelton {
 
-inline constexpr uint32_t kControlProtocolVersion = 2;
+inline constexpr uint32_t kControlProtocolVersion = 3;
+
+// The longest that a rank is left waiting for a peer that may come (see Control::FindPeer).
+inline constexpr absl::Duration kMostPeerPatience = absl::Seconds(5);
 
 struct JoinRequest {
   std::string job;
@@ -54,6 +57,19 @@ struct SelectPeersRequest {
   std::vector<Rank> members;  // each once, the caller one of them; in the same order on all
   PeerPolicy policy = PeerPolicy::kRandomMatching;
   uint64_t step = 0;
+};
+
+// A question for a peer among those that are there now. Threads: a value. Owns: its list.
+struct FindPeerRequest {
+  CommunicatorId group;  // that the ranks exchange on; tells one model's questions from another's
+  std::vector<Rank> members;  // each once, the caller one of them; in the same order on all
+  uint64_t round = 0;         // of the caller's own; other ranks may be at others
+};
+
+// The same on both ends but for the peer.
+struct PeerMatch {
+  Rank peer;            // place among the members; the caller's own: it goes on alone
+  uint64_t number = 0;  // among the group's matches, from 1
 };
 
 // What a rank is told without having asked.
@@ -112,6 +128,15 @@ class Control : public Bootstrap {
   // OutOfRange: the step is long over.
   virtual absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
                                                absl::Time deadline) = 0;
+
+  // A rank of the group that asks at about the same time; the pair is decided, and neither end may
+  // do without the other from then on. To be asked once a round; a call that is repeated, with the
+  // same round, because its answer was lost gets the same answer. Blocks: until there is a peer, or
+  // it is found that none comes: at most kMostPeerPatience. Errors: also OutOfRange: an earlier
+  // round than the last; Aborted: this rank asks in another call as well, or a rank reported a
+  // failure; Unavailable: a rank died.
+  virtual absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request,
+                                             absl::Time deadline) = 0;
 
   // The round this rank is in; sent with the next heartbeat, quoted when the rank dies. Blocks:
   // never.

@@ -45,6 +45,7 @@ struct Reply {
   // Shared by the replies to all ranks: a copy each would take the square of the world's size.
   std::shared_ptr<const Membership> membership = nullptr;
   std::shared_ptr<const std::vector<std::string>> gathered = nullptr;
+  PeerMatch match = {};
 };
 
 struct AddressedOrder {

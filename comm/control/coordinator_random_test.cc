@@ -7,6 +7,8 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "comm/control/coordinator_state.h"
@@ -37,7 +39,7 @@ class World {
 
   void Step() {
     Process& process = processes_[Pick(world_size_)];
-    switch (Pick(12)) {
+    switch (Pick(14)) {
       case 0:
       case 1:
       case 2:
@@ -57,6 +59,9 @@ class World {
         return CancelOne();
       case 10:
         return Advance(absl::Milliseconds(Pick(3000)));
+      case 11:
+      case 12:
+        return FindPeer(process);
       default:
         return Pick(8) == 0 ? Report(process) : Beat(process);
     }
@@ -69,12 +74,17 @@ class World {
     }
     Advance(absl::Minutes(10));
     EXPECT_TRUE(open_.empty()) << open_.size() << " calls were never answered";
+    for (const auto& [match, peers] : matches_) {
+      const auto& [rank, peer] = *peers.begin();
+      EXPECT_EQ(peers.size(), rank == peer ? 1 : 2) << "match " << std::get<2>(match);
+    }
     EXPECT_EQ(state_.rank_count(), 0);
     EXPECT_EQ(state_.NextDeadline(), absl::InfiniteFuture());
   }
 
   int worlds() const { return worlds_; }
   int losses() const { return losses_; }
+  int pairs() const { return pairs_; }
 
  private:
   int Pick(int count) { return static_cast<int>(random_() % count); }
@@ -177,6 +187,22 @@ class World {
     Check(outbox);
   }
 
+  void FindPeer(Process& process) {
+    if (!process.self) return;
+    Outbox outbox;
+    const Call call = Open(5000);
+    FindPeerRequest request;
+    request.group = CommunicatorId(1 + Pick(2));
+    for (int rank = 0; rank < world_size_; ++rank) request.members.emplace_back(rank);
+    // Now and then a call is repeated, whether its answer has come or not.
+    uint64_t& round = rounds_[{*process.self, request.group}];
+    round += Pick(4) == 0 ? 0 : 1;
+    request.round = round;
+    finds_[call.id] = {*process.self, request.group};
+    state_.FindPeer(call, *process.self, request, &outbox);
+    Check(outbox);
+  }
+
   void CancelOne() {
     if (open_.empty() || Pick(4) != 0) return;
     const uint64_t call = std::next(open_.begin(), Pick(static_cast<int>(open_.size())))->first;
@@ -233,6 +259,7 @@ class World {
         EXPECT_EQ((*reply.gathered)[i], std::to_string(members[i]));
       }
     }
+    if (finds_.contains(reply.call) && reply.status.ok()) CheckMatch(reply);
     for (Process& process : processes_) {
       if (process.joining != reply.call) continue;
       process.joining.reset();
@@ -244,6 +271,19 @@ class World {
       process.self = Caller{"job", Rank(process.rank), generation};
       process.heard_of.clear();
     }
+  }
+
+  // Two ranks at most have a match, and each is the other's peer.
+  void CheckMatch(const Reply& reply) {
+    const auto& [caller, group] = finds_.at(reply.call);
+    const int rank = caller.rank.value();
+    const int peer = reply.match.peer.value();
+    std::map<int, int>& peers = matches_[{caller.generation, group, reply.match.number}];
+    EXPECT_EQ(peers.emplace(rank, peer).first->second, peer);
+    for (const auto& [one, other] : peers) {
+      EXPECT_TRUE(one == rank || (one == peer && other == rank)) << "ranks " << one << ", " << rank;
+    }
+    pairs_ += rank != peer;
   }
 
   void CheckOrder(const AddressedOrder& addressed) {
@@ -269,10 +309,15 @@ class World {
   Generation last_generation_;
   int worlds_ = 0;
   int losses_ = 0;
+  std::map<std::pair<Caller, CommunicatorId>, uint64_t> rounds_;  // asked for last
+  std::map<uint64_t, std::pair<Caller, CommunicatorId>> finds_;   // by call
+  // Peers by rank, by match.
+  std::map<std::tuple<Generation, CommunicatorId, uint64_t>, std::map<int, int>> matches_;
+  int pairs_ = 0;
 };
 
 TEST(CoordinatorRandomTest, EveryCallIsAnsweredOnceAndEveryLossIsTold) {
-  int worlds = 0, losses = 0;
+  int worlds = 0, losses = 0, pairs = 0;
   for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     World world(seed);
@@ -280,10 +325,12 @@ TEST(CoordinatorRandomTest, EveryCallIsAnsweredOnceAndEveryLossIsTold) {
     world.Finish();
     worlds += world.worlds();
     losses += world.losses();
+    pairs += world.pairs();
   }
   // The lives were worth checking.
   EXPECT_GT(worlds, kSeeds);
   EXPECT_GT(losses, kSeeds / 2);
+  EXPECT_GT(pairs, kSeeds / 2);
 }
 
 }  // namespace

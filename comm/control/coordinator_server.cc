@@ -42,6 +42,7 @@ class Service final : public grpc::Service {
   using KeyValueCall = CallOf<proto::KeyValueRequest, proto::KeyValueResponse>;
   using AllGatherCall = CallOf<proto::AllGatherRequest, proto::AllGatherResponse>;
   using SelectPeersCall = CallOf<proto::SelectPeersRequest, proto::SelectPeersResponse>;
+  using FindPeerCall = CallOf<proto::FindPeerRequest, proto::FindPeerResponse>;
   using ReportCall = CallOf<proto::ReportRequest, proto::ReportResponse>;
   using LeaveCall = CallOf<proto::LeaveRequest, proto::LeaveResponse>;
 
@@ -53,6 +54,7 @@ class Service final : public grpc::Service {
   void KeyValue(KeyValueCall& call);
   void AllGather(AllGatherCall& call);
   void SelectPeers(SelectPeersCall& call);
+  void FindPeer(FindPeerCall& call);
   void Report(ReportCall& call);
   void Leave(LeaveCall& call);
   bool Authentic(grpc::CallbackServerContext* context) const;
@@ -69,6 +71,7 @@ Service::Service(CoordinatorShell* shell, std::string token, OnAuthentic on_auth
   Serve("/pelton.proto.Coordinator/KeyValue", &Service::KeyValue);
   Serve("/pelton.proto.Coordinator/AllGather", &Service::AllGather);
   Serve("/pelton.proto.Coordinator/SelectPeers", &Service::SelectPeers);
+  Serve("/pelton.proto.Coordinator/FindPeer", &Service::FindPeer);
   Serve("/pelton.proto.Coordinator/Report", &Service::Report);
   Serve("/pelton.proto.Coordinator/Leave", &Service::Leave);
   ServeHeartbeat("/pelton.proto.Coordinator/Heartbeat");
@@ -158,10 +161,24 @@ void Service::SelectPeers(SelectPeersCall& call) {
   call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox*) {
     ASSIGN_OR_RETURN(const Matching matching,
                      state.SelectPeers(wire::FromProto(call.request().caller()),
-                                       wire::FromProto(call.request()), Clock::Real().Now()));
+                                       wire::FromProto(call.request())));
     call.response().mutable_peers()->Assign(matching.begin(), matching.end());
     return absl::OkStatus();
   }));
+}
+
+void Service::FindPeer(FindPeerCall& call) {
+  const proto::FindPeerRequest& request = call.request();
+  call.set_job(request.caller().job());
+  call.set_filler([](Reply reply, proto::FindPeerResponse* out) {
+    out->set_peer(reply.match.peer.value());
+    out->set_match(reply.match.number);
+  });
+  shell_.Park(&call, request.timeout_us(),
+              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
+                state.FindPeer(parked, wire::FromProto(request.caller()), wire::FromProto(request),
+                               outbox);
+              });
 }
 
 void Service::Report(ReportCall& call) {

@@ -84,6 +84,13 @@ void CoordinatorState::AllGather(const Call& call, const Caller& caller, AllGath
   (*job)->AllGather(call, caller.rank, std::move(request), outbox);
 }
 
+void CoordinatorState::FindPeer(const Call& call, const Caller& caller,
+                                const FindPeerRequest& request, Outbox* outbox) {
+  const absl::StatusOr<JobState*> job = Find(caller);
+  if (!job.ok()) return outbox->Answer(call.id, job.status());
+  (*job)->FindPeer(call, caller.rank, request, outbox);
+}
+
 void CoordinatorState::Cancel(const std::string& job, uint64_t call, Outbox* outbox) {
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
@@ -103,10 +110,9 @@ absl::Status CoordinatorState::Heartbeat(const Caller& caller, const Beat& beat,
 }
 
 absl::StatusOr<Matching> CoordinatorState::SelectPeers(const Caller& caller,
-                                                       const SelectPeersRequest& request,
-                                                       absl::Time now) {
+                                                       const SelectPeersRequest& request) {
   ASSIGN_OR_RETURN(JobState* const job, Find(caller));
-  return job->SelectPeers(caller.rank, request, now);
+  return job->SelectPeers(caller.rank, request);
 }
 
 absl::Status CoordinatorState::Report(const Caller& caller, Rank culprit,

@@ -29,6 +29,8 @@ class CoordinatorState {
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
   void KeyValue(const Call& call, const Caller& caller, KeyValueRequest request, Outbox* outbox);
   void AllGather(const Call& call, const Caller& caller, AllGatherRequest request, Outbox* outbox);
+  void FindPeer(const Call& call, const Caller& caller, const FindPeerRequest& request,
+                Outbox* outbox);
   // The process that made the call is gone, or no longer waits.
   void Cancel(const std::string& job, uint64_t call, Outbox* outbox);
 
@@ -36,8 +38,7 @@ class CoordinatorState {
   // may appear in any outbox, until an EndedStream for it does.
   absl::Status OpenStream(const Caller& caller, absl::Time now, Outbox* outbox);
   absl::Status Heartbeat(const Caller& caller, const Beat& beat, absl::Time now);
-  absl::StatusOr<Matching> SelectPeers(const Caller& caller, const SelectPeersRequest& request,
-                                       absl::Time now);
+  absl::StatusOr<Matching> SelectPeers(const Caller& caller, const SelectPeersRequest& request);
   absl::Status Report(const Caller& caller, Rank culprit, const absl::Status& reason,
                       Outbox* outbox);
   absl::Status Leave(const Caller& caller, Outbox* outbox);

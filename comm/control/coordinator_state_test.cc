@@ -304,5 +304,30 @@ TEST_F(CoordinatorStateTest, JobsAreBounded) {
   EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(CoordinatorStateTest, WhoWaitsForAPeerIsToldOfALossAndNobodyWaitsForARankThatLeft) {
+  MakeWorld(4);
+  FindPeerRequest request{CommunicatorId(1), {Rank(0), Rank(1)}, 1};
+  Outbox outbox;
+  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  EXPECT_THAT(outbox.replies, IsEmpty());
+  EXPECT_EQ(state_.NextDeadline(), At(2));
+  ASSERT_TRUE(state_.Leave(Self(1), &outbox).ok());
+  ASSERT_THAT(outbox.replies, SizeIs(1));
+  EXPECT_TRUE(outbox.replies[0].status.ok());
+  EXPECT_EQ(outbox.replies[0].match.peer, Rank(0));
+
+  outbox = {};
+  request = {CommunicatorId(2), {Rank(0), Rank(2)}, 1};
+  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  state_.StreamBroke(Self(3), At(1), &outbox);
+  request.round = 2;
+  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  ASSERT_THAT(outbox.replies, SizeIs(2));
+  for (const Reply& reply : outbox.replies) {
+    EXPECT_EQ(reply.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(reply.status.message()), HasSubstr("rank 3 (pid 103) died"));
+  }
+}
+
 }  // namespace
 }  // namespace pelton

@@ -80,6 +80,7 @@ class GrpcControl final : public Control {
                                                           absl::Time deadline) override;
   absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
                                        absl::Time deadline) override;
+  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -290,6 +291,19 @@ absl::StatusOr<Matching> GrpcControl::SelectPeers(const SelectPeersRequest& requ
   RETURN_IF_ERROR(
       Run(self.rank, &proto::Coordinator::Stub::AsyncSelectPeers, message, deadline, &response));
   return Matching(response.peers().begin(), response.peers().end());
+}
+
+absl::StatusOr<PeerMatch> GrpcControl::FindPeer(const FindPeerRequest& request,
+                                                absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  proto::FindPeerRequest message;
+  wire::ToProto(self, message.mutable_caller());
+  wire::ToProto(request, &message);
+  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
+  proto::FindPeerResponse response;
+  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncFindPeer, message,
+                      deadline + kGrace, &response));
+  return PeerMatch{Rank(response.peer()), response.match()};
 }
 
 void GrpcControl::SetRound(Round round) {

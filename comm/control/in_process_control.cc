@@ -76,6 +76,7 @@ class InProcessControl final : public Control {
                                                           absl::Time deadline) override;
   absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
                                        absl::Time deadline) override;
+  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -122,7 +123,7 @@ Reply Coordinator::Await(absl::Time deadline, Feed feed) {
     {
       MutexLock lock(&mutex_);
       // Virtual time may stand still for long: whoever moves it ticks, and so wakes us.
-      const absl::Duration left = deadline - clock_.Now();
+      const absl::Duration left = std::min(deadline, state_.NextDeadline()) - clock_.Now();
       if (!replies_.contains(id)) replied_.WaitWithDeadline(&mutex_, Clock::Real().Now() + left);
       if (const auto found = replies_.find(id); found != replies_.end()) {
         Reply reply = std::move(found->second);
@@ -297,10 +298,21 @@ absl::StatusOr<Matching> InProcessControl::SelectPeers(const SelectPeersRequest&
   ASSIGN_OR_RETURN(const Caller self, Self());
   Matching matching;
   RETURN_IF_ERROR(Named(coordinator_.Apply([&](CoordinatorState& state, Outbox*) {
-    ASSIGN_OR_RETURN(matching, state.SelectPeers(self, request, coordinator_.clock().Now()));
+    ASSIGN_OR_RETURN(matching, state.SelectPeers(self, request));
     return absl::OkStatus();
   })));
   return matching;
+}
+
+absl::StatusOr<PeerMatch> InProcessControl::FindPeer(const FindPeerRequest& request,
+                                                     absl::Time deadline) {
+  ASSIGN_OR_RETURN(const Caller self, Self());
+  const Reply reply =
+      coordinator_.Await(deadline, [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
+        state.FindPeer(call, self, request, outbox);
+      });
+  if (!reply.status.ok()) return Named(reply.status);
+  return reply.match;
 }
 
 absl::Status InProcessControl::Report(Rank culprit, const absl::Status& reason, absl::Time) {

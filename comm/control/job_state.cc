@@ -34,6 +34,7 @@ void JobState::StartWatching(absl::Time now) {
   gathers_.emplace(WorldSize(alive_count_));
   // No two memberships have the same matchings, and each has the same ones in every run.
   peers_.emplace(WorldSize(alive_count_), generation_.value());
+  arrivals_.emplace(WorldSize(alive_count_));
   liveness_check_ = now + heartbeat_timeout_;
 }
 
@@ -68,9 +69,16 @@ void JobState::AllGather(const Call& call, Rank rank, AllGatherRequest request, 
   gathers_->Post(call, rank, std::move(request), outbox);
 }
 
+void JobState::FindPeer(const Call& call, Rank rank, const FindPeerRequest& request,
+                        Outbox* outbox) {
+  if (broken_because_) return outbox->Answer(call.id, *broken_because_);
+  arrivals_->Ask(call, rank, request, outbox);
+}
+
 void JobState::Cancel(uint64_t call, Outbox* outbox) {
   assembly_.Cancel(call, outbox);
   if (gathers_) gathers_->Cancel(call);
+  if (arrivals_) arrivals_->Cancel(call);
   key_values_.Cancel(call);
 }
 
@@ -93,9 +101,8 @@ void JobState::Heartbeat(Rank rank, const Beat& beat, absl::Time now) {
   if (beat.round_trip > absl::ZeroDuration()) peers_->SetRoundTrip(rank, beat.round_trip);
 }
 
-absl::StatusOr<Matching> JobState::SelectPeers(Rank rank, const SelectPeersRequest& request,
-                                               absl::Time now) {
-  return peers_->Select(rank, request, now);
+absl::StatusOr<Matching> JobState::SelectPeers(Rank rank, const SelectPeersRequest& request) {
+  return peers_->Select(rank, request);
 }
 
 void JobState::Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox) {
@@ -146,6 +153,7 @@ void JobState::Leave(Rank rank, Outbox* outbox) {
                                       "process group)"));
   Issue({Order::Kind::kPeerLeft, rank, left}, std::nullopt, outbox);
   gathers_->Leave(rank, left, outbox);
+  arrivals_->Leave(rank, outbox);
   if (alive_count_ == 0) key_values_.Fail(left, outbox);
 }
 
@@ -162,11 +170,13 @@ void JobState::Issue(Order order, std::optional<Rank> reporter, Outbox* outbox) 
 void JobState::Break(const absl::Status& reason, Outbox* outbox) {
   if (!broken_because_) broken_because_ = reason;
   gathers_->Fail(reason, outbox);
+  arrivals_->Fail(reason, outbox);
 }
 
 void JobState::Tick(absl::Time now, Outbox* outbox) {
   assembly_.Expire(now, outbox);
   if (gathers_) gathers_->Expire(now, outbox);
+  if (arrivals_) arrivals_->Expire(now, outbox);
   key_values_.Expire(now, outbox);
   if (now < liveness_check_) return;
   liveness_check_ = absl::InfiniteFuture();
@@ -183,7 +193,9 @@ void JobState::Tick(absl::Time now, Outbox* outbox) {
 
 absl::Time JobState::NextDeadline() const {
   const absl::Time gathers = gathers_ ? gathers_->NextDeadline() : absl::InfiniteFuture();
-  return std::min({assembly_.NextDeadline(), gathers, key_values_.NextDeadline(), liveness_check_});
+  const absl::Time arrivals = arrivals_ ? arrivals_->NextDeadline() : absl::InfiniteFuture();
+  return std::min(
+      {assembly_.NextDeadline(), gathers, arrivals, key_values_.NextDeadline(), liveness_check_});
 }
 
 bool JobState::over() const {

@@ -14,6 +14,7 @@
 #include "comm/control/gather_state.h"
 #include "comm/control/key_value_state.h"
 #include "comm/control/peer_selection_state.h"
+#include "comm/control/peers/arrival_state.h"
 #include "core/base/ids.h"
 
 namespace pelton {
@@ -29,6 +30,7 @@ class JobState {
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
   void KeyValue(const Call& call, KeyValueRequest request, Outbox* outbox);
   void AllGather(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox);
+  void FindPeer(const Call& call, Rank rank, const FindPeerRequest& request, Outbox* outbox);
   // Nobody waits for the reply any more.
   void Cancel(uint64_t call, Outbox* outbox);
 
@@ -39,8 +41,7 @@ class JobState {
   // These take a rank that Admit let through.
   absl::Status OpenStream(Rank rank, absl::Time now, Outbox* outbox);
   void Heartbeat(Rank rank, const Beat& beat, absl::Time now);
-  absl::StatusOr<Matching> SelectPeers(Rank rank, const SelectPeersRequest& request,
-                                       absl::Time now);
+  absl::StatusOr<Matching> SelectPeers(Rank rank, const SelectPeersRequest& request);
   // `how` it was noticed: the stream broke, ...
   void Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox);
   absl::Status Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox);
@@ -70,7 +71,7 @@ class JobState {
   void StartWatching(absl::Time now);
   // Gives the order to every live rank but the culprit and the reporter.
   void Issue(Order order, std::optional<Rank> reporter, Outbox* outbox);
-  // Ends the collectives that wait, and those to come.
+  // Ends the collectives and the questions for peers that wait, and those to come.
   void Break(const absl::Status& reason, Outbox* outbox);
   Caller Address(Rank rank) const { return {name_, rank, generation_}; }
 
@@ -82,6 +83,7 @@ class JobState {
   int alive_count_ = 0;
   std::optional<GatherState> gathers_;
   std::optional<PeerSelectionState> peers_;
+  std::optional<ArrivalState> arrivals_;
   KeyValueState key_values_;
   std::optional<absl::Status> broken_because_;  // of the first loss or report
   std::vector<Order> orders_;  // all of this generation, for streams that open late

@@ -11,16 +11,8 @@
 namespace pelton {
 namespace {
 
-// How much the newest sample counts in the average of a rank's lateness.
-constexpr double kNewest = 0.5;
-
-size_t PlaceOf(const std::vector<Rank>& members, Rank rank) {
-  return static_cast<size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
-}
-
-bool IsKnown(PeerPolicy policy) {
-  return policy == PeerPolicy::kRandomMatching || policy == PeerPolicy::kLatencyAware ||
-         policy == PeerPolicy::kAvoidStragglers;
+bool HasMatchings(PeerPolicy policy) {
+  return policy == PeerPolicy::kRandomMatching || policy == PeerPolicy::kLatencyAware;
 }
 
 // Neighbouring steps must not give neighbouring seeds of one engine. Source: Steele et al., Fast
@@ -34,14 +26,14 @@ uint64_t Mixed(uint64_t seed, uint64_t step) {
 
 }  // namespace
 
-absl::StatusOr<Matching> PeerSelectionState::Select(Rank rank, const SelectPeersRequest& request,
-                                                    absl::Time now) {
+absl::StatusOr<Matching> PeerSelectionState::Select(Rank rank, const SelectPeersRequest& request) {
   const WorldSize world_size(static_cast<int32_t>(round_trips_.size()));
   RETURN_IF_ERROR(Annotate(
       CheckGroup(pelton::Group{request.members, Generation(1)}, world_size, rank), "members"));
-  if (!IsKnown(request.policy)) {
-    return absl::InvalidArgumentError(absl::StrCat("policy: ", static_cast<int>(request.policy),
-                                                   " is not one of: ", PeerPolicyNames()));
+  if (!HasMatchings(request.policy)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy: ", static_cast<int>(request.policy), " is not one of: ",
+                     NameOf(PeerPolicy::kRandomMatching), ", ", NameOf(PeerPolicy::kLatencyAware)));
   }
   const Key key(request.members, request.policy);
   Group& group = Use(key);
@@ -52,18 +44,9 @@ absl::StatusOr<Matching> PeerSelectionState::Select(Rank rank, const SelectPeers
                                                 group.decisions.begin()->first, " to ",
                                                 group.decisions.rbegin()->first));
     }
-    Decision decision{Decide(key, group, request.step, now), now,
-                      std::vector<bool>(request.members.size())};
-    decided = group.decisions.emplace(request.step, std::move(decision)).first;
+    decided = group.decisions.emplace(request.step, Decide(key, request.step)).first;
   }
-  Decision& decision = decided->second;
-  const size_t place = PlaceOf(request.members, rank);
-  if (!decision.has_asked[place]) {
-    decision.has_asked[place] = true;
-    group.lateness[place] =
-        (1 - kNewest) * group.lateness[place] + kNewest * (now - decision.asked_first);
-  }
-  const Matching matching = decision.matching;
+  const Matching matching = decided->second;
   if (group.decisions.size() > kStepsKept) group.decisions.erase(group.decisions.begin());
   return matching;
 }
@@ -75,13 +58,11 @@ PeerSelectionState::Group& PeerSelectionState::Use(const Key& key) {
         [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
   }
   Group& group = groups_[key];
-  group.lateness.resize(key.first.size());
   group.last_use = ++uses_;
   return group;
 }
 
-Matching PeerSelectionState::Decide(const Key& key, Group& group, uint64_t step,
-                                    absl::Time now) const {
+Matching PeerSelectionState::Decide(const Key& key, uint64_t step) const {
   const size_t count = key.first.size();
   if (key.second == PeerPolicy::kLatencyAware) {
     std::vector<absl::Duration> distances;
@@ -92,21 +73,7 @@ Matching PeerSelectionState::Decide(const Key& key, Group& group, uint64_t step,
   }
   std::vector<int32_t> places(count);
   std::iota(places.begin(), places.end(), 0);
-  if (key.second == PeerPolicy::kAvoidStragglers && step % kMixingPeriod != kMixingPeriod - 1) {
-    places = PlacesInTime(LatenessAt(group, now));
-  }
   return MatchAtRandom(std::move(places), count, Mixed(seed_, step));
-}
-
-std::vector<absl::Duration> PeerSelectionState::LatenessAt(const Group& group, absl::Time now) {
-  std::vector<absl::Duration> lateness = group.lateness;
-  if (group.decisions.empty()) return lateness;
-  const Decision& last = group.decisions.rbegin()->second;
-  for (size_t place = 0; place < lateness.size(); ++place) {
-    if (last.has_asked[place]) continue;
-    lateness[place] = std::max(lateness[place], now - last.asked_first);
-  }
-  return lateness;
 }
 
 }  // namespace pelton

@@ -17,16 +17,13 @@
 namespace pelton {
 
 // A state machine: the first rank of a group that asks for a step has the matching decided, every
-// other gets the same one. Ranks ask for a step when they arrive in the one before, so how much
-// later than the first they ask is how late they are; a moving average of that is what
-// avoid_stragglers goes by, and every fourth of its steps takes all, or who is left out would learn
-// nothing. Steps long over are forgotten, as are groups that nobody asked for in a long time.
+// other gets the same one. Steps long over are forgotten, as are groups that nobody asked for in a
+// long time.
 // Threads: one at a time. Owns: what it has decided and measured.
 class PeerSelectionState {
  public:
   static constexpr size_t kStepsKept = 16;
   static constexpr size_t kGroupsKept = 64;
-  static constexpr uint64_t kMixingPeriod = 4;
 
   // `seed` is of the random choices.
   PeerSelectionState(WorldSize world_size, uint64_t seed)
@@ -38,28 +35,20 @@ class PeerSelectionState {
   }
 
   // By place in `request.members`. Errors: InvalidArgument: members that are not ranks of the job,
-  // each once, `rank` among them; no such policy; OutOfRange: a step that is forgotten, names those
-  // that are kept.
-  absl::StatusOr<Matching> Select(Rank rank, const SelectPeersRequest& request, absl::Time now);
+  // each once, `rank` among them; a policy that has no matchings; OutOfRange: a step that is
+  // forgotten, names those that are kept.
+  absl::StatusOr<Matching> Select(Rank rank, const SelectPeersRequest& request);
 
  private:
-  struct Decision {
-    Matching matching;
-    absl::Time asked_first;
-    std::vector<bool> has_asked;  // by place
-  };
   // Threads: one at a time. Owns: the last decisions.
   struct Group {
-    std::map<uint64_t, Decision> decisions;  // by step
-    std::vector<absl::Duration> lateness;    // by place: a moving average
+    std::map<uint64_t, Matching> decisions;  // by step
     uint64_t last_use = 0;
   };
   using Key = std::pair<std::vector<Rank>, PeerPolicy>;
 
   Group& Use(const Key& key);
-  Matching Decide(const Key& key, Group& group, uint64_t step, absl::Time now) const;
-  // With what ranks that have not come yet are late by already.
-  static std::vector<absl::Duration> LatenessAt(const Group& group, absl::Time now);
+  Matching Decide(const Key& key, uint64_t step) const;
 
   const uint64_t seed_;
   std::vector<absl::Duration> round_trips_;  // by rank

@@ -14,10 +14,6 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kWorldSize = 6;
 
-absl::Time At(double milliseconds) {
-  return absl::UnixEpoch() + absl::Hours(1) + absl::Milliseconds(milliseconds);
-}
-
 SelectPeersRequest Question(PeerPolicy policy, uint64_t step,
                             std::vector<int32_t> members = {0, 1, 2, 3, 4, 5}) {
   SelectPeersRequest request;
@@ -27,28 +23,15 @@ SelectPeersRequest Question(PeerPolicy policy, uint64_t step,
   return request;
 }
 
-// Rank `slow` comes `late_ms` after the others in each of the steps before `step`, which all ask
-// for in turn.
-void ArriveUntil(PeerSelectionState& state, uint64_t step, int32_t slow, double late_ms) {
-  for (uint64_t s = 0; s < step; ++s) {
-    for (int32_t rank = 0; rank < kWorldSize; ++rank) {
-      const double when = 1000.0 * static_cast<double>(s) + (rank == slow ? late_ms : rank * 0.1);
-      ASSERT_TRUE(
-          state.Select(Rank(rank), Question(PeerPolicy::kAvoidStragglers, s), At(when)).ok());
-    }
-  }
-}
-
 TEST(PeerSelectionStateTest, GivesEveryMemberTheSameAnswer) {
-  for (PeerPolicy policy :
-       {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware, PeerPolicy::kAvoidStragglers}) {
+  for (PeerPolicy policy : {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware}) {
     PeerSelectionState state(WorldSize(kWorldSize), 1);
     for (uint64_t step = 0; step < 40; ++step) {
-      const Matching first = *state.Select(Rank(3), Question(policy, step), At(0));
+      const Matching first = *state.Select(Rank(3), Question(policy, step));
       for (int32_t rank = 0; rank < kWorldSize; ++rank) {
         // What is measured in between changes no answer that was given.
         state.SetRoundTrip(Rank(rank), absl::Milliseconds((rank * 7 + step) % 11));
-        EXPECT_EQ(*state.Select(Rank(rank), Question(policy, step), At(rank * 100.0)), first);
+        EXPECT_EQ(*state.Select(Rank(rank), Question(policy, step)), first);
       }
     }
   }
@@ -63,9 +46,9 @@ TEST(PeerSelectionStateTest, RandomMatchingFollowsTheSeedAndTheStep) {
   Matching last;
   for (uint64_t step = 0; step < 30; ++step) {
     const SelectPeersRequest question = Question(PeerPolicy::kRandomMatching, step);
-    const Matching matching = *state.Select(Rank(0), question, At(0));
-    EXPECT_EQ(matching, *again.Select(Rank(1), question, At(5)));
-    same_seed += matching == *other.Select(Rank(0), question, At(0));
+    const Matching matching = *state.Select(Rank(0), question);
+    EXPECT_EQ(matching, *again.Select(Rank(1), question));
+    same_seed += matching == *other.Select(Rank(0), question);
     same_step += matching == last;
     last = matching;
   }
@@ -79,83 +62,42 @@ TEST(PeerSelectionStateTest, LatencyAwarePairsRanksAsFarAway) {
   for (int32_t rank : {0, 2, 4}) state.SetRoundTrip(Rank(rank), absl::Milliseconds(50 + rank));
   for (int32_t rank : {1, 3, 5}) state.SetRoundTrip(Rank(rank), absl::Milliseconds(1 + rank));
   // In order: 1, 3, 5, 0, 2, 4. Odd steps pair the others.
-  EXPECT_THAT(*state.Select(Rank(0), Question(PeerPolicy::kLatencyAware, 0), At(0)),
+  EXPECT_THAT(*state.Select(Rank(0), Question(PeerPolicy::kLatencyAware, 0)),
               ElementsAre(5, 3, 4, 1, 2, 0));
-  EXPECT_THAT(*state.Select(Rank(0), Question(PeerPolicy::kLatencyAware, 1), At(0)),
+  EXPECT_THAT(*state.Select(Rank(0), Question(PeerPolicy::kLatencyAware, 1)),
               ElementsAre(2, 1, 0, 5, 4, 3));
-}
-
-TEST(PeerSelectionStateTest, AvoidsARankThatComesLate) {
-  PeerSelectionState state(WorldSize(kWorldSize), 1);
-  ArriveUntil(state, 4, 2, 80);
-  int avoided = 0;
-  for (uint64_t step = 4; step < 20; ++step) {
-    for (int32_t rank = 0; rank < kWorldSize; ++rank) {
-      const double when = 1000.0 * static_cast<double>(step) + (rank == 2 ? 80 : 0);
-      const Matching matching =
-          *state.Select(Rank(rank), Question(PeerPolicy::kAvoidStragglers, step), At(when));
-      const bool sits_out = matching[2] == 2;
-      EXPECT_EQ(sits_out, step % PeerSelectionState::kMixingPeriod != 3) << "step " << step;
-      avoided += sits_out;
-    }
-  }
-  EXPECT_GT(avoided, 0);
-}
-
-TEST(PeerSelectionStateTest, AvoidsARankThatDoesNotComeAtAll) {
-  PeerSelectionState state(WorldSize(kWorldSize), 1);
-  for (int32_t rank = 1; rank < kWorldSize; ++rank) {
-    ASSERT_TRUE(state.Select(Rank(rank), Question(PeerPolicy::kAvoidStragglers, 0), At(0)).ok());
-  }
-  const Matching next = *state.Select(Rank(1), Question(PeerPolicy::kAvoidStragglers, 1), At(100));
-  EXPECT_EQ(next[0], 0);
-}
-
-TEST(PeerSelectionStateTest, TakesARankBackThatIsInTimeAgain) {
-  PeerSelectionState state(WorldSize(kWorldSize), 1);
-  ArriveUntil(state, 4, 2, 80);
-  for (uint64_t step = 4; step < 24; ++step) {
-    for (int32_t rank = 0; rank < kWorldSize; ++rank) {
-      const Matching matching = *state.Select(
-          Rank(rank), Question(PeerPolicy::kAvoidStragglers, step), At(1000.0 * step));
-      EXPECT_TRUE(step < 12 || matching[2] != 2) << "step " << step;
-    }
-  }
 }
 
 TEST(PeerSelectionStateTest, ForgetsStepsThatAreLongOver) {
   PeerSelectionState state(WorldSize(kWorldSize), 1);
   for (uint64_t step = 0; step < 100; ++step) {
-    ASSERT_TRUE(state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, step), At(0)).ok());
+    ASSERT_TRUE(state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, step)).ok());
   }
   const absl::Status status =
-      state.Select(Rank(1), Question(PeerPolicy::kRandomMatching, 3), At(0)).status();
+      state.Select(Rank(1), Question(PeerPolicy::kRandomMatching, 3)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(status.message(), HasSubstr("step: 3 is forgotten; kept are 84 to 99"));
-  EXPECT_TRUE(state.Select(Rank(1), Question(PeerPolicy::kRandomMatching, 90), At(0)).ok());
+  EXPECT_TRUE(state.Select(Rank(1), Question(PeerPolicy::kRandomMatching, 90)).ok());
 }
 
 TEST(PeerSelectionStateTest, ForgetsTheGroupThatWasUsedLeastLately) {
   PeerSelectionState state(WorldSize(100), 1);
   for (int32_t first = 0; first < 99; ++first) {
     for (uint64_t step = 50; step < 70; ++step) {
-      ASSERT_TRUE(state
-                      .Select(Rank(first),
-                              Question(PeerPolicy::kRandomMatching, step, {first, first + 1}),
-                              At(0))
-                      .ok());
+      ASSERT_TRUE(
+          state.Select(Rank(first), Question(PeerPolicy::kRandomMatching, step, {first, first + 1}))
+              .ok());
     }
   }
   // An old step is refused where the group is known, and begins anew where it is not.
-  EXPECT_FALSE(
-      state.Select(Rank(98), Question(PeerPolicy::kRandomMatching, 0, {98, 99}), At(0)).ok());
-  EXPECT_TRUE(state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, 0, {0, 1}), At(0)).ok());
+  EXPECT_FALSE(state.Select(Rank(98), Question(PeerPolicy::kRandomMatching, 0, {98, 99})).ok());
+  EXPECT_TRUE(state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, 0, {0, 1})).ok());
 }
 
 TEST(PeerSelectionStateTest, RefusesQuestionsThatMakeNoSense) {
   PeerSelectionState state(WorldSize(kWorldSize), 1);
   const auto error = [&](const SelectPeersRequest& request) {
-    return state.Select(Rank(0), request, At(0)).status().ToString();
+    return state.Select(Rank(0), request).status().ToString();
   };
   EXPECT_THAT(error(Question(PeerPolicy::kRandomMatching, 0, {0, 6})), HasSubstr("members: "));
   EXPECT_THAT(error(Question(PeerPolicy::kRandomMatching, 0, {0, 0})), HasSubstr("members: "));
@@ -163,6 +105,7 @@ TEST(PeerSelectionStateTest, RefusesQuestionsThatMakeNoSense) {
   EXPECT_THAT(error(Question(PeerPolicy::kRandomMatching, 0, {})), HasSubstr("members: "));
   EXPECT_THAT(error(Question(static_cast<PeerPolicy>(9), 0)),
               HasSubstr("policy: 9 is not one of: random_matching"));
+  EXPECT_THAT(error(Question(PeerPolicy::kAvoidStragglers, 0)), HasSubstr("policy: 3 is not"));
 }
 
 }  // namespace

@@ -117,6 +117,20 @@ void ToProto(const SelectPeersRequest& request, proto::SelectPeersRequest* messa
   message->set_step(request.step);
 }
 
+FindPeerRequest FromProto(const proto::FindPeerRequest& message) {
+  FindPeerRequest request;
+  request.group = CommunicatorId(message.group());
+  for (const int32_t member : message.members()) request.members.emplace_back(member);
+  request.round = message.round();
+  return request;
+}
+
+void ToProto(const FindPeerRequest& request, proto::FindPeerRequest* message) {
+  message->set_group(request.group.value());
+  for (const Rank member : request.members) message->add_members(member.value());
+  message->set_round(request.round);
+}
+
 Membership FromProto(const proto::JoinResponse& message) {
   Membership membership{Generation(message.generation()), {}};
   membership.members.reserve(message.members_size());

@@ -34,6 +34,7 @@ Caller FromProto(const proto::Caller& message);
 KeyValueRequest FromProto(const proto::KeyValueRequest& message);
 AllGatherRequest FromProto(const proto::AllGatherRequest& message);
 SelectPeersRequest FromProto(const proto::SelectPeersRequest& message);
+FindPeerRequest FromProto(const proto::FindPeerRequest& message);
 Membership FromProto(const proto::JoinResponse& message);
 Order FromProto(const proto::Order& message);
 
@@ -42,6 +43,7 @@ void ToProto(const Caller& caller, proto::Caller* message);
 void ToProto(const KeyValueRequest& request, proto::KeyValueRequest* message);
 void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message);
 void ToProto(const SelectPeersRequest& request, proto::SelectPeersRequest* message);
+void ToProto(const FindPeerRequest& request, proto::FindPeerRequest* message);
 void ToProto(const Membership& membership, proto::JoinResponse* message);
 void ToProto(const Order& order, Generation generation, proto::Order* message);
 

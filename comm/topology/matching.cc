@@ -12,8 +12,6 @@
 namespace pelton {
 namespace {
 
-constexpr absl::Duration kTolerance = absl::Milliseconds(5);
-
 constexpr std::array kPolicies = {PeerPolicy::kRandomMatching, PeerPolicy::kLatencyAware,
                                   PeerPolicy::kAvoidStragglers};
 
@@ -72,18 +70,6 @@ Matching MatchAlong(absl::Span<const absl::Duration> distances, uint64_t step) {
   // Two ranks have one pairing only.
   const size_t first = order.size() > 2 ? step % 2 : 0;
   return PairInOrder(order, first, order.size());
-}
-
-std::vector<int32_t> PlacesInTime(absl::Span<const absl::Duration> lateness) {
-  std::vector<absl::Duration> sorted(lateness.begin(), lateness.end());
-  std::sort(sorted.begin(), sorted.end());
-  std::vector<int32_t> places;
-  for (size_t i = 0; i < lateness.size(); ++i) {
-    if (lateness[i] <= 2 * sorted[(sorted.size() - 1) / 2] + kTolerance) {
-      places.push_back(static_cast<int32_t>(i));
-    }
-  }
-  return places;
 }
 
 }  // namespace pelton

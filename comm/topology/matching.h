@@ -16,7 +16,7 @@ namespace pelton {
 enum class PeerPolicy : uint8_t {
   kRandomMatching = 1,   // pairs at random, anew in each step
   kLatencyAware = 2,     // ranks that are about as far from the coordinator
-  kAvoidStragglers = 3,  // pairs at random; ranks that come late sit out
+  kAvoidStragglers = 3,  // whoever is there; no matching of a step (Control::FindPeer)
 };
 absl::string_view NameOf(PeerPolicy policy);
 // "random_matching, ...", for error messages.
@@ -36,9 +36,6 @@ Matching MatchAtRandom(std::vector<int32_t> places, size_t count, uint64_t seed)
 // the third and the fourth and so on; in odd steps the second and the third and so on, so that
 // everybody's weights reach everybody in time.
 Matching MatchAlong(absl::Span<const absl::Duration> distances, uint64_t step);
-
-// The places that are not much later than most: at most twice the median and 5 ms more.
-std::vector<int32_t> PlacesInTime(absl::Span<const absl::Duration> lateness);
 
 }  // namespace pelton
 

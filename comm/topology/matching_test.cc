@@ -82,14 +82,6 @@ TEST(MatchingTest, EverybodyIsReachedAlongTheLine) {
   }
 }
 
-TEST(MatchingTest, LeavesOutWhoIsMuchLaterThanMost) {
-  const auto ms = [](int64_t count) { return absl::Milliseconds(count); };
-  EXPECT_THAT(PlacesInTime({ms(0), ms(1), ms(90), ms(2)}), ElementsAre(0, 1, 3));
-  EXPECT_THAT(PlacesInTime({ms(10), ms(12), ms(20)}), ElementsAre(0, 1, 2));
-  EXPECT_THAT(PlacesInTime({ms(0), ms(100)}), ElementsAre(0));
-  EXPECT_THAT(PlacesInTime({}), ElementsAre());
-}
-
 TEST(MatchingTest, PoliciesHaveNames) {
   for (absl::string_view name : {"random_matching", "latency_aware", "avoid_stragglers"}) {
     EXPECT_EQ(NameOf(*ParsePeerPolicy(name)), name);

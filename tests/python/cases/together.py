@@ -159,15 +159,12 @@ def thawing_a_layer_keeps_what_messages_dropped() -> None:
     assert any(bool(kept[key][:count].any()) for key in residuals)
 
 
-@case(2)
-def buffers_do_not_keep_ranks_in_step_that_run_apart() -> None:
+def _check_buffers_of_ranks_that_run_apart(algorithm: Algorithm) -> None:
     """Ranks take different numbers of forward passes; the class says once that buffers differ."""
     rank, _ = rank_and_size()
     module = seeded(rank, _Frozen)
     optimizer = sgd(module)
-    model: Any = DistributedDataParallel(
-        module, optimizers=[optimizer], algorithm=AsyncModelAverageAlgorithm(sync_interval_ms=50)
-    )
+    model: Any = DistributedDataParallel(module, optimizers=[optimizer], algorithm=algorithm)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(3 if rank == 0 else 9):
@@ -175,6 +172,18 @@ def buffers_do_not_keep_ranks_in_step_that_run_apart() -> None:
             square_loss(model, batch(rank, step, *SHAPE)).backward()
             optimizer.step()
     texts = [str(warning.message) for warning in caught if "buffers stay" in str(warning.message)]
-    assert len(texts) == 1 and "AsyncModelAverage" in texts[0], texts
+    assert len(texts) == 1 and type(algorithm).__name__.removesuffix("Algorithm") in texts[0], texts
     model.inner.consolidate()
     assert_same_on_all_ranks([*module.parameters(), *module.buffers()])
+
+
+@case(2)
+def buffers_do_not_keep_ranks_in_step_that_run_apart() -> None:
+    _check_buffers_of_ranks_that_run_apart(AsyncModelAverageAlgorithm(sync_interval_ms=50))
+
+
+@case(2)
+def nor_ranks_that_avoid_stragglers() -> None:
+    _check_buffers_of_ranks_that_run_apart(
+        DecentralizedAlgorithm(hierarchical=False, peer_selection_mode="avoid_stragglers")
+    )

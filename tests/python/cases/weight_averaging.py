@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -134,6 +137,41 @@ def latency_aware_matching_averages_pairs() -> None:
 @case(2, 4)
 def matching_that_avoids_stragglers_averages_pairs() -> None:
     _check_pairs("avoid_stragglers")
+
+
+@case(4)
+def nobody_waits_for_a_straggler() -> None:
+    """Ranks 0 to 2 take steps until rank 3 has slept through its own: with equally many steps none would end. Steps
+    change nothing but by averaging, and a round's mean tells with whom.
+    """
+    rank, size = rank_and_size()
+    model = seeded(rank, make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.with_bagua([optimizer], DecentralizedAlgorithm(hierarchical=False, peer_selection_mode="avoid_stragglers"))
+    mean_of = {(4.0**rank + 4.0**peer) / 2: peer for peer in range(size)}
+    met = torch.zeros(size)
+    done = Path(sys.argv[1]) / "slept"  # the folder of the job
+    while not done.exists():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(4.0**rank)
+        train_step(model, optimizer, 0)
+        values = {float(value) for parameter in model.parameters() for value in parameter.flatten()}
+        assert len(values) == 1, values
+        met[mean_of[values.pop()]] += 1
+        if rank == size - 1:
+            time.sleep(0.15)
+            if met.sum() == 12:
+                done.touch()
+    everyones = torch.empty(size * size)
+    communication.allgather(met, everyones)
+    table = everyones.view(size, size)
+    assert torch.equal(table, table.t()), table  # both ends of each exchange counted it
+    assert table[-1, :-1].sum() >= 6, table  # the slow one is not left out
+    assert table[:-1].sum(1).min() > 12, table
+    model.bagua_ddp.consolidate()
+    weights = _everyones(model)
+    assert all(torch.equal(weights[0], other) for other in weights), weights
 
 
 @case(2)

@@ -58,7 +58,9 @@ class DecentralizedAlgorithm(Algorithm):
         hierarchical: average inside each host first; peers are hosts then.
         peer_selection_mode: "all" for the mean of all ranks; "shift_one" for a peer that changes from round to round,
           with which one rank sits out where their number is odd; or a peer that the coordinator chooses:
-          "random_matching", "latency_aware" (from heartbeats' round trips) or "avoid_stragglers".
+          "random_matching", "latency_aware" (from heartbeats' round trips), or "avoid_stragglers": a rank that arrives
+          at about the same time, so that nobody waits for a slow one (with `hierarchical`, for a slow host). Ranks need
+          not take equally many steps then; `model.bagua_ddp.consolidate()` brings them together at the end.
         communication_interval: a round at the first step and each so many steps later. Units: steps; what happens
           inside `no_sync` is none.
         """

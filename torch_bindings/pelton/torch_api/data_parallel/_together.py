@@ -22,13 +22,14 @@ from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
 from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
-from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds
+from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds, InForwardRounds
 
 
 def runs_apart(rounds: Rounds | None) -> bool:
     """Whether ranks go on by themselves for several steps, so that nothing else may keep them in step."""
     is_rare = isinstance(rounds, AfterStepRounds) and rounds.interval > 1
-    return is_rare or isinstance(rounds, (AveragingRounds, OptimizerRounds))
+    by_arrival = isinstance(rounds, InForwardRounds) and rounds.runs_apart
+    return is_rare or by_arrival or isinstance(rounds, (AveragingRounds, OptimizerRounds))
 
 
 def bring_together(rounds: Rounds, communicator: _C.Communicator, trainable: NamedTensors) -> None:

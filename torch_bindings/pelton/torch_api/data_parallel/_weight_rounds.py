@@ -92,15 +92,22 @@ class InForwardRounds(_WeightRounds):
     """
 
     def __init__(
-        self, model: _C.WeightModel, schedule: Schedule, steps: int, parameters: Sequence[torch.Tensor]
+        self,
+        model: _C.WeightModel,
+        schedule: Schedule,
+        steps: int,
+        parameters: Sequence[torch.Tensor],
+        runs_apart: bool = False,
     ) -> None:
         """Args:
         model: the runtime's.
         schedule: the algorithm's.
         steps: that the schedule has counted before, in another registration.
         parameters: whose values are communicated.
+        runs_apart: whether a rank's round is no affair of ranks that are at others.
         """
         super().__init__(model, schedule, steps)
+        self.runs_apart = runs_apart
         self._parameters = parameters
         self._is_in_iteration = False
         self._has_backward = False  # the iteration has
