@@ -18,6 +18,7 @@ from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+from pelton.torch_api.contrib import SyncBatchNorm, fuse_optimizer
 from torch import nn
 
 from cases.checks import SHAPE, assert_same, batch, gradients, make_mlp, mean, raises, rank_and_size, seeded
@@ -345,3 +346,40 @@ def algorithms_written_in_python_take_cpu_tensors() -> None:
     model = seeded(0, make_mlp).to(_device())
     with raises(Unsupported, "2.bias", str(_device()), "CPU"):
         model.with_bagua([_sgd(model)], Written(Centralized))
+
+
+@case(1, 2)
+def batch_normalisation_over_all_ranks() -> None:
+    """Inputs, statistics and parameters of a GPU, and the sums between the ranks too."""
+    rank, _ = rank_and_size()
+    found = []
+    for device in (torch.device("cpu"), _device()):
+        layer = SyncBatchNorm(6, momentum=None).to(device)
+        inputs = batch(rank, 0, 3 + rank, 6, 5).to(device).requires_grad_()
+        outputs = layer(inputs)
+        (outputs * batch(rank, 1, 3 + rank, 6, 5).to(device)).sum().backward()
+        tensors = [outputs, inputs.grad, *(parameter.grad for parameter in layer.parameters()), *layer.buffers()]
+        assert all(tensor.device == device for tensor in tensors)
+        found.append([tensor.detach().cpu() for tensor in tensors])
+    for expected, actual in zip(*found):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@case(1, 2)
+def fused_optimizers_step_alike() -> None:
+    """Gradients are communicated one by one, and the optimizer lays them out."""
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
+        seen = []
+        for fuses in (False, True):
+            model = seeded(0, make_mlp).to(_device())
+            optimizer: Any = kind(model.parameters(), lr=0.1, weight_decay=0.1)
+            if fuses:
+                optimizer = fuse_optimizer(optimizer)
+            model = model.with_bagua([optimizer], GradientAllReduceAlgorithm(), do_flatten=False)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                _loss(model, batch(bagua.get_rank(), step, *SHAPE)).backward()
+                (optimizer.fuse_step if fuses else optimizer.step)()
+            seen.append([parameter.detach().cpu() for parameter in model.parameters()])
+        assert optimizer._bagua_fused_count == STEPS
+        assert all(torch.equal(actual, expected) for expected, actual in zip(*seen))
