@@ -147,6 +147,39 @@ def test_steps_may_alternate(keeps: bool) -> None:
     assert twins.count == 4
 
 
+def test_what_changes_between_steps_is_seen() -> None:
+    """Though gradients stay where they are, so that nothing would have to be looked at again."""
+
+    def set_count(optimizer: Any, parameters: Any) -> None:
+        optimizer.state[parameters[2]]["step"] += 3
+
+    def replace_state(optimizer: Any, parameters: Any) -> None:
+        optimizer.state[parameters[1]]["exp_avg"] = torch.ones_like(parameters[1])
+
+    def replace_weights(_: Any, parameters: Any) -> None:
+        parameters[4].data = parameters[4].data.clone()
+
+    def transpose(_: Any, parameters: Any) -> None:
+        for tensor in (parameters[7], parameters[7].grad):
+            tensor.data = tensor.data.as_strided((400, 401), (1, 400), tensor.storage_offset())
+
+    def forget(optimizer: Any, parameters: Any) -> None:
+        optimizer.state.pop(parameters[5])
+
+    def change_options(optimizer: Any, _: Any) -> None:
+        optimizer.param_groups[0].update(lr=0.5, weight_decay=0.25)
+
+    twins = Twins(_adam)
+    for change in (set_count, replace_state, replace_weights, transpose, forget, change_options):
+        for _ in range(3):
+            twins.step(keeps=True)
+        for optimizer, parameters in zip(twins.optimizers, (twins.plain, twins.fused)):
+            change(optimizer, parameters)
+        twins.step(keeps=True)
+        twins.step(keeps=True)
+        twins.check()
+
+
 def test_each_parameter_keeps_numbers_of_its_own() -> None:
     twins = Twins(_adam)
     twins.step()

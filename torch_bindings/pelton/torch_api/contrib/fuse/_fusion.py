@@ -26,7 +26,7 @@ from pelton.torch_api.contrib.fuse._members import (
 from pelton.torch_api.contrib.fuse._shelf import Shelf, may_move
 
 _Kind = tuple[int, torch.dtype, torch.device]
-_InBuckets = Callable[[], tuple[set[int], set[int]]]
+_Ids = set[int]
 
 
 @dataclass
@@ -37,6 +37,10 @@ class _Run:
     offsets: list[int]  # of the members from the first one's begin on, in elements
     size: int
     pieces: list[torch.Tensor]  # with their gradients; together the run. On a CPU they stay in its cache
+    states: dict[str, list[torch.Tensor]]  # by key, cut alike
+
+
+_Last = tuple[list[Any], list[list[_Run]]]  # where all lay after the last step, and its runs
 
 
 class Fusion:
@@ -53,17 +57,18 @@ class Fusion:
         self._does_flatten = does_flatten
         self._keeps_flat = keeps_flat
         self._shelves: dict[_Kind, Shelf] = {}
+        self._last: _Last | None = None
 
-    def flatten(self, optimizer: Optimizer, in_buckets: _InBuckets) -> None:
+    def flatten(self, optimizer: Optimizer, flat_ones: _Ids, single_ones: _Ids) -> None:
         """Lays out weights, gradients and states of each group one after the other.
 
         Args:
           optimizer: whose.
-          in_buckets: ids of parameters whose gradients lie in flat buckets, and of all others of wrapped models.
+          flat_ones: ids of parameters whose gradients lie in flat buckets.
+          single_ones: ids of all other parameters of wrapped models.
         """
         if not self._does_flatten:
             return
-        flat_ones, single_ones = in_buckets()
         uses = Counter(p.data_ptr() for group in optimizer.param_groups for p in group["params"])
         for number, group in enumerate(optimizer.param_groups):
             by_kind: dict[_Kind, list[torch.Tensor]] = defaultdict(list)
@@ -87,22 +92,29 @@ class Fusion:
             self._shelves[kind] = known = Shelf(members)
         return known
 
-    def step(self, optimizer: Optimizer, own_step: Callable[[Optimizer], Any], in_buckets: _InBuckets) -> int:
+    def step(
+        self, optimizer: Optimizer, own_step: Callable[[Optimizer], Any], flat_ones: _Ids, single_ones: _Ids
+    ) -> int:
         """One step of the optimizer.
 
         Args:
           optimizer: the optimizer.
           own_step: its code.
-          in_buckets: as for `flatten`.
+          flat_ones: as for `flatten`.
+          single_ones: as for `flatten`.
 
         Returns:
           The number of groups in which something was fused.
         """
-        if self._keeps_flat:
-            self.flatten(optimizer, in_buckets)
-        flat_ones, _ = in_buckets()
-        numbered = enumerate(optimizer.param_groups)
-        runs = [self._runs(number, group, optimizer.state, flat_ones) for number, group in numbered]
+        last, self._last = self._last, None
+        places = last[0] if last is not None else None
+        runs = self._unchanged(last, optimizer, flat_ones)
+        if runs is None:
+            places = None
+            if self._keeps_flat:
+                self.flatten(optimizer, flat_ones, single_ones)
+            numbered = enumerate(optimizer.param_groups)
+            runs = [self._runs(number, group, optimizer.state, flat_ones) for number, group in numbered]
         own_groups, own_state = optimizer.param_groups, optimizer.state
         groups, state = _stand_ins(own_groups, own_state, runs)
         try:
@@ -110,8 +122,24 @@ class Fusion:
             own_step(optimizer)
         finally:
             optimizer.param_groups, optimizer.state = own_groups, own_state
-        _take_back(own_groups, own_state, groups, state, runs)
+        if _take_back(own_groups, own_state, groups, state, runs):
+            self._last = (places or _places(optimizer, flat_ones), runs)
         return sum(any(len(run.members) > 1 for run in of_group) for of_group in runs)
+
+    def _unchanged(self, last: _Last | None, optimizer: Optimizer, flat_ones: _Ids) -> list[list[_Run]] | None:
+        """The runs of the last step, if everything lies where it lay after that, and numbers are equal in each."""
+        if last is None or last[0] != _places(optimizer, flat_ones):
+            return None
+        runs = last[1]
+        members = [member for of_group in runs for run in of_group for member in run.members]
+        for member in members:
+            states = optimizer.state.get(member.parameter, {})
+            member.scalars = {key: states[key] for key in states if state_kind(key) not in member.tensors}
+        read_numbers(members)
+        is_equal = all(
+            m.numbers == run.members[0].numbers for of_group in runs for run in of_group for m in run.members
+        )
+        return runs if is_equal else None
 
     def _runs(self, number: int, group: dict[str, Any], state: Any, flat_ones: set[int]) -> list[_Run]:
         shelf_of = {
@@ -127,6 +155,24 @@ class Fusion:
             by_kind[p.dtype, p.device].append(member)
         read_numbers([member for members in by_kind.values() for member in members if member is not None])
         return [_as_one(run) for members in by_kind.values() for run in runs_of(members)]
+
+
+def _places(optimizer: Optimizer, flat_ones: _Ids) -> list[Any]:
+    """Where everything lies that a step looks at; what is the same after a step and before the next one has stayed."""
+    places: list[Any] = [flat_ones]
+    for group in optimizer.param_groups:
+        places.append(bool(group.get("fused")))
+        for p in group["params"]:
+            gradient = p.grad
+            places += (id(p), p.data_ptr(), p.stride())
+            if gradient is not None and gradient.layout == torch.strided:
+                places += (gradient.data_ptr(), gradient.stride())
+            else:
+                places.append(gradient is None)
+            for key, value in optimizer.state.get(p, {}).items():
+                is_tensor = isinstance(value, torch.Tensor) and value.layout == torch.strided
+                places += (key, value.data_ptr() if is_tensor and value.dim() > 0 else None)
+    return places
 
 
 def _lay_out(shelf: Shelf, state: Any, single_ones: set[int]) -> None:
@@ -176,7 +222,12 @@ def _as_one(members: list[Member]) -> _Run:
     weights, gradients = (_cut(members[0].tensors[kind], size) for kind in (WEIGHTS, GRADIENTS))
     for piece, gradient in zip(weights, gradients):
         piece.grad = gradient
-    return _Run(members, offsets, size, weights)
+    states = {
+        kind.removeprefix(state_kind("")): _cut(tensor, size)
+        for kind, tensor in members[0].tensors.items()
+        if kind not in (WEIGHTS, GRADIENTS)
+    }
+    return _Run(members, offsets, size, weights, states)
 
 
 def _cut(first: torch.Tensor, size: int) -> list[torch.Tensor]:
@@ -208,17 +259,14 @@ def _stand_ins(
 
 
 def _state_of(run: _Run) -> dict[torch.Tensor, dict[str, Any]]:
-    first = run.members[0]
-    cut = {
-        kind.removeprefix(state_kind("")): _cut(tensor, run.size)
-        for kind, tensor in first.tensors.items()
-        if kind not in (WEIGHTS, GRADIENTS)
-    }
-    if not cut and not first.scalars:
+    scalars = run.members[0].scalars.items()
+    if not run.states and not scalars:
         return {}
-    scalars = first.scalars.items()
     return {
-        piece: {**{key: parts[i] for key, parts in cut.items()}, **{key: _copied(value) for key, value in scalars}}
+        piece: {
+            **{key: parts[i] for key, parts in run.states.items()},
+            **{key: _copied(value) for key, value in scalars},
+        }
         for i, piece in enumerate(run.pieces)
     }
 
@@ -229,8 +277,13 @@ def _take_back(
     groups: list[dict[str, Any]],
     state: Any,
     runs: Sequence[Sequence[_Run]],
-) -> None:
-    """What the step has made of the numbers and states of runs; weights and states that there were changed in place."""
+) -> bool:
+    """What the step has made of the numbers and states of runs; weights and states that there were changed in place.
+
+    Returns:
+      Whether the runs are of use again: no state is new, and no memory is the caller's, who may give it up.
+    """
+    stays = all(member.shelf is not None for of_group in runs for run in of_group for member in run.members)
     for own, group, of_group in zip(own_groups, groups, runs):
         own.update({key: value for key, value in group.items() if key != "params"})
         pieces = {id(piece) for run in of_group for piece in run.pieces}
@@ -242,16 +295,21 @@ def _take_back(
                 if not isinstance(value, torch.Tensor) or value.dim() == 0:
                     for member in run.members:
                         _set_number(own_state[member.parameter], key, value)
-                else:
+                elif not _is_in_place(run, key, value):
                     _give_members(run, own_state, key, [state[piece][key] for piece in run.pieces])
+                    stays = False
+    return stays
+
+
+def _is_in_place(run: _Run, key: str, value: torch.Tensor) -> bool:
+    """Whether a state of the first piece is what it was, written to."""
+    parts = run.states.get(key)
+    return parts is not None and _storage(parts[0]) == _storage(value)
 
 
 def _give_members(run: _Run, own_state: Any, key: str, parts: list[torch.Tensor]) -> None:
-    """A state of the parameters' size; nothing is to be done where it was written in place."""
+    """A state of the parameters' size that the step has made."""
     first, kind = run.members[0], state_kind(key)
-    known = first.tensors.get(kind)
-    if known is not None and _storage(known) == _storage(parts[0]):
-        return
     flat = parts[0] if len(parts) == 1 else torch.cat(parts)
     if first.shelf is not None:
         first.shelf.adopt(kind, flat)

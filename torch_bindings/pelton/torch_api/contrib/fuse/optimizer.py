@@ -86,7 +86,7 @@ def fuse_optimizer(
     named._bagua_fused_count = 0
     named.fuse_step = _method(optimizer)
     if fusion is not None:
-        fusion.flatten(optimizer, _wrapped_parameters)
+        fusion.flatten(optimizer, *_wrapped_parameters())
     return optimizer
 
 
@@ -141,7 +141,8 @@ def _hooked(optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
         with torch.enable_grad():
             loss = closure()
     with torch.no_grad():
-        named._bagua_fused_count += getattr(named, _FUSION).step(optimizer, _own_step(optimizer), _wrapped_parameters)
+        fusion: Fusion = getattr(named, _FUSION)
+        named._bagua_fused_count += fusion.step(optimizer, _own_step(optimizer), *_wrapped_parameters())
     return loss
 
 
