@@ -232,7 +232,8 @@ void ArrivalState::Cancel(uint64_t call) {
 
 void ArrivalState::Leave(Rank rank, Outbox* outbox) {
   left_.insert(rank);
-  for (auto& [id, group] : groups_) {
+  for (auto& entry : groups_) {
+    Group& group = entry.second;
     const auto waits = std::find_if(
         group.waiting.begin(), group.waiting.end(),
         [&](const Waiting& one) { return group.ranks[static_cast<size_t>(one.place)] == rank; });
