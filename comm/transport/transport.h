@@ -62,7 +62,8 @@ class Transport {
 
   // Tells the peers that this rank launches nothing any more and leaves in good order. Memory that
   // users hold may keep a transport alive to the end of its process, and without a goodbye that end
-  // would be a death, which ends also what this rank has done its part of. Blocks: never.
+  // would be a death, which ends also what this rank has done its part of. Blocks: for half a
+  // second at most, while a peer does not take the news.
   virtual void SayGoodbye() {}
 };
 

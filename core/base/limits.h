@@ -24,8 +24,9 @@ inline constexpr size_t kMaxTensorsPerPlan = size_t{1} << 20;
 inline constexpr uint64_t kMaxPlanBytes = uint64_t{1} << 44;
 inline constexpr size_t kRegionAlignmentBytes = 4096;  // regions start on a page
 inline constexpr size_t kSlotAlignmentBytes = 64;      // slots start on a cache line
-inline constexpr absl::Duration kDefaultOperationTimeout = absl::Minutes(5);
-inline constexpr absl::Duration kDefaultJoinTimeout = absl::Minutes(5);
+// An evaluation on rank 0 alone fits into it; gloo's is the same.
+inline constexpr absl::Duration kDefaultOperationTimeout = absl::Minutes(30);
+inline constexpr absl::Duration kDefaultJoinTimeout = kDefaultOperationTimeout;
 inline constexpr absl::Duration kHeartbeatInterval = absl::Seconds(1);
 inline constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(10);
 inline constexpr absl::Duration kStopTimeout = absl::Seconds(10);

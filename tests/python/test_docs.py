@@ -45,3 +45,13 @@ def test_every_variable_is_on_its_page() -> None:
     assert len(read) > 15
     assert read - listed == set()
     assert {name for name in listed if not any(name in text for text in texts)} == set()
+
+
+def test_an_operation_may_take_as_long_in_every_language() -> None:
+    limits = (ROOT / "core" / "base" / "limits.h").read_text()
+    minutes = re.search(r"kDefaultOperationTimeout = absl::Minutes\((\d+)\)", limits)
+    python = (ROOT / "torch_bindings" / "pelton" / "torch_api" / "env.py").read_text()
+    seconds = re.search(r'"PELTON_TIMEOUT", ([\d.]+)\)', python)
+    page = re.search(r"`PELTON_TIMEOUT` \|.*\| (\d+) \|", (ROOT / "docs" / "variables.md").read_text())
+    assert minutes and seconds and page
+    assert 60 * int(minutes[1]) == float(seconds[1]) == int(page[1])
