@@ -88,8 +88,11 @@ TEST(ArrivalStateTest, PairsRanksThatWaitWhateverTheirRounds) {
   const uint64_t other = asking.Ask(1, 3, 10);
   EXPECT_EQ(asking.PeerOf(one), 1);
   EXPECT_EQ(asking.PeerOf(other), 0);
-  EXPECT_EQ(asking.NumberOf(one), asking.NumberOf(other));
+  EXPECT_EQ(asking.NumberOf(one), 1);
+  EXPECT_EQ(asking.NumberOf(other), 1);
   EXPECT_EQ(asking.state().NextDeadline(), absl::InfiniteFuture());
+  asking.Ask(0, 8, 20);
+  EXPECT_EQ(asking.NumberOf(asking.Ask(1, 4, 21)), 2);
 }
 
 TEST(ArrivalStateTest, GoesOnAloneWhenNobodyComesInTime) {
