@@ -100,7 +100,7 @@ def paused(wrapped: dict[str, Any]) -> Iterator[None]:
                 wrapped[name].resume_averaging()
     for name, inner in wrapped.items():
         if name not in running and _is_averaging(inner):  # a state that was loaded has registered it anew
-            inner.stop_averaging()
+            inner._rounds.stay_stopped()
 
 
 def _is_averaging(inner: Any) -> bool:

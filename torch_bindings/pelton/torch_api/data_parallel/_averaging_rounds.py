@@ -117,6 +117,10 @@ class AveragingRounds(QuietRounds):
         self._has_begun, self._is_wanted = True, False
         self._model.stop(self._timeout_s)
 
+    def stay_stopped(self) -> None:
+        """Has averaging that has begun on no rank wait for `resume`; unlike `stop` it makes no last round."""
+        self._is_wanted = False
+
     def resume(self) -> None:
         """Goes on once all ranks have asked for it. Idempotent.
 
