@@ -20,6 +20,7 @@
 #include "core/base/long_wait.h"
 #include "torch_bindings/csrc/c10d/bind.h"
 #include "torch_bindings/csrc/define_communicator.h"
+#include "torch_bindings/csrc/define_graphs.h"
 #include "torch_bindings/csrc/define_model.h"
 #include "torch_bindings/csrc/define_user_model.h"
 #include "torch_bindings/csrc/log_lines.h"
@@ -223,6 +224,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineModel(module);
   bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
+  bindings::DefineGraphs(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("describe_algorithm", &bindings::DescribeAlgorithm, pybind11::arg("name"));
   module.def("check_algorithm", &bindings::CheckAlgorithm, pybind11::arg("name"),

@@ -362,6 +362,33 @@ def check_algorithm(name: str, options: dict[str, str]) -> None:
     InvalidArgument: an option is unknown, or its value does not fit; the text lists what there is.
     """
 
+class Graphs:
+    """A graph over ranks for each step, made by `make_graphs` or `one_peer_of`.
+
+    Threads: any. Owns: what it is made from.
+    """
+
+    size: int
+    period: int  # the graph of step + period is that of step
+    def at(self, step: int) -> tuple[list[float], list[tuple[int, int, float]]]:
+        """The ranks' own weights, and (source, destination, weight) of each edge."""
+
+def make_graphs(name: str, size: int, options: dict[str, str]) -> Graphs:
+    """Raises:
+    NotFound: there is none of that name; the text lists the names.
+    InvalidArgument: an option is unknown or does not fit, or there is no such graph of so many ranks.
+    """
+
+def one_peer_of(own: list[float], edges: list[tuple[int, int, float]]) -> Graphs:
+    """Each step one of the neighbours that a rank has in a graph.
+
+    Raises:
+      InvalidArgument: it is no graph; the text names the edge.
+    """
+
+def graphs() -> list[tuple[str, str, list[tuple[str, str, str, str]]]]:
+    """(name, summary, options) of every registered graph; of an option name, default, values and meaning."""
+
 def schedules(kind: str, world_size: int) -> list[str]:
     """Names of the schedules that can run a collective between hosts.
 

@@ -106,6 +106,7 @@ _USAGE = """\
 usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
        pelton doctor                               look at what a job here depends on, and say what to do
        pelton algorithms [NAME | --markdown]       list the algorithms, with their options
+       pelton topology [NAME] [-n RANKS] [--svg F] what graphs over ranks cost, and how fast they mix
        pelton --version"""
 
 
@@ -120,6 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return doctor.main()
     if words[:1] == ["algorithms"] and len(words) <= 2:
         return _algorithms(words[1:])
+    if words[:1] == ["topology"]:
+        from pelton import _topology  # which imports torch
+
+        return _topology.main(words[1:])
     if words == ["--version"]:
         return _version()
     wants_help = words[:1] in (["-h"], ["--help"])

@@ -1,0 +1,1 @@
+"""What BlueFog has in common for all frameworks."""
