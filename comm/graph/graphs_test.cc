@@ -65,12 +65,11 @@ std::vector<int32_t> TargetsOf(const Graph& graph) {
   return targets;
 }
 
-// By name. Machines have three ranks each, but for exp2_machines, which mixes between machines alone.
+// By name. Machines have three ranks each, but for exp2_machines, which mixes between machines
+// alone.
 class EveryGraphTest : public ::testing::TestWithParam<std::string> {
  protected:
-  static bool IsOverMachines() {
-    return GetParam().find("inner_outer") != std::string::npos;
-  }
+  static bool IsOverMachines() { return GetParam().find("inner_outer") != std::string::npos; }
   static std::vector<int32_t> Sizes() {
     if (IsOverMachines()) return {6, 9, 12, 21};
     if (GetParam() == "exp2_machines") return {2, 3, 4, 6, 8, 17};
