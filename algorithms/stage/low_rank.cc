@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/base/split_mix.h"
+
 namespace pelton {
 namespace {
 
@@ -41,13 +43,9 @@ void Scale(double factor, uint64_t count, T* values) {
   }
 }
 
-// Within -1 and 1. Source: splitmix64, Steele et al., OOPSLA 2014.
+// Within -1 and 1.
 double Random(uint64_t number) {
-  uint64_t x = number * 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  x ^= x >> 31;
-  return static_cast<double>(static_cast<int64_t>(x)) * 0x1p-63;
+  return static_cast<double>(static_cast<int64_t>(SplitMix(0, number - 1))) * 0x1p-63;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/group.h"
+#include "core/base/split_mix.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -13,15 +14,6 @@ namespace {
 
 bool HasMatchings(PeerPolicy policy) {
   return policy == PeerPolicy::kRandomMatching || policy == PeerPolicy::kLatencyAware;
-}
-
-// Neighbouring steps must not give neighbouring seeds of one engine. Source: Steele et al., Fast
-// Splittable Pseudorandom Number Generators (splitmix64).
-uint64_t Mixed(uint64_t seed, uint64_t step) {
-  uint64_t x = seed + (step + 1) * 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -73,7 +65,8 @@ Matching PeerSelectionState::Decide(const Key& key, uint64_t step) const {
   }
   std::vector<int32_t> places(count);
   std::iota(places.begin(), places.end(), 0);
-  return MatchAtRandom(std::move(places), count, Mixed(seed_, step));
+  // Neighbouring steps must not give neighbouring seeds of one engine.
+  return MatchAtRandom(std::move(places), count, SplitMix(seed_, step));
 }
 
 }  // namespace pelton

@@ -21,7 +21,7 @@ class GraphSequence {
  public:
   virtual ~GraphSequence() = default;
   virtual WorldSize size() const = 0;
-  // The graph of step + period() is that of step; at least 1.
+  // The graph of step + period() is that of step; 0: it never repeats.
   virtual uint64_t period() const = 0;
   virtual Graph At(uint64_t step) const = 0;
 };

@@ -65,6 +65,12 @@ std::vector<int32_t> TargetsOf(const Graph& graph) {
   return targets;
 }
 
+// Steps of which the graphs are looked at.
+uint64_t StepsOf(const GraphSequence& graphs) {
+  constexpr uint64_t kOfOneThatNeverRepeats = 40;
+  return graphs.period() == 0 ? kOfOneThatNeverRepeats : graphs.period();
+}
+
 // By name. Machines have three ranks each, but for exp2_machines, which mixes between machines
 // alone.
 class EveryGraphTest : public ::testing::TestWithParam<std::string> {
@@ -84,7 +90,7 @@ TEST_P(EveryGraphTest, TakesMeansAndKeepsTheMean) {
   for (const int32_t size : Sizes()) {
     const auto graphs = Made(size);
     ASSERT_EQ(graphs->size(), WorldSize(size));
-    for (uint64_t step = 0; step < graphs->period(); ++step) {
+    for (uint64_t step = 0; step < StepsOf(*graphs); ++step) {
       const Graph graph = graphs->At(step);
       EXPECT_TRUE(graph.TakesMeans()) << size << " ranks, step " << step;
       EXPECT_TRUE(graph.KeepsMean()) << size << " ranks, step " << step;
@@ -95,7 +101,7 @@ TEST_P(EveryGraphTest, TakesMeansAndKeepsTheMean) {
 TEST_P(EveryGraphTest, BringsAllRanksToTheMeanInTime) {
   for (const int32_t size : Sizes()) {
     const auto graphs = Made(size);
-    Matrix product = AfterRounds(*graphs, graphs->period());
+    Matrix product = AfterRounds(*graphs, StepsOf(*graphs));
     for (int doubling = 0; doubling < 12; ++doubling) product = Times(product, product);
     EXPECT_LT(FarthestFromMean(product), 1e-6) << size << " ranks";
   }
@@ -125,6 +131,45 @@ std::vector<std::string> Names() {
 
 INSTANTIATE_TEST_SUITE_P(All, EveryGraphTest, ::testing::ValuesIn(Names()),
                          [](const auto& info) { return info.param; });
+
+TEST(BaseTest, IsExactAfterItsPeriodForAnyNumberOfRanks) {
+  for (const char* peers : {"1", "2", "3", "5"}) {
+    for (int32_t size = 1; size <= 40; ++size) {
+      const auto graphs = Make("base", size, {{"peers", peers}});
+      EXPECT_LT(FarthestFromMean(AfterRounds(*graphs, graphs->period())), 1e-12)
+          << size << " ranks, " << peers << " peers";
+      for (uint64_t step = 0; step < graphs->period(); ++step) {
+        const Graph graph = graphs->At(step);
+        EXPECT_TRUE(graph.IsSymmetric());
+        for (int32_t rank = 0; rank < size; ++rank) {
+          EXPECT_LE(graph.Of(Rank(rank)).sources.size(), std::stoul(peers));
+        }
+      }
+    }
+  }
+}
+
+TEST(BaseTest, TakesAsManyStepsAsItsSourceSays) {
+  EXPECT_EQ(Make("base", 64)->period(), 6u);  // a hypercube
+  EXPECT_EQ(Make("base", 5)->period(), 5u);   // 4 + 1: 2 steps, an exchange, 2 steps
+  EXPECT_EQ(Make("base", 6)->period(), 4u);   // 2 groups of 2 + 1: 3 steps, then between them
+  EXPECT_EQ(Make("base", 9, {{"peers", "2"}})->period(), 2u);
+  EXPECT_EQ(Make("base", 7, {{"peers", "9"}})->period(), 1u);  // all at once
+}
+
+TEST(EquiTest, MixesAsFastForAnyNumberOfRanks) {
+  for (const int32_t size : {16, 64, 128}) {
+    const auto dynamic = Make("equi_dyn", size);
+    EXPECT_EQ(dynamic->period(), 0u);
+    EXPECT_EQ(dynamic->At(7).edges().size(), static_cast<size_t>(size));
+    EXPECT_LT(FarthestFromMean(AfterRounds(*dynamic, 40)), 0.02) << size;
+    const auto fixed = Make("equi_static", size, {{"symmetric", "true"}});
+    EXPECT_TRUE(fixed->At(0).IsSymmetric());
+    EXPECT_LT(FarthestFromMean(AfterRounds(*fixed, 20)), 0.01) << size;
+  }
+  EXPECT_NE(Make("equi_dyn", 16)->At(0), Make("equi_dyn", 16, {{"seed", "1"}})->At(0));
+  EXPECT_EQ(Make("equi_static", 16, {{"distances", "3"}})->At(0).Of(Rank(5)).sources.size(), 3u);
+}
 
 TEST(ExponentialTest, HasAnEdgeForEachPower) {
   const Graph graph = Make("exponential", 6)->At(0);
@@ -210,7 +255,7 @@ TEST(GraphsTest, RefuseWhatDoesNotFit) {
     return MakeGraphs(name, WorldSize(size), options).status().ToString();
   };
   EXPECT_THAT(error("rong", 4, {}),
-              HasSubstr("'rong' is not registered; there are: exp2_machines"));
+              HasSubstr("'rong' is not registered; there are: base, equi_dyn"));
   EXPECT_THAT(error("ring", 4, {{"side", "left"}}), HasSubstr("option 'side' is unknown"));
   EXPECT_THAT(error("ring", 4, {{"sides", "up"}}), HasSubstr("not one of both, left, right"));
   EXPECT_THAT(error("star", 4, {{"center", "4"}}), HasSubstr("not a rank from 0 to 3"));

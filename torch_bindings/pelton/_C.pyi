@@ -369,7 +369,7 @@ class Graphs:
     """
 
     size: int
-    period: int  # the graph of step + period is that of step
+    period: int  # the graph of step + period is that of step; 0: it never repeats
     def at(self, step: int) -> tuple[list[float], list[tuple[int, int, float]]]:
         """The ranks' own weights, and (source, destination, weight) of each edge."""
 

@@ -15,6 +15,7 @@ from pelton import _C
 from pelton.errors import PeltonError
 
 _MOST_STEPS_DRAWN = 8
+_STEPS_OF_ONE_THAT_NEVER_REPEATS = 64
 _SIDE = 220  # of the square of one step. Units: pixels
 _EXACT = 1e-12
 
@@ -24,7 +25,7 @@ class Figures:
     """What a graph, or one period of several, is like. Threads: a value. Owns: nothing."""
 
     size: int
-    period: int
+    period: int  # 0: it never repeats, and the figures are of its first steps
     sources: tuple[int, int]  # that a rank has in a step, the fewest and the most
     spectral_gap: float  # by step: the error becomes about 1 - gap of what it was; 1: exact within a period
     is_exact: bool  # all ranks hold the exact mean after a period
@@ -36,7 +37,8 @@ def figures_of(graphs: _C.Graphs) -> Figures:
     product = torch.eye(graphs.size, dtype=torch.float64)
     counts: list[int] = []
     keeps_mean = True
-    for step in range(graphs.period):
+    steps = graphs.period or _STEPS_OF_ONE_THAT_NEVER_REPEATS
+    for step in range(steps):
         own, edges = graphs.at(step)
         weights = torch.diag(torch.tensor(own, dtype=torch.float64))
         of_rank = [0] * graphs.size
@@ -49,13 +51,13 @@ def figures_of(graphs: _C.Graphs) -> Figures:
     is_exact = bool((product - 1 / graphs.size).abs().max() < _EXACT)
     moduli = sorted(torch.linalg.eigvals(product).abs().tolist(), reverse=True)
     rest = moduli[1] if len(moduli) > 1 and not is_exact else 0.0
-    gap = max(0.0, 1 - rest ** (1 / graphs.period))
+    gap = max(0.0, 1 - rest ** (1 / steps))
     return Figures(graphs.size, graphs.period, (min(counts), max(counts)), gap, is_exact, keeps_mean)
 
 
 def svg_of(graphs: _C.Graphs) -> str:
     """A picture of the first steps, side by side: ranks on a circle, and an arrow for each edge."""
-    steps = min(graphs.period, _MOST_STEPS_DRAWN)
+    steps = min(graphs.period or _MOST_STEPS_DRAWN, _MOST_STEPS_DRAWN)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE * steps}" height="{_SIDE + 20}" '
         'font-family="sans-serif" font-size="11">',
@@ -99,7 +101,7 @@ def _row(name: str, figures: Figures) -> str:
     fewest, most = figures.sources
     sources = str(most) if fewest == most else f"{fewest} to {most}"
     mean = "exact" if figures.is_exact else "kept, approached" if figures.keeps_mean else "not kept"
-    return f"{name:<24} {figures.size:>5} {figures.period:>6} {sources:>8} {figures.spectral_gap:>10.4f}  {mean}"
+    return f"{name:<24} {figures.size:>5} {figures.period or 'none':>6} {sources:>8} {figures.spectral_gap:>10.4f}  {mean}"
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
