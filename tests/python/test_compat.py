@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import sys
+from importlib.abc import ExecutionLoader
 from pathlib import Path
 
 import pytest
 from pelton.compat.__main__ import main
-from pelton.compat.aliases import PACKAGES, install
+from pelton.compat.aliases import PACKAGES, AliasFinder, install
 from spawn import HERE, environment, launcher, run
 
 COMMAND = [sys.executable, "-m", "pelton.compat"]
@@ -50,7 +52,7 @@ except ModuleNotFoundError as error:
 try:
     import bluefog.torch as bluefog
 except ImportError as error:
-    assert "Pelton does not offer bluefog yet" in str(error), error
+    assert "no counterpart of bluefog.torch" in str(error), error
 
 
 class Summing(AlgorithmImpl):
@@ -165,6 +167,43 @@ def test_a_checkout_of_bagua_in_the_current_folder_does_no_harm(script: Path) ->
     command = f"cd {checkout} && exec {' '.join(COMMAND)} {script}"
     outcome = run(["sh", "-c", command], 120)
     assert outcome.code == 0, outcome.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["bagua.run", "--help"], "usage: pelton run"),  # a module
+        (["bagua.compat", "--path"], str(PACKAGES)),  # a package, by its __main__
+    ],
+)
+def test_an_alias_runs_as_a_program(words: list[str], text: str) -> None:
+    paths = os.pathsep.join([str(PACKAGES), environment()["PYTHONPATH"]])
+    outcome = run([sys.executable, "-m", *words], 120, {"PYTHONPATH": paths})
+    assert text in outcome.output + outcome.errors  # --path says then that the folder is on the path already
+    assert "No code object" not in outcome.errors
+
+
+@pytest.mark.parametrize(("name", "is_package"), [("run", False), ("torch_api", True), ("torch_api.env", False)])
+def test_an_alias_is_what_its_counterpart_is(name: str, is_package: bool) -> None:
+    spec = AliasFinder().find_spec(f"bagua.{name}", None)
+    assert spec is not None
+    loader = spec.loader
+    assert isinstance(loader, ExecutionLoader)
+    counterpart = importlib.import_module(f"pelton.{name}")
+    assert loader.is_package(spec.name) is is_package
+    assert (spec.submodule_search_locations is not None) is is_package
+    assert spec.origin == loader.get_filename(spec.name) == counterpart.__file__
+    assert loader.get_source(spec.name) == inspect.getsource(counterpart)
+    code = loader.get_code(spec.name)
+    assert code is not None
+    assert code.co_filename == counterpart.__file__
+
+
+def test_an_alias_of_an_extension_module_has_no_code() -> None:
+    spec = AliasFinder().find_spec("bagua._C", None)
+    assert spec is not None
+    assert isinstance(spec.loader, ExecutionLoader)
+    assert spec.loader.get_code("bagua._C") is None
 
 
 @pytest.mark.parametrize("words", [["--path"], ["script.py"]])

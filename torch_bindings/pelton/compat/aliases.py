@@ -6,10 +6,10 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import ExecutionLoader, InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 PACKAGES = Path(__file__).resolve().parent / "packages"
 COUNTERPARTS = {"bagua": "pelton", "bagua_core": "pelton", "bluefog": "pelton.bluefog"}
@@ -35,21 +35,48 @@ def refusal(name: str) -> str | None:
     )
 
 
-class _SecondName(Loader):
-    """Gives an alias the module that it stands for. Threads: as importlib. Owns: nothing."""
+class _SecondName(ExecutionLoader):
+    """Gives an alias the module that it stands for, and `python -m` that module's code.
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    Threads: as importlib. Owns: nothing.
+    """
+
+    def __init__(self, counterpart: ModuleSpec) -> None:
+        self._counterpart = counterpart
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(self._target)
+        module = importlib.import_module(self._counterpart.name)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """It ran when it was imported under its own name; importlib has put the alias's spec on it meanwhile."""
         module.__spec__ = self._spec
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether the counterpart is one."""
+        return self._counterpart.submodule_search_locations is not None
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The counterpart's; None for an extension module."""
+        return self._inspected().get_code(self._counterpart.name)
+
+    def get_source(self, fullname: str) -> str | None:
+        """The counterpart's; None for an extension module."""
+        return self._inspected().get_source(self._counterpart.name)
+
+    def get_filename(self, fullname: str) -> str:
+        """Where the counterpart lies."""
+        if self._counterpart.origin is None:
+            raise ImportError(f"{self._counterpart.name}, which {fullname} stands for, has no file", name=fullname)
+        return self._counterpart.origin
+
+    def _inspected(self) -> InspectLoader:
+        loader = self._counterpart.loader
+        if not isinstance(loader, InspectLoader):
+            raise ImportError(f"{self._counterpart.name} tells nobody its code", name=self._counterpart.name)
+        return loader
 
 
 class AliasFinder(MetaPathFinder):
@@ -67,9 +94,11 @@ class AliasFinder(MetaPathFinder):
         if package not in COUNTERPARTS or not rest or _is_own(fullname):
             return None
         counterpart = f"{COUNTERPARTS[package]}.{rest}"
-        if importlib.util.find_spec(counterpart) is None:
+        found = importlib.util.find_spec(counterpart)
+        if found is None:
             raise ModuleNotFoundError(f"Pelton has no counterpart of {fullname} (no {counterpart})", name=fullname)
-        return ModuleSpec(fullname, _SecondName(counterpart), is_package=True)
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(fullname, _SecondName(found), origin=found.origin, is_package=is_package)
 
 
 def _is_own(fullname: str) -> bool:
