@@ -24,28 +24,61 @@ def _with(precompiled, deps, copts, own_copts):
         "deps": deps + select({_IS_PLAIN: [], "//conditions:default": [precompiled]}),
     }
 
-def cc_library(name, deps = [], copts = [], **kwargs):
-    """A library.
+_GTEST = "@com_google_googletest//:gtest_main"
+_ABSL = "@com_google_absl//"
+
+def _labels(deps):
+    """Abseil's libraries by their path in it: "absl/status"."""
+    return [_ABSL + dep if dep.startswith("absl/") else dep for dep in deps]
+
+def _with_gtest(deps):
+    """Behind the last dependency that is ours or Abseil's."""
+    last = 0
+    for i, dep in enumerate(deps):
+        if not dep.startswith("@") or dep.startswith(_ABSL):
+            last = i + 1
+    return deps[:last] + [_GTEST] + deps[last:]
+
+def _files(name, kwargs, **extensions):
+    """Fills in the files that are named as the target."""
+    for attribute, extension in extensions.items():
+        if attribute not in kwargs:
+            kwargs[attribute] = native.glob([name + extension], allow_empty = True)
+
+def cc_library(name, deps = [], copts = [], private = False, **kwargs):
+    """A library of name.h and name.cc, or of the one that there is.
 
     Args:
       name: the library.
-      deps: what it includes.
+      deps: what it includes; Abseil's by their path in it.
       copts: further compiler options.
+      private: whether it is for this package alone.
       **kwargs: those of the native rule.
     """
+    _files(name, kwargs, srcs = ".cc", hdrs = ".h")
+    if private:
+        kwargs["visibility"] = ["//visibility:private"]
+    deps = _labels(deps)
     kwargs.update(_with(_LIBRARY, deps, [], copts) if kwargs.get("srcs") else {"copts": copts, "deps": deps})
     _cc_library(name = name, **kwargs)
 
-def cc_test(name, deps = [], copts = [], **kwargs):
-    """A test.
+def cc_test(name, deps = [], copts = [], one_thread = False, has_main = False, **kwargs):
+    """A test, name.cc, under GoogleTest.
 
     Args:
       name: the test.
-      deps: what it includes.
+      deps: what it includes; Abseil's by their path in it, GoogleTest's main added.
       copts: further compiler options.
+      one_thread: whether it has one thread, so that the thread sanitizer would see nothing.
+      has_main: whether it has a main function of its own, in its sources or its dependencies.
       **kwargs: those of the native rule.
     """
-    kwargs.update(_with(_TEST, deps, TEST_COPTS, copts))
+    _files(name, kwargs, srcs = ".cc")
+    if one_thread:
+        kwargs["tags"] = ["notsan"]
+    deps = _labels(deps)
+    is_complete = has_main or any(["googletest" in dep for dep in deps])
+    kwargs.update(_with(_TEST, deps if is_complete else _with_gtest(deps), TEST_COPTS, copts))
     _cc_test(name = name, **kwargs)
 
 def cc_test_suite(name, deps = [], **kwargs):
