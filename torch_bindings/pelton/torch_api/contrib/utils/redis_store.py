@@ -13,12 +13,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from pelton._extras import optional_module
 from pelton.errors import FailedPrecondition, InvalidArgument, PeerLost, PeltonError, ResourceExhausted
 from pelton.torch_api import _session, env
 from pelton.torch_api._addresses import LOOPBACK
 from pelton.torch_api.contrib._ranks import AnyGroup
 from pelton.torch_api.contrib.utils import _redis_server
-from pelton.torch_api.contrib.utils.store import ClusterStore, Store, Value, optional_module
+from pelton.torch_api.contrib.utils.store import ClusterStore, Store, Value
 
 __all__ = [
     "RedisStore",
@@ -71,7 +72,7 @@ class RedisStore(ClusterStore):
             over which.
           NotFound, DeadlineExceeded: the server of a process that is alone could not be started.
         """
-        optional_module("redis", "a RedisStore")
+        optional_module("redis", "a RedisStore", "cache")
         self.is_own = hosts is None  # by this job, so that what is in it was written by the job
         if hosts is None:
             hosts = bootstrap_redis_server(capacity_per_node, process_group=process_group, cluster_mode=cluster_mode)
@@ -144,7 +145,7 @@ class _OneServer(Store):
           PeerLost: it is not reached, or has not been a moment ago.
           ResourceExhausted: it is full, or refuses the operation for another reason.
         """
-        redis = optional_module("redis", "a RedisStore")
+        redis = optional_module("redis", "a RedisStore", "cache")
         name = f"the Redis server at {self._host['host']}:{self._host['port']}"
         if time.monotonic() < self._silent_until:
             raise PeerLost(f"{name} did not answer; it is asked again {PAUSE_S:g} s after that")
@@ -169,7 +170,7 @@ class _OneServer(Store):
 
 def _no_retry() -> Any:
     """No second try: the item comes from the data set meanwhile."""
-    retry, backoff = (optional_module(f"redis.{part}", "a RedisStore") for part in ("retry", "backoff"))
+    retry, backoff = (optional_module(f"redis.{part}", "a RedisStore", "cache") for part in ("retry", "backoff"))
     return retry.Retry(backoff.NoBackoff(), 0)
 
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Union
 
+from pelton._extras import optional_module
 from pelton.errors import InvalidArgument, Unsupported
 
 __all__ = ["ClusterStore", "Store"]
 
 Value = Union[str, bytes]
-
-
-def optional_module(name: str, purpose: str) -> Any:
-    """A module that Pelton does not need by itself.
-
-    Raises:
-      ImportError: it is not installed; the text says how to.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        text = f"{purpose} needs the package {name} ({error}): pip install 'pelton[cache]'"
-        raise ImportError(text, name=name) from error
 
 
 class Store:
@@ -81,13 +68,13 @@ class ClusterStore(Store):
             raise InvalidArgument("stores: is empty; give one store at least")
         self.stores = list(stores)
         if len(self.stores) > 1:
-            optional_module("xxhash", "a ClusterStore of several stores")
+            optional_module("xxhash", "a ClusterStore of several stores", "cache")
 
     def route(self, key: str) -> Store:
         """The store of a key."""
         if len(self.stores) == 1:
             return self.stores[0]
-        hashed = optional_module("xxhash", "a ClusterStore of several stores").xxh64(key.encode()).intdigest()
+        hashed = optional_module("xxhash", "a ClusterStore of several stores", "cache").xxh64(key.encode()).intdigest()
         return self.stores[int(hashed) % len(self.stores)]
 
     def set(self, key: str, value: Value) -> None:
