@@ -46,6 +46,22 @@ def test_variables(
     assert getattr(env, function)() == value
 
 
+@pytest.mark.parametrize(
+    ("function", "variable", "text", "value"),
+    [(function, variable, text, value) for function, variable, _, text, value in DEFAULTS if "BAGUA_" in str(variable)],
+)
+def test_baguas_variables_have_a_second_name(
+    monkeypatch: pytest.MonkeyPatch, function: str, variable: str, text: str, value: Any
+) -> None:
+    second = variable.replace("BAGUA_", "PELTON_")
+    monkeypatch.setenv(variable, "17")
+    monkeypatch.setenv(second, text)
+    assert getattr(env, function)() == value
+    monkeypatch.setenv(second, "many")
+    with pytest.raises(InvalidArgument, match=f"{second}='many'"):
+        getattr(env, function)()
+
+
 @pytest.mark.parametrize("variable", ["RANK", "BAGUA_AUTOTUNE_WARMUP_TIME_S", "BAGUA_REPORT_METRICS"])
 def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "many")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pelton_run.launcher import Job, JobOptions
 
-_MOST_RANKS = 1024
+MOST_RANKS = 1024
 
 _EPILOG = """\
 Each rank gets torchrun's environment variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
@@ -43,11 +43,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _command_of(options: argparse.Namespace) -> list[str]:
-    program = [options.program, *options.arguments]
-    if options.no_python:
-        return program
-    return [sys.executable, "-m", *program] if options.module else [sys.executable, *program]
+def command_of(program: Sequence[str], is_module: bool, is_started_directly: bool) -> list[str]:
+    """The command line of a rank: of a script, a module or a program, with its arguments."""
+    if is_started_directly:
+        return list(program)
+    return [sys.executable, "-m", *program] if is_module else [sys.executable, *program]
 
 
 def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> int:
@@ -65,13 +65,14 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
     """
     parser = _parser(program)
     options = parser.parse_args(arguments)
-    if not 1 <= options.nproc <= _MOST_RANKS:
-        parser.error(f"-np {options.nproc}: must be between 1 and {_MOST_RANKS}")
+    if not 1 <= options.nproc <= MOST_RANKS:
+        parser.error(f"-np {options.nproc}: must be between 1 and {MOST_RANKS}")
     if min(options.linger, options.grace) < 0:
         parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
     if options.module and options.no_python:
         parser.error("-m and --no-python exclude each other")
-    job = Job(JobOptions(_command_of(options), options.nproc, options.linger, options.grace, options.insecure))
+    command = command_of([options.program, *options.arguments], options.module, options.no_python)
+    job = Job(JobOptions(command, options.nproc, options.linger, options.grace, options.insecure))
     try:
         return job.run()
     except OSError as error:

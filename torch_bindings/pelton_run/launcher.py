@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import selectors
@@ -12,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from pelton_run.ending import Ending
 from pelton_run.output import LinePrefixer, OutputQueue, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
-from pelton_run.processes import TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
+from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -27,14 +29,36 @@ _LAST_CHUNKS = 16  # a pipe's content; a descendant may go on writing
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the ranks of this host stand in the job. Threads: a value. Owns: its fields."""
+
+    nodes: int = 1
+    node_rank: int = 0
+    master: str = LOOPBACK  # where rank 0 is reached
+    master_port: int | None = None  # None, on one node alone: a free one
+
+
+@dataclass(frozen=True)
 class JobOptions:
     """What to start and how long to be patient. Threads: a value. Owns: its fields."""
 
     command: Sequence[str]
-    world_size: int
+    local_size: int  # ranks on this node
     linger_s: float = 5.0  # between the first failure and SIGTERM: survivors say what they saw
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     is_insecure: bool = False  # the token may cross a network in clear
+    place: Place = Place()
+    variables: Mapping[str, str] = field(default_factory=dict)  # set for every rank
+    log_folder: Path | None = None  # takes the ranks' output instead of the launcher's
+    local_rank_at: int | None = None  # index of the command where --local_rank=N is put in
+    program: str = "pelton run"  # which the launcher's own lines begin with
+
+    def command_of(self, local_rank: int) -> list[str]:
+        """The command line of one rank."""
+        words = list(self.command)
+        if self.local_rank_at is not None:
+            words.insert(self.local_rank_at, f"--local_rank={local_rank}")
+        return words
 
 
 @dataclass
@@ -43,6 +67,7 @@ class _Rank:
 
     number: int
     process: subprocess.Popen[bytes]
+    log: Path | None = None  # takes its standard error
     recent: deque[bytes] = field(default_factory=recent_lines)
     code: int | None = None  # as subprocess has it: negative for a signal
 
@@ -59,30 +84,41 @@ class _Stream:
 
 
 def rank_environment(
-    inherited: Mapping[str, str], rank: int, world_size: int, master_port: int, coordinator: str, token: str
+    inherited: Mapping[str, str], local_rank: int, local_size: int, place: Place, meeting: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of one rank: torchrun's variables, and where Pelton's ranks meet.
 
-    Source: "Environment Variables" of torchrun's documentation, for one node.
+    Args:
+      inherited: that of the launcher.
+      local_rank: the rank's number on this node.
+      local_size: number of ranks on each node.
+      place: of this node, with a port.
+      meeting: the variables by which Pelton's ranks meet, and by which the launcher knows its processes again.
+
+    Source: "Environment Variables" of torchrun's documentation.
     """
-    environment = {k: v for k, v in inherited.items() if not k.startswith("TORCHELASTIC_")}
+    environment = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("TORCHELASTIC_") and name not in ("PELTON_COORDINATOR", TOKEN_VARIABLE)
+    }
+    rank, world_size = place.node_rank * local_size + local_rank, place.nodes * local_size
     numbers = {
         "RANK": rank,
-        "LOCAL_RANK": rank,
+        "LOCAL_RANK": local_rank,
         "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": local_size,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world_size,
-        "GROUP_RANK": 0,
-        "GROUP_WORLD_SIZE": 1,
-        "NODE_RANK": 0,
-        "MASTER_PORT": master_port,
+        "GROUP_RANK": place.node_rank,
+        "GROUP_WORLD_SIZE": place.nodes,
+        "NODE_RANK": place.node_rank,
+        "MASTER_PORT": place.master_port,
     }
     environment.update({name: str(number) for name, number in numbers.items()})
-    environment.update(ROLE_NAME="default", MASTER_ADDR=LOOPBACK, PELTON_COORDINATOR=coordinator)
-    environment[TOKEN_VARIABLE] = token
+    environment.update(ROLE_NAME="default", MASTER_ADDR=place.master, **meeting)
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    if world_size > 1:
+    if local_size > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
     return environment
 
@@ -133,24 +169,63 @@ class Job:
             stack.callback(self._reap)
             stack.callback(lambda: kill_job(self._token, spared=self._spared))
             self._catch_signals(stack)
-            master, coordinator = (stack.enter_context(reserve_port()) for _ in range(2))
-            self._start_ranks(port_of(master), f"{LOOPBACK}:{port_of(coordinator)}")
+            self._start_ranks(*self._meeting(stack))
             self._serve()
             return self._exit_code()
 
-    def _start_ranks(self, master_port: int, coordinator: str) -> None:
-        size = self._options.world_size
-        for number in range(size):
-            environment = rank_environment(os.environ, number, size, master_port, coordinator, self._token)
+    @property
+    def failed_code(self) -> int | None:
+        """How the rank ended that failed first, as subprocess has it: negative for a signal; None if none failed."""
+        return None if self._first_failure is None else self._first_failure.code
+
+    def _meeting(self, stack: contextlib.ExitStack) -> tuple[Place, dict[str, str]]:
+        """The place with a port, and the variables by which the ranks meet and the launcher knows its processes.
+
+        On one node that is a coordinator on loopback. Ranks on several nodes meet through the store at the master's
+        port, which makes a token of its own; the mark that the launcher needs is no secret then.
+        """
+        place = self._options.place
+        if place.master_port is None:
+            place = dataclasses.replace(place, master_port=port_of(stack.enter_context(reserve_port())))
+        if place.nodes > 1:
+            return place, {MARK_VARIABLE: self._token}
+        coordinator = f"{LOOPBACK}:{port_of(stack.enter_context(reserve_port()))}"
+        return place, {"PELTON_COORDINATOR": coordinator, TOKEN_VARIABLE: self._token}
+
+    def _start_ranks(self, place: Place, meeting: Mapping[str, str]) -> None:
+        size = self._options.local_size
+        for local_rank in range(size):
+            environment = rank_environment(os.environ, local_rank, size, place, meeting)
+            environment.update(self._options.variables)
             if self._options.is_insecure:
                 environment["PELTON_INSECURE"] = "1"
-            rank = _Rank(number, start_rank(self._options.command, environment))
+            command = self._options.command_of(local_rank)
+            number = place.node_rank * size + local_rank
+            with contextlib.ExitStack() as logs:
+                files = [logs.enter_context(path.open("wb")) for path in self._log_paths(local_rank)]
+                rank = _Rank(number, start_rank(command, environment, *files))
             self._ranks.append(rank)
-            for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)
-                queue = self._outputs[target]
-                self._streams.append(_Stream(rank, pipe, LinePrefixer(number, queue.put, rank.recent), queue))
+            if files:
+                rank.log = Path(files[1].name)
+                continue
+            self._follow(rank)
+
+    def _log_paths(self, local_rank: int) -> list[Path]:
+        """Where a rank's output goes, if not through the launcher; the folder is made."""
+        folder = self._options.log_folder
+        if folder is None:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        begin = f"node_{self._options.place.node_rank}_local_rank_{local_rank}"
+        return [folder / f"{begin}_{stream}" for stream in ("stdout", "stderr")]
+
+    def _follow(self, rank: _Rank) -> None:
+        """Reads a rank's output from now on."""
+        for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            queue = self._outputs[target]
+            self._streams.append(_Stream(rank, pipe, LinePrefixer(rank.number, queue.put, rank.recent), queue))
 
     def _catch_signals(self, stack: contextlib.ExitStack) -> None:
         reader, writer = os.pipe()
@@ -265,6 +340,8 @@ class Job:
             self._on_first_failure(rank)
 
     def _on_first_failure(self, failed: _Rank) -> None:
+        if failed.log is not None:
+            self._say(f"what it said is in {failed.log}")
         if failed.recent:
             self._say("its last lines:")
             for line in failed.recent:
@@ -304,4 +381,4 @@ class Job:
         return 0
 
     def _say(self, text: str) -> None:
-        self._outputs[2].put(f"pelton run: {text}\n".encode())
+        self._outputs[2].put(f"{self._options.program}: {text}\n".encode())

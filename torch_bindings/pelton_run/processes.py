@@ -9,15 +9,28 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import IO
 
 TOKEN_VARIABLE = "PELTON_JOB_TOKEN"
+MARK_VARIABLE = "PELTON_LAUNCH_MARK"  # instead, where the ranks of several nodes agree on a token by themselves
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def start_rank(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_rank(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | None = None,
+    errors: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
     """Starts one rank: a process group of its own, killed by the kernel if this process dies.
+
+    Args:
+      command: its command line.
+      environment: all of its variables.
+      output: takes its standard output; None for a pipe.
+      errors: takes its standard error; None for a pipe.
 
     Raises:
       OSError: the command cannot be started.
@@ -34,8 +47,8 @@ def start_rank(command: Sequence[str], environment: Mapping[str, str]) -> subpro
         command,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE if output is None else output,
+        stderr=subprocess.PIPE if errors is None else errors,
         preexec_fn=before_exec,
     )
 
@@ -47,19 +60,19 @@ def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def processes_of(token: str) -> list[int]:
-    """Pids of the processes that carry the job's token in their environment.
+    """Pids of the processes that carry the job's token, or the same as a mark, in their environment.
 
     These are the ranks and all their descendants, daemons that left their process group too, but not those that
     cleared their environment.
     """
-    needle = f"{TOKEN_VARIABLE}={token}".encode()
+    needles = {f"{name}={token}".encode() for name in (TOKEN_VARIABLE, MARK_VARIABLE)}
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
-                if needle in file.read().split(b"\0"):
+                if not needles.isdisjoint(file.read().split(b"\0")):
                     found.append(int(entry))
         except OSError:  # another user's process, or it has just ended
             continue

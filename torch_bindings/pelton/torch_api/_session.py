@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pelton_run.variables import name_in_force
 from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]  # exported on a condition
 
 from pelton import _C
@@ -201,7 +202,7 @@ def _tell_what_is_ignored(rank: int) -> None:
     for name, is_set in set_ones.items():
         if is_set and rank == 0 and name not in _told:
             _told.add(name)
-            text = f"{name} is set in the environment, but has no effect in Pelton"
+            text = f"{name_in_force(name)} is set in the environment, but has no effect in Pelton"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 

@@ -1,10 +1,15 @@
-"""What the launcher and the user say through environment variables. Every function reads its variable at each call."""
+"""What the launcher and the user say through environment variables. Every function reads its variable at each call.
+
+Each of Bagua's variables is read under two names, and PELTON_AUTOTUNE, say, goes before BAGUA_AUTOTUNE.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from pathlib import Path
+
+from pelton_run.variables import name_in_force
 
 from pelton.errors import InvalidArgument
 from pelton.torch_api import _launchers
@@ -87,51 +92,51 @@ def get_master_addr() -> str:
 
 
 def get_default_bucket_size() -> int:
-    """Size up to which tensors share a bucket (BAGUA_DEFAULT_BUCKET_SIZE; 10 MiB if unset). Units: bytes."""
-    return _integer("BAGUA_DEFAULT_BUCKET_SIZE", 10 << 20)
+    """Size up to which tensors share a bucket (PELTON_DEFAULT_BUCKET_SIZE; 10 MiB if unset). Units: bytes."""
+    return _integer(name_in_force("BAGUA_DEFAULT_BUCKET_SIZE"), 10 << 20)
 
 
 def get_bagua_service_port() -> int:
-    """Port of the tuning service (BAGUA_SERVICE_PORT; -1, a free one, if unset)."""
-    return _integer("BAGUA_SERVICE_PORT", -1)
+    """Port of the tuning service (PELTON_SERVICE_PORT; -1, a free one, if unset)."""
+    return _integer(name_in_force("BAGUA_SERVICE_PORT"), -1)
 
 
 def get_autotune_level() -> int:
-    """How much is tuned while training (BAGUA_AUTOTUNE; 0, nothing, if unset)."""
-    return _integer("BAGUA_AUTOTUNE", 0)
+    """How much is tuned while training (PELTON_AUTOTUNE; 0, nothing, if unset)."""
+    return _integer(name_in_force("BAGUA_AUTOTUNE"), 0)
 
 
 def get_autotune_max_samples() -> int:
-    """After how many samples tuning ends (BAGUA_AUTOTUNE_MAX_SAMPLES; 60 if unset)."""
-    return _integer("BAGUA_AUTOTUNE_MAX_SAMPLES", 60)
+    """After how many samples tuning ends (PELTON_AUTOTUNE_MAX_SAMPLES; 60 if unset)."""
+    return _integer(name_in_force("BAGUA_AUTOTUNE_MAX_SAMPLES"), 60)
 
 
 def get_autotune_sampling_confidence_time_s() -> float:
-    """How long one sample lasts (BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S; 5 if unset). Units: seconds."""
-    return _number("BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S", 5.0)
+    """How long one sample lasts (PELTON_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S; 5 if unset). Units: seconds."""
+    return _number(name_in_force("BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S"), 5.0)
 
 
 def get_autotune_warmup_time_s() -> float:
-    """How long nothing is sampled at first (BAGUA_AUTOTUNE_WARMUP_TIME_S; 30 if unset). Units: seconds."""
-    return _number("BAGUA_AUTOTUNE_WARMUP_TIME_S", 30.0)
+    """How long nothing is sampled at first (PELTON_AUTOTUNE_WARMUP_TIME_S; 30 if unset). Units: seconds."""
+    return _number(name_in_force("BAGUA_AUTOTUNE_WARMUP_TIME_S"), 30.0)
 
 
 def get_autotune_server_wait_time() -> int:
-    """How long ranks wait for the tuning service (BAGUA_AUTOTUNE_SERVER_WAIT_TIME; 300 if unset, at least 30).
+    """How long ranks wait for the tuning service (PELTON_AUTOTUNE_SERVER_WAIT_TIME; 300 if unset, at least 30).
 
     Units: seconds.
     """
-    return max(30, _integer("BAGUA_AUTOTUNE_SERVER_WAIT_TIME", 300))
+    return max(30, _integer(name_in_force("BAGUA_AUTOTUNE_SERVER_WAIT_TIME"), 300))
 
 
 def get_is_output_autotune_log() -> bool:
-    """Whether tuning writes a log (BAGUA_IS_OUTPUT_AUTOTUNE_LOG; off if unset, and "0" is off)."""
-    return _switch("BAGUA_IS_OUTPUT_AUTOTUNE_LOG")
+    """Whether tuning writes a log (PELTON_IS_OUTPUT_AUTOTUNE_LOG; off if unset, and "0" is off)."""
+    return _switch(name_in_force("BAGUA_IS_OUTPUT_AUTOTUNE_LOG"))
 
 
 def is_report_metrics_switch_on() -> bool:
-    """Whether metrics are reported (BAGUA_REPORT_METRICS; off if unset)."""
-    return _switch("BAGUA_REPORT_METRICS")
+    """Whether metrics are reported (PELTON_REPORT_METRICS; off if unset)."""
+    return _switch(name_in_force("BAGUA_REPORT_METRICS"))
 
 
 def find_free_network_port() -> int:
