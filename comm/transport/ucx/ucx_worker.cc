@@ -24,6 +24,14 @@ void OnPulled(void* request, ucs_status_t status, size_t, void* waiter) {
   Ucx().ucp_request_free(request);
 }
 
+// Held while a worker begins or ends. UCX knows its event handlers by the numbers of their
+// descriptors, for the whole process: one worker's end gives numbers free while its handlers may
+// still be listed, and another's beginning would take them ("Element already exists").
+Mutex& BeginsOrEnds() {
+  static Mutex* const mutex = new Mutex;  // outlives every worker
+  return *mutex;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Context& context,
@@ -34,13 +42,13 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Context& cont
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   params.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
   ucp_worker_h handle = nullptr;
-  // What begins to listen meanwhile is this worker's: others of the process wait for their turn.
-  static Mutex one_at_a_time;
-  MutexLock lock(&one_at_a_time);
+  std::unique_ptr<UcxWorker> worker;  // ends after the lock where its start fails
+  // What begins to listen meanwhile is this worker's, too.
+  MutexLock lock(&BeginsOrEnds());
   const std::set<int> listening_before = Door::Listening();
   RETURN_IF_ERROR(
       ToStatus(Ucx().ucp_worker_create(context.handle(), &params, &handle), "making a worker"));
-  std::unique_ptr<UcxWorker> worker(new UcxWorker(handle, receiver, peer_count));
+  worker.reset(new UcxWorker(handle, receiver, peer_count));
   RETURN_IF_ERROR(worker->Start(listening_before));
   return worker;
 }
@@ -154,6 +162,7 @@ void UcxWorker::Close() {
     Ucx().ucp_request_free(request);
   }
   if (flush_ != nullptr) Ucx().ucp_request_free(std::exchange(flush_, nullptr));
+  MutexLock lock(&BeginsOrEnds());
   Ucx().ucp_worker_destroy(std::exchange(handle_, nullptr));
 }
 
