@@ -127,7 +127,7 @@ def test_output_is_kept_apart_and_whole(script: Script) -> None:
 
 def test_a_long_line_costs_time_in_proportion() -> None:
     pieces: list[bytes] = []
-    prefixer = LinePrefixer(3, pieces.append, recent_lines())
+    prefixer = LinePrefixer(b"[rank 3] ", pieces.append, recent_lines())
     begin = time.monotonic()
     for _ in range(64):
         prefixer.feed(b"z" * (60 << 10))

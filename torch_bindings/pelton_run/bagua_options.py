@@ -82,6 +82,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(*spellings(setting.flag), type=setting.kind, default=default, help=text)
     text = f"tuning writes a log ({_LOG})"
     parser.add_argument(*spellings("--is_output_autotune_log"), action="store_true", default=is_on(_LOG), help=text)
+    add_refusals(parser)
+
+
+def add_refusals(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that makes no sense here, so that it is refused with the reason."""
     parser.add_argument(*spellings("--enable_bagua_net"), action=_Refuse, nargs=0, help="refused: there is none")
 
 

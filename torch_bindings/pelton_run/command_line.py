@@ -105,6 +105,7 @@ def _algorithms(words: Sequence[str]) -> int:
 
 _USAGE = """\
 usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
+       pelton baguarun [-h] --host_list H1,H2 ...  start ranks on several hosts, by ssh
        pelton doctor                               look at what a job here depends on, and say what to do
        pelton algorithms [NAME | --markdown]       list the algorithms, with their options
        pelton topology [NAME] [-n RANKS] [--svg F] what graphs over ranks cost, and how fast they mix
@@ -116,6 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] == "run":
         return run(words[1:])
+    if words[:1] == ["baguarun"]:
+        from pelton_run import baguarun  # it is seldom wanted
+
+        return baguarun.run(words[1:])
     if words == ["doctor"]:
         from pelton_run import doctor  # it is seldom wanted, and `pelton run` starts sooner without it
 

@@ -58,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     bagua_options.add_flags(parser)
     text = "the job's token may be sent to other hosts in clear (PELTON_INSECURE=1)"
     parser.add_argument("--insecure", action="store_true", help=text)
+    text = "for baguarun: the job ends with standard input, and the exit code is the failed rank's"
+    parser.add_argument("--under_ssh", action="store_true", help=text)
     add_program(parser)
     return parser
 
@@ -121,6 +123,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         variables={**variables, **bagua_options.under_both_names(set_ones)},
         log_folder=options.logdir,
         local_rank_at=len(begin) if options.set_additional_flag else None,
+        ends_with_input=options.under_ssh,
         program=_PROGRAM,
     )
 
@@ -139,7 +142,7 @@ def main() -> None:
     except OSError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         sys.exit(2)
-    if job.failed_code is not None:
+    if job.failed_code is not None and not options.ends_with_input:
         raise subprocess.CalledProcessError(job.failed_code, options.command)
     sys.exit(code)
 

@@ -24,6 +24,7 @@ from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job,
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _NO_SIGNAL = 0
+_INPUT = object()  # what the selector says of standard input
 _CHUNK_BYTES = 64 << 10
 _LAST_CHUNKS = 16  # a pipe's content; a descendant may go on writing
 
@@ -51,6 +52,7 @@ class JobOptions:
     variables: Mapping[str, str] = field(default_factory=dict)  # set for every rank
     log_folder: Path | None = None  # takes the ranks' output instead of the launcher's
     local_rank_at: int | None = None  # index of the command where --local_rank=N is put in
+    ends_with_input: bool = False  # the end of standard input ends the job as SIGTERM does
     program: str = "pelton run"  # which the launcher's own lines begin with
 
     def command_of(self, local_rank: int) -> list[str]:
@@ -62,10 +64,11 @@ class JobOptions:
 
 
 @dataclass
-class _Rank:
+class Rank:
     """A started rank. Threads: the launcher's. Owns: its process."""
 
-    number: int
+    label: str  # its number, for people
+    prefix: bytes  # of its output's lines
     process: subprocess.Popen[bytes]
     log: Path | None = None  # takes its standard error
     recent: deque[bytes] = field(default_factory=recent_lines)
@@ -76,7 +79,7 @@ class _Rank:
 class _Stream:
     """Standard output or error of a rank. Threads: the launcher's. Owns: what the prefixer keeps."""
 
-    rank: _Rank
+    rank: Rank
     pipe: IO[bytes]
     prefixer: LinePrefixer
     queue: OutputQueue
@@ -139,15 +142,17 @@ class Job:
     the guard.
     """
 
+    kind = "rank"  # of what is started, for people
+
     def __init__(self, options: JobOptions) -> None:
         self._options = options
         self._token = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
-        self._ranks: list[_Rank] = []
+        self._ranks: list[Rank] = []
         self._streams: list[_Stream] = []
         self._outputs: dict[int, OutputQueue] = {}
         self._spared: frozenset[int] = frozenset()
-        self._first_failure: _Rank | None = None
+        self._first_failure: Rank | None = None
         self._signal: int | None = None
         self._term_at: float | None = None
         self._kill_at: float | None = None
@@ -169,7 +174,7 @@ class Job:
             stack.callback(self._reap)
             stack.callback(lambda: kill_job(self._token, spared=self._spared))
             self._catch_signals(stack)
-            self._start_ranks(*self._meeting(stack))
+            self._start(stack)
             self._serve()
             return self._exit_code()
 
@@ -177,6 +182,9 @@ class Job:
     def failed_code(self) -> int | None:
         """How the rank ended that failed first, as subprocess has it: negative for a signal; None if none failed."""
         return None if self._first_failure is None else self._first_failure.code
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        self._start_ranks(*self._meeting(stack))
 
     def _meeting(self, stack: contextlib.ExitStack) -> tuple[Place, dict[str, str]]:
         """The place with a port, and the variables by which the ranks meet and the launcher knows its processes.
@@ -202,30 +210,30 @@ class Job:
             command = self._options.command_of(local_rank)
             number = place.node_rank * size + local_rank
             with contextlib.ExitStack() as logs:
-                files = [logs.enter_context(path.open("wb")) for path in self._log_paths(local_rank)]
-                rank = _Rank(number, start_rank(command, environment, *files))
+                paths = self._log_paths(local_rank)
+                output, errors = (logs.enter_context(path.open("wb")) if path else None for path in paths)
+                process = start_rank(command, environment, output, errors)
+            rank = Rank(str(number), b"[rank %d] " % number, process, log=paths[1])
             self._ranks.append(rank)
-            if files:
-                rank.log = Path(files[1].name)
-                continue
-            self._follow(rank)
+            if rank.log is None:
+                self._follow(rank)
 
-    def _log_paths(self, local_rank: int) -> list[Path]:
-        """Where a rank's output goes, if not through the launcher; the folder is made."""
+    def _log_paths(self, local_rank: int) -> tuple[Path | None, Path | None]:
+        """Where a rank's output and errors go, if not through the launcher; the folder is made."""
         folder = self._options.log_folder
         if folder is None:
-            return []
+            return None, None
         folder.mkdir(parents=True, exist_ok=True)
         begin = f"node_{self._options.place.node_rank}_local_rank_{local_rank}"
-        return [folder / f"{begin}_{stream}" for stream in ("stdout", "stderr")]
+        return folder / f"{begin}_stdout", folder / f"{begin}_stderr"
 
-    def _follow(self, rank: _Rank) -> None:
+    def _follow(self, rank: Rank) -> None:
         """Reads a rank's output from now on."""
         for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
             queue = self._outputs[target]
-            self._streams.append(_Stream(rank, pipe, LinePrefixer(rank.number, queue.put, rank.recent), queue))
+            self._streams.append(_Stream(rank, pipe, LinePrefixer(rank.prefix, queue.put, rank.recent), queue))
 
     def _catch_signals(self, stack: contextlib.ExitStack) -> None:
         reader, writer = os.pipe()
@@ -246,6 +254,8 @@ class Job:
         for queue in self._outputs.values():
             if queue.is_pipe:  # is never readable, but tells at once when its reader goes, though no rank prints
                 self._selector.register(queue.target, selectors.EVENT_READ, queue)
+        if self._options.ends_with_input:
+            self._selector.register(0, selectors.EVENT_READ, _INPUT)
 
     def _serve(self) -> None:
         """Until every rank has ended, its output is through, and what it has left behind is gone or spared."""
@@ -259,19 +269,26 @@ class Job:
                     return
             self._choose_streams()
             for key, _ in self._selector.select(self._patience(ending.look_again_at)):
-                if key.data is None:
-                    for number in os.read(key.fd, 256):
-                        self._on_signal(number)
-                elif isinstance(key.data, OutputQueue):
-                    self._selector.unregister(key.fileobj)
-                    key.data.give_up()
-                else:
-                    self._read(key.data)
+                self._on_ready(key)
             for rank in alive:
                 self._on_exit(rank, rank.process.poll())
             if self._signal is None and any(queue.is_broken for queue in self._outputs.values()):
                 self._on_signal(signal.SIGTERM)
             self._escalate()
+
+    def _on_ready(self, key: selectors.SelectorKey) -> None:
+        if key.data is None:
+            for number in os.read(key.fd, 256):
+                self._on_signal(number)
+        elif key.data is _INPUT:
+            if not os.read(key.fd, _CHUNK_BYTES):
+                self._selector.unregister(key.fileobj)
+                self._on_signal(signal.SIGTERM)
+        elif isinstance(key.data, OutputQueue):
+            self._selector.unregister(key.fileobj)
+            key.data.give_up()
+        else:
+            self._read(key.data)
 
     def _is_drained(self) -> bool:
         return not self._streams and not self._is_behind()
@@ -312,9 +329,7 @@ class Job:
         if number in (_NO_SIGNAL, signal.SIGCHLD):
             return
         if number not in _ENDING:
-            for rank in self._ranks:
-                if rank.code is None:
-                    rank.process.send_signal(number)
+            self._pass_on(number)
             return
         again = self._signal is not None
         self._signal = self._signal or number
@@ -322,7 +337,13 @@ class Job:
         self._term_at = None
         self._kill_at = time.monotonic() + self._options.grace_s
 
-    def _on_exit(self, rank: _Rank, code: int | None) -> None:
+    def _pass_on(self, number: int) -> None:
+        """A signal by which no job ends."""
+        for rank in self._ranks:
+            if rank.code is None:
+                rank.process.send_signal(number)
+
+    def _on_exit(self, rank: Rank, code: int | None) -> None:
         if code is None:
             return
         rank.code = code
@@ -334,22 +355,22 @@ class Job:
         if code == 0 or ended_by_us:
             return
         after = time.monotonic() - self._started
-        self._say(f"rank {rank.number} (pid {rank.process.pid}) {exit_text(code)} after {after:.1f} s")
+        self._say(f"{self.kind} {rank.label} (pid {rank.process.pid}) {exit_text(code)} after {after:.1f} s")
         if self._first_failure is None:
             self._first_failure = rank
             self._on_first_failure(rank)
 
-    def _on_first_failure(self, failed: _Rank) -> None:
+    def _on_first_failure(self, failed: Rank) -> None:
         if failed.log is not None:
             self._say(f"what it said is in {failed.log}")
         if failed.recent:
             self._say("its last lines:")
             for line in failed.recent:
                 self._say("  " + line.decode(errors="replace"))
-        left = [str(rank.number) for rank in self._ranks if rank.code is None]
+        left = [rank.label for rank in self._ranks if rank.code is None]
         if left:
             wait = self._options.linger_s
-            self._say(f"ending the others (rank {', '.join(left)}) in {wait:g} s, unless they end by themselves")
+            self._say(f"ending the others ({self.kind} {', '.join(left)}) in {wait:g} s, unless they end by themselves")
             self._term_at = time.monotonic() + wait
 
     def _escalate(self) -> None:

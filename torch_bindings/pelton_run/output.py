@@ -18,19 +18,19 @@ _CHUNK_BYTES = 64 << 10
 
 
 class LinePrefixer:
-    """Turns one stream of a rank into whole lines that begin with `[rank N] `.
+    """Turns one stream of a rank into whole lines that begin with a prefix, such as `[rank N] `.
 
     A carriage return ends a line too, so that a progress bar shows while it moves. Threads: one. Owns: the part of
     a line that has no end yet.
     """
 
-    def __init__(self, rank: int, write: Callable[[bytes], None], recent: deque[bytes]) -> None:
+    def __init__(self, prefix: bytes, write: Callable[[bytes], None], recent: deque[bytes]) -> None:
         """Args:
-        rank: number to be shown.
+        prefix: begins each line.
         write: takes the lines, with their prefixes.
         recent: receives the last lines, without prefix.
         """
-        self._prefix = b"[rank %d] " % rank
+        self._prefix = prefix
         self._write = write
         self._recent = recent
         self._partial = b""

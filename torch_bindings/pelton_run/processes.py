@@ -23,6 +23,7 @@ def start_rank(
     environment: Mapping[str, str],
     output: IO[bytes] | None = None,
     errors: IO[bytes] | None = None,
+    is_fed: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Starts one rank: a process group of its own, killed by the kernel if this process dies.
 
@@ -31,6 +32,7 @@ def start_rank(
       environment: all of its variables.
       output: takes its standard output; None for a pipe.
       errors: takes its standard error; None for a pipe.
+      is_fed: its standard input is a pipe; else it is empty.
 
     Raises:
       OSError: the command cannot be started.
@@ -46,7 +48,7 @@ def start_rank(
     return subprocess.Popen(
         command,
         env=dict(environment),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if is_fed else subprocess.DEVNULL,
         stdout=subprocess.PIPE if output is None else output,
         stderr=subprocess.PIPE if errors is None else errors,
         preexec_fn=before_exec,

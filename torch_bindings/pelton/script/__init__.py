@@ -1,0 +1,1 @@
+"""Programs that Bagua has under this name."""
