@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,16 @@ from pelton_run.baguarun import Host, parsed
 from pelton_run.processes import processes_of
 from spawn import Outcome, environment, run
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.network.hosts import Hosts, NotPermitted
+
 # As ssh and its server do: the command gets a session, a shell and hardly any variable. The client's end ends nothing
 # but the command's input. What stood on the client's command line is kept beside the program.
 _SSH = """#!/bin/sh
 printf '%s\\n' "$@" > "$0.$$"
 while :; do case $1 in -o|-p) shift 2;; -*) shift;; *) break;; esac; done
 [ "$1" != gone.invalid ] || { echo "ssh: no route to $1" >&2; exit 255; }
+host=$1
 shift
 exec 3<&0
 env -i PATH=/usr/bin:/bin setsid /bin/sh -c "$*" <&3 3<&- &
@@ -52,6 +56,17 @@ def ssh(tmp_path: Path) -> Path:
     program.write_text(_SSH)
     program.chmod(0o755)
     return program
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """Two hosts that are network namespaces, or a skip that says why there are none."""
+    try:
+        made = Hosts(2).__enter__()
+    except (NotPermitted, FileNotFoundError) as reason:
+        pytest.skip(f"network namespaces are not permitted here: {reason}")
+    yield made
+    made.__exit__()
 
 
 @pytest.fixture
@@ -109,6 +124,32 @@ def test_ranks_of_two_hosts_meet(ssh: Path, tmp_path: Path) -> None:
     lines = _lines(run(command, 180, changes))
     assert lines == [f"[rank {r}] total 3.0 {r} hush-hush {os.getcwd()} ['--lr', '1']" for r in range(2)]
     assert all("hush-hush" not in word for line in _lines_of(ssh) for word in line)
+
+
+def test_ranks_of_two_hosts_with_networks_of_their_own_meet(hosts: Hosts, ssh: Path, tmp_path: Path) -> None:
+    """An ssh that enters namespaces; memory is shared inside each of them only."""
+    addresses = [hosts.address(host) for host in range(2)]
+    names = " ".join(f"{address}) name={hosts.name(host)};;" for host, address in enumerate(addresses))
+    enter = f"case $host in {names} esac\nip netns exec $name env -i"
+    ssh.write_text(_SSH.replace("env -i", enter))
+    script = tmp_path / "meet.py"
+    script.write_text(_MEET)
+    words = [
+        f"--host_list={','.join(addresses)}",
+        "--insecure",
+        "-x",
+        "PYTHONPATH",
+        "-x",
+        "SECRET",
+        "--ssh",
+        f"'{ssh}'",
+    ]
+    command = [sys.executable, "-m", "pelton_run.baguarun", "--nproc_per_node=2", *words, str(script)]
+    outcome = run(command, 240, {"SECRET": "hush-hush", "PELTON_QUIET": "0"})
+    assert outcome.code == 0, outcome.errors
+    expected = [f"[rank {r}] total 10.0 {r // 2} hush-hush {os.getcwd()} []" for r in range(4)]
+    assert sorted(outcome.output.splitlines()) == expected
+    assert "4 rank(s) on 2 host(s)" in outcome.errors
 
 
 def test_a_rank_that_fails_ends_the_other_hosts(command: Command) -> None:
