@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBit
 from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer
+from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 
 from cases.checks import assert_same_on_all_ranks, make_mlp, raises, rank_and_size, seeded
 from cases.registry import case
@@ -79,6 +82,35 @@ def shift_one_goes_on_with_its_next_peer() -> None:
     _check_resumed(
         lambda: DecentralizedAlgorithm(False, peer_selection_mode="shift_one", communication_interval=2)
     )
+
+
+def _avoids_stragglers() -> Algorithm:
+    return DecentralizedAlgorithm(hierarchical=False, peer_selection_mode="avoid_stragglers")
+
+
+@case(2, 3)
+def ranks_that_run_apart_go_on_each_with_its_own_counts() -> None:
+    """By the dictionary, and by a checkpoint, which brings each rank's weights back, too."""
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(_avoids_stragglers())
+    for step in range(4 + 3 * rank):
+        train_step(model, optimizer, step)
+    state = _through_a_file(model.bagua_ddp.algorithm_state_dict())
+    assert state["steps"] == 4 + 3 * rank, state
+    folder = Path(sys.argv[1]) / f"apart {rank_and_size()[1]}"  # within the folder of the job
+    save_checkpoint(1, str(folder), model, optimizer)
+    weights = [p.detach().clone() for p in model.parameters()]
+    model.bagua_ddp.load_algorithm_state_dict(state)
+    for step in range(2 + rank):
+        train_step(model, optimizer, step)
+    assert model.bagua_ddp.algorithm_state_dict()["steps"] == 6 + 4 * rank
+    resumed, other = _wrapped(_avoids_stragglers())
+    assert load_checkpoint(str(folder), resumed, other) == 1
+    found = resumed.bagua_ddp.algorithm_state_dict()
+    assert (found["steps"], found["rounds"]) == (state["steps"], state["rounds"]), found
+    assert_weights(resumed, weights)
+    for step in range(3):
+        train_step(resumed, other, step)
 
 
 @case(2, 3)

@@ -43,6 +43,11 @@ class RegisteredAlgorithm:
     # Where it communicates what an optimizer accumulates, when that asks for it.
     exchange: OptimizerExchange | None = field(default=None, compare=False)
 
+    @property
+    def runs_apart(self) -> bool:
+        """Whether ranks may take unequal numbers of rounds, because a round is no affair of ranks outside it."""
+        return self.options.get("peer_selection_mode") == "avoid_stragglers"
+
 
 class AlgorithmImpl:
     """An algorithm at work on one process group: either `registered` names one of the runtime's, or the hooks do it.

@@ -35,9 +35,9 @@ class AlgorithmState:
         return self.algorithm == algorithm and list(self.ranks) == list(ranks)
 
     def common(self) -> list[Any]:
-        """What must be the same on all ranks, for comparison."""
+        """What must be the same on all ranks, for comparison. Of ranks that run apart each has counts of its own."""
         rounds, order, _ = self.runtime
-        return [self.steps, rounds, order]
+        return [order] if self.algorithm.runs_apart else [self.steps, rounds, order]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers, numbers, texts and tensors: `torch.load(..., weights_only=True)` reads them."""

@@ -57,8 +57,8 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
         return _averaging_rounds(registration)
     model = _weight_model(registration, registration.trainable, runtime)
     if schedule.subject == "weights_in_forward":
-        runs_apart = algorithm.options.get("peer_selection_mode") == "avoid_stragglers"
-        return InForwardRounds(model, schedule, steps, [tensor for _, tensor in registration.trainable], runs_apart)
+        parameters = [tensor for _, tensor in registration.trainable]
+        return InForwardRounds(model, schedule, steps, parameters, algorithm.runs_apart)
     makes_equal = algorithm.name in ("local_sgd", "diloco") and schedule.delay == 0
     return AfterStepRounds(model, schedule, steps, makes_equal)
 
