@@ -172,7 +172,7 @@ def test_a_checkout_of_bagua_in_the_current_folder_does_no_harm(script: Path) ->
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["bagua.run", "--help"], "usage: pelton run"),  # a module
+        (["bagua.distributed.launch", "--help"], "usage: pelton.distributed.launch"),  # a module
         (["bagua.compat", "--path"], str(PACKAGES)),  # a package, by its __main__
     ],
 )

@@ -148,6 +148,12 @@ def test_output_goes_to_files(tmp_path: Path) -> None:
     }
 
 
+def test_launchers_import_no_torch() -> None:
+    text = "import sys, pelton_run.launch, pelton_run.baguarun; print('torch' in sys.modules, 'pelton' in sys.modules)"
+    outcome = run([sys.executable, "-c", text], 60)
+    assert outcome.output == "False False\n", outcome.errors
+
+
 def test_one_failure_ends_all(tmp_path: Path) -> None:
     words = ["--nproc_per_node=2", f"--logdir={tmp_path}", "--no_python"]
     outcome = run([*COMMAND, *words, "sh", "-c", "[ $RANK = 0 ] || exit 7; exec sleep 600"], 60)
