@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moe_reference import Routes, gumbel, top1, top2
 from pelton.errors import FailedPrecondition, InvalidArgument
+from pelton.torch_api._parameters import select
 from pelton.torch_api.model_parallel.moe import MoE, is_moe_param
 from pelton.torch_api.model_parallel.moe.sharded_moe import (
     TopKGate,
@@ -148,6 +149,21 @@ def test_an_experts_tensors_stay_marked() -> None:
     assigned.load_state_dict(layer.state_dict(), assign=True)
     for other in [*others, assigned]:
         assert _experts(other) == marked
+
+
+def test_what_is_put_into_an_expert_is_an_experts() -> None:
+    """After the layer was made, by what people put into layers: a wrapping would average it else."""
+    layer: Any = MoE(8, nn.Linear(8, 8), num_local_experts=3)
+    normed, adapted, replaced = layer.bagua_moe.experts.bagua_experts
+    nn.utils.parametrizations.weight_norm(normed)
+    adapted.adapter = nn.Sequential(nn.Linear(8, 2), nn.BatchNorm1d(2))
+    replaced.weight = nn.Parameter(torch.ones(8, 8), requires_grad=False)
+    selected = select(layer)
+    assert [name for name, _ in selected.all] == ["bagua_moe.gate.wg.weight"]
+    below = [*layer.bagua_moe.experts.parameters(), *layer.bagua_moe.experts.buffers()]
+    assert selected.left_out == {id(tensor) for tensor in below}
+    assert all(is_moe_param(tensor) for tensor in below)
+    assert not is_moe_param(layer.bagua_moe.gate.wg.weight)
 
 
 def test_a_layer_can_be_copied_and_pickled_after_a_pass() -> None:

@@ -193,6 +193,29 @@ def experts_step_by_their_own_gradients() -> None:
 
 
 @case(2)
+def what_is_put_into_an_expert_stays_its_own() -> None:
+    """Before wrapping and after it; the bias of the second one gets a rank's own gradient."""
+    rank, _ = rank_and_size()
+    net = _net(rank)
+    first, second = net.moe.bagua_moe.experts.bagua_experts
+    nn.utils.parametrizations.weight_norm(first[0])
+    before = [p.detach().clone() for p in first.parameters()]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    model: Any = net.with_bagua([optimizer], "gradient_allreduce")  # type: ignore[operator]
+    for old, parameter in zip(before, first.parameters(), strict=True):
+        assert torch.equal(old, parameter.detach())
+    second[2].bias = nn.Parameter(torch.full((HIDDEN,), 1.0 + rank))
+    optimizer.add_param_group({"params": [second[2].bias]})
+    _loss(model(batch(rank, 0, 24, HIDDEN))).backward()
+    assert torch.equal(second[2].bias.detach(), torch.full((HIDDEN,), 1.0 + rank))
+    communicated = {name for name, _ in model.bagua_ddp.bagua_build_params()}
+    assert communicated == {name for name, _ in net.named_parameters() if "experts" not in name}
+    everyones = torch.zeros(2, HIDDEN)
+    bagua.allgather(second[2].bias.grad, everyones)
+    assert not torch.equal(everyones[0], everyones[1])
+
+
+@case(2)
 def unequal_numbers_of_tokens_are_an_error_on_all_ranks() -> None:
     rank, _ = rank_and_size()
     net = _net(rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -37,13 +37,17 @@ class SelectedTensors:
 def select(module: nn.Module) -> SelectedTensors:
     """Sorts a model's tensors, each once and under its first name.
 
-    A shared tensor is left out if any of its names is ignored.
+    A shared tensor is left out if any of its names is ignored or an expert's. What was put into experts after they were
+    made (weight_norm, adapters, a new `nn.Parameter`) is marked as theirs.
 
     Raises:
       InvalidArgument: an ignore list names something that does not exist; nothing is trainable; a tensor cannot be
         communicated. The text names it.
     """
     ignored = _ignored_ids(module)
+    for part in module.modules():
+        if getattr(type(part), "holds_experts", False):  # the class is imported only where a model has one
+            cast(Any, part).mark()
     trainable: NamedTensors = []
     frozen: NamedTensors = []
     buffers: NamedTensors = []

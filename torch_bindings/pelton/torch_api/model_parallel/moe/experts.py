@@ -14,10 +14,14 @@ class Experts(nn.Module):
     """Copies of one module, each of which serves its own slice of the tokens.
 
     Their parameters and buffers carry `.expert = True`, by which a wrapped model leaves them to their rank. They carry
-    it as well after whatever replaces tensors: copies, pickles, `to_empty`, `load_state_dict(assign=True)`.
+    it as well after whatever replaces tensors: copies, pickles, `to_empty`, `load_state_dict(assign=True)`. What else
+    puts tensors into an expert (weight_norm, adapters, a new `nn.Parameter`) is marked when the model is wrapped, or by
+    `mark`.
 
     Threads: the trainer's. Owns: the copies.
     """
+
+    holds_experts = True  # by which a wrapped model finds it
 
     def __init__(self, expert: nn.Module, num_local_experts: int = 1) -> None:
         """Args:
@@ -28,7 +32,12 @@ class Experts(nn.Module):
         self.bagua_experts = nn.ModuleList(copy.deepcopy(expert) for _ in range(num_local_experts))
         self.num_local_experts = num_local_experts
         self.register_load_state_dict_post_hook(_mark_loaded)  # type: ignore[no-untyped-call]
-        _mark(self)
+        self.mark()
+
+    def mark(self) -> None:
+        """Says of all parameters and buffers below that they are experts'."""
+        for tensor in itertools.chain(self.parameters(), self.buffers()):
+            tensor.expert = True  # type: ignore[attr-defined]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Each expert's outputs; where it returns a tuple, the first member.
@@ -44,19 +53,14 @@ class Experts(nn.Module):
     def _apply(self, *arguments: Any, **options: Any) -> Experts:
         """What `to`, `half` and `to_empty` call; some of them make new parameters."""
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        _mark(self)
+        self.mark()
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What `copy.deepcopy` and `pickle` end with; copies of parameters have lost the attribute."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _mark(self)
-
-
-def _mark(experts: Experts) -> None:
-    for tensor in itertools.chain(experts.parameters(), experts.buffers()):
-        tensor.expert = True  # type: ignore[attr-defined]
+        self.mark()
 
 
 def _mark_loaded(experts: Any, _incompatible_keys: Any) -> None:
-    _mark(experts)
+    experts.mark()
