@@ -8,7 +8,7 @@ import pelton.torch_api as bagua
 import torch
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.contrib import CachedDataset, CacheLoader
-from pelton.torch_api.contrib.utils.redis_store import RedisStore, bootstrap_redis_server
+from pelton.torch_api.contrib.utils.redis_store import RedisStore, bootstrap_redis_server, shutdown_redis_server
 
 from cases.checks import raises, rank_and_size
 from cases.registry import case
@@ -62,6 +62,26 @@ def a_group_has_a_server_of_its_own() -> None:
         own.set("a", b"b")
         assert everyones.get("a") is None
     _end(everyones)
+
+
+@case(3)
+def groups_that_overlap_start_servers_in_any_order() -> None:
+    """Rank 0 begins with the group of ranks 0 and 2, and asks for all hosts' servers first."""
+    groups = [bagua.new_group([0, 1]), bagua.new_group([0, 2])]
+    mine = groups[::-1] if bagua.get_rank() == 0 else [g for g in groups if bagua.get_rank() in g.ranks]
+    ports: dict[str, int] = {}
+    for group in mine:
+        for cluster_mode in (True, False) if bagua.get_rank() == 0 else (False, True):
+            (host,) = bootstrap_redis_server(process_group=group, cluster_mode=cluster_mode)
+            ports[f"{group.group_name} {cluster_mode}"] = host["port"]
+    everyones = [bagua.broadcast_object(ports, src) for src in range(3)]
+    for group in groups:
+        for cluster_mode in (True, False):
+            key = f"{group.group_name} {cluster_mode}"
+            assert everyones[group.ranks[0]][key] == everyones[group.ranks[1]][key], (key, everyones)
+    assert len(set(everyones[0].values())) == 4, everyones
+    bagua.barrier()
+    shutdown_redis_server()
 
 
 @case(2)

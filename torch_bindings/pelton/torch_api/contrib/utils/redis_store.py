@@ -196,7 +196,8 @@ def _host_number() -> int:
 
 _Bootstrapped = dict[tuple[str, bool], list[Host]]  # by group and cluster_mode
 _bootstrapped: weakref.WeakKeyDictionary[_session.Session, _Bootstrapped] = weakref.WeakKeyDictionary()
-_counts: weakref.WeakKeyDictionary[_session.Session, int] = weakref.WeakKeyDictionary()
+_Counts = dict[tuple[str, bool], int]  # how often a group has started servers, by the same
+_counts: weakref.WeakKeyDictionary[_session.Session, _Counts] = weakref.WeakKeyDictionary()
 _alone: list[Host] = []  # of a process without a job
 
 
@@ -236,8 +237,11 @@ def bootstrap_redis_server(
     known = _bootstrapped.setdefault(session, {})
     key = (group.group_name, cluster_mode)
     if key not in known:
-        _counts[session] = _counts.get(session, 0) + 1
-        known[key] = _bootstrap(session, group.ranks, f"redis {_counts[session]}", *key[1:], capacity_per_node)
+        counts = _counts.setdefault(session, {})
+        counts[key] = counts.get(key, 0) + 1
+        # Nothing in the name may depend on what else this rank has started: ranks may do so in any order.
+        name = f"redis of {group.group_name}, cluster_mode={cluster_mode}, {counts[key]}"
+        known[key] = _bootstrap(session, group.ranks, name, cluster_mode, capacity_per_node)
     return list(known[key])
 
 
