@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,27 @@ def test_nothing_changes_before_every_rank_has_the_same_answer() -> None:
         ranks.ask(1, 4)
         assert ranks.answers[1] == first
         assert ranks.step(5) != first
+
+
+def test_ranks_that_ask_at_their_own_pace_get_the_same_answer_at_an_iteration() -> None:
+    """Each rank in a thread of its own, with a client of its own; some run ahead by chance."""
+    with job(world_size=3, sampling_confidence_time_s=0) as ranks:
+        ranks.register()
+        port = int(ranks.client.autotune_service_addr.rsplit(":", 1)[1])
+
+        def train(rank: int) -> list[dict[str, Any]]:
+            alone = Job(AutotuneClient("127.0.0.1", port), ranks.clock, 3)
+            alone.answers[rank] = ranks.answers[rank]
+            told = []
+            for i in range(1, 16):
+                alone.report(rank, i)
+                alone.ask(rank, i)
+                told.append(alone.answers[rank])
+            return told
+
+        with ThreadPoolExecutor(3) as pool:
+            first, *others = pool.map(train, range(3))
+        assert all(told == first for told in others)
 
 
 def test_a_question_that_is_repeated_gets_the_same_answer() -> None:
