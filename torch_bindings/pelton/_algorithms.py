@@ -58,9 +58,20 @@ def algorithm(name: str, /, **options: Any) -> Algorithm:
     if isinstance(made, RuntimeAlgorithm):
         _C.check_algorithm(name, to_text(**options))
     elif name in dict(_C.algorithms()):  # the class has taken them; values may be out of range
-        known = {option[0] for option in _C.describe_algorithm(name)["options"]}
-        _C.check_algorithm(name, to_text(**{n: v for n, v in options.items() if n in known and _is_plain(v)}))
+        _C.check_algorithm(name, _as_runtime_takes_them(name, options))
     return made
+
+
+def _as_runtime_takes_them(name: str, options: dict[str, Any]) -> dict[str, str]:
+    """Those options of a class that the runtime's algorithm of the same name has."""
+    from pelton.torch_api.algorithms._options import compression, to_text
+
+    known = {option[0] for option in _C.describe_algorithm(name)["options"]}
+    plain = to_text(**{n: v for n, v in options.items() if n in known and _is_plain(v)})
+    if "codec" not in known:
+        return plain
+    encoding = (options.get(option) for option in ("codec", "codec_options", "error_feedback"))
+    return {**plain, **compression(*encoding)}
 
 
 def algorithms() -> list[AlgorithmDescription]:
