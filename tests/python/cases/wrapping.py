@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from typing import Any
 
@@ -50,6 +51,22 @@ def the_class_names_what_a_wrapped_model_has() -> None:
         member = getattr(BaguaModule, name)
         assert member.__get__(model) is getattr(model, name)
     assert not hasattr(nn.Module, "bagua_module_name")
+
+
+class _Heir(BaguaModule, nn.Linear):
+    """As scripts inherit for the sake of the names. Threads: the test's. Owns: its layer."""
+
+
+@case(2)
+def a_class_may_inherit_the_names() -> None:
+    model = _Heir(6, 3)
+    assert not any(hasattr(model, name) for name in ("bagua_ddp", "bagua_module_name", "bagua_algorithm"))
+    assert getattr(model, "bagua_buckets", None) is None
+    with raises(AttributeError, "_Heir", "'bagua_ddp'"):
+        model.bagua_ddp  # noqa: B018
+    wrap(model)
+    assert model.bagua_ddp.module is model
+    assert not hasattr(copy.deepcopy(model), "bagua_ddp")
 
 
 @case(2)

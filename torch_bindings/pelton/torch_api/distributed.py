@@ -30,7 +30,12 @@ class _OfWrapped:
         self.name = name
 
     def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
-        return self if module is None else module.__dict__[self.name]
+        if module is None:
+            return self
+        try:
+            return module.__dict__[self.name]
+        except KeyError:  # nn.Module says which attribute of which class is missing
+            raise AttributeError(self.name) from None
 
 
 class _ModuleName(_OfWrapped):
