@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch._compile import _disable_dynamo
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pelton.errors import FailedPrecondition
 from pelton.torch_api._parameters import NamedTensors
+from pelton.torch_api.data_parallel._scalers import note_step, parameter_ids, watch_scalers
 
 _SAMPLED_PARAMETERS = 8
 _SAMPLED_VALUES = 64
@@ -29,14 +28,16 @@ class Listener(Protocol):
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
 
-    def step_skipped(self, optimizer: Optimizer) -> None:
-        """A gradient scaler has found an overflow on this rank, so that the optimizer does not step."""
+    def before_scaled_step(self, scaler: Any, optimizer: Any) -> None:
+        """A gradient scaler is asked to step an optimizer, any one, or an object that wraps some."""
+
+    def step_skipped(self, optimizer: Any) -> None:
+        """A gradient scaler has found an overflow on this rank, so that what it was asked to step does not step."""
 
 
 # In the order in which they were wrapped, the same on all ranks: what they do may be collective.
 _listeners: list[weakref.ref[Listener]] = []
 _removers: list[Callable[[], None]] = []
-_begun: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # have begun a step since a scaler last looked
 
 
 def listen(listener: Listener) -> None:
@@ -45,7 +46,7 @@ def listen(listener: Listener) -> None:
     if not _removers:
         _removers.append(register_optimizer_step_pre_hook(_before_step).remove)
         _removers.append(register_optimizer_step_post_hook(_after_step).remove)
-        _removers.append(_watch_scalers())
+        _removers.append(watch_scalers(_before_scaled_step, _step_skipped))
 
 
 def forget(listener: Listener) -> None:
@@ -63,7 +64,7 @@ def _drop(reference: weakref.ref[Listener]) -> None:
 
 @_disable_dynamo
 def _before_step(optimizer: Optimizer, *_: object) -> None:
-    _begun.add(optimizer)
+    note_step(optimizer)
     for listener in [reference() for reference in _listeners]:
         if listener is not None:
             listener.before_step(optimizer)
@@ -76,33 +77,15 @@ def _after_step(optimizer: Optimizer, *_: object) -> None:
             listener.after_step(optimizer)
 
 
-def _watch_scalers() -> Callable[[], None]:
-    """Hears of steps that a gradient scaler skips; torch has hooks for steps that are taken only.
-
-    Returns:
-      what takes it back.
-    """
-    scalers: Any = GradScaler
-    original = scalers.step
-
-    @functools.wraps(original)
-    def step(scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        _begun.discard(optimizer)
-        result = original(scaler, optimizer, *args, **kwargs)
-        if optimizer not in _begun:
-            _step_skipped(optimizer)
-        return result
-
-    def take_back() -> None:
-        if scalers.step is step:  # else somebody has wrapped it since, and ours tells nobody from now on
-            scalers.step = original
-
-    scalers.step = step
-    return take_back
+@_disable_dynamo
+def _before_scaled_step(scaler: Any, optimizer: Any) -> None:
+    for listener in [reference() for reference in _listeners]:
+        if listener is not None:
+            listener.before_scaled_step(scaler, optimizer)
 
 
 @_disable_dynamo
-def _step_skipped(optimizer: Optimizer) -> None:
+def _step_skipped(optimizer: Any) -> None:
     for listener in [reference() for reference in _listeners]:
         if listener is not None:
             listener.step_skipped(optimizer)
@@ -145,6 +128,15 @@ class ModelSteps:
     def is_given(self, optimizer: Optimizer) -> bool:
         """Whether the algorithm was given it."""
         return any(optimizer is given for given in self._given)
+
+    def given_behind(self, optimizer: Any) -> list[Optimizer]:
+        """Those of the given ones that step as this one does: itself, or those of whose parameters it has some, as an
+        object has that wraps an optimizer (Lookahead).
+        """
+        if self.is_given(optimizer):
+            return [optimizer]
+        held = parameter_ids(optimizer)
+        return [given for given in self._given if not held.isdisjoint(parameter_ids(given))]
 
     def parameter_of(self, optimizer: Optimizer) -> str:
         """The first communicated parameter that it steps; empty: none."""

@@ -29,6 +29,7 @@ from pelton.torch_api.data_parallel._equality import check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
+from pelton.torch_api.data_parallel._scalers import ScalerAgreement
 from pelton.torch_api.data_parallel._steps import forget, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
@@ -270,13 +271,19 @@ class BaguaDistributedDataParallel:
         self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
         self._finish_step(completes)
 
-    def step_skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Listener`: what counts the steps of the given optimizers counts this one, too."""
-        if self._rounds is None or not self._steps.is_given(optimizer):
+    def before_scaled_step(self, scaler: Any, optimizer: Any) -> None:
+        """See `Listener`: ranks that must stay equal skip a step together, or none does."""
+        if self._rounds is None or not self._is_synchronized or is_in_backward():
             return
-        completes = self._steps.after(optimizer)
-        self._rounds.step_skipped(optimizer, completes)
-        self._finish_step(completes)
+        if self._rounds.weights_are_equal and not self._rounds.may_differ:
+            self._scalers.before_step(scaler, optimizer)
+
+    def step_skipped(self, optimizer: Any) -> None:
+        """See `Listener`: what counts the steps of the given optimizers counts this one, too."""
+        for given in self._steps.given_behind(optimizer) if self._rounds is not None else ():
+            completes = self._steps.after(given)
+            self._live_rounds().step_skipped(given, completes)
+            self._finish_step(completes)
 
     def _finish_step(self, completes: bool) -> None:
         if not self._is_synchronized:
@@ -477,6 +484,8 @@ class BaguaDistributedDataParallel:
             functools.partial(_backward_ended, this),
         )
         self._steps = model_steps(self.bagua_module_name, selected, self.bagua_optimizers, algorithm)
+        communicator = self.process_group.get_global_communicator()
+        self._scalers = ScalerAgreement(self.bagua_module_name, communicator, selected)
 
     def _install_hooks(self, selected: SelectedTensors) -> None:
         """An algorithm written in Python looks at this object while it is asked."""
