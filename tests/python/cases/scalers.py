@@ -41,7 +41,7 @@ class _LookaheadOptimizer(torch.optim.Optimizer):
         self.inner = inner
         self.param_groups = inner.param_groups
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         return self.inner.step()
 
 
