@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.contrib.sync_batchnorm import SyncBatchNorm
 from torch import nn
 
@@ -222,3 +223,62 @@ def training_a_wrapped_net_is_training_on_the_joined_batch() -> None:
         _close(mine_too, theirs, 1e-6)
     assert_same_on_all_ranks([*model.buffers()])
     assert isinstance(copy.deepcopy(model)[1], SyncBatchNorm)
+
+
+@case(3)
+def a_copy_has_the_group_and_a_pickle_none() -> None:
+    """What was pickled must be told its group again, instead of waiting for ranks that know nothing of it."""
+    rank = bagua.get_rank()
+    group = bagua.new_group([0, 2])
+    model = nn.Sequential(SyncBatchNorm(CHANNELS, process_group=group))
+    copied: Any = copy.deepcopy(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded: Any = torch.load(file, weights_only=False)
+    if rank == 1:
+        return
+    inputs = batch(rank, 0, 4, CHANNELS)
+    wanted = model(inputs)
+    assert copied[0].process_group is group
+    assert torch.equal(copied(inputs), wanted)
+    with raises(FailedPrecondition, "process_group"):
+        copy.deepcopy(loaded)(inputs)
+    assert loaded.eval()(inputs).shape == inputs.shape
+    loaded.train()[0].process_group = group
+    assert torch.equal(loaded(inputs), wanted)
+
+
+class _Block(nn.Module):
+    """Without a loop over its layers, of which torch.compile makes nothing. Threads: the test's. Owns: its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(CHANNELS, CHANNELS), SyncBatchNorm(CHANNELS)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(self.linear(inputs)))
+
+
+@case(2)
+def layers_are_compiled() -> None:
+    """What is before a layer is one graph, and what is after it another one; nothing of it is tried."""
+    rank, size = rank_and_size()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    given = _inputs(0, (), torch.float32, _sizes(size))[rank]
+    found = []
+    for compile_it in (False, True):
+        net: Any = seeded(0, _Block)
+        called = torch.compile(net, backend=backend) if compile_it else net
+        for _ in range(2):
+            called(given).square().sum().backward()
+        found.append([*(p.grad for p in net.parameters()), *net.buffers()])
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(plain, compiled)
+    assert len(graphs) == 2, [graph.code for graph in graphs]

@@ -6,14 +6,16 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from pelton import _C
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api import _session, communication, env
 from pelton.torch_api._arguments import ReduceOp
+from pelton.torch_api._portable import Portable
 from pelton.torch_api.contrib._ranks import AnyGroup
 from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
 
@@ -60,6 +62,18 @@ class SyncBatchNorm(_BatchNorm):
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
         self.process_group = process_group
+        self._has_lost_group = False  # in a pickle
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have the same group, pickles none: a group is of this job alone."""
+        lost = self._has_lost_group or self.process_group is not None
+        return {**self.__dict__, "process_group": Portable(self.process_group), "_has_lost_group": lost}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See `__getstate__`."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.process_group = state["process_group"].group
+        self._has_lost_group = state["_has_lost_group"] and self.process_group is None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises a batch. In training collective over the group, and so is its backward pass.
@@ -68,11 +82,16 @@ class SyncBatchNorm(_BatchNorm):
 
         Raises:
           InvalidArgument: the input has another shape, or all ranks together have one value a channel or none.
-          FailedPrecondition: there are several ranks, and the process group is not initialised.
+          FailedPrecondition: there are several ranks, and the process group is not initialised; or the layer was
+            pickled with a group of some ranks, and has not been given one since.
           DeadlineExceeded, PeerLost, Aborted: the exchange could not be completed; the text names the ranks.
         """
         self._check_input_dim(input)
-        communicator = self._communicator() if self.training else None
+        return self._normalized_together(input) if self.training else super().forward(input)
+
+    @_disable_dynamo
+    def _normalized_together(self, input: torch.Tensor) -> torch.Tensor:
+        communicator = self._communicator()
         if communicator is None or communicator.nranks() == 1:
             return super().forward(input)
         normalized: torch.Tensor
@@ -93,6 +112,11 @@ class SyncBatchNorm(_BatchNorm):
         """None where there is nobody else; the layer works in a program of one process without any job."""
         if self.process_group is None and not _session.is_initialized() and env.get_world_size() == 1:
             return None
+        if self.process_group is None and self._has_lost_group:
+            raise FailedPrecondition(
+                "this layer was pickled, and has lost the group whose batches it took together: set `process_group` to "
+                "the right one, new_group() for all ranks"
+            )
         group = to_bagua_process_group(self.process_group)
         communicator: Any = group.get_global_communicator()
         if communicator.nranks() == 0:

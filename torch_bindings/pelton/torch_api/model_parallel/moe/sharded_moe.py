@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api import _session, communication, env
+from pelton.torch_api._portable import Portable
 from pelton.torch_api.data_parallel.distributed import AnyGroup, to_bagua_process_group
 
 __all__ = [
@@ -275,32 +276,12 @@ class MOELayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles have neither the last pass's results, which belong to a graph, nor torch's groups."""
-        return {**self.__dict__, "l_aux": None, "exp_counts": None, "group": _Portable.of(self.group)}
+        return {**self.__dict__, "l_aux": None, "exp_counts": None, "group": Portable(self.group)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """See `__getstate__`."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.group = state["group"].group
-
-
-class _Portable:
-    """A group, of which copies in the same process are the group itself and pickles none.
-
-    Threads: a value. Owns: nothing.
-    """
-
-    def __init__(self, group: AnyGroup = None) -> None:
-        self.group = group
-
-    @classmethod
-    def of(cls, group: AnyGroup) -> _Portable:
-        return cls(group)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Portable:
-        return self
-
-    def __reduce__(self) -> tuple[type[_Portable], tuple[()]]:
-        return _Portable, ()
 
 
 def size_of(group: AnyGroup) -> int:
