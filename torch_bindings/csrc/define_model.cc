@@ -153,11 +153,14 @@ const char* NameOf(Subject subject) {
   return "unknown";
 }
 
-using PlainSchedule = std::tuple<std::string, uint64_t, uint64_t, uint64_t>;
+using PlainSchedule = std::tuple<std::string, uint64_t, uint64_t, uint64_t, bool>;
 
 PlainSchedule ScheduleOf(const std::string& algorithm, const AlgorithmOptions& options) {
-  const Schedule schedule = ValueOrThrow(MakeAlgorithm(algorithm, options))->schedule();
-  return {NameOf(schedule.subject), schedule.first_step, schedule.interval, schedule.delay};
+  const std::unique_ptr<Algorithm> made = ValueOrThrow(MakeAlgorithm(algorithm, options));
+  const Schedule schedule = made->schedule();
+  const bool makes_equal = made->RanksAgree() && schedule.kept == 0;
+  return {NameOf(schedule.subject), schedule.first_step, schedule.interval, schedule.delay,
+          makes_equal};
 }
 
 void DefineWrappedModel(py::module_& module) {

@@ -111,8 +111,9 @@ State = tuple[int, list[str], list[tuple[str, str, int, torch.Tensor]]]
 """What an algorithm remembers: rounds that have been, tensors in the plan's order (empty: the first plan), and of each
 stage's buffers, tensor by tensor, key, tensor name, first element and values."""
 
-def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, int, int, int]:
-    """What an algorithm communicates and when: subject, first_step, interval, delay.
+def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, int, int, int, bool]:
+    """What an algorithm communicates and when: subject, first_step, interval, delay; and whether all ranks hold the
+    same once a round's results are merged.
 
     The subject is one of gradients, momenta, weights_in_forward, weights_after_step and weights_anytime.
     """

@@ -101,7 +101,8 @@ def _row(name: str, figures: Figures) -> str:
     fewest, most = figures.sources
     sources = str(most) if fewest == most else f"{fewest} to {most}"
     mean = "exact" if figures.is_exact else "kept, approached" if figures.keeps_mean else "not kept"
-    return f"{name:<24} {figures.size:>5} {figures.period or 'none':>6} {sources:>8} {figures.spectral_gap:>10.4f}  {mean}"
+    period = str(figures.period or "none")
+    return f"{name:<24} {figures.size:>5} {period:>6} {sources:>8} {figures.spectral_gap:>10.4f}  {mean}"
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

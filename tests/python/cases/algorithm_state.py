@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -341,3 +342,62 @@ def foreign_states_are_refused_on_all_ranks() -> None:
         inner.load_algorithm_state_dict({**state, "steps": rank})
     train_step(model, optimizer, 1)
     assert_same_on_all_ranks(list(model.parameters()))
+
+
+def _train(model: Any, optimizer: torch.optim.Optimizer, steps: range, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    for step in steps:
+        train_step(model, optimizer, step)
+
+
+_REMEMBERING: tuple[MakeAlgorithm, ...] = (
+    lambda: DiLoCoAlgorithm(interval=2),
+    lambda: LocalSGDAlgorithm(interval=2, hierarchical=False, codec="block_int4"),
+    lambda: LowPrecisionDecentralizedAlgorithm(hierarchical=False),
+)
+
+
+@case(2)
+def weights_that_are_loaded_are_gone_on_from() -> None:
+    """They are not drawn to an anchor, or a neighbour's replica, of the weights before."""
+    for make in _REMEMBERING:
+        model, optimizer = _wrapped(make())
+        _train(model, optimizer, range(4), lr=0.1)
+        wanted = {name: torch.full_like(value, 3.0) for name, value in model.state_dict().items()}
+        model.load_state_dict(wanted)
+        _train(model, optimizer, range(4), lr=0.0)
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, wanted[name], msg=f"{make()}, {name}: {value} is not {wanted[name]}")
+        model.bagua_ddp.detach()
+
+
+@case(2)
+def weights_that_come_back_leave_the_algorithm_as_it_was() -> None:
+    """As where averaged weights are evaluated between two steps; ranks may be apart then."""
+    for make in _REMEMBERING:
+        results = []
+        for swaps in (False, True):
+            model, optimizer = _wrapped(make())
+            for step in range(5):
+                if swaps:
+                    own = copy.deepcopy(model.state_dict())
+                    model.load_state_dict({name: value * 0 for name, value in own.items()})
+                    model.load_state_dict(own)
+                train_step(model, optimizer, step)
+            results.append([p.detach().clone() for p in model.parameters()])
+            model.bagua_ddp.detach()
+        for mine, wanted in zip(*results):
+            assert torch.equal(mine, wanted), make()
+
+
+@case(2)
+def ranks_that_load_different_weights_come_to_their_mean() -> None:
+    model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
+    _train(model, optimizer, range(3), lr=0.1)
+    model.load_state_dict({n: torch.full_like(v, float(rank_and_size()[0])) for n, v in model.state_dict().items()})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _train(model, optimizer, range(2), lr=0.0)
+    assert any("have loaded different weights" in str(warning.message) for warning in told), told
+    assert_weights(model, [torch.full_like(p, 0.5) for p in model.parameters()])

@@ -128,6 +128,22 @@ def weights_after_a_round_are_compared() -> None:
 
 
 @case(2)
+def rounds_that_leave_ranks_apart_are_not_compared() -> None:
+    """A fragment of the model at a time, or a part of each rank's own weights that stays."""
+    for options in ({"interval": 4, "fragments": 2}, {"interval": 2, "mix": 0.5}):
+        with _comparing(1):
+            model = seeded(0, make_mlp)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model.with_bagua(optimizer, Algorithm.init("diloco", **options))
+        for step in range(8):
+            optimizer.zero_grad()
+            square_loss(model, batch(rank_and_size()[0], step, *SHAPE)).backward()
+            optimizer.step()
+            assert not model.bagua_ddp.weights_are_equal, (options, step)
+        model.bagua_ddp.detach()
+
+
+@case(2)
 def every_bit_counts_in_every_dtype() -> None:
     dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64, torch.int64)
     for dtype in dtypes:

@@ -23,6 +23,7 @@ class LocalSGDAlgorithmImpl(AlgorithmImpl):
         warmup_steps: see `PostLocalSGDAlgorithm`.
         """
         super().__init__(process_group)
+        self.interval = int(options["interval"])
         self._options = options
         self.warmup_steps = warmup_steps
         self._steps = 0

@@ -37,6 +37,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
         release(module, predecessor)
     pre_hook = module.register_forward_pre_hook(_before_forward)
     hook = module.register_forward_hook(_after_forward)
+    load_hook = module.register_load_state_dict_pre_hook(_before_load)  # type: ignore[no-untyped-call]
     module.__dict__.update(
         {
             "bagua_ddp": inner,
@@ -45,7 +46,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
             "bagua_optimizers": inner.bagua_optimizers,
             "bagua_buckets": _Buckets(inner),
             "no_sync": _NoSync(inner),
-            "__getstate__": _PlainState(module, (pre_hook.id, hook.id)),
+            "__getstate__": _PlainState(module, (pre_hook.id, hook.id, load_hook.id)),
         }
     )
 
@@ -57,6 +58,9 @@ def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     for hooks, ours in ((module._forward_pre_hooks, _before_forward), (module._forward_hooks, _after_forward)):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
+    loading = module._load_state_dict_pre_hooks
+    for key in [key for key, hook in loading.items() if getattr(hook, "hook", hook) is _before_load]:
+        del loading[key]
     for name in _ATTRIBUTES:
         module.__dict__.pop(name, None)
 
@@ -74,6 +78,12 @@ def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
     inner = module.__dict__.get("bagua_ddp")
     if inner is not None and torch.is_grad_enabled():
         inner.after_forward(output)
+
+
+def _before_load(module: nn.Module, *_: object) -> None:
+    inner = module.__dict__.get("bagua_ddp")
+    if inner is not None:
+        inner.before_load()
 
 
 class _OfWrapping:
@@ -135,10 +145,10 @@ class _PlainState:
     Threads: any. Owns: nothing.
     """
 
-    def __init__(self, module: nn.Module, hooks: tuple[int, int]) -> None:
+    def __init__(self, module: nn.Module, hooks: tuple[int, int, int]) -> None:
         """Args:
         module: the module.
-        hooks: numbers of the hooks before and after its forward passes.
+        hooks: numbers of the hooks before and after its forward passes, and before weights are loaded.
         """
         self._module = weakref.ref(module)
         self._hooks = hooks
@@ -151,7 +161,7 @@ class _PlainState:
         if not isinstance(state, dict):
             return state  # of a class that says itself what it is made of
         state = {name: value for name, value in state.items() if name not in _ATTRIBUTES}
-        for name in ("_forward_pre_hooks", "_forward_hooks"):
+        for name in ("_forward_pre_hooks", "_forward_hooks", "_load_state_dict_pre_hooks"):
             if name in state:
                 kept = [(key, hook) for key, hook in state[name].items() if key not in self._hooks]
                 state[name] = OrderedDict(kept)

@@ -59,8 +59,7 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     if schedule.subject == "weights_in_forward":
         parameters = [tensor for _, tensor in registration.trainable]
         return InForwardRounds(model, schedule, steps, parameters, algorithm.runs_apart)
-    makes_equal = algorithm.name in ("local_sgd", "diloco") and schedule.delay == 0
-    return AfterStepRounds(model, schedule, steps, makes_equal)
+    return AfterStepRounds(model, schedule, steps)
 
 
 def model_steps(

@@ -52,13 +52,13 @@ def bring_together(rounds: Rounds, communicator: _C.Communicator, trainable: Nam
         return
     if isinstance(rounds, AveragingRounds):
         rounds.stop()
-    _average(communicator, [tensor for _, tensor in trainable])
+    average(communicator, [tensor for _, tensor in trainable])
 
 
 def average_buffers(communicator: _C.Communicator, module: nn.Module, ignored: Sequence[str]) -> None:
     """Means of statistics, and rank 0's of counts. Collective."""
     buffers = [buffer for name, buffer in module.named_buffers() if name not in ignored]
-    _average(communicator, [buffer for buffer in buffers if buffer.is_floating_point()])
+    average(communicator, [buffer for buffer in buffers if buffer.is_floating_point()])
     broadcast_packed(communicator, [buffer for buffer in buffers if not buffer.is_floating_point()], 0)
 
 
@@ -71,7 +71,8 @@ def warn_of_meeting(model: str, changes: Sequence[str]) -> None:
     )
 
 
-def _average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> None:
+def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> None:
+    """Every tensor becomes the mean of all ranks'. Collective."""
     if tensors:
         with torch.no_grad():
             allreduce_coalesced_inplace([tensor.detach() for tensor in tensors], ReduceOp.AVG, communicator)
@@ -167,6 +168,7 @@ def begin_anew(inner: Any) -> None:
     rounds.detach(inner._session.timeout_s)
     inner._rounds = None
     inner._install(inner._selected, None)
+    inner._loaded.state_came()
 
 
 def _memory(inner: Any) -> AlgorithmState | None:

@@ -25,6 +25,7 @@ class Schedule:
     first_step: int = 1
     interval: int = 1
     delay: int = 0  # in steps, from a round's beginning to its end
+    makes_equal: bool = True  # whether all ranks hold the same once a round's results are merged
 
     def is_due(self, step: int) -> bool:
         """Whether a round begins at this step."""
@@ -174,18 +175,16 @@ class AfterStepRounds(_WeightRounds):
     Threads: the trainer's. Owns: as its base.
     """
 
-    def __init__(self, model: _C.WeightModel, schedule: Schedule, steps: int, makes_equal: bool) -> None:
+    def __init__(self, model: _C.WeightModel, schedule: Schedule, steps: int) -> None:
         """See its base.
 
         Args:
           model: the runtime's.
           schedule: the algorithm's.
           steps: that the schedule has counted before, in another registration.
-          makes_equal: whether all ranks hold the same weights after a round.
         """
         super().__init__(model, schedule, steps)
         self._stepped: set[int] = set()
-        self._makes_equal = makes_equal
         self.weights_are_equal = False
         # A round that was open when its state was saved: a schedule's delay is below its interval.
         self.interval = schedule.interval
@@ -226,7 +225,7 @@ class AfterStepRounds(_WeightRounds):
         self._model.begin()
         if self._schedule.delay == 0:
             self._model.finish()
-            self.weights_are_equal = self._makes_equal
+            self.weights_are_equal = self._schedule.makes_equal
 
 
 def is_in_backward() -> bool:

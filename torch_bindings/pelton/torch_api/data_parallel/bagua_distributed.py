@@ -27,6 +27,7 @@ from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
 from pelton.torch_api.data_parallel._equality import check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
+from pelton.torch_api.data_parallel._loaded_weights import LoadedWeights, settle_loaded
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
 from pelton.torch_api.data_parallel._scalers import ScalerAgreement
@@ -93,6 +94,7 @@ class BaguaDistributedDataParallel:
         self._known: dict[int, torch.Tensor] = {}
         self._session = _session.current()
         self._equality = check_of(self)
+        self._loaded = LoadedWeights()
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
         listen(self)
@@ -187,6 +189,12 @@ class BaguaDistributedDataParallel:
         rounds.detach(self._session.timeout_s)
         self._rounds = None
         install_agreed(self, state)
+        self._loaded.state_came()
+
+    def before_load(self) -> None:
+        """`load_state_dict` of the model is about to write to its weights."""
+        if self._rounds is not None:
+            self._loaded.come(self._selected.trainable)
 
     def before_forward(self, inputs: Any = ()) -> None:
         """Checks that every parameter is still registered (ALL-1), and registers anew what has changed; in training
@@ -214,6 +222,7 @@ class BaguaDistributedDataParallel:
         if not self.module.training:
             self._live_rounds().before_evaluation()
             return
+        settle_loaded(self)
         self.bagua_train_step_counter += 1
         if self._is_synchronized and self.bagua_algorithm.need_reset():
             self._register_again()
