@@ -1,5 +1,6 @@
 """`pelton.algorithm`, `pelton.algorithms` and the page that is made of them."""
 
+import warnings
 from pathlib import Path
 
 import pelton
@@ -82,3 +83,12 @@ def test_the_command_lists_one_or_all(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.count("\n    ") == sum(len(one.options) for one in pelton.algorithms())
     assert main(["algorithms", "ring"]) == 1
     assert "no algorithm 'ring'" in capsys.readouterr().err
+
+
+def test_codecs_whose_rest_comes_late_are_warned_of_beside_outer_momentum() -> None:
+    with pytest.warns(UserWarning, match="outer_momentum=0.9 builds up"):
+        pelton.algorithm("diloco", codec="one_bit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pelton.algorithm("diloco", codec="top_k", outer_momentum=0)
+        pelton.algorithm("diloco", codec="block_int4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlg
 
 if TYPE_CHECKING:
     from pelton.torch_api.communication import BaguaProcessGroup
+
+
+_LATE = ("one_bit", "top_k")  # codecs that drop so much of a message that most of it comes in later ones
 
 
 class DiLoCoAlgorithmImpl(AlgorithmImpl):
@@ -73,6 +77,12 @@ class DiLoCoAlgorithm(Algorithm):
             hierarchical=hierarchical,
         )
         self.options.update(compression(codec, codec_options, error_feedback))
+        if codec in _LATE and outer_momentum > 0:
+            warnings.warn(
+                f"DiLoCoAlgorithm: what codec={codec!r} drops comes rounds later, and outer_momentum={outer_momentum} "
+                "builds up on that: training is likely to diverge. Pass outer_momentum=0, or codec='block_int4'",
+                stacklevel=2,
+            )
 
     def reify(self, process_group: BaguaProcessGroup) -> DiLoCoAlgorithmImpl:
         """Puts it to work on a group."""
