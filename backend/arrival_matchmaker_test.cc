@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/test_control.h"
 #include "comm/control/in_process_control.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
@@ -23,7 +24,7 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // Answers one question after the other with what it was told to, and the rest with the last of it.
 // Threads: any. Owns: the answers.
-class ScriptedControl final : public Control {
+class ScriptedControl final : public SilentControl {
  public:
   explicit ScriptedControl(std::deque<absl::StatusOr<PeerMatch>> answers)
       : answers_(std::move(answers)) {}
@@ -40,25 +41,7 @@ class ScriptedControl final : public Control {
     return rounds_;
   }
 
-  absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override { return Nothing(); }
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest&, absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest&,
-                                                          absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest&, absl::Time) override {
-    return Nothing();
-  }
-  void SetRound(Round) override {}
-  absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
-  absl::Status Leave(absl::Time) override { return Nothing(); }
-  void OnOrder(OrderCallback) override {}
-
  private:
-  static absl::Status Nothing() { return absl::UnimplementedError("finds peers only"); }
-
   Mutex mutex_;
   std::deque<absl::StatusOr<PeerMatch>> answers_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> rounds_ ABSL_GUARDED_BY(mutex_);

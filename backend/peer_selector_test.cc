@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/test_control.h"
 #include "comm/control/in_process_control.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
@@ -25,7 +26,7 @@ SelectPeersRequest Question(std::vector<int32_t> members) {
 
 // Answers every question with what it was told to, and counts them.
 // Threads: any. Owns: the answer.
-class FixedControl final : public Control {
+class FixedControl final : public SilentControl {
  public:
   explicit FixedControl(absl::StatusOr<Matching> answer) : answer_(std::move(answer)) {}
 
@@ -43,25 +44,7 @@ class FixedControl final : public Control {
     }
   }
 
-  absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override { return Nothing(); }
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest&, absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest&,
-                                                          absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest&, absl::Time) override {
-    return Nothing();
-  }
-  void SetRound(Round) override {}
-  absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
-  absl::Status Leave(absl::Time) override { return Nothing(); }
-  void OnOrder(OrderCallback) override {}
-
  private:
-  static absl::Status Nothing() { return absl::UnimplementedError("answers for peers only"); }
-
   Mutex mutex_;
   CondVar asked_;
   const absl::StatusOr<Matching> answer_;

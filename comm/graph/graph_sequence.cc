@@ -41,9 +41,7 @@ Graph OnePeerOf::At(uint64_t step) const {
       edges.push_back({source, static_cast<int32_t>(rank), own[rank]});
     }
   }
-  absl::StatusOr<Graph> graph = Graph::Create(std::move(own), std::move(edges));
-  PELTON_CHECK_OK(graph.status());
-  return *std::move(graph);
+  return GraphOf(std::move(own), std::move(edges));
 }
 
 absl::StatusOr<std::unique_ptr<GraphSequence>> MakeGraphs(const std::string& name, WorldSize size,
@@ -61,6 +59,12 @@ absl::StatusOr<std::unique_ptr<GraphSequence>> MakeGraphs(const std::string& nam
   return Annotate(graphs.status(), absl::StrCat("graph ", name, " of ", size.value(), " ranks"));
 }
 
+Graph GraphOf(std::vector<double> own, std::vector<Graph::Edge> edges) {
+  absl::StatusOr<Graph> graph = Graph::Create(std::move(own), std::move(edges));
+  PELTON_CHECK_OK(graph.status());
+  return *std::move(graph);
+}
+
 Graph CirculantGraph(absl::Span<const double> weights) {
   const auto n = static_cast<int32_t>(weights.size());
   std::vector<Graph::Edge> edges;
@@ -70,10 +74,7 @@ Graph CirculantGraph(absl::Span<const double> weights) {
       if (weight != 0) edges.push_back({rank, (rank + distance) % n, weight});
     }
   }
-  absl::StatusOr<Graph> graph =
-      Graph::Create(std::vector<double>(weights.size(), weights[0]), std::move(edges));
-  PELTON_CHECK_OK(graph.status());
-  return *std::move(graph);
+  return GraphOf(std::vector<double>(weights.size(), weights[0]), std::move(edges));
 }
 
 Graph EqualCirculantGraph(WorldSize size, absl::Span<const int32_t> distances) {

@@ -73,6 +73,8 @@ using GraphRegistry = Registry<GraphBuilderFactory>;
 absl::StatusOr<std::unique_ptr<GraphSequence>> MakeGraphs(const std::string& name, WorldSize size,
                                                           const Options& options);
 
+// A graph that a builder knows to be one: Graph::Create, whose errors end the process.
+Graph GraphOf(std::vector<double> own, std::vector<Graph::Edge> edges);
 // A graph in which what a rank does depends on the distance to the other rank alone:
 // W[i][(i + d) mod n] = weights[d]. Edges of weight 0 are left out.
 Graph CirculantGraph(absl::Span<const double> weights);

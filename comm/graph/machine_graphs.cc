@@ -19,7 +19,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/graph/graph_sequence.h"
-#include "core/base/check.h"
 
 namespace pelton {
 namespace {
@@ -82,10 +81,8 @@ class MachineGraphs final : public GraphSequence {
     for (int32_t rank = 0; rank < machines_.size(); ++rank) {
       edges.push_back({rank, target_(machines_, rank, step), 0.5});
     }
-    absl::StatusOr<Graph> graph = Graph::Create(
-        std::vector<double>(static_cast<size_t>(machines_.size()), 0.5), std::move(edges));
-    PELTON_CHECK_OK(graph.status());
-    return *std::move(graph);
+    return GraphOf(std::vector<double>(static_cast<size_t>(machines_.size()), 0.5),
+                   std::move(edges));
   }
 
  private:

@@ -125,11 +125,14 @@ def _is_plain(value: object) -> bool:
 def as_text(description: AlgorithmDescription) -> str:
     """An algorithm on a terminal: a line, and one for each option."""
     lines = [f"{description.name}: {description.summary}"]
-    for option in description.options:
-        values = f" ({option.values})" if option.values else ""
-        default = f" = {option.default}" if option.default else ""
-        lines.append(f"    {option.name}{default}{values}: {option.meaning}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(option_line(option) for option in description.options)])
+
+
+def option_line(option: OptionDescription) -> str:
+    """An option on a terminal."""
+    values = f" ({option.values})" if option.values else ""
+    default = f" = {option.default}" if option.default else ""
+    return f"    {option.name}{default}{values}: {option.meaning}"
 
 
 def as_markdown() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pelton import _C
+from pelton._algorithms import OptionDescription, option_line
 from pelton.errors import PeltonError
 
 _MOST_STEPS_DRAWN = 8
@@ -143,6 +144,6 @@ def main(words: Sequence[str]) -> int:
     for name, summary, options in known:
         if name == given.name:
             print(f"{summary}")
-            for option, default, values, meaning in options:
-                print(f"    {option} = {default} ({values}): {meaning}")
+            for option in options:
+                print(option_line(OptionDescription(*option)))
     return 0

@@ -94,8 +94,10 @@ class LocalSGDAlgorithm(Algorithm):
 
     def reify(self, process_group: BaguaProcessGroup) -> LocalSGDAlgorithmImpl:
         """Puts it to work on a group."""
-        options = to_text(interval=self.interval, hierarchical=self.hierarchical)
-        return LocalSGDAlgorithmImpl(process_group, {**options, **self.compression})
+        return LocalSGDAlgorithmImpl(process_group, self._options())
+
+    def _options(self) -> dict[str, str]:
+        return {**to_text(interval=self.interval, hierarchical=self.hierarchical), **self.compression}
 
 
 class PostLocalSGDAlgorithm(LocalSGDAlgorithm):
@@ -132,8 +134,7 @@ class PostLocalSGDAlgorithm(LocalSGDAlgorithm):
 
     def reify(self, process_group: BaguaProcessGroup) -> LocalSGDAlgorithmImpl:
         """Puts it to work on a group."""
-        made = super().reify(process_group)
-        return LocalSGDAlgorithmImpl(process_group, made._options, self.warmup_steps)
+        return LocalSGDAlgorithmImpl(process_group, self._options(), self.warmup_steps)
 
 
 GlobalAlgorithmRegistry.register("local_sgd", LocalSGDAlgorithm, "local steps; now and then the mean of all weights")
