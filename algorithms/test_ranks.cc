@@ -5,6 +5,7 @@
 
 #include "core/base/check.h"
 #include "core/base/status.h"
+#include "core/pipeline/operation_runner.h"
 
 namespace pelton {
 namespace {
@@ -32,6 +33,37 @@ SimOptions FabricOptions(SimExecutor& executor, const TestRanksOptions& options)
 }
 
 }  // namespace
+
+// Counts what is launched, and aborts where it is told to.
+// Threads: as OperationRunner. Owns: the runner behind it.
+class TestRanks::EndingRunner final : public OperationRunner {
+ public:
+  explicit EndingRunner(const Tiers& tiers) : inner_(tiers) {}
+
+  void EndAt(uint64_t number) { end_at_ = launched_ + number; }
+  uint64_t launched() const { return launched_; }
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
+    if (launched_ + 1 == end_at_) Abort(absl::AbortedError("ended for the test"));
+    absl::StatusOr<Completion> completion = inner_.Launch(operation, stream);
+    launched_ += completion.ok() ? 1 : 0;
+    return completion;
+  }
+  bool Progress() override { return inner_.Progress(); }
+  State Query(Completion completion) override { return inner_.Query(completion); }
+  State Follow(Completion completion, Stream& stream) override {
+    return inner_.Follow(completion, stream);
+  }
+  void Park(absl::Time until) override { inner_.Park(until); }
+  void Wake() override { inner_.Wake(); }
+  void Abort(const absl::Status& reason) override { inner_.Abort(reason); }
+  std::vector<Rank> Missing() const override { return inner_.Missing(); }
+
+ private:
+  TieredRunner inner_;
+  uint64_t launched_ = 0;
+  uint64_t end_at_ = 0;
+};
 
 TestRanks::TestRanks(const TestRanksOptions& options)
     : executor_(options.seed),
@@ -98,11 +130,12 @@ void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
     if (!options.peers.empty()) own.tiers.peers = options.peers[place];
     if (!options.matchmakers.empty()) own.tiers.matchmaker = options.matchmakers[place];
   }
-  own.runner = std::make_unique<TieredRunner>(own.tiers);
+  own.runner = std::make_unique<EndingRunner>(own.tiers);
   ModelRoundsOptions rounds;
   rounds.rank = Rank(rank);
   rounds.executor = &executor_;
   rounds.runner = own.runner.get();
+  rounds.commits_state = options.commits_state;
   rounds.pipeline_factory = [&own](const BucketLayout& layout) {
     return MakePipeline(*own.algorithm, layout, own.tiers);
   };
@@ -146,6 +179,10 @@ absl::Status TestRanks::Replan(const std::vector<SlotId>& order) {
   }
   return absl::OkStatus();
 }
+
+void TestRanks::EndAtOperation(uint64_t number) { ranks_[0]->runner->EndAt(number); }
+
+uint64_t TestRanks::operation_count() const { return ranks_[0]->runner->launched(); }
 
 std::vector<std::byte> TestRanks::ResultOf(int32_t rank, SlotId slot) {
   const SlotResult result = rounds(rank).ResultOf(slot);

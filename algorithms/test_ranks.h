@@ -32,6 +32,7 @@ struct TestRanksOptions {
   // Whether the seed chooses latencies, stalled ranks and the order and times of the marks; else
   // every rank marks in registration order, at once, and no wire takes time.
   bool is_disturbed = false;
+  bool commits_state = false;  // as ModelRoundsOptions::commits_state
   // Chooses peers, by rank (of the leaders where the algorithm is hierarchical); may be empty.
   std::vector<PeerSource*> peers = {};
   std::vector<Matchmaker*> matchmakers = {};
@@ -56,16 +57,22 @@ class TestRanks {
   int32_t world_size() const { return static_cast<int32_t>(ranks_.size()); }
   SimExecutor& executor() { return executor_; }
   ModelRounds& rounds(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]->rounds; }
+  // Ends the communication of rank 0 when it launches its operation of this number from now on,
+  // from 1. More than it launches: never.
+  void EndAtOperation(uint64_t number);
+  // The operations that rank 0 has launched so far.
+  uint64_t operation_count() const;
   // The elements that `rank` holds for a slot after the last round.
   std::vector<std::byte> ResultOf(int32_t rank, SlotId slot);
   // Everything that has left any rank so far. Units: bytes.
   uint64_t SentBytes() { return fabric_.TotalBytesSent(); }
 
  private:
+  class EndingRunner;
   struct OneRank {
     std::unique_ptr<Algorithm> algorithm;
     Tiers tiers;
-    std::unique_ptr<TieredRunner> runner;
+    std::unique_ptr<EndingRunner> runner;
     std::unique_ptr<ModelRounds> rounds;
   };
   struct Mark {

@@ -38,6 +38,7 @@ struct ModelOptions {
   std::vector<int32_t> buckets;                   // as PlanOptions::buckets
   absl::Duration timeout = absl::ZeroDuration();  // of each operation; zero: the backend's
   Round first_round{1};                           // as ModelRoundsOptions::first_round
+  bool commits_state = false;                     // as ModelRoundsOptions::commits_state
   // Where the tensors are on a GPU: the stream on which the calling thread puts its work.
   CudaQueue::CallersStream callers_stream;
 };

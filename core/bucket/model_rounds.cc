@@ -101,8 +101,6 @@ class ModelRounds::Impl {
   ReadyTracker& tracker() { return *instance_->tracker; }
   absl::Status EndRound();
   absl::Status WaitRound(absl::Time deadline);
-  // Runs the apply stages. Not after a round that has failed (COMMIT-1).
-  absl::Status Apply();
   SlotResult ResultOf(SlotId slot) const;
   absl::Status BeginOrder();
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
@@ -177,6 +175,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler.operation_timeout = options_.operation_timeout;
   scheduler.on_failure = std::move(options_.on_failure);
   scheduler.waiter_drives = waiter_.drives();
+  scheduler.commits_state = options_.commits_state;
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
   // A message per bucket, besides the few of the waiter; both generations may have room reserved.
@@ -253,33 +252,13 @@ absl::Status ModelRounds::Impl::Await(Future<void> future, absl::Time deadline) 
 absl::Status ModelRounds::Impl::CloseRound(absl::Status status) {
   result_round_ = tracker().round();
   if (!status.ok()) tracker().AbandonRound();
-  if (status.ok()) status = Apply();
+  if (status.ok() && options_.device != nullptr) status = options_.device->JoinPipelines();
   if (status.ok()) status = ReadTails();
   sink_.Arm(instance_->plan);
   tracker().OpenRound();
   if (options_.on_round != nullptr) options_.on_round(tracker().round());
   round_ended_ = false;
   return status;
-}
-
-absl::Status ModelRounds::Impl::Apply() {
-  for (const BucketLayout& bucket : instance_->plan.buckets()) {
-    Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket.id.value())];
-    if (!pipeline.RunsIn(result_round_)) continue;
-    BucketRun run(instance_->plan, bucket, *instance_->storage, *instance_->tracker,
-                  *options_.runner, result_round_);
-    for (size_t i = pipeline.apply_begin(); i < pipeline.stage_count(); ++i) {
-      Stage& stage = pipeline.stage(i);
-      RETURN_IF_ERROR(stage.Start(run, pipeline.state(i)));
-      ASSIGN_OR_RETURN(const bool done, stage.Advance(run, pipeline.state(i)));
-      if (!done) {
-        return absl::InternalError(absl::StrCat("apply stage '", stage.name(), "' of ",
-                                                instance_->plan.Describe(bucket.id),
-                                                " did not finish in one step"));
-      }
-    }
-  }
-  return options_.device == nullptr ? absl::OkStatus() : options_.device->JoinPipelines();
 }
 
 bool ModelRounds::Impl::AnyUnusedHere(const BucketLayout& bucket) const {

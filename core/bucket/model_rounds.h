@@ -45,6 +45,10 @@ struct ModelRoundsOptions {
   absl::AnyInvocable<void(RegionId)> deregister_region;
   absl::Duration operation_timeout = limits::kDefaultOperationTimeout;
   Round first_round{1};  // of a model that goes on from a checkpoint
+  // What the stages keep changes with a round that is complete on this rank, and else is bitwise
+  // what it was (COMMIT-1). Costs the memory of that state once more and a copy of it each round;
+  // worth it only where the model is used after a failure.
+  bool commits_state = false;
   // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
   // Hears of each round that opens, on the thread that closes the one before. Must not block.
@@ -114,8 +118,8 @@ class ModelRounds {
   // the round completes (ALL-1). Blocks: never. Errors: FailedPrecondition: ended already.
   absl::Status EndRound();
 
-  // Waits until every bucket is complete, runs the apply stages of post-backward pipelines and
-  // opens the next round. The waiting thread runs the scheduler itself where it can.
+  // Waits until every bucket is complete and opens the next round. The waiting thread runs the
+  // scheduler itself where it can.
   // Blocks: until `deadline`. Errors: the first error of the round, naming rank, bucket, tensors
   // and operation; DeadlineExceeded: also names the ranks or, on this rank, the tensors that are
   // missing, and communication is aborted with it.

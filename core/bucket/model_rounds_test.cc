@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/actor/sim_executor.h"
 #include "core/pipeline/fake_world.h"
+#include "core/pipeline/flat_state.h"
 #include "core/pipeline/standard_stages.h"
 #include "gtest/gtest.h"
 
@@ -261,50 +262,59 @@ TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
   EXPECT_EQ(First(*ranks_[0], SlotId(2)), 7);
 }
 
-// Counts how often results were applied.
+// Counts its rounds in its state.
 // Threads: one. Owns: nothing.
-class CountingApply final : public Stage {
+class CountingStage final : public Stage {
  public:
-  explicit CountingApply(int* count) : count_(*count) {}
   absl::string_view name() const override { return "count"; }
-  StageKind kind() const override { return StageKind::kApply; }
-  absl::Status Start(BucketRun&, StageState*) override {
-    ++count_;
+  StageKind kind() const override { return StageKind::kPrepare; }
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return std::make_unique<FlatState>(layout, DType::kFloat32,
+                                       std::initializer_list<absl::string_view>{"rounds"});
+  }
+  absl::Status Start(BucketRun&, StageState* state) override {
+    ++*reinterpret_cast<float*>(state->buffers()[0].data);
     return absl::OkStatus();
   }
-
- private:
-  int& count_;
 };
 
-TEST_F(ModelRoundsTest, AppliesOnlyCompleteRounds) {
-  FakeWorld world(2);
-  int applied = 0;
-  ModelRoundsOptions options;
-  options.executor = &executor_;
-  options.runner = &world.runner(0);
-  options.pipeline_factory = [&applied](const BucketLayout& layout) {
-    PipelineSpec spec;
-    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-    spec.stages.push_back(std::make_unique<CountingApply>(&applied));
-    return Pipeline::Build(std::move(spec), layout);
-  };
-  auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 2, 1000), std::move(options));
-  HostStream stream;
-  ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
-  executor_.RunFor(absl::Milliseconds(1));
-  std::vector<float> peer(world.runner(0).launches()[0].count, 2);
-  Operation operation = world.runner(0).launches()[0];
-  operation.set_source(Locate(peer.data(), peer.size() * sizeof(float)));
-  operation.set_target(operation.source());
-  ASSERT_TRUE(world.runner(1).Launch(operation, stream).ok());
-  EXPECT_EQ(applied, 0);
-  ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
-  EXPECT_EQ(applied, 1);
-  // The peer never comes: COMMIT-1.
-  ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
-  EXPECT_FALSE(rounds->WaitRound(In(absl::Seconds(1))).ok());
-  EXPECT_EQ(applied, 1);
+// Threads: one. Owns: as its base.
+class ModelRoundsStateTest : public ModelRoundsTest {
+ protected:
+  // What the stage of rank 0 has counted after a round that is complete and one that fails.
+  float CountedAfterAFailure(bool commits_state) {
+    FakeWorld world(2);
+    ModelRoundsOptions options;
+    options.executor = &executor_;
+    options.runner = &world.runner(0);
+    options.commits_state = commits_state;
+    options.pipeline_factory = [](const BucketLayout& layout) {
+      PipelineSpec spec;
+      spec.stages.push_back(std::make_unique<CountingStage>());
+      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+      return Pipeline::Build(std::move(spec), layout);
+    };
+    auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 2, 1000), std::move(options));
+    HostStream stream;
+    EXPECT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    executor_.RunFor(absl::Milliseconds(1));
+    std::vector<float> peer(world.runner(0).launches()[0].count, 2);
+    Operation operation = world.runner(0).launches()[0];
+    operation.set_source(Locate(peer.data(), peer.size() * sizeof(float)));
+    operation.set_target(operation.source());
+    EXPECT_TRUE(world.runner(1).Launch(operation, stream).ok());
+    EXPECT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+    // The peer never comes.
+    EXPECT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    EXPECT_FALSE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+    return *reinterpret_cast<float*>(rounds->States()[0].bytes.data());
+  }
+};
+
+// COMMIT-1.
+TEST_F(ModelRoundsStateTest, ChangesWithACompleteRoundOnly) {
+  EXPECT_EQ(CountedAfterAFailure(/*commits_state=*/true), 1);
+  EXPECT_EQ(CountedAfterAFailure(/*commits_state=*/false), 2);
 }
 
 TEST_F(ModelRoundsTest, TellsEachRoundThatOpens) {

@@ -10,34 +10,24 @@
 
 namespace pelton {
 
-// Decides from what is the same on all ranks, so that all release in the same order whatever order
-// buckets become ready in (ORDER-1). Threads: the scheduler's turns. Owns: what its subclass says.
-class ReleasePolicy {
+// Buckets in the plan's order, which is the same on all ranks, so that all release in the same
+// order whatever order buckets become ready in (ORDER-1). Threads: the scheduler's turns. Owns: a
+// bit per bucket.
+class PlanOrderPolicy {
  public:
-  virtual ~ReleasePolicy() = default;
   // A round of `bucket_count` buckets begins.
-  virtual void Reset(int32_t bucket_count) = 0;
-  virtual void OnReady(BucketId bucket) = 0;
-  // The next bucket to release, if it may be released already.
-  virtual std::optional<BucketId> Next() = 0;
-  // The bucket that everything waits for; nothing once all are released.
-  virtual std::optional<BucketId> Awaited() const = 0;
-};
-
-// Buckets in the plan's order.
-// Threads: as ReleasePolicy. Owns: a bit per bucket.
-class PlanOrderPolicy final : public ReleasePolicy {
- public:
-  void Reset(int32_t bucket_count) override {
+  void Reset(int32_t bucket_count) {
     ready_.assign(static_cast<size_t>(bucket_count), false);
     next_ = 0;
   }
-  void OnReady(BucketId bucket) override { ready_[static_cast<size_t>(bucket.value())] = true; }
-  std::optional<BucketId> Next() override {
+  void OnReady(BucketId bucket) { ready_[static_cast<size_t>(bucket.value())] = true; }
+  // The next bucket to release, if it may be released already.
+  std::optional<BucketId> Next() {
     if (next_ == ready_.size() || !ready_[next_]) return std::nullopt;
     return BucketId(static_cast<int32_t>(next_++));
   }
-  std::optional<BucketId> Awaited() const override {
+  // The bucket that everything waits for; nothing once all are released.
+  std::optional<BucketId> Awaited() const {
     if (next_ == ready_.size()) return std::nullopt;
     return BucketId(static_cast<int32_t>(next_));
   }

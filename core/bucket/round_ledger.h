@@ -38,7 +38,6 @@ class RoundLedger {
 
   bool done(BucketId bucket) const { return done_[static_cast<size_t>(bucket.value())]; }
   bool complete() const { return remaining_ == 0; }
-  bool untouched() const { return remaining_ == static_cast<int32_t>(done_.size()); }
   const absl::Status& first_error() const { return first_error_; }
 
  private:

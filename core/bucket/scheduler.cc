@@ -66,7 +66,7 @@ void BucketScheduler::BeginRound(Round round) {
   round_ = round;
   any_ready_ = false;
   ledger_.Reset(bucket_count);
-  options_.policy->Reset(bucket_count);
+  policy_.Reset(bucket_count);
 }
 
 void BucketScheduler::Handle(BucketReady message) {
@@ -75,13 +75,13 @@ void BucketScheduler::Handle(BucketReady message) {
   progress_at_ = context().Now();
   if (!std::exchange(any_ready_, true)) ArmWatch(progress_at_ + options_.operation_timeout);
   Tracer::Get().Count("bucket ready", 1, message.bucket.value(), message.round.value());
-  options_.policy->OnReady(message.bucket);
+  policy_.OnReady(message.bucket);
   ReleaseReady();
   Settle();
 }
 
 void BucketScheduler::ReleaseReady() {
-  while (const std::optional<BucketId> bucket = options_.policy->Next()) {
+  while (const std::optional<BucketId> bucket = policy_.Next()) {
     Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket->value())];
     BucketCompletion completion(*this, *bucket, round_);
     if (!channel_->failure().ok()) {
@@ -91,6 +91,7 @@ void BucketScheduler::ReleaseReady() {
     } else {
       BucketRun run(instance_->plan, instance_->plan.bucket(*bucket), *instance_->storage,
                     *instance_->tracker, *options_.runner, round_);
+      if (options_.commits_state) pipeline.KeepState();
       channel_->Push(pipeline, std::move(run), std::move(completion));
     }
   }
@@ -115,6 +116,11 @@ void BucketScheduler::Settle() {
 void BucketScheduler::SettleRound() {
   if (under_way() && !channel_->failure().ok()) FailRest(channel_->failure());
   if (!under_way() || !ledger_.complete()) return;
+  // Every bucket has ended, so no stage is at its state any more: all of it takes effect, or none
+  // (COMMIT-1).
+  for (Pipeline& pipeline : instance_->pipelines) {
+    ledger_.first_error().ok() ? pipeline.CommitState() : pipeline.RestoreState();
+  }
   last_status_ = Annotate(ledger_.first_error(), Where());
   if (!last_status_.ok()) Report(last_status_);
   BeginRound(Round(round_.value() + 1));
@@ -276,7 +282,7 @@ absl::Status BucketScheduler::Overdue() const {
     return absl::DeadlineExceededError(
         absl::StrCat(DescribeWork(), " is not done in time; ", DescribeMissing()));
   }
-  const std::optional<BucketId> bucket = options_.policy->Awaited();
+  const std::optional<BucketId> bucket = policy_.Awaited();
   if (!bucket.has_value()) return absl::DeadlineExceededError("the round is not complete in time");
   const std::vector<SlotId> unmarked = instance_->tracker->UnmarkedSlotsOf(*bucket, round_);
   std::string names;

@@ -74,7 +74,7 @@ struct SchedulerOptions {
   // While true, only a waiter that has borrowed the actor polls it: its executor's own polls come
   // to nothing, so that the waiter finds it idle. May be null; outlives the actor.
   const std::atomic<bool>* waiter_drives = nullptr;
-  std::unique_ptr<ReleasePolicy> policy = std::make_unique<PlanOrderPolicy>();
+  bool commits_state = false;  // see ModelRoundsOptions
 };
 
 // Scheduler, channel and watchdog of one model in one actor: with one channel a message between
@@ -134,6 +134,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
 
   SchedulerOptions options_;
   PlanInstance* instance_;
+  PlanOrderPolicy policy_;
   RoundLedger ledger_;
   Round round_;               // that is open
   absl::Status last_status_;  // of the round before

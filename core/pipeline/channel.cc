@@ -38,7 +38,7 @@ void Channel::Push(const Operation& operation, absl::AnyInvocable<void(absl::Sta
 
 bool Channel::Job::has_launched_all() const {
   return pipeline != nullptr && stage_started && failure.ok() &&
-         stage + 1 == pipeline->apply_begin() && pipeline->stage(stage).has_launched_all();
+         stage + 1 == pipeline->stage_count() && pipeline->stage(stage).has_launched_all();
 }
 
 bool Channel::CanBegin() const {
@@ -94,7 +94,7 @@ absl::StatusOr<bool> Channel::Step(Job& job) {
 absl::StatusOr<bool> Channel::StepBucket(Job& job) {
   BucketRun& run = *job.run;
   const uint64_t launches = run.launch_count();
-  while (job.failure.ok() && job.stage < job.pipeline->apply_begin()) {
+  while (job.failure.ok() && job.stage < job.pipeline->stage_count()) {
     const absl::StatusOr<bool> done = RunStage(job);
     if (!done.ok()) {
       job.failure = done.status();

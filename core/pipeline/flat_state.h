@@ -14,7 +14,7 @@
 
 namespace pelton {
 
-// Threads: as StageState. Owns: the arrays, or nothing of those that it was given.
+// Threads: as StageState. Owns: the arrays.
 class FlatState final : public StageState {
  public:
   FlatState() = default;
@@ -27,8 +27,6 @@ class FlatState final : public StageState {
 
   // Adds `count` zeros beside the elements from `begin_count` on.
   void Add(absl::string_view name, DType dtype, uint64_t begin_count, uint64_t count);
-  // Adds memory of somebody else's, who keeps it for as long as the state lives.
-  void AddBorrowed(const StateBuffer& buffer) { buffers_.push_back(buffer); }
 
   absl::Span<const StateBuffer> buffers() const override { return buffers_; }
   // The elements of the array added as number `index`.

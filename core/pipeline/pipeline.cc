@@ -8,32 +8,7 @@
 
 namespace pelton {
 
-absl::string_view NameOf(ApplyPoint point) {
-  switch (point) {
-    case ApplyPoint::kNow:
-      return "now";
-    case ApplyPoint::kPostBackward:
-      return "post-backward";
-  }
-  return "unknown apply point";
-}
-
 namespace {
-
-absl::Status CheckStages(const std::vector<std::unique_ptr<Stage>>& stages) {
-  if (stages.empty() || stages[0]->kind() == StageKind::kApply) {
-    return absl::InvalidArgumentError("no stage before the apply stages");
-  }
-  for (size_t i = 1; i < stages.size(); ++i) {
-    const bool is_applied = stages[i - 1]->kind() == StageKind::kApply;
-    if (is_applied && stages[i]->kind() != StageKind::kApply) {
-      return absl::InvalidArgumentError(absl::StrCat("stage '", stages[i]->name(), "' (",
-                                                     NameOf(stages[i]->kind()), ") comes after '",
-                                                     stages[i - 1]->name(), "' (apply)"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckDevice(const PipelineSpec& spec, const BucketLayout& layout) {
   if (layout.device.kind == DeviceKind::kHost) return absl::OkStatus();
@@ -68,7 +43,7 @@ absl::Status Check(const PipelineSpec& spec, const BucketLayout& layout) {
     return absl::InvalidArgumentError(
         absl::StrCat("its phase is ", spec.phase, ", not below its period, ", spec.period));
   }
-  RETURN_IF_ERROR(CheckStages(spec.stages));
+  if (spec.stages.empty()) return absl::InvalidArgumentError("it has no stages");
   return CheckBucket(spec, layout);
 }
 
@@ -83,9 +58,7 @@ absl::StatusOr<Pipeline> Pipeline::Build(PipelineSpec spec, const BucketLayout& 
 Pipeline::Pipeline(PipelineSpec spec, const BucketLayout& layout) : spec_(std::move(spec)) {
   for (const std::unique_ptr<Stage>& stage : spec_.stages) {
     states_.push_back(stage->MakeState(layout));
-    apply_begin_ += stage->kind() != StageKind::kApply;
   }
-  if (spec_.apply_point == ApplyPoint::kNow) apply_begin_ = stage_count();
 }
 
 void Pipeline::Prime(const BucketLayout& layout, const std::byte* flat) {
@@ -94,12 +67,28 @@ void Pipeline::Prime(const BucketLayout& layout, const std::byte* flat) {
   }
 }
 
-std::string Pipeline::Describe() const {
-  std::string text;
-  for (const std::unique_ptr<Stage>& stage : spec_.stages) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", NameOf(stage->kind()), " ", stage->name());
+void Pipeline::KeepState() {
+  size_t number = 0;
+  for (const std::unique_ptr<StageState>& state : states_) {
+    if (state == nullptr) continue;
+    for (const StateBuffer& buffer : state->buffers()) {
+      if (number == kept_.size()) kept_.emplace_back();
+      kept_[number++].assign(buffer.data, buffer.data + buffer.count * SizeOf(buffer.dtype));
+    }
   }
-  return absl::StrCat(text, "; applied ", NameOf(spec_.apply_point));
+  is_kept_ = true;
+}
+
+void Pipeline::RestoreState() {
+  if (!std::exchange(is_kept_, false)) return;
+  size_t number = 0;
+  for (const std::unique_ptr<StageState>& state : states_) {
+    if (state == nullptr) continue;
+    for (const StateBuffer& buffer : state->buffers()) {
+      std::copy(kept_[number].begin(), kept_[number].end(), buffer.data);
+      ++number;
+    }
+  }
 }
 
 }  // namespace pelton

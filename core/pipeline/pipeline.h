@@ -1,8 +1,8 @@
-// What happens to a bucket in a round: its stages, in which rounds they run, and where the result
-// is applied.
+// What happens to a bucket in a round: its stages, and in which rounds they run.
 #ifndef PELTON_CORE_PIPELINE_PIPELINE_H_
 #define PELTON_CORE_PIPELINE_PIPELINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,15 +16,11 @@
 
 namespace pelton {
 
-enum class ApplyPoint : uint8_t { kNow, kPostBackward };
-absl::string_view NameOf(ApplyPoint point);
-
-// The parts of a pipeline, to be checked by Pipeline::Build. The apply stages come last: they run
-// at the apply point, once every bucket of the round is complete there (COMMIT-1), the others in
-// the channel, from when the bucket's last tensor is marked ready.
+// The parts of a pipeline, to be checked by Pipeline::Build. The stages run in the channel, from
+// when the bucket's last tensor is marked ready, and change nothing but the bucket and their state;
+// what becomes of the result is for a round that is complete (COMMIT-1).
 struct PipelineSpec {
   std::vector<std::unique_ptr<Stage>> stages;
-  ApplyPoint apply_point = ApplyPoint::kPostBackward;
   // Runs in the rounds 1 + phase, 1 + phase + period and so on; in the others the bucket is
   // complete at once and holds what this rank put there.
   uint64_t period = 1;
@@ -37,41 +33,42 @@ struct PipelineSpec {
 };
 
 // The pipeline of one bucket, with the state that its stages keep.
-// Threads: the channel's; apply stages by one thread at a time. Owns: stages and state.
+// Threads: the channel's. Owns: stages and state.
 class Pipeline {
  public:
-  // Errors: InvalidArgument naming the reason, for a combination that cannot work: no stage before
-  // the apply stages, one after them, a phase that is not below the period; a bucket whose dtype,
-  // alignment or segments the stages cannot work on.
+  // Errors: InvalidArgument naming the reason, for a combination that cannot work: no stage, a
+  // phase that is not below the period; a bucket whose dtype, alignment or segments the stages
+  // cannot work on.
   static absl::StatusOr<Pipeline> Build(PipelineSpec spec, const BucketLayout& layout);
   Pipeline(Pipeline&&) = default;
   Pipeline& operator=(Pipeline&&) = default;
 
-  ApplyPoint apply_point() const { return spec_.apply_point; }
   uint64_t period() const { return spec_.period; }
   bool yields_used_tail() const { return spec_.yields_used_tail; }
   bool RunsIn(Round round) const {
     return (static_cast<uint64_t>(round.value()) - 1) % spec_.period == spec_.phase;
   }
 
-  // Stages before `apply_begin()` run in the channel, the others at the apply point; all in the
-  // channel when that is now.
   size_t stage_count() const { return spec_.stages.size(); }
-  size_t apply_begin() const { return apply_begin_; }
   Stage& stage(size_t index) { return *spec_.stages[index]; }
   StageState* state(size_t index) { return states_[index].get(); }
 
   // Lets every stage fill its state; see Stage::Prime.
   void Prime(const BucketLayout& layout, const std::byte* flat);
-  // "prepare pack, exchange allreduce; applied post-backward".
-  std::string Describe() const;
+  // COMMIT-1, for what the stages keep. KeepState copies it before a round that is to be all or
+  // nothing; RestoreState makes it what it was then, CommitState lets it be what it has become.
+  // Costs as much memory as the state has, from the first time on. No stage may run meanwhile.
+  void KeepState();
+  void RestoreState();
+  void CommitState() { is_kept_ = false; }
 
  private:
   Pipeline(PipelineSpec spec, const BucketLayout& layout);
 
   PipelineSpec spec_;
   std::vector<std::unique_ptr<StageState>> states_;  // by stage
-  size_t apply_begin_ = 0;
+  std::vector<std::vector<std::byte>> kept_;         // of each of their buffers, in order
+  bool is_kept_ = false;
 };
 
 // Makes the pipeline of each bucket; called once per bucket and generation.

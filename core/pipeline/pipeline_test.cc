@@ -56,10 +56,7 @@ std::string ErrorOf(PipelineSpec spec, const BucketLayout& layout = LayoutOf(12)
 }
 
 TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
-  EXPECT_THAT(ErrorOf(SpecOf()), HasSubstr("pipeline of bucket 4: no stage before"));
-  EXPECT_THAT(ErrorOf(SpecOf(StageKind::kApply)), HasSubstr("no stage before"));
-  EXPECT_THAT(ErrorOf(SpecOf(StageKind::kExchange, StageKind::kApply, StageKind::kMerge)),
-              HasSubstr("'merge' (merge) comes after 'apply' (apply)"));
+  EXPECT_THAT(ErrorOf(SpecOf()), HasSubstr("pipeline of bucket 4: it has no stages"));
   PipelineSpec spec = SpecOf(StageKind::kExchange);
   spec.period = 0;
   EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("phase is 0, not below its period, 0"));
@@ -74,15 +71,6 @@ TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
   BucketLayout layout = LayoutOf(12);
   layout.standalone = {SlotId(1)};
   EXPECT_THAT(ErrorOf(std::move(spec), layout), HasSubstr("standalone tensors"));
-}
-
-TEST(PipelineTest, ApplyStagesRunApartUnlessAppliedNow) {
-  Pipeline later = *Pipeline::Build(SpecOf(StageKind::kExchange, StageKind::kApply), LayoutOf(12));
-  EXPECT_EQ(later.apply_begin(), 1u);
-  EXPECT_EQ(later.Describe(), "exchange exchange, apply apply; applied post-backward");
-  PipelineSpec spec = SpecOf(StageKind::kExchange, StageKind::kApply);
-  spec.apply_point = ApplyPoint::kNow;
-  EXPECT_EQ(Pipeline::Build(std::move(spec), LayoutOf(12))->apply_begin(), 2u);
 }
 
 TEST(PipelineTest, RunsInEveryPeriodThRoundFromItsPhaseOn) {
@@ -111,6 +99,20 @@ TEST(PipelineTest, PrimesTheStateOfEveryStage) {
     EXPECT_EQ(copy.name, "copy");
     EXPECT_EQ(std::memcmp(copy.data, flat.data(), 12 * sizeof(float)), 0);
   }
+}
+
+TEST(PipelineTest, StateThatWasKeptIsRestoredUntilItIsCommitted) {
+  Pipeline pipeline = *Pipeline::Build(SpecOf(StageKind::kExchange), LayoutOf(12));
+  auto* const first = reinterpret_cast<float*>(pipeline.state(0)->buffers()[0].data);
+  pipeline.KeepState();
+  *first = 1;
+  pipeline.RestoreState();
+  EXPECT_EQ(*first, 0);
+  pipeline.KeepState();
+  *first = 2;
+  pipeline.CommitState();
+  pipeline.RestoreState();
+  EXPECT_EQ(*first, 2);
 }
 
 }  // namespace

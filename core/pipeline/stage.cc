@@ -17,8 +17,6 @@ absl::string_view NameOf(StageKind kind) {
       return "exchange";
     case StageKind::kMerge:
       return "merge";
-    case StageKind::kApply:
-      return "apply";
   }
   return "unknown stage";
 }

@@ -22,7 +22,7 @@
 
 namespace pelton {
 
-enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge, kApply };
+enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge };
 absl::string_view NameOf(StageKind kind);
 
 // Elements that a stage keeps beside those of a bucket's flat part, one each.
@@ -48,7 +48,7 @@ class StageState {
 
 // A bucket in one round, as its stages see it. Where its memory is a device's, what stages launch
 // and fill runs in the order of the device's stream, and done means: done in that order.
-// Threads: the channel's; in apply stages the applying thread's. Owns: nothing.
+// Threads: the channel's. Owns: nothing.
 class BucketRun {
  public:
   BucketRun(const Plan& plan, const BucketLayout& layout, BucketStorage& storage,
@@ -113,7 +113,7 @@ class BucketRun {
 
 // One object serves one bucket; the channel calls Start and then Advance until it is done. It never
 // blocks. What outlives a round belongs into the StageState that it declares.
-// Threads: the channel's; an apply stage's: those that reach the apply point. Owns: its scratch.
+// Threads: the channel's. Owns: its scratch.
 class Stage {
  public:
   virtual ~Stage() = default;

@@ -18,14 +18,6 @@ absl::Status AveragingControl::LockWeights(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-bool AveragingControl::TryLockWeights() {
-  MutexLock lock(&mutex_);
-  if (is_locked_) return false;
-  is_locked_ = true;
-  owner_ = std::this_thread::get_id();
-  return true;
-}
-
 absl::Status AveragingControl::UnlockWeights() {
   MutexLock lock(&mutex_);
   if (!is_locked_) {

@@ -18,8 +18,6 @@ class AveragingControl {
   // Keeps the averaging from changing weights until UnlockWeights. Blocks: until `deadline`.
   // Errors: FailedPrecondition: this thread holds it; DeadlineExceeded.
   absl::Status LockWeights(absl::Time deadline);
-  // Of the averaging itself: true if it holds the lock now. Blocks: never.
-  bool TryLockWeights();
   // Errors: FailedPrecondition: it is not locked.
   absl::Status UnlockWeights();
   bool held_by_this_thread();

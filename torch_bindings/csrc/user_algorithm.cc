@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/reduction/reduction.h"
 #include "core/base/status.h"
 
 namespace pelton::torch_bindings {
@@ -42,8 +43,8 @@ std::string DescribeOperations(const UserOperations& operations) {
 }
 
 absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
-    std::vector<UserOperations> buckets, const LiveMemory& live) {
-  std::unique_ptr<UserAlgorithm> made(new UserAlgorithm(live));
+    std::vector<UserOperations> buckets) {
+  std::unique_ptr<UserAlgorithm> made(new UserAlgorithm);
   for (size_t i = 0; i < buckets.size(); ++i) {
     std::vector<Step>& steps = made->buckets_.emplace_back();
     for (UserOperation& operation : buckets[i]) {
@@ -100,7 +101,6 @@ std::optional<ReduceOp> UserAlgorithm::CommonTailOp() const {
 absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout,
                                                       const Tiers& tiers) {
   PipelineSpec spec;
-  spec.apply_point = ApplyPoint::kNow;
   spec.allows_standalone = false;
   for (Step& step : buckets_[static_cast<size_t>(layout.id.value())]) {
     RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
@@ -136,7 +136,6 @@ void UserAlgorithm::AddStages(const UserOperation& operation, const BucketLayout
   if (aside.first != nullptr) spec.stages.push_back(std::move(aside.first));
   if (operation.control != nullptr) {
     spec.stages.push_back(MakeAgreeToStopStage(operation.control));
-    stages.push_back(MakeAddToLiveStage(live_, operation.control));
   }
   for (std::unique_ptr<Stage>& stage : stages) {
     spec.stages.push_back(Adapt(operation, layout, std::move(stage)));
@@ -147,14 +146,47 @@ void UserAlgorithm::AddStages(const UserOperation& operation, const BucketLayout
 std::unique_ptr<Stage> UserAlgorithm::Adapt(const UserOperation& operation,
                                             const BucketLayout& layout,
                                             std::unique_ptr<Stage> stage) const {
-  // Apply stages must be the last ones of a pipeline; here other operations may follow.
-  if (stage->kind() == StageKind::kApply) stage = RunInPlace(std::move(stage));
   if (operation.control != nullptr) stage = UnlessStopped(std::move(stage), operation.control);
   // On ranks that lead no host no stage may keep any.
   if (!operation.replicas.empty() && KeepsState(*stage, layout)) {
     stage = WithReplicas(std::move(stage), operation.replicas);
   }
   return stage;
+}
+
+absl::Status UserAlgorithm::AddToLive(const ModelRounds& rounds, const LiveMemory& live,
+                                      absl::Time deadline) const {
+  const auto running = Running();
+  // All locks first, so that either all of the round's outcome is added or nothing.
+  size_t locked = 0;
+  absl::Status status;
+  while (locked < running.size() && status.ok()) {
+    status = running[locked].second->LockWeights(deadline);
+    if (status.ok()) ++locked;
+  }
+  for (const auto& [bucket, control] : running) {
+    if (!status.ok()) break;
+    for (SlotId slot : rounds.plan().bucket(bucket).slots) {
+      const UserMemory& memory = live[static_cast<size_t>(slot.value())];
+      if (memory.count == 0) continue;
+      const std::byte* const terms[] = {memory.data, rounds.ResultOf(slot).data};
+      Reduce(terms, {&memory.data, 1}, memory.count, memory.dtype, ReduceOp::kSum);
+    }
+  }
+  while (locked > 0) status.Update(running[--locked].second->UnlockWeights());
+  return status;
+}
+
+std::vector<std::pair<BucketId, AveragingControl*>> UserAlgorithm::Running() const {
+  std::vector<std::pair<BucketId, AveragingControl*>> running;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    for (const Step& step : buckets_[i]) {
+      AveragingControl* const control = step.operation.control.get();
+      if (control == nullptr || !control->is_running()) continue;
+      running.emplace_back(BucketId(static_cast<int32_t>(i)), control);
+    }
+  }
+  return running;
 }
 
 }  // namespace pelton::torch_bindings

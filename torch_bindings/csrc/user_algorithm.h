@@ -7,12 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "algorithms/algorithm.h"
 #include "comm/tiers.h"
+#include "core/base/ids.h"
+#include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
 #include "torch_bindings/csrc/averaging_control.h"
@@ -42,19 +46,25 @@ std::string DescribeOperations(const UserOperations& operations);
 
 // In no registry. The plan's buckets are those of `buckets`, in that order, and none is empty; it
 // has no gaps between slots.
-// Threads: as Algorithm. Owns: the operations; the live memory is the caller's and outlives it.
+// Threads: as Algorithm. Owns: the operations.
 class UserAlgorithm final : public Algorithm {
  public:
   // Errors: NotFound: an algorithm that is not registered; InvalidArgument: its options; both name
   // the bucket.
-  static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets,
-                                                               const LiveMemory& live);
+  static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets);
 
   std::string BytesSent() const override { return "those of its operations"; }
   bool IsHierarchical() const override;
   PlanConstraints Constraints() const override;
   bool RanksAgree() const override { return false; }
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override;
+
+  // Of a round that is complete: adds its outcome to the live tensors, where an averaging beside
+  // training goes on, under the locks of all of them (COMMIT-1). Blocks: for the locks, until
+  // `deadline`. Errors: FailedPrecondition: this thread holds a lock; DeadlineExceeded: another one
+  // does; nothing was added then.
+  absl::Status AddToLive(const ModelRounds& rounds, const LiveMemory& live,
+                         absl::Time deadline) const;
 
  private:
   // An operation, with the algorithm that it names; null for a function.
@@ -63,7 +73,7 @@ class UserAlgorithm final : public Algorithm {
     std::unique_ptr<Algorithm> algorithm;
   };
 
-  explicit UserAlgorithm(const LiveMemory& live) : live_(live) {}
+  UserAlgorithm() = default;
 
   absl::Status AddStep(Step& step, const BucketLayout& layout, const Tiers& tiers,
                        PipelineSpec& spec);
@@ -73,8 +83,9 @@ class UserAlgorithm final : public Algorithm {
                                std::unique_ptr<Stage> stage) const;
   // What every algorithm among the steps says, if all say the same.
   std::optional<ReduceOp> CommonTailOp() const;
+  // The averagings beside training that the ranks have not agreed to stop.
+  std::vector<std::pair<BucketId, AveragingControl*>> Running() const;
 
-  const LiveMemory& live_;
   std::vector<std::vector<Step>> buckets_;
 };
 

@@ -29,8 +29,9 @@ absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(
     options.algorithm_options[absl::StrCat("bucket ", i)] = DescribeOperations(operations[i]);
   }
   for (const TensorSpec& tensor : tensors) made->round_bytes_ += tensor.size_bytes();
-  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
-                   UserAlgorithm::Create(std::move(operations), owned.live));
+  ASSIGN_OR_RETURN(std::unique_ptr<UserAlgorithm> algorithm,
+                   UserAlgorithm::Create(std::move(operations)));
+  owned.algorithm = algorithm.get();
   ASSIGN_OR_RETURN(owned.model, Model::Create(*owned.backend, options, std::move(algorithm),
                                               std::move(tensors)));
   return made;
@@ -72,6 +73,7 @@ absl::Status UserModel::FinishRound() {
   const absl::Time start = Clock::Real().Now();
   absl::Status status = rounds().EndRound();
   if (status.ok()) status = rounds().WaitRound(start + timeout_);
+  if (status.ok()) status = owned_->algorithm->AddToLive(rounds(), owned_->live, start + timeout_);
   waited_ += Clock::Real().Now() - start;
   if (status.ok()) ++round_count_;
   failure_ = status;

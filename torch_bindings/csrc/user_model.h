@@ -47,8 +47,9 @@ class UserModel {
   // As MarkReady, for a tensor that this rank did not use; its elements count all the same.
   absl::Status MarkUnused(SlotId slot);
 
-  // Counts unmarked slots as unused zeros and waits for the round. Blocks: until it is complete, or
-  // the model's timeout. Errors: as ModelRounds::WaitRound; it is every later call's too.
+  // Counts unmarked slots as unused zeros, waits for the round and adds the outcome of averagings
+  // beside training to the live tensors. Blocks: until that is done, or the model's timeout.
+  // Errors: as ModelRounds::WaitRound and UserAlgorithm::AddToLive; it is every later call's too.
   absl::Status FinishRound();
   // Of the last round: whether any rank used the tensor; true too where that is not known.
   bool UsedByAny(SlotId slot) const;
@@ -62,10 +63,11 @@ class UserModel {
   void Detach();
 
  private:
-  // The model goes before the memory that its stages read, and before its backend.
+  // The model goes before its backend.
   struct Owned {
     std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
     LiveMemory live;
+    const UserAlgorithm* algorithm = nullptr;  // the model's
     std::unique_ptr<Model> model;
   };
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "comm/reduction/reduction.h"
 #include "core/base/check.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
@@ -94,13 +93,6 @@ class WrappedStage : public Stage {
 
  private:
   const std::unique_ptr<Stage> stage_;
-};
-
-// Threads: as Stage. Owns: as WrappedStage.
-class InPlaceStage final : public WrappedStage {
- public:
-  using WrappedStage::WrappedStage;
-  StageKind kind() const override { return StageKind::kMerge; }
 };
 
 // Threads: as Stage. Owns: as WrappedStage; keeps the user's tensors alive.
@@ -200,33 +192,6 @@ class UnlessStoppedStage final : public WrappedStage {
   bool runs_ = true;
 };
 
-// Threads: as Stage. Owns: shares the control with the user's handle.
-class AddToLiveStage final : public Stage {
- public:
-  AddToLiveStage(const LiveMemory& live, std::shared_ptr<AveragingControl> control)
-      : live_(live), control_(std::move(control)) {}
-  absl::string_view name() const override { return "add to the weights"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
-
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
-    if (!control_->TryLockWeights()) return false;
-    for (SlotId slot : run.layout().slots) {
-      const UserMemory& live = live_[static_cast<size_t>(slot.value())];
-      if (live.count == 0) continue;
-      const std::byte* const terms[] = {live.data, run.storage().DataOf(slot)};
-      Reduce(terms, {&live.data, 1}, live.count, live.dtype, ReduceOp::kSum);
-    }
-    const absl::Status unlocked = control_->UnlockWeights();
-    if (!unlocked.ok()) return unlocked;
-    return true;
-  }
-
- private:
-  const LiveMemory& live_;
-  const std::shared_ptr<AveragingControl> control_;
-};
-
 }  // namespace
 
 std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call) {
@@ -246,10 +211,6 @@ std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory re
   return std::make_unique<ReplicasStage>(std::move(stage), std::move(replicas));
 }
 
-std::unique_ptr<Stage> RunInPlace(std::unique_ptr<Stage> stage) {
-  return std::make_unique<InPlaceStage>(std::move(stage));
-}
-
 std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control) {
   return std::make_unique<AgreeToStopStage>(std::move(control));
 }
@@ -257,11 +218,6 @@ std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> co
 std::unique_ptr<Stage> UnlessStopped(std::unique_ptr<Stage> stage,
                                      std::shared_ptr<AveragingControl> control) {
   return std::make_unique<UnlessStoppedStage>(std::move(stage), std::move(control));
-}
-
-std::unique_ptr<Stage> MakeAddToLiveStage(const LiveMemory& live,
-                                          std::shared_ptr<AveragingControl> control) {
-  return std::make_unique<AddToLiveStage>(live, std::move(control));
 }
 
 }  // namespace pelton::torch_bindings

@@ -51,18 +51,11 @@ AsideStages MakeAsideStages(UserMemory peer_weight);
 // copied back after it. Errors, in Start: InvalidArgument: it keeps no buffer of that name.
 std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas);
 
-// `stage` as one that runs where it stands, also if it was to run at the apply point.
-std::unique_ptr<Stage> RunInPlace(std::unique_ptr<Stage> stage);
-
 // Has all ranks agree on whether to stop: the control's is_running() is the answer.
 std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control);
 // `stage`, left out once the ranks have agreed to stop.
 std::unique_ptr<Stage> UnlessStopped(std::unique_ptr<Stage> stage,
                                      std::shared_ptr<AveragingControl> control);
-// Adds the bucket to the live tensors while it holds the lock of the weights, for which it waits
-// without blocking. `live` outlives the stage.
-std::unique_ptr<Stage> MakeAddToLiveStage(const LiveMemory& live,
-                                          std::shared_ptr<AveragingControl> control);
 
 }  // namespace pelton::torch_bindings
 

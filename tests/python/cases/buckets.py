@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pelton._C
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from pelton.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, PeltonError
 from pelton.torch_api.algorithms import AlgorithmImpl
 from pelton.torch_api.bucket import BaguaBucket
 from torch import nn
@@ -304,6 +305,44 @@ def an_asynchronous_average_keeps_updates_made_meanwhile() -> None:
     operation.reset()
     _mark_and_wait(model)
     assert model.weight.unique().tolist() == [0.5]
+
+
+class _BucketPerWeight(_OfWeights):
+    def tensors_to_buckets(self, tensors: Any, do_flatten: bool) -> list[BaguaBucket]:
+        return [BaguaBucket([t], t.bagua_tensor_name, do_flatten) for group in tensors for t in group]
+
+
+@case(2)
+def an_asynchronous_average_lands_in_all_buckets_or_in_none() -> None:
+    rank, _ = rank_and_size()
+    appended: list[str] = []
+    fails: list[bool] = []
+
+    def fail(name: str) -> None:
+        if fails:
+            raise ZeroDivisionError(name)
+
+    def append(bucket: BaguaBucket) -> Any:
+        appended.append(bucket.name)
+        if len(appended) == 3:
+            return bucket.append_python_op(fail)
+        return bucket.append_asynchronous_model_average_op("all")
+
+    model: Any = nn.Sequential(*(nn.Linear(7, 7, bias=False) for _ in range(3)))
+    model.with_bagua([], Written(lambda group: _BucketPerWeight(group, append)))
+    for weight in model.parameters():
+        weight.data.fill_(rank)
+    _mark_and_wait(model)
+    assert [weight.unique().tolist() for weight in model.parameters()] == [[0.5], [0.5], [rank]]
+    for weight in model.parameters():
+        weight.data.fill_(rank)
+    fails.append(True)
+    with contextlib.suppress(ZeroDivisionError, PeltonError):  # of this rank's own function, or of the other's
+        _mark_and_wait(model)
+    with contextlib.suppress(ZeroDivisionError, PeltonError):
+        model.bagua_ddp.finish_round()
+        raise AssertionError("the round has not failed")
+    assert [weight.unique().tolist() for weight in model.parameters()] == [[rank], [rank], [rank]]
 
 
 @case(2)

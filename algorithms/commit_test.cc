@@ -1,0 +1,160 @@
+// COMMIT-1, for what stages keep: a round whose communication ends at any of its operations leaves
+// the state of every registered algorithm bitwise as it was, or, on ranks where it was complete, as
+// the whole round makes it.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/test_ranks.h"
+#include "core/bucket/model_rounds.h"
+#include "core/bucket/slot_state.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(100);
+
+struct Case {
+  std::string algorithm;
+  AlgorithmOptions options;
+  std::vector<int32_t> host_sizes;
+};
+
+// A rank's state: the bytes of each of its parts, in order.
+using State = std::vector<std::string>;
+
+// Threads: one. Owns: the ranks.
+class World {
+ public:
+  World(const Case& one, bool commits_state) : ranks_(OptionsOf(one, commits_state)) {
+    for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
+      Write(rank, 0, 0);  // the same on all ranks
+      ranks_.rounds(rank).Prime();
+    }
+  }
+
+  TestRanks& ranks() { return ranks_; }
+
+  // A round of all ranks; what each one's ended with.
+  std::vector<absl::Status> Round(int32_t round) {
+    std::vector<absl::Status> ended;
+    for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
+      ModelRounds& rounds = ranks_.rounds(rank);
+      Write(rank, rank + 1, round);
+      for (size_t i = 0; i < rounds.plan().slots().size(); ++i) {
+        ended.push_back(rounds.MarkReady(SlotId(static_cast<int32_t>(i))));
+      }
+      ended.push_back(rounds.EndRound());
+    }
+    for (const absl::Status& marked : ended) EXPECT_TRUE(marked.ok()) << marked;
+    ended.clear();
+    for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
+      ended.push_back(ranks_.rounds(rank).WaitRound(ranks_.executor().Now() + kPatience));
+    }
+    return ended;
+  }
+
+  std::vector<State> States() {
+    std::vector<State> states;
+    for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
+      State& state = states.emplace_back();
+      for (const SlotState& part : ranks_.rounds(rank).States()) {
+        state.emplace_back(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
+      }
+    }
+    return states;
+  }
+
+ private:
+  static TestRanksOptions OptionsOf(const Case& one, bool commits_state) {
+    TestRanksOptions options;
+    options.algorithm = one.algorithm;
+    options.options = one.options;
+    options.host_sizes = one.host_sizes;
+    options.tensors = {{"a", DType::kFloat32, 150, {}},
+                       {"b", DType::kFloat32, 140, {}},
+                       {"c", DType::kFloat32, 130, {}}};
+    for (TensorSpec& tensor : options.tensors) tensor.columns = 10;  // power_sgd's are matrices
+    options.bucket_size_bytes = 600;                                 // each is a bucket of its own
+    options.commits_state = commits_state;
+    return options;
+  }
+
+  void Write(int32_t rank, int32_t seed, int32_t round) {
+    ModelRounds& rounds = ranks_.rounds(rank);
+    for (size_t i = 0; i < rounds.plan().slots().size(); ++i) {
+      std::vector<float> values(rounds.plan().tensors()[i].count);
+      for (size_t k = 0; k < values.size(); ++k) {
+        const size_t number = k * 7 + i * 5 + static_cast<size_t>(seed * 3 + round * 11);
+        values[k] = static_cast<float>(number % 23) * 0.37F - 4;
+      }
+      std::memcpy(rounds.DataOf(SlotId(static_cast<int32_t>(i))), values.data(),
+                  values.size() * sizeof(float));
+    }
+  }
+
+  TestRanks ranks_;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const AlgorithmRegistry::Entry& entry : AlgorithmRegistry::Get().List()) {
+    cases.push_back({entry.name, {}, {1, 1, 1}});
+    cases.push_back({entry.name, {}, {2, 1}});
+  }
+  for (const char* name : {"bytegrad", "local_sgd", "diloco", "low_precision_decentralized"}) {
+    const AlgorithmOptions options = {{"codec", "one_bit"}, {"error_feedback", "true"}};
+    cases.push_back({name, options, {1, 1, 1}});
+    cases.push_back({name, options, {2, 1}});
+  }
+  return cases;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
+  return absl::StrCat(info.param.algorithm, info.param.options.empty() ? "" : "_one_bit", "_on_",
+                      info.param.host_sizes.size(), "_hosts");
+}
+
+class CommitTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CommitTest, StateIsThatOfBeforeOrThatOfTheWholeRound) {
+  World undisturbed(GetParam(), true);
+  for (const absl::Status& ended : undisturbed.Round(0)) ASSERT_TRUE(ended.ok()) << ended;
+  const std::vector<State> before = undisturbed.States();
+  const uint64_t first = undisturbed.ranks().operation_count();
+  for (const absl::Status& ended : undisturbed.Round(1)) ASSERT_TRUE(ended.ok()) << ended;
+  const std::vector<State> after = undisturbed.States();
+  const uint64_t operations = undisturbed.ranks().operation_count() - first;
+  for (uint64_t number = 1; number <= operations; ++number) {
+    World world(GetParam(), true);
+    for (const absl::Status& ended : world.Round(0)) ASSERT_TRUE(ended.ok()) << ended;
+    ASSERT_EQ(world.States(), before);
+    world.ranks().EndAtOperation(number);
+    const std::vector<absl::Status> ended = world.Round(1);
+    EXPECT_FALSE(ended[0].ok()) << "it was not ended at operation " << number;
+    const std::vector<State> states = world.States();
+    for (size_t rank = 0; rank < states.size(); ++rank) {
+      EXPECT_EQ(states[rank], ended[rank].ok() ? after[rank] : before[rank])
+          << "rank " << rank << ", ended at operation " << number << ": " << ended[rank];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CommitTest, ::testing::ValuesIn(Cases()), NameOf);
+
+TEST(CommitOptionTest, WithoutItAFailedRoundLeavesAPartOfTheState) {
+  const Case one = {"diloco", {}, {1, 1}};
+  World world(one, false);
+  for (const absl::Status& ended : world.Round(0)) ASSERT_TRUE(ended.ok()) << ended;
+  const std::vector<State> before = world.States();
+  world.ranks().EndAtOperation(3);  // of the third bucket
+  EXPECT_FALSE(world.Round(1)[0].ok());
+  EXPECT_NE(world.States()[0], before[0]);
+}
+
+}  // namespace
+}  // namespace pelton
