@@ -9,18 +9,23 @@
 namespace pelton {
 namespace {
 
-std::string TextOf(Subject subject) {
-  switch (subject) {
-    case Subject::kGradients:
-      return "gradients, in the backward pass";
-    case Subject::kMomenta:
-      return "an optimizer's first moments, in the backward pass";
-    case Subject::kWeightsInForward:
-      return "weights, from before the forward pass to after the backward pass";
-    case Subject::kWeightsAfterStep:
-      return "weights, after an optimizer's step";
-    case Subject::kWeightsAnytime:
-      return "weights, by a timer beside the training";
+std::string TextOf(Source source) {
+  if (source == Source::kMomenta) return "an optimizer's first moments";
+  return std::string(NameOf(source));
+}
+
+std::string TextOf(TriggerKind trigger) {
+  switch (trigger) {
+    case TriggerKind::kWhenReady:
+      return "in the backward pass";
+    case TriggerKind::kInForward:
+      return "from before the forward pass to after the backward pass";
+    case TriggerKind::kAfterStep:
+      return "after an optimizer's step";
+    case TriggerKind::kTimer:
+      return "by a timer beside the training";
+    case TriggerKind::kOnCall:
+      return "when the training asks for it";
   }
   return "";
 }
@@ -53,7 +58,8 @@ absl::StatusOr<AlgorithmDescription> DescriptionOf(const std::string& name) {
   AlgorithmDescription description;
   description.name = entry.name;
   description.summary = entry.summary;
-  description.subject = TextOf(algorithm->schedule().subject);
+  const Schedule schedule = algorithm->schedule();
+  description.subject = absl::StrCat(TextOf(schedule.source), ", ", TextOf(schedule.trigger));
   description.bytes_sent = algorithm->BytesSent();
   description.dtypes = TakenBy(*algorithm);
   description.ranks_agree = algorithm->RanksAgree();

@@ -10,42 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "comm/tiers.h"
 #include "comm/topology/matching.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
 #include "core/registry/option_table.h"
 #include "core/registry/registry.h"
+#include "core/round/schedule.h"
 
 namespace pelton {
 
 using AlgorithmOptions = Options;
-
-// Which tensors an algorithm communicates, and when.
-enum class Subject : uint8_t {
-  kGradients,         // as each becomes final in the backward pass; complete at its end
-  kMomenta,           // an optimizer's first moments, updated from each gradient then; the same
-  kWeightsInForward,  // from before the forward pass; merged after the backward pass
-  kWeightsAfterStep,  // from after the optimizer's step; merged `delay` steps later
-  kWeightsAnytime,    // on a timer beside training; merged between backward and next forward
-};
-
-// When the rounds of an algorithm are, and what becomes of their results.
-// Threads: a value. Owns: nothing.
-struct Schedule {
-  Subject subject = Subject::kGradients;
-  // Of the weights' subjects: rounds are at the optimizer steps first_step, first_step + interval
-  // and so on; steps count from 1. Pipelines count rounds, not steps.
-  uint64_t first_step = 1;
-  uint64_t interval = 1;
-  uint64_t delay = 0;  // of kWeightsAfterStep; below the interval
-  // Of kWeightsAnytime: from the end of a round to the start of the next.
-  absl::Duration pause = absl::ZeroDuration();
-  // Each weight becomes kept * weight + taken * result: {0, 1} replaces it.
-  double kept = 0;
-  double taken = 1;
-};
 
 // One file algorithms/<name>.cc implements it and registers it by name; see
 // docs/adding_an_algorithm.md.
@@ -63,7 +38,7 @@ class Algorithm {
   virtual absl::Status CheckOptions() { return absl::OkStatus(); }
   // What a rank sends in a round for a bucket of B bytes on n ranks, in words for lists.
   virtual std::string BytesSent() const = 0;
-  // After Configure. The same on all ranks.
+  // Which tensors, when, and what becomes of the results. After Configure. The same on all ranks.
   virtual Schedule schedule() const { return {}; }
   // Whether its stages use the tiers of the group beside the communicator of all its ranks.
   virtual bool IsHierarchical() const { return false; }
@@ -105,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name
 struct AlgorithmDescription {
   std::string name;
   std::string summary;
-  std::string subject;  // which tensors, and when
+  std::string subject;  // which tensors, and when, in words
   std::string bytes_sent;
   std::vector<DType> dtypes;
   bool ranks_agree;          // whether all ranks hold the same results

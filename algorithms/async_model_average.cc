@@ -78,10 +78,10 @@ class AsyncModelAverage final : public Algorithm {
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   Schedule schedule() const override {
-    return {.subject = Subject::kWeightsAnytime,
+    return {.source = Source::kWeights,
+            .trigger = TriggerKind::kTimer,
             .pause = absl::Milliseconds(pause_ms_),
-            .kept = 1,
-            .taken = 1};
+            .commit = {.kept = 1, .taken = 1}};
   }
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;

@@ -17,7 +17,7 @@ class ByteGrad final : public CompressedAlgorithm {
  public:
   ByteGrad()
       : CompressedAlgorithm(
-            {.subject = Subject::kGradients, .default_codec = "min_max_uint8", .may_sum = true}) {}
+            {.source = Source::kGradients, .default_codec = "min_max_uint8", .may_sum = true}) {}
 };
 
 REGISTER_ALGORITHM(bytegrad, "average of all ranks' gradients, in encoded messages", ByteGrad);

@@ -223,7 +223,7 @@ class Decentralized final : public Algorithm {
     return absl::OkStatus();
   }
 
-  Schedule schedule_{.subject = Subject::kWeightsInForward};
+  Schedule schedule_{.source = Source::kWeights, .trigger = TriggerKind::kInForward};
   std::string mode_ = "all";
   bool in_pairs_ = false;
   std::optional<PeerPolicy> policy_;

@@ -297,11 +297,11 @@ TEST(DecentralizedTest, NamesThePolicyOfItsMode) {
 
 TEST(DecentralizedTest, SaysWhenItsRoundsAre) {
   const auto algorithm = *MakeAlgorithm("decentralized", {{"communication_interval", "4"}});
-  EXPECT_EQ(algorithm->schedule().subject, Subject::kWeightsInForward);
+  EXPECT_EQ(algorithm->schedule().trigger, TriggerKind::kInForward);
   EXPECT_EQ(algorithm->schedule().first_step, 1);
   EXPECT_EQ(algorithm->schedule().interval, 4);
-  EXPECT_EQ(algorithm->schedule().kept, 0);
-  EXPECT_EQ(algorithm->schedule().taken, 1);
+  EXPECT_EQ(algorithm->schedule().commit.kept, 0);
+  EXPECT_EQ(algorithm->schedule().commit.taken, 1);
 }
 
 TEST(DecentralizedTest, RefusesValuesThatDoNotFit) {

@@ -73,12 +73,12 @@ class DiLoCo final : public Algorithm {
 
   Schedule schedule() const override {
     const double mix = mix_.value_or(delay_ > 0 ? 0.5 : 0);
-    return {.subject = Subject::kWeightsAfterStep,
+    return {.source = Source::kWeights,
+            .trigger = TriggerKind::kAfterStep,
             .first_step = interval_ / fragments_,
             .interval = interval_ / fragments_,
             .delay = delay_,
-            .kept = mix,
-            .taken = 1 - mix};
+            .commit = {.kept = mix, .taken = 1 - mix}};
   }
   bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
   PlanConstraints Constraints() const override {

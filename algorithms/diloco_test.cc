@@ -131,19 +131,19 @@ TEST(DiLoCoTest, SendsAFragmentOfTheBytes) {
 TEST(DiLoCoTest, SpreadsItsFragmentsOverTheInterval) {
   const auto streaming = *MakeAlgorithm(
       "diloco", {{"interval", "100"}, {"fragments", "4"}, {"delay", "5"}, {"mix", "0.25"}});
-  EXPECT_EQ(streaming->schedule().subject, Subject::kWeightsAfterStep);
+  EXPECT_EQ(streaming->schedule().trigger, TriggerKind::kAfterStep);
   EXPECT_EQ(streaming->schedule().first_step, 25);
   EXPECT_EQ(streaming->schedule().interval, 25);
   EXPECT_EQ(streaming->schedule().delay, 5);
-  EXPECT_EQ(streaming->schedule().kept, 0.25);
-  EXPECT_EQ(streaming->schedule().taken, 0.75);
+  EXPECT_EQ(streaming->schedule().commit.kept, 0.25);
+  EXPECT_EQ(streaming->schedule().commit.taken, 0.75);
   EXPECT_FALSE(streaming->RanksAgree());
 }
 
 TEST(DiLoCoTest, KeepsNothingOfARanksOwnUnlessItComesLate) {
-  EXPECT_EQ((*MakeAlgorithm("diloco", {}))->schedule().kept, 0);
+  EXPECT_EQ((*MakeAlgorithm("diloco", {}))->schedule().commit.kept, 0);
   EXPECT_EQ((*MakeAlgorithm("diloco", {}))->schedule().interval, 100);
-  EXPECT_EQ((*MakeAlgorithm("diloco", {{"delay", "1"}}))->schedule().kept, 0.5);
+  EXPECT_EQ((*MakeAlgorithm("diloco", {{"delay", "1"}}))->schedule().commit.kept, 0.5);
 }
 
 TEST(DiLoCoTest, RefusesValuesThatDoNotFit) {

@@ -38,7 +38,10 @@ class LocalSgd final : public Algorithm {
   }
 
   Schedule schedule() const override {
-    return {.subject = Subject::kWeightsAfterStep, .first_step = interval_, .interval = interval_};
+    return {.source = Source::kWeights,
+            .trigger = TriggerKind::kAfterStep,
+            .first_step = interval_,
+            .interval = interval_};
   }
   bool IsHierarchical() const override { return hierarchical_ && encodes(); }
   PlanConstraints Constraints() const override {

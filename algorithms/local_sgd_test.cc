@@ -88,7 +88,7 @@ TEST(LocalSgdTest, HoldsUnderDelaysAndReorderings) {
 
 TEST(LocalSgdTest, ItsFirstRoundEndsItsFirstInterval) {
   const Schedule schedule = (*MakeAlgorithm("local_sgd", {{"interval", "5"}}))->schedule();
-  EXPECT_EQ(schedule.subject, Subject::kWeightsAfterStep);
+  EXPECT_EQ(schedule.trigger, TriggerKind::kAfterStep);
   EXPECT_EQ(schedule.first_step, 5);
   EXPECT_EQ(schedule.interval, 5);
 }
@@ -110,10 +110,10 @@ TEST(AsyncModelAverageTest, HoldsUnderDelaysAndReorderings) {
 TEST(AsyncModelAverageTest, AddsItsResultsAfterAPause) {
   const Schedule schedule =
       (*MakeAlgorithm("async_model_average", {{"sync_interval_ms", "20"}}))->schedule();
-  EXPECT_EQ(schedule.subject, Subject::kWeightsAnytime);
+  EXPECT_EQ(schedule.trigger, TriggerKind::kTimer);
   EXPECT_EQ(schedule.pause, absl::Milliseconds(20));
-  EXPECT_EQ(schedule.kept, 1);
-  EXPECT_EQ(schedule.taken, 1);
+  EXPECT_EQ(schedule.commit.kept, 1);
+  EXPECT_EQ(schedule.commit.taken, 1);
 }
 
 TEST(AsyncModelAverageTest, RefusesValuesThatDoNotFit) {

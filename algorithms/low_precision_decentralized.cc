@@ -273,7 +273,7 @@ class LowPrecisionDecentralized final : public Algorithm {
     return absl::OkStatus();
   }
 
-  Schedule schedule_{.subject = Subject::kWeightsAfterStep};
+  Schedule schedule_{.source = Source::kWeights, .trigger = TriggerKind::kAfterStep};
   bool hierarchical_ = false;
   CompressionOptions compression_{"min_max_uint8"};
 };

@@ -322,7 +322,7 @@ TEST(LowPrecisionDecentralizedTest, HoldsUnderDelaysAndReorderings) {
 TEST(LowPrecisionDecentralizedTest, SaysWhenItsRoundsAre) {
   const auto algorithm =
       *MakeAlgorithm("low_precision_decentralized", {{"communication_interval", "3"}});
-  EXPECT_EQ(algorithm->schedule().subject, Subject::kWeightsAfterStep);
+  EXPECT_EQ(algorithm->schedule().trigger, TriggerKind::kAfterStep);
   EXPECT_EQ(algorithm->schedule().interval, 3);
   EXPECT_EQ(algorithm->schedule().delay, 0);
 }

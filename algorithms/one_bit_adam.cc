@@ -19,7 +19,7 @@ class OneBitAdam final : public CompressedAlgorithm {
  public:
   OneBitAdam()
       : CompressedAlgorithm(
-            {.subject = Subject::kMomenta, .default_codec = "one_bit", .may_sum = false}) {}
+            {.source = Source::kMomenta, .default_codec = "one_bit", .may_sum = false}) {}
 };
 
 REGISTER_ALGORITHM(one_bit_adam, "average of all ranks' first moments, a sign an element",

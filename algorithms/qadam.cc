@@ -17,7 +17,7 @@ class QAdam final : public CompressedAlgorithm {
  public:
   QAdam()
       : CompressedAlgorithm(
-            {.subject = Subject::kMomenta, .default_codec = "min_max_uint8", .may_sum = false}) {}
+            {.source = Source::kMomenta, .default_codec = "min_max_uint8", .may_sum = false}) {}
 };
 
 REGISTER_ALGORITHM(qadam, "average of all ranks' first moments, in encoded messages", QAdam);

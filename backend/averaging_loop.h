@@ -1,4 +1,5 @@
-// Rounds of a model beside training: the driver of algorithms whose subject is kWeightsAnytime.
+// Rounds of a model beside training: the driver of algorithms whose trigger is
+// TriggerKind::kTimer.
 #ifndef PELTON_BACKEND_AVERAGING_LOOP_H_
 #define PELTON_BACKEND_AVERAGING_LOOP_H_
 

@@ -23,7 +23,7 @@ std::string CompressedAlgorithm::BytesSent() const {
 
 Schedule CompressedAlgorithm::schedule() const {
   Schedule schedule;
-  schedule.subject = variant_.subject;
+  schedule.source = variant_.source;
   return schedule;
 }
 

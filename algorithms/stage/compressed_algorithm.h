@@ -25,7 +25,7 @@ class CompressedAlgorithm : public Algorithm {
  protected:
   // Threads: a value. Owns: its text.
   struct Variant {
-    Subject subject;
+    Source source;
     std::string default_codec;
     bool may_sum;  // whether there is an option `average`
   };

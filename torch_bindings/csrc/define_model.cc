@@ -1,8 +1,10 @@
 #include "torch_bindings/csrc/define_model.h"
 
+#include <ATen/ops/empty.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,15 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model.h"
-#include "torch_bindings/csrc/averaging_model.h"
+#include "backend/model_port.h"
+#include "core/round/model_state.h"
+#include "core/round/schedule.h"
+#include "core/round/training_event.h"
 #include "torch_bindings/csrc/backward_watch.h"
-#include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
 #include "torch_bindings/csrc/weight_model.h"
 #include "torch_bindings/csrc/wrapped_model.h"
 
@@ -36,7 +42,11 @@ using PlainMoments = std::vector<std::pair<at::Tensor, double>>;
 PlainState ToPlain(const ModelState& state) {
   std::vector<PlainTensorState> tensors;
   for (const TensorState& tensor : state.tensors) {
-    tensors.emplace_back(tensor.key, tensor.tensor, tensor.begin, tensor.values);
+    const auto count = static_cast<int64_t>(tensor.bytes.size() / SizeOf(tensor.dtype));
+    at::Tensor values = at::empty({count}, at::TensorOptions().dtype(ToScalarType(tensor.dtype)));
+    std::memcpy(values.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+    tensors.emplace_back(tensor.key, tensor.tensor, static_cast<int64_t>(tensor.begin),
+                         std::move(values));
   }
   return {state.rounds, state.order, std::move(tensors)};
 }
@@ -46,7 +56,16 @@ ModelState FromPlain(const PlainState& plain) {
   state.rounds = std::get<0>(plain);
   state.order = std::get<1>(plain);
   for (const auto& [key, tensor, begin, values] : std::get<2>(plain)) {
-    state.tensors.push_back({key, tensor, begin, values});
+    if (!values.is_contiguous() || !values.device().is_cpu() || begin < 0) {
+      ThrowStatus(absl::InvalidArgumentError(absl::StrCat(
+          "state: ", key, " of '", tensor, "' is not a contiguous tensor on the CPU")));
+    }
+    const auto* const data = static_cast<const std::byte*>(values.data_ptr());
+    state.tensors.push_back({.key = key,
+                             .tensor = tensor,
+                             .begin = static_cast<uint64_t>(begin),
+                             .dtype = ValueOrThrow(ToDType(values.scalar_type())),
+                             .bytes = {data, data + values.nbytes()}});
   }
   return state;
 }
@@ -89,78 +108,31 @@ std::shared_ptr<WeightModel> WrapWeights(std::shared_ptr<Backend> backend,
                                          const std::vector<int32_t>& ranks, std::string name,
                                          const NamedTensors& parameters, std::string algorithm,
                                          AlgorithmOptions options, size_t bucket_size_bytes,
-                                         double timeout_s, const PlainState& state) {
-  ModelOptions model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
-                                 bucket_size_bytes, timeout_s);
-  return ValueOrThrow(
-      WeightModel::Create(std::move(backend), std::move(model), parameters, FromPlain(state)));
+                                         double timeout_s, bool on_call, uint64_t steps,
+                                         const PlainState& state) {
+  PortOptions port;
+  port.model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
+                         bucket_size_bytes, timeout_s);
+  port.on_call = on_call;
+  port.steps = steps;
+  port.state = FromPlain(state);
+  return ValueOrThrow(WeightModel::Create(std::move(backend), std::move(port), parameters));
 }
 
-std::unique_ptr<AveragingModel> WrapAveraged(std::shared_ptr<Backend> backend,
-                                             const std::vector<int32_t>& ranks, std::string name,
-                                             const NamedTensors& parameters, std::string algorithm,
-                                             AlgorithmOptions options, size_t bucket_size_bytes,
-                                             double timeout_s) {
-  ModelOptions model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
-                                 bucket_size_bytes, timeout_s);
-  return ValueOrThrow(AveragingModel::Create(std::move(backend), std::move(model), parameters));
-}
-
-std::map<std::string, double> StatisticsOf(const WrappedModel& model) {
-  const WrappedModel::Statistics statistics = model.statistics();
+template <typename Statistics>
+std::map<std::string, double> ToPlain(const Statistics& statistics, uint32_t plan_generation) {
   return {{"rounds", static_cast<double>(statistics.rounds)},
           {"wait_seconds", statistics.wait_seconds},
           {"bytes", static_cast<double>(statistics.bytes)},
           {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
           {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
-          {"plan_generation", static_cast<double>(statistics.plan_generation)}};
+          {"plan_generation", static_cast<double>(plan_generation)}};
 }
 
-std::map<std::string, double> StatisticsOfWeights(const WeightModel& model) {
-  const WeightModel::Statistics statistics = model.statistics();
-  return {{"rounds", static_cast<double>(statistics.rounds)},
-          {"wait_seconds", statistics.wait_seconds},
-          {"bytes", static_cast<double>(statistics.bytes)},
-          {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
-          {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
-          {"plan_generation", 1}};
-}
-
-std::map<std::string, double> StatisticsOfAveraged(const AveragingModel& model) {
-  const auto rounds = static_cast<double>(model.rounds());
-  const double bytes = rounds * static_cast<double>(model.size_bytes());
-  return {{"rounds", rounds},
-          {"wait_seconds", 0},
-          {"bytes", bytes},
-          {"sent_bytes", static_cast<double>(model.sent_bytes())},
-          {"copied_bytes", 2 * bytes},
-          {"plan_generation", 1}};
-}
-
-const char* NameOf(Subject subject) {
-  switch (subject) {
-    case Subject::kGradients:
-      return "gradients";
-    case Subject::kMomenta:
-      return "momenta";
-    case Subject::kWeightsInForward:
-      return "weights_in_forward";
-    case Subject::kWeightsAfterStep:
-      return "weights_after_step";
-    case Subject::kWeightsAnytime:
-      return "weights_anytime";
-  }
-  return "unknown";
-}
-
-using PlainSchedule = std::tuple<std::string, uint64_t, uint64_t, uint64_t, bool>;
-
-PlainSchedule ScheduleOf(const std::string& algorithm, const AlgorithmOptions& options) {
-  const std::unique_ptr<Algorithm> made = ValueOrThrow(MakeAlgorithm(algorithm, options));
-  const Schedule schedule = made->schedule();
-  const bool makes_equal = made->RanksAgree() && schedule.kept == 0;
-  return {NameOf(schedule.subject), schedule.first_step, schedule.interval, schedule.delay,
-          makes_equal};
+std::pair<std::string, std::string> ScheduleOf(const std::string& algorithm,
+                                               const AlgorithmOptions& options) {
+  const Schedule schedule = ValueOrThrow(MakeAlgorithm(algorithm, options))->schedule();
+  return {std::string(NameOf(schedule.source)), std::string(NameOf(schedule.trigger))};
 }
 
 void DefineWrappedModel(py::module_& module) {
@@ -181,15 +153,42 @@ void DefineWrappedModel(py::module_& module) {
           },
           py::arg("outputs"), py::arg("is_training"), NoGil())
       .def(
-          "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
+          "finish", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
       .def(
           "set_betas",
           [](M& self, const std::vector<double>& betas) { ThrowIfError(self.SetBetas(betas)); },
           py::arg("betas"))
       .def("buckets", &M::Buckets)
       .def("state", [](const M& self) { return ToPlain(ValueOrThrow(self.State())); })
-      .def("statistics", &StatisticsOf)
+      .def("statistics",
+           [](const M& self) {
+             const M::Statistics statistics = self.statistics();
+             return ToPlain(statistics, statistics.plan_generation);
+           })
       .def("detach", &M::Detach, NoGil());
+}
+
+void DefineEvents(py::module_& module) {
+  py::enum_<EventKind>(module, "Event")
+      .value("FORWARD_BEGINS", EventKind::kForwardBegins)
+      .value("EVALUATION_BEGINS", EventKind::kEvaluationBegins)
+      .value("BACKWARD_BEGINS", EventKind::kBackwardBegins)
+      .value("BACKWARD_ENDS", EventKind::kBackwardEnds)
+      .value("BEFORE_STEP", EventKind::kBeforeStep)
+      .value("AFTER_STEP", EventKind::kAfterStep)
+      .value("STEP_SKIPPED", EventKind::kStepSkipped)
+      .value("CALL", EventKind::kCall);
+}
+
+void Post(WeightModel& model, EventKind kind, uint64_t optimizer, bool is_given, bool completes,
+          bool may_go_on) {
+  TrainingEvent event;
+  event.kind = kind;
+  event.optimizer = optimizer;
+  event.is_given = is_given;
+  event.completes = completes;
+  event.may_go_on = may_go_on;
+  ThrowIfError(model.Post(event));
 }
 
 void DefineWeightModel(py::module_& module) {
@@ -197,43 +196,41 @@ void DefineWeightModel(py::module_& module) {
   py::class_<M, std::shared_ptr<M>>(module, "WeightModel")
       .def(py::init(&WrapWeights), py::arg("backend"), py::arg("ranks"), py::arg("name"),
            py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
-           py::arg("bucket_size_bytes"), py::arg("timeout_s"), py::arg("state") = PlainState(),
-           NoGil())
+           py::arg("bucket_size_bytes"), py::arg("timeout_s"), py::arg("on_call") = false,
+           py::arg("steps") = 0, py::arg("state") = PlainState(), NoGil())
+      .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
+           py::arg("completes") = true, py::arg("may_go_on") = false, NoGil())
+      .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
       .def("check_parameters", &M::Changes)
-      .def("check_round", [](const M& self) { ThrowIfError(self.failure()); })
+      .def("check_round", [](const M& self) { ThrowIfError(self.port().failure()); })
       .def(
-          "begin", [](M& self) { ThrowIfError(self.Begin()); }, NoGil())
-      .def_property_readonly("is_open", &M::is_open)
-      .def(
-          "finish", [](M& self) { ThrowIfError(self.Finish()); }, NoGil())
-      .def("buckets", &M::Buckets)
-      .def(
-          "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())
-      .def("statistics", &StatisticsOfWeights)
-      .def("detach", &M::Detach, NoGil());
-}
-
-void DefineAveragingModel(py::module_& module) {
-  using M = AveragingModel;
-  py::class_<M>(module, "AveragingModel")
-      .def(py::init(&WrapAveraged), py::arg("backend"), py::arg("ranks"), py::arg("name"),
-           py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
-           py::arg("bucket_size_bytes"), py::arg("timeout_s"), NoGil())
-      .def("check_parameters", &M::Changes)
-      .def(
-          "claim", [](M& self) { ThrowIfError(self.Claim()); }, NoGil())
-      .def("release", &M::Release, NoGil())
+          "finish", [](M& self) { ThrowIfError(self.port().Wait()); }, NoGil())
       .def(
           "stop",
-          [](M& self, double timeout_s) { ThrowIfError(self.Stop(absl::Seconds(timeout_s))); },
+          [](M& self, double timeout_s) {
+            ThrowIfError(self.port().Stop(absl::Seconds(timeout_s)));
+          },
           py::arg("timeout_s"), NoGil())
       .def(
-          "resume", [](M& self) { ThrowIfError(self.Resume()); }, NoGil())
-      .def("buckets", &M::Buckets)
-      .def("statistics", &StatisticsOfAveraged)
+          "resume", [](M& self) { ThrowIfError(self.port().Resume()); }, NoGil())
+      .def("stay_stopped", [](M& self) { self.port().StayStopped(); })
+      .def_property_readonly("is_wanted",
+                             [](const M& self) { return self.port().trigger().is_wanted(); })
+      .def_property_readonly("steps", [](const M& self) { return self.port().trigger().steps(); })
+      .def_property_readonly("interval",
+                             [](const M& self) { return self.port().schedule().interval; })
+      .def_property_readonly(
+          "tensors_are_equal",
+          [](const M& self) { return self.port().trigger().tensors_are_equal(); })
+      .def_property_readonly("needs_backward",
+                             [](const M& self) { return self.port().trigger().needs_backward(); })
+      .def("buckets", [](const M& self) { return self.port().Buckets(); })
       .def(
-          "detach", [](M& self, double timeout_s) { self.Detach(absl::Seconds(timeout_s)); },
-          py::arg("timeout_s"), NoGil());
+          "state", [](M& self) { return ToPlain(ValueOrThrow(self.port().State())); }, NoGil())
+      .def("statistics", [](const M& self) { return ToPlain(self.port().statistics(), 1); })
+      .def(
+          "detach", [](M& self, double timeout_s) { self.port().Detach(absl::Seconds(timeout_s)); },
+          py::arg("timeout_s") = 0, NoGil());
 }
 
 // A function of Python's that C++ calls, and lets go of, on threads without the GIL.
@@ -272,8 +269,8 @@ void DefineBackwardWatch(py::module_& module) {
 void DefineModel(py::module_& module) {
   DefineBackwardWatch(module);
   DefineWrappedModel(module);
+  DefineEvents(module);
   DefineWeightModel(module);
-  DefineAveragingModel(module);
   module.def("schedule", &ScheduleOf, py::arg("algorithm"), py::arg("options"));
 }
 

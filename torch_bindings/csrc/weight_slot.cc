@@ -39,29 +39,21 @@ void WeightSlot::CopyIn() {
   view_.copy_(parameter_);
 }
 
-void WeightSlot::Merge(double kept, double taken) {
+void WeightSlot::Merge(const CommitRule& rule) {
   const c10::NoGradGuard no_grad;
-  if (kept == 0 && taken == 1) {
+  if (rule.kept == 0 && rule.taken == 1) {
     parameter_.copy_(view_);
-  } else if (kept == 1) {
-    parameter_.add_(view_.to(device_), taken);
+  } else if (rule.kept == 1) {
+    parameter_.add_(view_.to(device_), rule.taken);
   } else {
-    parameter_.mul_(kept).add_(view_.to(device_), taken);
+    parameter_.mul_(rule.kept).add_(view_.to(device_), rule.taken);
   }
 }
 
-at::Tensor WeightSlot::Result() const { return view_.reshape({-1}).clone(); }
-
-absl::Status WeightSlot::SetResult(const at::Tensor& values) {
-  if (values.dim() != 1 || values.numel() != view_.numel() || values.scalar_type() != dtype_ ||
-      !values.device().is_cpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the result for '", name_, "' has ", values.numel(), " elements of ",
-                     c10::toString(values.scalar_type()), ", not ", view_.numel(), " of ",
-                     c10::toString(dtype_), " on the CPU"));
-  }
-  view_.copy_(values.view(sizes_));
-  return absl::OkStatus();
+double WeightSlot::Sample() const {
+  constexpr int64_t kSampledValues = 64;
+  const c10::NoGradGuard no_grad;
+  return parameter_.reshape({-1}).slice(0, 0, kSampledValues).to(at::kDouble).sum().item<double>();
 }
 
 }  // namespace pelton::torch_bindings

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "core/round/schedule.h"
 
 namespace pelton::torch_bindings {
 
@@ -25,17 +25,15 @@ class WeightSlot {
   // there and back, and the host waits for the copy.
   void Bind(void* memory);
   void CopyIn();
-  // The parameter becomes kept * parameter + taken * what the bucket holds. Graphs that were made
-  // before and still need its old values notice, as after an optimizer's step.
-  void Merge(double kept, double taken);
+  // Merges what the bucket holds into the parameter. Graphs that were made before and still need
+  // its old values notice, as after an optimizer's step.
+  void Merge(const CommitRule& rule);
 
-  // A copy of what the bucket holds; and the bucket holds such a copy. Shape: [elements]. Errors:
-  // InvalidArgument: another shape or dtype, or not on the CPU; names the parameter.
-  at::Tensor Result() const;
-  absl::Status SetResult(const at::Tensor& values);
-
+  // Of the parameter: both change when something writes to it, the version unless that goes by
+  // `.data`, and the sum of its first values then.
+  uint32_t version() const { return parameter_._version(); }
+  double Sample() const;
   const std::string& name() const { return name_; }
-  uint64_t size_bytes() const { return view_.nbytes(); }
 
  private:
   const std::string name_;

@@ -74,9 +74,11 @@ bool AccumulatesEverywhere() {
 
 absl::Status CheckSubject(const Algorithm& algorithm, const std::string& name,
                           const WrappedModel::Contents& contents) {
-  const Subject subject = algorithm.schedule().subject;
-  if (subject == Subject::kMomenta) return CheckMoments(contents);
-  if (subject == Subject::kGradients && contents.moments.empty()) return absl::OkStatus();
+  const Schedule schedule = algorithm.schedule();
+  if (schedule.trigger == TriggerKind::kWhenReady) {
+    if (schedule.source == Source::kMomenta) return CheckMoments(contents);
+    if (contents.moments.empty()) return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("algorithm ", name, " does not communicate ",
                    contents.moments.empty() ? "gradients" : "momenta"));

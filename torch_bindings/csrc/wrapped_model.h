@@ -17,8 +17,8 @@
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "core/bucket/round_mode.h"
+#include "core/round/model_state.h"
 #include "torch_bindings/csrc/end_of_backward.h"
-#include "torch_bindings/csrc/model_state.h"
 #include "torch_bindings/csrc/named_tensors.h"
 
 namespace pelton::torch_bindings {

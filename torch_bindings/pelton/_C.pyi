@@ -4,6 +4,7 @@ Every error of the runtime arrives as the exception that `pelton.errors.from_sta
 """
 
 import datetime
+import enum
 from typing import Any, Callable, Mapping, Sequence, TypedDict
 
 import torch
@@ -111,11 +112,9 @@ State = tuple[int, list[str], list[tuple[str, str, int, torch.Tensor]]]
 """What an algorithm remembers: rounds that have been, tensors in the plan's order (empty: the first plan), and of each
 stage's buffers, tensor by tensor, key, tensor name, first element and values."""
 
-def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, int, int, int, bool]:
-    """What an algorithm communicates and when: subject, first_step, interval, delay; and whether all ranks hold the
-    same once a round's results are merged.
-
-    The subject is one of gradients, momenta, weights_in_forward, weights_after_step and weights_anytime.
+def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, str]:
+    """What an algorithm communicates, one of gradients, momenta and weights; and its trigger, one of when_ready,
+    in_forward, after_step, timer and on_call.
     """
 
 class BackwardWatch:
@@ -173,7 +172,7 @@ class Model:
     def watch_outputs(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """Has the backward that reaches one of these non-leaf tensors complete the round when it ends; ranks in different
         modes get an error instead."""
-    def finish_round(self) -> None:
+    def finish(self) -> None:
         """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
     def set_betas(self, betas: Sequence[float]) -> None:
         """How much of each moment a new gradient leaves from now on."""
@@ -186,10 +185,22 @@ class Model:
     def detach(self) -> None:
         """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. Idempotent."""
 
-class WeightModel:
-    """Buckets and plan of a model whose weights are communicated: copies of them, beside training.
+class Event(enum.Enum):
+    """What a trainer does, as rounds of weights see it."""
 
-    When rounds begin and end is the caller's affair; the same on all ranks.
+    FORWARD_BEGINS = ...
+    EVALUATION_BEGINS = ...
+    BACKWARD_BEGINS = ...
+    BACKWARD_ENDS = ...
+    BEFORE_STEP = ...
+    AFTER_STEP = ...
+    STEP_SKIPPED = ...
+    CALL = ...
+
+class WeightModel:
+    """Buckets and plan of a model of which tensors are communicated between steps: copies of them, beside training.
+
+    The algorithm's trigger makes rounds of the events; the same on all ranks.
     """
 
     def __init__(
@@ -202,61 +213,55 @@ class WeightModel:
         options: dict[str, str],
         bucket_size_bytes: int,
         timeout_s: float,
+        on_call: bool = False,  # Event.CALL makes rounds, whatever the algorithm's trigger is
+        steps: int = 0,  # that were counted before
         state: State = ...,
     ) -> None:
         """Plans the buckets and agrees on the plan with all ranks. Collective over `ranks`. Raises: as Model."""
 
-    is_open: bool
-    """Whether a round has begun and not been finished."""
-    def begin(self) -> None:
-        """Copies the weights and lets a round of them begin."""
+    def post(
+        self,
+        event: Event,
+        optimizer: int = 0,  # of steps: a number of its own
+        is_given: bool = True,  # the algorithm was given it
+        completes: bool = True,  # with it all of those have stepped, or none was given
+        may_go_on: bool = False,  # of BACKWARD_ENDS: another backward may follow that needs the weights as they are
+    ) -> None:
+        """Does what is due then: begins a round, waits for one and merges its results. Raises what a round failed with."""
+    def set_synchronized(self, enabled: bool) -> None:
+        """False: events are local from now on (`no_sync`)."""
     def finish(self) -> None:
-        """Waits for the open round, if there is one, and merges its results into the weights."""
+        """Waits for the open round, if there is one, and merges its results into the tensors."""
+    def stop(self, timeout_s: float) -> None:
+        """Ends rounds by a timer when all ranks have asked for it. Idempotent."""
+    def resume(self) -> None:
+        """Lets them go on when all ranks have asked for it. Idempotent."""
+    def stay_stopped(self) -> None:
+        """Has those that have begun on no rank wait for `resume`."""
+    is_wanted: bool
+    """False from `stop` to `resume`."""
+    steps: int
+    """That the trigger has counted."""
+    interval: int
+    """Of the trigger, in steps."""
+    tensors_are_equal: bool
+    """Whether all ranks hold the same, now that a step has ended."""
+    needs_backward: bool
+    """Whether a step now is in step with the other ranks only if a backward has been since the last one."""
     def check_parameters(self) -> list[str]:
         """Names of parameters that were cast, moved or resized since registration."""
     def check_round(self) -> None:
-        """Raises what an earlier round failed with, if anything."""
+        """Raises what an earlier round failed with, if anything; rounds by a timer raise it where tensors are claimed."""
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def state(self) -> State:
         """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
     def statistics(self) -> dict[str, float]:
         """As Model's."""
-    def detach(self) -> None:
-        """Frees the buckets; a round that is open comes to nothing. Idempotent."""
-
-class AveragingModel:
-    """A model whose weights are averaged beside training, while nobody has claimed them."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        ranks: Sequence[int],
-        name: str,
-        parameters: Sequence[tuple[str, torch.Tensor]],
-        algorithm: str,
-        options: dict[str, str],
-        bucket_size_bytes: int,
-        timeout_s: float,
-    ) -> None:
-        """Plans the buckets and agrees on the plan with all ranks; averaging stands still. Collective over `ranks`."""
-
-    def claim(self) -> None:
-        """The weights are the caller's until `release`. Raises what averaging failed with."""
-    def release(self) -> None:
-        """Without a claim it does nothing."""
-    def stop(self, timeout_s: float) -> None:
-        """Lets go of a claim, and ends averaging when all ranks have asked for it. Idempotent."""
-    def resume(self) -> None:
-        """Lets averaging go on when all ranks have asked for it. Idempotent."""
-    def check_parameters(self) -> list[str]:
-        """Names of parameters that were cast, moved or resized since registration."""
-    def buckets(self) -> list[list[str]]:
-        """Tensor names by bucket, in the order in which buckets are launched."""
-    def statistics(self) -> dict[str, float]:
-        """As Model's; the trainer is never blocked."""
-    def detach(self, timeout_s: float) -> None:
-        """Stops in agreement with the other ranks if that can be had in time, and frees everything. Idempotent."""
+    def detach(self, timeout_s: float = 0) -> None:
+        """Frees the buckets; a round that is open comes to nothing, rounds by a timer are stopped in agreement with the
+        other ranks if that can be had in time. Idempotent.
+        """
 
 class AveragingControl:
     """The lock of the weights that an averaging beside training changes, and the wish to stop it."""

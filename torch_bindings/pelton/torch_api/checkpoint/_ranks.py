@@ -13,7 +13,6 @@ from pelton.errors import FailedPrecondition, PeltonError, ResourceExhausted
 from pelton.torch_api import _session, communication
 from pelton.torch_api._objects import broadcast_object
 from pelton.torch_api._state_broadcast import agree, everyone
-from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 
 Result = TypeVar("Result")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -104,4 +103,4 @@ def paused(wrapped: dict[str, Any]) -> Iterator[None]:
 
 
 def _is_averaging(inner: Any) -> bool:
-    return isinstance(inner._rounds, AveragingRounds) and inner._rounds.is_wanted
+    return inner._rounds is not None and inner._rounds.is_averaging

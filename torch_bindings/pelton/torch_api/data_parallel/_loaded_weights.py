@@ -10,7 +10,6 @@ import torch
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.data_parallel._equality import first_difference, hashes
 from pelton.torch_api.data_parallel._together import average, begin_anew
-from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds
 
 
 class LoadedWeights:
@@ -51,7 +50,7 @@ def settle_loaded(inner: Any) -> None:
       PeltonError: what the communication failed with; or not all ranks have loaded weights.
     """
     weights = inner._selected.trainable
-    if not inner._loaded.are_others(weights) or not isinstance(inner._rounds, AfterStepRounds):
+    if not inner._loaded.are_others(weights) or inner._rounds is None or not inner._rounds.remembers_weights:
         return
     communicator = inner.process_group.get_global_communicator()
     different = first_difference(communicator, weights)

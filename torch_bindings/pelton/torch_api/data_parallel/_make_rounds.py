@@ -13,12 +13,10 @@ from pelton.torch_api._parameters import NamedTensors, SelectedTensors, names_wi
 from pelton.torch_api._session import Session
 from pelton.torch_api.algorithms.base import OptimizerExchange, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._algorithm_state import NOTHING, AlgorithmState
-from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
-from pelton.torch_api.data_parallel._gradient_rounds import GradientRounds
 from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
 from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._runtime_rounds import GradientRounds, WeightRounds
 from pelton.torch_api.data_parallel._steps import ModelSteps
-from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds, InForwardRounds, Schedule
 
 
 @dataclass(frozen=True)
@@ -46,20 +44,15 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
       InvalidArgument: the algorithm's options, or a parameter that it needs an optimizer for; or the ranks differ.
     """
     algorithm, runtime = registration.algorithm, state.runtime if state else NOTHING
-    schedule = Schedule(*_C.schedule(algorithm.name, algorithm.options))
-    _check_optimizers(registration, schedule)
+    _, trigger = _C.schedule(algorithm.name, algorithm.options)
+    _check_optimizers(registration, trigger)
     if algorithm.exchange is not None:
         return _optimizer_rounds(registration, algorithm.exchange, runtime)
-    if schedule.subject in ("gradients", "momenta"):
+    if trigger == "when_ready":
         return _gradient_rounds(registration, runtime)
     steps = state.steps if state else 0
-    if schedule.subject == "weights_anytime":
-        return _averaging_rounds(registration)
-    model = _weight_model(registration, registration.trainable, runtime)
-    if schedule.subject == "weights_in_forward":
-        parameters = [tensor for _, tensor in registration.trainable]
-        return InForwardRounds(model, schedule, steps, parameters, algorithm.runs_apart)
-    return AfterStepRounds(model, schedule, steps)
+    model = _weight_model(registration, registration.trainable, runtime, steps=steps)
+    return WeightRounds(model, trigger, registration.session.timeout_s, algorithm.runs_apart)
 
 
 def model_steps(
@@ -85,12 +78,12 @@ def model_steps(
 
 def _counts_steps(algorithm: RegisteredAlgorithm) -> bool:
     """Whether it brings ranks together by the steps of the optimizers that it was given, and by nothing else."""
-    subject = Schedule(*_C.schedule(algorithm.name, algorithm.options)).subject
+    _, trigger = _C.schedule(algorithm.name, algorithm.options)
     needs_them = algorithm.needs_every_parameter_in_an_optimizer or algorithm.stepped_by is not None
-    return needs_them or subject == "weights_after_step"
+    return needs_them or trigger == "after_step"
 
 
-def _check_optimizers(registration: Registration, schedule: Schedule) -> None:
+def _check_optimizers(registration: Registration, trigger: str) -> None:
     algorithm = registration.algorithm
     if algorithm.stepped_by is not None:
         kind = type(algorithm.stepped_by).__name__
@@ -105,7 +98,7 @@ def _check_optimizers(registration: Registration, schedule: Schedule) -> None:
                 "add_param_group() adds them, requires_grad_(False) or "
                 "_bagua_params_and_buffers_to_ignore leaves them out"
             )
-    if algorithm.needs_every_parameter_in_an_optimizer or schedule.subject == "weights_after_step":
+    if algorithm.needs_every_parameter_in_an_optimizer or trigger == "after_step":
         missing = names_without_optimizer(registration.trainable, registration.optimizers)
         if missing:
             raise InvalidArgument(
@@ -128,25 +121,10 @@ def _optimizer_rounds(registration: Registration, exchange: OptimizerExchange, r
     accumulated = [(name, exchange.accumulated_of(parameter)) for name, parameter in registration.trainable]
     return OptimizerRounds(
         _model(registration, RegisteredAlgorithm("gradient_allreduce"), [], NOTHING),
-        _weight_model(registration, accumulated, runtime),
+        _weight_model(registration, accumulated, runtime, on_call=True),
         exchange,
         registration.trainable,
     )
-
-
-def _averaging_rounds(registration: Registration) -> AveragingRounds:
-    timeout_s = registration.session.timeout_s
-    model = _C.AveragingModel(
-        registration.session.backend,
-        registration.ranks,
-        registration.name,
-        registration.trainable,
-        registration.algorithm.name,
-        registration.algorithm.options,
-        registration.bucket_bytes,
-        timeout_s,
-    )
-    return AveragingRounds(model, timeout_s)
 
 
 def _model(
@@ -170,7 +148,9 @@ def _model(
     )
 
 
-def _weight_model(registration: Registration, tensors: NamedTensors, runtime: _C.State) -> _C.WeightModel:
+def _weight_model(
+    registration: Registration, tensors: NamedTensors, runtime: _C.State, *, on_call: bool = False, steps: int = 0
+) -> _C.WeightModel:
     return _C.WeightModel(
         registration.session.backend,
         registration.ranks,
@@ -180,5 +160,7 @@ def _weight_model(registration: Registration, tensors: NamedTensors, runtime: _C
         registration.algorithm.options,
         registration.bucket_bytes,
         registration.session.timeout_s,
+        on_call,
+        steps,
         runtime,
     )

@@ -11,17 +11,18 @@ from pelton import _C
 from pelton.errors import FailedPrecondition
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import OptimizerExchange
-from pelton.torch_api.data_parallel._rounds import QuietRounds
+from pelton.torch_api.data_parallel._rounds import Rounds
 
 
-class OptimizerRounds(QuietRounds):
+class OptimizerRounds(Rounds):
     """Beside them gradients are averaged for the steps that need it. Threads: the trainer's. Owns: the runtime's
     models, and the optimizer's attribute `exchange`.
     """
 
     may_differ = True
     needs_backward = True
-    steps = 0
+    runs_apart = True
+    remembers_optimizer = True
 
     def __init__(
         self,
@@ -55,12 +56,13 @@ class OptimizerRounds(QuietRounds):
                 f"{type(self._exchange.optimizer).__name__}: its state was replaced since the last forward pass; load "
                 "an optimizer's state before the forward pass, not between that and the step"
             )
-        self._accumulated.begin()
-        self._accumulated.finish()
+        self._accumulated.post(_C.Event.CALL)
 
-    def come_together(self) -> None:
-        """Exchanges what the optimizer has accumulated since it last did. Collective."""
-        self._exchange.optimizer.come_together()
+    def come_together(self, has_changed: bool) -> bool:
+        """Exchanges what the optimizer has accumulated since it last did."""
+        if not has_changed:
+            self._exchange.optimizer.come_together()
+        return True
 
     def check(self) -> None:
         """See `Rounds`."""
@@ -96,11 +98,12 @@ class OptimizerRounds(QuietRounds):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Rounds`."""
-        self._gradients.finish_round()
+        self._gradients.finish()
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """See `Rounds`."""
-        self._gradients.finish_round()
+        self._gradients.finish()
+        return len(self.buckets())
 
     def buckets(self) -> list[list[str]]:
         """See `Rounds`."""

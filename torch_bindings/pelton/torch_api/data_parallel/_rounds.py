@@ -1,10 +1,10 @@
-"""How one wrapped model's ranks are brought together, seen from the training loop: one class per kind of algorithm."""
+"""How one wrapped model's ranks are brought together, seen from the training loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 
@@ -19,27 +19,31 @@ class Bucket:
     tensor_names: tuple[str, ...]
 
 
-class Rounds(Protocol):
-    """The communication of one model under one algorithm, from registration to `detach`.
+class Rounds:
+    """The communication of one model under one algorithm, from registration to `detach`. Of the training's moments
+    subclasses choose those that concern them.
 
     Threads: the trainer's. Owns: the runtime's model.
     """
 
-    @property
-    def may_differ(self) -> bool:
-        """Whether the ranks' parameters may differ between rounds."""
-
-    @property
-    def steps(self) -> int:
-        """How many steps the algorithm's schedule has counted."""
-
-    @property
-    def weights_are_equal(self) -> bool:
-        """Whether, now that a step has ended, all ranks hold the same weights to the bit."""
-
-    @property
-    def needs_backward(self) -> bool:
-        """Whether a step now is in step with the other ranks only if a backward pass has been since the last one."""
+    may_differ = False
+    """Whether the ranks' parameters may differ between rounds."""
+    weights_are_equal = False
+    """Whether, now that a step has ended, all ranks hold the same weights to the bit."""
+    needs_backward = False
+    """Whether a step now is in step with the other ranks only if a backward pass has been since the last one."""
+    steps = 0
+    """How many steps the algorithm's trigger has counted."""
+    runs_apart = False
+    """Whether ranks go on by themselves for several steps, so that nothing else may keep them in step."""
+    remembers_weights = False
+    """Whether what the algorithm remembers belongs to the weights that were."""
+    remembers_optimizer = False
+    """Whether it communicates an optimizer's state, which is to be rank 0's where it was loaded."""
+    chooses_buckets = True
+    """Whether the runtime chooses the buckets."""
+    is_averaging = False
+    """Whether an averaging beside training goes on, or will with the first forward pass."""
 
     def check(self) -> None:
         """Raises what an earlier round failed with, or that one was left in the middle.
@@ -50,9 +54,11 @@ class Rounds(Protocol):
 
     def changes(self) -> list[str]:
         """What is no longer as it was registered, "name: what changed"."""
+        raise NotImplementedError
 
     def set_synchronized(self, enabled: bool) -> None:
         """Off: what happens from now on is local (`no_sync`)."""
+        raise NotImplementedError
 
     def before_forward(self, inputs: object) -> None:
         """A forward pass in training mode, with gradients, begins.
@@ -103,14 +109,53 @@ class Rounds(Protocol):
           completes: all those that were given have stepped, or have been skipped.
         """
 
-    def finish(self) -> None:
-        """Completes the round that is open, if one is. Collective then."""
+    def finish(self) -> int:
+        """Completes the round that is open, if one is; the number of its buckets. Collective then."""
+        raise NotImplementedError
+
+    def come_together(self, has_changed: bool) -> bool:
+        """Has the algorithm itself give all ranks the same weights; whether it does. Collective.
+
+        Args:
+          has_changed: what is communicated is no longer what was registered.
+        """
+        self.stop()
+        return False
+
+    def stop(self) -> None:
+        """Ends an averaging beside training when all ranks have asked for it. Idempotent.
+
+        Raises:
+          DeadlineExceeded: not all ranks have asked in time.
+          PeltonError: what averaging failed with.
+        """
+
+    def stay_stopped(self) -> None:
+        """Has averaging that has begun on no rank wait for `resume`; unlike `stop` it makes no last round."""
+
+    def resume(self) -> None:
+        """Goes on with averaging once all ranks have asked for it. Idempotent.
+
+        Raises:
+          PeltonError: what averaging failed with.
+        """
+
+    @property
+    def bagua_buckets(self) -> Sequence[Any]:
+        """The buckets in the order in which they are communicated."""
+        return [Bucket(f"bucket {i}", tuple(names)) for i, names in enumerate(self.buckets())]
 
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket, in launch order."""
+        raise NotImplementedError
+
+    def register_ordered_buckets(self, buckets: Sequence[Any]) -> None:
+        """See `ModelBackend`; only where the runtime does not choose the buckets."""
+        raise NotImplementedError
 
     def statistics(self) -> dict[str, float]:
         """Counts since registration."""
+        raise NotImplementedError
 
     def state(self) -> _C.State:
         """What the algorithm remembers.
@@ -118,6 +163,7 @@ class Rounds(Protocol):
         Raises:
           FailedPrecondition: a round is open.
         """
+        raise NotImplementedError
 
     def detach(self, timeout_s: float = 0.0) -> None:
         """Gives everything back. Idempotent.
@@ -126,34 +172,4 @@ class Rounds(Protocol):
           timeout_s: how long to wait for the other ranks, where something goes on beside training that all should
             end together. Units: seconds.
         """
-
-
-class QuietRounds:
-    """Does nothing at any of these moments; rounds choose from them. Threads: the trainer's. Owns: nothing."""
-
-    weights_are_equal = False
-    needs_backward = False
-
-    def before_forward(self, inputs: object) -> None:
-        """See `Rounds`."""
-
-    def before_evaluation(self) -> None:
-        """See `Rounds`."""
-
-    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
-        """See `Rounds`."""
-
-    def backward_began(self) -> None:
-        """See `Rounds`."""
-
-    def backward_ended(self, may_go_on: bool) -> None:
-        """See `Rounds`."""
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Rounds`."""
-
-    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
-        """See `Rounds`."""
-
-    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
-        """See `Rounds`."""
+        raise NotImplementedError

@@ -250,6 +250,13 @@ class ModelSteps:
         return " and ".join(f"the {type(given).__name__}" for given in self._given) or "no optimizer"
 
 
+def is_in_backward() -> bool:
+    """Whether a backward pass is running: a forward pass within it is checkpointing's, which computes again what the
+    checkpoint did not keep.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
 def fingerprint(tensors: Sequence[torch.Tensor]) -> list[float]:
     """Numbers that change when something writes to the tensors: their versions, and, because changes of `.data` have
     none, some values of some of them.

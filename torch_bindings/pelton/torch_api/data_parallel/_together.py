@@ -18,18 +18,8 @@ from pelton.torch_api._packed import allreduce_coalesced_inplace, broadcast_pack
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api._state_broadcast import agree, everyone
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState
-from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
-from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
 from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
-from pelton.torch_api.data_parallel._weight_rounds import AfterStepRounds, InForwardRounds
-
-
-def runs_apart(rounds: Rounds | None) -> bool:
-    """Whether ranks go on by themselves for several steps, so that nothing else may keep them in step."""
-    is_rare = isinstance(rounds, AfterStepRounds) and rounds.interval > 1
-    by_arrival = isinstance(rounds, InForwardRounds) and rounds.runs_apart
-    return is_rare or by_arrival or isinstance(rounds, (AveragingRounds, OptimizerRounds))
 
 
 def bring_together(rounds: Rounds, communicator: _C.Communicator, trainable: NamedTensors) -> None:
@@ -44,15 +34,8 @@ def bring_together(rounds: Rounds, communicator: _C.Communicator, trainable: Nam
     has_changed = bool(rounds.changes())
     if not has_changed:
         rounds.finish()
-    if not rounds.may_differ:
-        return
-    if isinstance(rounds, OptimizerRounds):
-        if not has_changed:
-            rounds.come_together()
-        return
-    if isinstance(rounds, AveragingRounds):
-        rounds.stop()
-    average(communicator, [tensor for _, tensor in trainable])
+    if rounds.may_differ and not rounds.come_together(has_changed):
+        average(communicator, [tensor for _, tensor in trainable])
 
 
 def average_buffers(communicator: _C.Communicator, module: nn.Module, ignored: Sequence[str]) -> None:
@@ -96,7 +79,7 @@ def register_again(inner: Any) -> None:
     if rounds.may_differ:
         warn_of_meeting(inner.bagua_module_name, changes)
     # An optimizer's state that was loaded may differ by rank; else each rank's own is part of its training.
-    takes_rank_0s = isinstance(rounds, OptimizerRounds)
+    takes_rank_0s = rounds.remembers_optimizer
     inner._rounds = None
     if takes_rank_0s:
         inner._known = {}

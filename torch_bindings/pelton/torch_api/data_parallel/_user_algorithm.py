@@ -18,7 +18,8 @@ from pelton.torch_api._state_broadcast import agree
 from pelton.torch_api._user_rounds import UserRounds
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.bucket import BackendBucket, BaguaBucket
-from pelton.torch_api.data_parallel._rounds import QuietRounds
+from pelton.torch_api.data_parallel._rounds import Rounds
+from pelton.torch_api.data_parallel._steps import is_in_backward
 from pelton.torch_api.tensor import effective_tensor, forget
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def runtime_algorithm(algorithm: AlgorithmImpl) -> RegisteredAlgorithm | None:
     return None
 
 
-class UserAlgorithm(QuietRounds):
+class UserAlgorithm(Rounds):
     """The `Rounds` of one wrapped model under an algorithm of the user's.
 
     Threads: the trainer's; backward hooks run on autograd's thread while the trainer waits in backward. Owns: the
@@ -94,18 +95,9 @@ class UserAlgorithm(QuietRounds):
         self._rounds = UserRounds(inner.process_group, inner.bagua_module_name, buckets)
         self._buckets = self._rounds.buckets
 
-    def wait_pending_comm_ops(self) -> int:
-        """Completes the round that is open, if one is; the number of its buckets.
-
-        Raises:
-          PeltonError: what it failed with.
-        """
-        return 0 if self._rounds is None else self._rounds.finish()
-
     # What BaguaDistributedDataParallel asks of all rounds.
 
-    may_differ = False
-    steps = 0
+    chooses_buckets = False
 
     def build(self) -> None:
         """Asks the algorithm for its tensors, buckets, hooks and operations, and registers them. Collective.
@@ -137,7 +129,7 @@ class UserAlgorithm(QuietRounds):
         Args:
           inputs: the module's positional arguments.
         """
-        if self._is_synchronized and not _is_in_backward():
+        if self._is_synchronized and not is_in_backward():
             with self._failing("the forward hook"):
                 self._forward_hook(inputs)
             self._is_forward_open = True
@@ -153,7 +145,7 @@ class UserAlgorithm(QuietRounds):
         if self._rounds is None:
             return
         self._rounds.check()
-        if _is_in_backward():
+        if is_in_backward():
             return
         if self._is_in_backward and self._rounds.is_open and not self._rounds.is_complete:
             self._fail(
@@ -172,7 +164,7 @@ class UserAlgorithm(QuietRounds):
 
     def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """Has the backward pass that reaches one of these tensors call the post-backward hook when it ends."""
-        if _is_in_backward():
+        if is_in_backward():
             self._on_output()
             return
         for output in outputs:
@@ -205,9 +197,13 @@ class UserAlgorithm(QuietRounds):
         with self._failing("the post-step hook"):
             self._post_step_hook(optimizer)
 
-    def finish(self) -> None:
-        """Completes the round that is open, if one is."""
-        self.wait_pending_comm_ops()
+    def finish(self) -> int:
+        """Completes the round that is open, if one is; the number of its buckets.
+
+        Raises:
+          PeltonError: what it failed with.
+        """
+        return 0 if self._rounds is None else self._rounds.finish()
 
     def buckets(self) -> list[list[str]]:
         """Tensor names by bucket."""
@@ -349,11 +345,6 @@ class UserAlgorithm(QuietRounds):
     def _fail(self, error: PeltonError, what: str) -> None:
         self._remember(error, what)
         raise error
-
-
-def _is_in_backward() -> bool:
-    """Whether a backward pass is running: a forward pass within it is checkpointing's, which recomputes the model."""
-    return torch._C._current_graph_task_id() != -1
 
 
 class _Token:

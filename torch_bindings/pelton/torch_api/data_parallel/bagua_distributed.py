@@ -23,18 +23,16 @@ from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
 from pelton.torch_api.data_parallel._attachment import nothing, release
-from pelton.torch_api.data_parallel._averaging_rounds import AveragingRounds
 from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
 from pelton.torch_api.data_parallel._equality import check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._loaded_weights import LoadedWeights, settle_loaded
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
-from pelton.torch_api.data_parallel._rounds import Bucket, Rounds
+from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._scalers import ScalerAgreement
-from pelton.torch_api.data_parallel._steps import forget, listen
+from pelton.torch_api.data_parallel._steps import forget, is_in_backward, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
-from pelton.torch_api.data_parallel._weight_rounds import is_in_backward
 
 
 class BaguaDistributedDataParallel:
@@ -109,11 +107,7 @@ class BaguaDistributedDataParallel:
         """The buckets in the order in which they are communicated: `Bucket`, or an algorithm's own `BaguaBucket`.
         Empty after `detach`.
         """
-        if self._rounds is None:
-            return []
-        if isinstance(self._rounds, UserAlgorithm):
-            return list(self._rounds.bagua_buckets)
-        return [Bucket(f"bucket {i}", tuple(names)) for i, names in enumerate(self._rounds.buckets())]
+        return list(self._rounds.bagua_buckets) if self._rounds is not None else []
 
     @property
     def parameters_to_ignore(self) -> list[str]:
@@ -324,14 +318,11 @@ class BaguaDistributedDataParallel:
         Raises:
           PeltonError: what the round failed with.
         """
-        if isinstance(self._rounds, UserAlgorithm):
-            return self._rounds.wait_pending_comm_ops()
-        self.finish_round()
-        return len(self.bagua_buckets)
+        return self._rounds.finish() if self._rounds is not None else 0
 
     def register_ordered_buckets(self, buckets: Sequence[Any]) -> None:
         """See `ModelBackend`."""
-        if not isinstance(self._rounds, UserAlgorithm):
+        if self._rounds is None or self._rounds.chooses_buckets:
             raise FailedPrecondition(
                 f"{self.bagua_module_name} is kept together by an algorithm of the runtime, which chooses its buckets"
             )
@@ -353,12 +344,12 @@ class BaguaDistributedDataParallel:
         Raises:
           DeadlineExceeded: not all ranks have asked in time.
         """
-        if isinstance(self._rounds, AveragingRounds):
+        if self._rounds is not None:
             self._rounds.stop()
 
     def resume_averaging(self) -> None:
         """Goes on with an averaging that was stopped; without one it does nothing."""
-        if isinstance(self._rounds, AveragingRounds):
+        if self._rounds is not None:
             self._rounds.resume()
 
     def detach(self, reason: str = "it was detached", timeout_s: float = 10.0, *, keeps_watch: bool = False) -> None:

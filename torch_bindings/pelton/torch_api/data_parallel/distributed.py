@@ -18,7 +18,6 @@ from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._attachment import attach, name_of
-from pelton.torch_api.data_parallel._together import runs_apart
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
@@ -178,7 +177,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         """
         if not (self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_broadcast()):
             return False
-        if runs_apart(self.inner._rounds):
+        if self.inner._rounds is not None and self.inner._rounds.runs_apart:
             self._say_that_buffers_differ()
             return False
         return True

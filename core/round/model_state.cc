@@ -1,18 +1,14 @@
-#include "torch_bindings/csrc/model_state.h"
-
-#include <ATen/ops/empty.h>
+#include "core/round/model_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/bucket/slot_state.h"
-#include "torch_bindings/csrc/tensors.h"
 
-namespace pelton::torch_bindings {
+namespace pelton {
 namespace {
 
 using SlotsByName = absl::flat_hash_map<std::string, SlotId>;
@@ -38,21 +34,6 @@ absl::StatusOr<std::vector<SlotId>> OrderOf(const ModelState& state, const Slots
     order.push_back(slot);
   }
   return order;
-}
-
-absl::StatusOr<SlotState> ToSlotState(const TensorState& state, const SlotsByName& slots) {
-  ASSIGN_OR_RETURN(const SlotId slot, Find(slots, state.tensor));
-  ASSIGN_OR_RETURN(const DType dtype, ToDType(state.values.scalar_type()));
-  if (!state.values.is_contiguous() || !state.values.device().is_cpu() || state.begin < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("state: ", state.key, " of '", state.tensor,
-                                                   "' is not a contiguous tensor on the CPU"));
-  }
-  auto* const data = static_cast<std::byte*>(state.values.data_ptr());
-  return SlotState{.key = state.key,
-                   .slot = slot,
-                   .dtype = dtype,
-                   .begin_count = static_cast<uint64_t>(state.begin),
-                   .bytes = absl::MakeSpan(data, state.values.nbytes())};
 }
 
 using SlotStatesByKey = absl::flat_hash_map<std::pair<std::string, SlotId>, const SlotState*>;
@@ -116,22 +97,26 @@ ModelState StateOf(ModelRounds& rounds) {
     }
   }
   for (const SlotState& kept : rounds.States()) {
-    const auto count = static_cast<int64_t>(kept.bytes.size() / SizeOf(kept.dtype));
-    at::Tensor values = at::empty({count}, at::TensorOptions().dtype(ToScalarType(kept.dtype)));
-    std::memcpy(values.data_ptr(), kept.bytes.data(), kept.bytes.size());
-    state.tensors.push_back({kept.key, plan.tensor(kept.slot).name,
-                             static_cast<int64_t>(kept.begin_count), std::move(values)});
+    state.tensors.push_back({.key = kept.key,
+                             .tensor = plan.tensor(kept.slot).name,
+                             .begin = kept.begin_count,
+                             .dtype = kept.dtype,
+                             .bytes = {kept.bytes.begin(), kept.bytes.end()}});
   }
   return state;
 }
 
-absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time deadline) {
+absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline) {
   if (IsNew(state)) return absl::OkStatus();
   const SlotsByName slots = SlotsOf(rounds.plan());
   std::vector<SlotState> saved;
-  for (const TensorState& tensor : state.tensors) {
-    ASSIGN_OR_RETURN(SlotState slot_state, ToSlotState(tensor, slots));
-    saved.push_back(std::move(slot_state));
+  for (TensorState& tensor : state.tensors) {
+    ASSIGN_OR_RETURN(const SlotId slot, Find(slots, tensor.tensor));
+    saved.push_back({.key = tensor.key,
+                     .slot = slot,
+                     .dtype = tensor.dtype,
+                     .begin_count = tensor.begin,
+                     .bytes = absl::MakeSpan(tensor.bytes)});
   }
   ASSIGN_OR_RETURN(const std::vector<SlotId> order, OrderOf(state, slots));
   if (!order.empty()) RETURN_IF_ERROR(rounds.Replan(order, deadline));
@@ -141,4 +126,4 @@ absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time de
   return absl::OkStatus();
 }
 
-}  // namespace pelton::torch_bindings
+}  // namespace pelton

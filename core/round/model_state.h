@@ -1,25 +1,27 @@
-// What an algorithm remembers of a model between rounds, as tensors: for checkpoints and for
-// wrapping a model again.
-#ifndef PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_
-#define PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_
+// What an algorithm remembers of a model between rounds: for checkpoints and for wrapping a model
+// again.
+#ifndef PELTON_CORE_ROUND_MODEL_STATE_H_
+#define PELTON_CORE_ROUND_MODEL_STATE_H_
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/bucket/model_rounds.h"
+#include "core/memory/dtype.h"
 
-namespace pelton::torch_bindings {
+namespace pelton {
 
 // A copy of one SlotState. Threads: a value. Owns: the elements.
 struct TensorState {
   std::string key;
   std::string tensor;  // its name in the plan
-  int64_t begin = 0;   // the tensor's element that the first one belongs to
-  at::Tensor values;   // Shape: [count]
+  uint64_t begin = 0;  // the tensor's element that the first one belongs to
+  DType dtype = DType::kFloat32;
+  std::vector<std::byte> bytes;
 };
 
 // Threads: a value. Owns: copies.
@@ -38,8 +40,8 @@ ModelState StateOf(ModelRounds& rounds);
 // elements that the algorithm keeps on this rank and the state lacks or has in another dtype, or
 // has and the algorithm does not keep (a state that no round has made lacks all); the text names
 // the tensor. Those of Replan.
-absl::Status Restore(const ModelState& state, ModelRounds& rounds, absl::Time deadline);
+absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline);
 
-}  // namespace pelton::torch_bindings
+}  // namespace pelton
 
-#endif  // PELTON_TORCH_BINDINGS_CSRC_MODEL_STATE_H_
+#endif  // PELTON_CORE_ROUND_MODEL_STATE_H_

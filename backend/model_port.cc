@@ -1,0 +1,318 @@
+#include "backend/model_port.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/bucket/plan.h"
+#include "core/memory/dtype.h"
+
+namespace pelton {
+namespace {
+
+constexpr char kOpenResult[] = "result of the open round";
+
+Schedule ScheduleOf(const Algorithm& algorithm, bool on_call) {
+  Schedule schedule = algorithm.schedule();
+  if (on_call) schedule.trigger = TriggerKind::kOnCall;
+  return schedule;
+}
+
+// Takes the results of a round that was open out of `state`: the rounds know nothing of them.
+std::vector<TensorState> TakeOpenResults(ModelState& state) {
+  const auto is_kept = [](const TensorState& tensor) { return tensor.key != kOpenResult; };
+  const auto begin = std::stable_partition(state.tensors.begin(), state.tensors.end(), is_kept);
+  std::vector<TensorState> results(std::make_move_iterator(begin),
+                                   std::make_move_iterator(state.tensors.end()));
+  state.tensors.erase(begin, state.tensors.end());
+  return results;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, PortOptions options,
+                                                             std::vector<TensorSpec> specs,
+                                                             TensorPort& tensors) {
+  options.model.first_round = Round(options.state.rounds + 1);
+  // Tensors are copied in any case: a segment outside of the buckets would save nothing.
+  options.model.standalone_bytes = PlanOptions::kNoStandalone;
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options.model.algorithm, options.model.algorithm_options));
+  const Schedule schedule = ScheduleOf(*algorithm, options.on_call);
+  if (schedule.trigger == TriggerKind::kWhenReady) {
+    return absl::InvalidArgumentError(absl::StrCat("algorithm ", options.model.algorithm,
+                                                   " communicates ", NameOf(schedule.source),
+                                                   " in the backward pass, not between steps"));
+  }
+  const bool makes_equal = algorithm->RanksAgree() && schedule.commit.kept == 0;
+  std::unique_ptr<ModelPort> port(new ModelPort(options, schedule, makes_equal, tensors));
+  RETURN_IF_ERROR(
+      port->Install(backend, std::move(algorithm), std::move(specs), std::move(options.state)));
+  return port;
+}
+
+ModelPort::ModelPort(const PortOptions& options, const Schedule& schedule, bool makes_equal,
+                     TensorPort& tensors)
+    : options_(options.model),
+      schedule_(schedule),
+      tensors_(tensors),
+      trigger_(schedule, makes_equal, options.steps,
+               std::any_of(options.state.tensors.begin(), options.state.tensors.end(),
+                           [](const TensorState& state) { return state.key == kOpenResult; })) {}
+
+absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
+                                std::vector<TensorSpec> specs, ModelState state) {
+  tensor_count_ = specs.size();
+  for (const TensorSpec& tensor : specs) size_bytes_ += tensor.size_bytes();
+  const bool has_loop = schedule_.trigger == TriggerKind::kTimer;
+  if (has_loop) specs.push_back(AveragingLoop::StopTensor());
+  ASSIGN_OR_RETURN(model_,
+                   Model::Create(backend, options_, std::move(algorithm), std::move(specs)));
+  PlaceAll();
+  if (has_loop) return InstallLoop();
+  for (size_t i = 0; i < tensor_count_; ++i) tensors_.CopyIn(SlotId(static_cast<int32_t>(i)));
+  rounds().Prime();
+  const std::vector<TensorState> results = TakeOpenResults(state);
+  RETURN_IF_ERROR(Restore(std::move(state), rounds(), Clock::Real().Now() + options_.timeout));
+  PlaceAll();  // a plan that was restored has buckets of its own
+  return Reopen(results);
+}
+
+absl::Status ModelPort::InstallLoop() {
+  AveragingLoopOptions loop;
+  loop.pause = schedule_.pause;
+  loop.round_timeout = options_.timeout;
+  // Both places are the slot's own in its bucket, which Place has named.
+  loop.copy_in = [this](SlotId slot, std::byte*) { tensors_.CopyIn(slot); };
+  loop.add = [this](SlotId slot, const std::byte*) {
+    if (slot.value() == 0) loop_rounds_.fetch_add(1, std::memory_order_relaxed);
+    tensors_.Merge(slot, schedule_.commit);
+  };
+  ASSIGN_OR_RETURN(loop_, AveragingLoop::Create(rounds(), std::move(loop)));
+  return absl::OkStatus();
+}
+
+void ModelPort::PlaceAll() {
+  for (size_t i = 0; i < tensor_count_; ++i) {
+    const SlotId slot(static_cast<int32_t>(i));
+    tensors_.Place(slot, rounds().DataOf(slot));
+  }
+}
+
+absl::Status ModelPort::Post(const TrainingEvent& event) {
+  const Trigger before = trigger_;
+  absl::Status done = DoAll(trigger_.On(event));
+  if (!done.ok()) trigger_ = before;
+  return done;
+}
+
+absl::Status ModelPort::DoAll(absl::Span<const RoundAction> actions) {
+  for (RoundAction action : actions) RETURN_IF_ERROR(Do(action));
+  return absl::OkStatus();
+}
+
+absl::Status ModelPort::Do(RoundAction action) {
+  switch (action) {
+    case RoundAction::kBegin:
+      return Begin();
+    case RoundAction::kFinish:
+      return Finish();
+    case RoundAction::kFinishUnchanged:
+      return FinishUnchanged();
+    case RoundAction::kNoteTensors:
+      fingerprint_.reset();
+      if (is_open_) fingerprint_ = tensors_.Fingerprint();
+      return absl::OkStatus();
+    case RoundAction::kClaim:
+      RETURN_IF_ERROR(CheckLoop());
+      return loop_->Claim(Clock::Real().Now() + options_.timeout);
+    case RoundAction::kRelease:
+      if (loop_ != nullptr && !IsForkedChild()) loop_->Release();
+      return absl::OkStatus();
+    case RoundAction::kResume:
+      RETURN_IF_ERROR(CheckLoop());
+      return loop_->Resume();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelPort::Begin() {
+  RETURN_IF_ERROR(CheckNotForkedChild());
+  RETURN_IF_ERROR(failure_);
+  if (is_open_) {
+    return absl::FailedPreconditionError(absl::StrCat("round ", rounds().round().value(),
+                                                      " of model '", options_.name, "' is open"));
+  }
+  is_open_ = true;
+  failure_ = MarkAll();
+  return failure_;
+}
+
+// What is not communicated in this round is marked as well: every round has all tensors (ALL-1).
+absl::Status ModelPort::MarkAll() {
+  communicates_.resize(tensor_count_);
+  for (size_t i = 0; i < tensor_count_; ++i) {
+    const SlotId slot(static_cast<int32_t>(i));
+    communicates_[i] = rounds().Communicates(slot);
+    if (communicates_[i]) {
+      tensors_.CopyIn(slot);
+      statistics_.bytes += spec(i).size_bytes();
+      statistics_.copied_bytes += 2 * spec(i).size_bytes();
+    }
+    RETURN_IF_ERROR(rounds().MarkReady(slot));
+  }
+  return rounds().EndRound();
+}
+
+absl::Status ModelPort::Wait() {
+  RETURN_IF_ERROR(Finish());
+  trigger_.RoundEnded();
+  return absl::OkStatus();
+}
+
+absl::Status ModelPort::Finish() {
+  RETURN_IF_ERROR(failure_);
+  if (!is_open_) return absl::OkStatus();
+  is_open_ = false;
+  if (!has_results_) failure_ = WaitRound();
+  RETURN_IF_ERROR(failure_);
+  has_results_ = false;
+  for (size_t i = 0; i < tensor_count_; ++i) {
+    if (communicates_[i]) tensors_.Merge(SlotId(static_cast<int32_t>(i)), schedule_.commit);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelPort::FinishUnchanged() {
+  const std::optional<uint64_t> noted = std::exchange(fingerprint_, std::nullopt);
+  if (noted.has_value() && is_open_ && *noted != tensors_.Fingerprint()) {
+    return absl::FailedPreconditionError(
+        "the weights changed by something that is no torch.optim.Optimizer, after a backward pass "
+        "that another one could follow (retain_graph=True, or outputs of another forward pass that "
+        "live); the round of decentralized averaging that is under way would undo it. End the "
+        "iteration with a backward pass that frees the last graph, or step with an optimizer of "
+        "torch's");
+  }
+  return Finish();
+}
+
+absl::Status ModelPort::WaitRound() {
+  const absl::Time start = Clock::Real().Now();
+  const absl::Status status = rounds().WaitRound(start + options_.timeout);
+  statistics_.wait_seconds += absl::ToDoubleSeconds(Clock::Real().Now() - start);
+  ++statistics_.rounds;
+  return status;
+}
+
+absl::Status ModelPort::CheckLoop() const {
+  RETURN_IF_ERROR(CheckNotForkedChild());
+  if (loop_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("averaging of model '", options_.name, "' has ended"));
+}
+
+absl::Status ModelPort::Stop(absl::Duration timeout) {
+  if (schedule_.trigger != TriggerKind::kTimer) return absl::OkStatus();
+  RETURN_IF_ERROR(DoAll(trigger_.Stop()));
+  RETURN_IF_ERROR(CheckLoop());
+  return loop_->Stop(Clock::Real().Now() + timeout);
+}
+
+absl::Status ModelPort::Resume() {
+  if (schedule_.trigger != TriggerKind::kTimer) return absl::OkStatus();
+  return DoAll(trigger_.Resume());
+}
+
+absl::StatusOr<ModelState> ModelPort::State() {
+  if (schedule_.trigger == TriggerKind::kTimer) return ModelState();  // of the tensors alone
+  RETURN_IF_ERROR(failure_);
+  if (is_open_ && schedule_.delay == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", rounds().round().value(), " of model '", options_.name,
+                     "' is open: its state can be told once it has ended"));
+  }
+  if (is_open_ && !has_results_) {
+    failure_ = WaitRound();
+    RETURN_IF_ERROR(failure_);
+    has_results_ = true;
+  }
+  ModelState state = StateOf(rounds());
+  if (is_open_) AddOpenResults(state);
+  return state;
+}
+
+void ModelPort::AddOpenResults(ModelState& state) const {
+  for (size_t i = 0; i < tensor_count_; ++i) {
+    if (!communicates_[i]) continue;
+    const std::byte* const data = rounds().DataOf(SlotId(static_cast<int32_t>(i)));
+    state.tensors.push_back({.key = kOpenResult,
+                             .tensor = spec(i).name,
+                             .dtype = spec(i).dtype,
+                             .bytes = {data, data + spec(i).size_bytes()}});
+  }
+}
+
+absl::Status ModelPort::Reopen(const std::vector<TensorState>& results) {
+  is_open_ = has_results_ = !results.empty();
+  communicates_.assign(tensor_count_, false);
+  for (const TensorState& result : results) {
+    size_t i = 0;
+    while (i < tensor_count_ && spec(i).name != result.tensor) ++i;
+    if (i == tensor_count_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("state: the model has no tensor '", result.tensor, "'"));
+    }
+    if (result.dtype != spec(i).dtype || result.bytes.size() != spec(i).size_bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "state: the result for '", result.tensor, "' has ",
+          result.bytes.size() / SizeOf(result.dtype), " elements of ", NameOf(result.dtype),
+          ", not ", spec(i).count, " of ", NameOf(spec(i).dtype)));
+    }
+    std::memcpy(rounds().DataOf(SlotId(static_cast<int32_t>(i))), result.bytes.data(),
+                result.bytes.size());
+    communicates_[i] = true;
+  }
+  return absl::OkStatus();
+}
+
+ModelPort::Statistics ModelPort::statistics() const {
+  Statistics statistics = statistics_;
+  if (schedule_.trigger == TriggerKind::kTimer) {
+    statistics.rounds = loop_rounds_.load(std::memory_order_relaxed);
+    statistics.bytes = statistics.rounds * size_bytes_;
+    statistics.copied_bytes = 2 * statistics.bytes;
+  }
+  if (model_ != nullptr) statistics.sent_bytes = model_->sent_bytes();
+  return statistics;
+}
+
+std::vector<std::vector<std::string>> ModelPort::Buckets() const {
+  std::vector<std::vector<std::string>> buckets;
+  if (model_ == nullptr) return buckets;
+  for (const BucketLayout& bucket : rounds().plan().buckets()) {
+    std::vector<std::string> names;
+    for (SlotId slot : bucket.slots) {
+      const auto i = static_cast<size_t>(slot.value());
+      if (i < tensor_count_) names.push_back(spec(i).name);  // not the loop's own
+    }
+    if (!names.empty()) buckets.push_back(std::move(names));
+  }
+  return buckets;
+}
+
+void ModelPort::Detach(absl::Duration timeout) {
+  if (model_ == nullptr || IsForkedChild()) return;
+  // Where the others do not stop in time, they are told by the end of the loop.
+  if (loop_ != nullptr && timeout > absl::ZeroDuration()) {
+    loop_->Stop(Clock::Real().Now() + timeout).IgnoreError();
+  }
+  is_open_ = has_results_ = false;
+  loop_.reset();
+  model_.reset();
+}
+
+}  // namespace pelton

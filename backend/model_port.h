@@ -1,0 +1,150 @@
+// The one door between a trainer and the rounds of its model: events go in, and at the moments that
+// the algorithm's trigger makes of them, tensors are communicated and results merged.
+#ifndef PELTON_BACKEND_MODEL_PORT_H_
+#define PELTON_BACKEND_MODEL_PORT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "algorithms/algorithm.h"
+#include "backend/averaging_loop.h"
+#include "backend/backend.h"
+#include "backend/model.h"
+#include "core/base/fork.h"
+#include "core/base/ids.h"
+#include "core/bucket/model_rounds.h"
+#include "core/bucket/tensor_spec.h"
+#include "core/round/model_state.h"
+#include "core/round/schedule.h"
+#include "core/round/tensor_port.h"
+#include "core/round/training_event.h"
+#include "core/round/trigger.h"
+
+namespace pelton {
+
+// What a port is made of beside its model.
+// Threads: a value. Owns: copies.
+struct PortOptions {
+  ModelOptions model;
+  // The trainer's calls begin rounds, whatever the algorithm's own trigger is.
+  bool on_call = false;
+  uint64_t steps = 0;  // that the trigger has counted before
+  ModelState state;    // what an earlier model of the same algorithm and tensors left
+};
+
+// Copies of a trainer's tensors in buckets, whose rounds go on beside the training or in its steps.
+// All ranks must post what makes rounds due in the same order. A round changes the tensors when it
+// is complete on this rank, all of them, or none (COMMIT-1).
+// Threads: the trainer's. Owns: the model, its buckets and, under TriggerKind::kTimer, the loop of
+// its rounds; borrows backend and tensors, which outlive it.
+class ModelPort {
+ public:
+  // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's
+  // state with the tensors, which must be the same on all ranks, or with `options.state`.
+  // Collective. Blocks: until the ranks agree, or the timeout. Errors: InvalidArgument: an
+  // algorithm whose tensors are communicated as they become ready; those of Model::Create and of
+  // Restore.
+  static absl::StatusOr<std::unique_ptr<ModelPort>> Create(Backend& backend, PortOptions options,
+                                                           std::vector<TensorSpec> specs,
+                                                           TensorPort& tensors);
+  ~ModelPort() { Detach(absl::ZeroDuration()); }
+  ModelPort(const ModelPort&) = delete;
+  ModelPort& operator=(const ModelPort&) = delete;
+
+  // Does what is due because of `event`. Blocks: where a round ends, or the tensors are claimed,
+  // until the timeout. Errors: what this or an earlier round failed with; FailedPrecondition:
+  // something has changed the tensors that results would undo. After an error the event has not
+  // been: it may be posted again.
+  absl::Status Post(const TrainingEvent& event);
+  // Waits for the open round, if there is one, and merges its results. Blocks: until the timeout.
+  // Errors: what the round failed with.
+  absl::Status Wait();
+  // What the last round holds for a slot, until it is communicated again. Blocks: never.
+  SlotResult ResultOf(SlotId slot) const { return rounds().ResultOf(slot); }
+
+  // Of rounds by a timer; else they do nothing. Stop lets go of a claim and ends the rounds when
+  // all ranks have asked for it; it is idempotent, as Resume is. StayStopped has rounds that have
+  // begun on no rank wait for Resume; unlike Stop it makes no last one. Blocks: Stop: until the
+  // timeout. Errors: DeadlineExceeded: not all ranks have asked; what a round failed with.
+  absl::Status Stop(absl::Duration timeout);
+  absl::Status Resume();
+  void StayStopped() { trigger_.StayStopped(); }
+
+  // What the algorithm remembers; with a delayed round that is open also the results that it will
+  // merge. Blocks: until those are here, or the timeout. Errors: FailedPrecondition: another kind
+  // of round is open; what this or an earlier one failed with.
+  absl::StatusOr<ModelState> State();
+  // Errors: what an earlier round failed with. Rounds by a timer tell it where tensors are claimed.
+  const absl::Status& failure() const { return failure_; }
+  const Trigger& trigger() const { return trigger_; }
+  const Schedule& schedule() const { return schedule_; }
+  bool is_open() const { return is_open_; }
+
+  struct Statistics {
+    uint64_t rounds = 0;
+    double wait_seconds = 0;  // the trainer was blocked on communication
+    uint64_t bytes = 0;       // of the tensors communicated
+    uint64_t sent_bytes = 0;  // by this rank; see Model::sent_bytes
+    uint64_t copied_bytes = 0;
+  };
+  Statistics statistics() const;
+  // Tensor names by bucket, in launch order.
+  std::vector<std::vector<std::string>> Buckets() const;
+
+  // Frees everything; a round that is open comes to nothing. Rounds by a timer are stopped in
+  // agreement with the other ranks where that can be had within `timeout`. Idempotent. Blocks:
+  // until the timeout.
+  void Detach(absl::Duration timeout);
+
+ private:
+  ModelPort(const PortOptions& options, const Schedule& schedule, bool makes_equal,
+            TensorPort& tensors);
+
+  absl::Status Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
+                       std::vector<TensorSpec> specs, ModelState state);
+  absl::Status InstallLoop();
+  void PlaceAll();
+  absl::Status Do(RoundAction action);
+  absl::Status DoAll(absl::Span<const RoundAction> actions);
+  absl::Status Begin();
+  absl::Status MarkAll();
+  absl::Status Finish();
+  absl::Status FinishUnchanged();
+  absl::Status WaitRound();
+  absl::Status CheckLoop() const;
+  // The results of an open round, as State tells them; and a round that was open, with those.
+  void AddOpenResults(ModelState& state) const;
+  absl::Status Reopen(const std::vector<TensorState>& results);
+  ModelRounds& rounds() const { return model_->rounds(); }
+  const TensorSpec& spec(size_t slot) const { return rounds().plan().tensors()[slot]; }
+
+  const ModelOptions options_;
+  const Schedule schedule_;
+  TensorPort& tensors_;
+  size_t tensor_count_ = 0;  // without the loop's own
+  uint64_t size_bytes_ = 0;  // of all of them
+  Trigger trigger_;
+  // Null once detached; the loop goes first.
+  ProcessPtr<Model> model_;
+  ProcessPtr<AveragingLoop> loop_;  // null unless rounds are by a timer
+  std::vector<bool> communicates_;  // by slot, in the open round
+  bool is_open_ = false;
+  bool has_results_ = false;              // of the open round, in the buckets
+  std::optional<uint64_t> fingerprint_;   // of the tensors, where a merge waits
+  absl::Status failure_;                  // of the first round that failed
+  std::atomic<uint64_t> loop_rounds_{0};  // complete, on the loop's thread
+  Statistics statistics_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_MODEL_PORT_H_

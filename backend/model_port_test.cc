@@ -1,0 +1,371 @@
+// Every kind of round through a model's port, with no Python and no torch: ranks as threads, over
+// shared memory, against plain loops in one process.
+#include "backend/model_port.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backend/test_ranks.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kCounts[] = {70, 33};
+using Tensors = std::vector<std::vector<float>>;
+
+// A trainer's tensors of float32 in memory of its own.
+// Threads: as TensorPort. Owns: the elements.
+class PlainTensors final : public TensorPort {
+ public:
+  explicit PlainTensors(Tensors tensors) : tensors_(std::move(tensors)) {
+    places_.resize(tensors_.size());
+  }
+
+  Tensors& tensors() { return tensors_; }
+
+  void Place(SlotId slot, std::byte* memory) override { places_[Index(slot)] = memory; }
+  void CopyIn(SlotId slot) override {
+    const std::vector<float>& tensor = tensors_[Index(slot)];
+    std::memcpy(places_[Index(slot)], tensor.data(), tensor.size() * sizeof(float));
+  }
+  void Merge(SlotId slot, const CommitRule& rule) override {
+    const auto* const result = reinterpret_cast<const float*>(places_[Index(slot)]);
+    std::vector<float>& tensor = tensors_[Index(slot)];
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      volatile float kept = static_cast<float>(rule.kept) * tensor[i];
+      volatile float taken = static_cast<float>(rule.taken) * result[i];
+      tensor[i] = kept + taken;
+    }
+  }
+  uint64_t Fingerprint() const override {
+    double sum = 0;
+    for (const std::vector<float>& tensor : tensors_) {
+      for (float value : tensor) sum += value;
+    }
+    uint64_t bits = 0;
+    std::memcpy(&bits, &sum, sizeof(bits));
+    return bits;
+  }
+
+ private:
+  static size_t Index(SlotId slot) { return static_cast<size_t>(slot.value()); }
+
+  Tensors tensors_;
+  std::vector<std::byte*> places_;
+};
+
+Tensors Initial() {
+  Tensors tensors;
+  for (uint64_t count : kCounts) {
+    std::vector<float>& tensor = tensors.emplace_back(count);
+    for (size_t i = 0; i < count; ++i) tensor[i] = static_cast<float>(i % 13) * 0.3F - 2;
+  }
+  return tensors;
+}
+
+// What a rank's step of training does to its tensors.
+void Train(Tensors& tensors, int32_t rank, uint64_t step) {
+  for (std::vector<float>& tensor : tensors) {
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      const size_t number = i + 3 * step + 5 * static_cast<size_t>(rank);
+      tensor[i] -= 0.01F * static_cast<float>(number % 7);
+    }
+  }
+}
+
+// All ranks' mean, in rank order (SUM-1b).
+std::vector<float> MeanOf(const std::vector<Tensors>& ranks, size_t slot) {
+  std::vector<float> mean = ranks[0][slot];
+  for (size_t i = 0; i < mean.size(); ++i) {
+    volatile float sum = mean[i];
+    for (size_t rank = 1; rank < ranks.size(); ++rank) sum = sum + ranks[rank][slot][i];
+    mean[i] = sum / static_cast<float>(ranks.size());
+  }
+  return mean;
+}
+
+TrainingEvent Event(EventKind kind) {
+  TrainingEvent event;
+  event.kind = kind;
+  return event;
+}
+
+struct Settings {
+  std::string algorithm;
+  AlgorithmOptions options = {};
+  bool on_call = false;
+  uint64_t steps = 0;
+  ModelState state = {};
+};
+
+absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Settings& settings,
+                                                    PlainTensors& tensors) {
+  PortOptions options;
+  options.model.name = "net";
+  options.model.group = Group::World(backend.world_size());
+  options.model.algorithm = settings.algorithm;
+  options.model.algorithm_options = settings.options;
+  options.model.timeout = absl::Seconds(30);
+  options.model.bucket_size_bytes = 300;  // each tensor is a bucket of its own
+  options.model.commits_state = true;
+  options.on_call = settings.on_call;
+  options.steps = settings.steps;
+  options.state = settings.state;
+  std::vector<TensorSpec> specs;
+  for (const std::vector<float>& tensor : tensors.tensors()) {
+    specs.push_back({.name = absl::StrCat("t", specs.size()), .count = tensor.size()});
+  }
+  return ModelPort::Create(backend, std::move(options), std::move(specs), tensors);
+}
+
+using Body = std::function<absl::Status(ModelPort& port, Tensors& tensors, int32_t rank)>;
+
+// Runs `body` on every rank of a world; what the tensors are after it, by rank.
+std::vector<Tensors> RunWorld(int world_size, const Settings& settings, const Body& body) {
+  std::vector<Tensors> results(static_cast<size_t>(world_size));
+  const auto ended = RunRanks(world_size, [&](BackendOptions options) {
+    options.operation_timeout = absl::Seconds(30);
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+    const absl::Status status = body(*port, tensors.tensors(), options.rank.value());
+    results[static_cast<size_t>(options.rank.value())] = tensors.tensors();
+    // Nobody leaves while another one is at its last round.
+    const absl::Status met = Barrier(backend->control(), "end", Soon());
+    return status.ok() ? met : status;
+  });
+  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+  return results;
+}
+
+// Steps of training, each with all that a trainer posts.
+Body TrainFor(uint64_t steps) {
+  return [steps](ModelPort& port, Tensors& tensors, int32_t rank) {
+    for (uint64_t step = 1; step <= steps; ++step) {
+      for (EventKind kind : {EventKind::kForwardBegins, EventKind::kBackwardBegins,
+                             EventKind::kBackwardEnds, EventKind::kBeforeStep}) {
+        RETURN_IF_ERROR(port.Post(Event(kind)));
+      }
+      Train(tensors, rank, step);
+      RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
+    }
+    return absl::OkStatus();
+  };
+}
+
+TEST(ModelPortTest, LocalSgdEqualsOneProcessBitByBit) {
+  std::vector<Tensors> expected(3, Initial());
+  for (uint64_t step = 1; step <= 6; ++step) {
+    for (int32_t rank = 0; rank < 3; ++rank) Train(expected[rank], rank, step);
+    if (step % 2 != 0) continue;
+    for (size_t slot = 0; slot < 2; ++slot) {
+      const std::vector<float> mean = MeanOf(expected, slot);
+      for (Tensors& rank : expected) rank[slot] = mean;
+    }
+  }
+  EXPECT_EQ(RunWorld(3, {"local_sgd", {{"interval", "2"}}}, TrainFor(6)), expected);
+}
+
+TEST(ModelPortTest, DecentralizedAveragesTheWeightsOfTheForwardPass) {
+  std::vector<Tensors> expected(3, Initial());
+  for (uint64_t step = 1; step <= 4; ++step) {
+    for (size_t slot = 0; slot < 2; ++slot) {
+      const std::vector<float> mean = MeanOf(expected, slot);
+      for (Tensors& rank : expected) rank[slot] = mean;
+    }
+    for (int32_t rank = 0; rank < 3; ++rank) Train(expected[rank], rank, step);
+  }
+  EXPECT_EQ(RunWorld(3, {"decentralized", {{"peer_selection_mode", "all"}}}, TrainFor(4)),
+            expected);
+}
+
+// Streaming DiLoCo, element by element: fragments of one tensor each take turns, and the result of
+// a round is merged a step after it was begun.
+std::vector<Tensors> StreamingDiLoCo(uint64_t steps) {
+  std::vector<Tensors> ranks(2, Initial());
+  Tensors anchor = Initial();
+  Tensors momentum = {std::vector<float>(kCounts[0]), std::vector<float>(kCounts[1])};
+  size_t round = 0;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    for (int32_t rank = 0; rank < 2; ++rank) Train(ranks[rank], rank, step);
+    if (step >= 2 && step % 2 == 1) {           // of the round that began a step ago
+      const size_t slot = 1 - (round - 1) % 2;  // buckets lie in reverse order of registration
+      for (size_t i = 0; i < anchor[slot].size(); ++i) {
+        for (Tensors& rank : ranks) {
+          volatile float kept = 0.5F * rank[slot][i];
+          volatile float taken = 0.5F * anchor[slot][i];
+          rank[slot][i] = kept + taken;
+        }
+      }
+    }
+    if (step % 2 != 0) continue;
+    const size_t slot = 1 - round++ % 2;
+    for (size_t i = 0; i < anchor[slot].size(); ++i) {
+      volatile float sum = anchor[slot][i] - ranks[0][slot][i];
+      volatile float other = anchor[slot][i] - ranks[1][slot][i];
+      sum = sum + other;
+      const float gradient = sum / 2;
+      volatile float decayed = 0.9F * momentum[slot][i];
+      momentum[slot][i] = decayed + gradient;
+      volatile float first = 0.7F * gradient;
+      volatile float moved = anchor[slot][i] - first;
+      volatile float second =
+          static_cast<float>(static_cast<double>(0.7) * 0.9) * momentum[slot][i];
+      anchor[slot][i] = moved - second;
+    }
+  }
+  return ranks;
+}
+
+const Settings& Streaming() {
+  static const auto* const settings =
+      new Settings{"diloco", {{"interval", "4"}, {"fragments", "2"}, {"delay", "1"}}};
+  return *settings;
+}
+
+TEST(ModelPortTest, StreamingDiLoCoEqualsOneProcess) {
+  const std::vector<Tensors> trained = RunWorld(2, Streaming(), TrainFor(11));
+  const std::vector<Tensors> expected = StreamingDiLoCo(11);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    for (size_t slot = 0; slot < 2; ++slot) {
+      for (size_t i = 0; i < kCounts[slot]; ++i) {
+        ASSERT_NEAR(trained[rank][slot][i], expected[rank][slot][i], 1e-5)
+            << "rank " << rank << ", tensor " << slot << ", element " << i;
+      }
+    }
+  }
+  EXPECT_EQ(RunWorld(2, Streaming(), TrainFor(11)), trained) << "a second run";
+}
+
+TEST(ModelPortTest, GoesOnFromTheStateOfADelayedRoundThatWasOpen) {
+  const std::vector<Tensors> whole = RunWorld(2, Streaming(), TrainFor(9));
+  const auto interrupted = RunRanks(2, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    Settings settings = Streaming();
+    for (uint64_t begin : {0, 4}) {
+      ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+      for (uint64_t step = begin + 1; step <= (begin == 0 ? 4 : 9); ++step) {
+        Train(tensors.tensors(), options.rank.value(), step);
+        RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
+      }
+      settings.steps = port->trigger().steps();
+      EXPECT_EQ(port->is_open(), begin == 0);
+      ASSIGN_OR_RETURN(settings.state, port->State());
+    }
+    EXPECT_EQ(tensors.tensors(), whole[static_cast<size_t>(options.rank.value())]);
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : interrupted) EXPECT_TRUE(status.ok()) << status;
+}
+
+// QAdam's exchange, of moments that its codec encodes without loss.
+TEST(ModelPortTest, QAdamsExchangeIsTheMeanOfTheMoments) {
+  const Settings settings = {
+      "qadam", {{"codec", "float16"}, {"hierarchical", "false"}}, /*on_call=*/true};
+  const auto moment = [](int32_t rank, size_t slot, size_t i) {
+    return static_cast<float>((i + slot + 2 * static_cast<size_t>(rank)) % 9) / 8;
+  };
+  const std::vector<Tensors> exchanged =
+      RunWorld(2, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+        for (size_t slot = 0; slot < 2; ++slot) {
+          for (size_t i = 0; i < kCounts[slot]; ++i) tensors[slot][i] = moment(rank, slot, i);
+        }
+        RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
+        EXPECT_EQ(port.statistics().rounds, 0) << "nobody has called for one";
+        return port.Post(Event(EventKind::kCall));
+      });
+  for (const Tensors& rank : exchanged) {
+    for (size_t slot = 0; slot < 2; ++slot) {
+      for (size_t i = 0; i < kCounts[slot]; ++i) {
+        ASSERT_EQ(rank[slot][i], (moment(0, slot, i) + moment(1, slot, i)) / 2);
+      }
+    }
+  }
+}
+
+TEST(ModelPortTest, AsynchronousAveragingKeepsTheSumOfWhatRanksLearn) {
+  uint64_t rounds = 0;
+  const std::vector<Tensors> averaged =
+      RunWorld(2, {"async_model_average", {{"sync_interval_ms", "0"}}},
+               [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+                 RETURN_IF_ERROR(TrainFor(50)(port, tensors, rank));
+                 RETURN_IF_ERROR(port.Stop(absl::Seconds(30)));
+                 if (rank == 0) rounds = port.statistics().rounds;
+                 return absl::OkStatus();
+               });
+  EXPECT_GE(rounds, 1);
+  std::vector<Tensors> alone(2, Initial());
+  for (uint64_t step = 1; step <= 50; ++step) {
+    for (int32_t rank = 0; rank < 2; ++rank) Train(alone[rank], rank, step);
+  }
+  for (size_t slot = 0; slot < 2; ++slot) {
+    for (size_t i = 0; i < kCounts[slot]; ++i) {
+      // After the last, agreed round nobody has trained on.
+      ASSERT_NEAR(averaged[0][slot][i], averaged[1][slot][i], 1e-4);
+      ASSERT_NEAR(averaged[0][slot][i] + averaged[1][slot][i],
+                  alone[0][slot][i] + alone[1][slot][i], 1e-3);
+    }
+  }
+}
+
+TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
+  const auto ended = RunRanks(2, [](BackendOptions options) {
+    options.operation_timeout = absl::Seconds(20);
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
+                     MakePort(*backend, {"diloco", {{"interval", "1"}}}, tensors));
+    RETURN_IF_ERROR(TrainFor(1)(*port, tensors.tensors(), options.rank.value()));
+    if (options.rank == Rank(1)) return absl::OkStatus();  // and leaves
+    Train(tensors.tensors(), 0, 2);
+    const Tensors before = tensors.tensors();
+    const absl::Status failed = port->Post(Event(EventKind::kAfterStep));
+    EXPECT_FALSE(failed.ok());
+    EXPECT_EQ(tensors.tensors(), before);
+    EXPECT_EQ(port->Post(Event(EventKind::kAfterStep)), failed);
+    EXPECT_EQ(port->failure(), failed);
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ModelPortTest, AChangeThatAResultWouldUndoIsRefusedOnce) {
+  RunWorld(1, {"decentralized", {{"peer_selection_mode", "all"}}},
+           [](ModelPort& port, Tensors& tensors, int32_t) {
+             TrainingEvent keeps_graph = Event(EventKind::kBackwardEnds);
+             keeps_graph.may_go_on = true;
+             RETURN_IF_ERROR(port.Post(Event(EventKind::kForwardBegins)));
+             RETURN_IF_ERROR(port.Post(keeps_graph));
+             tensors[0][0] += 1;
+             const absl::Status refused = port.Post(Event(EventKind::kForwardBegins));
+             EXPECT_THAT(std::string(refused.message()), HasSubstr("would undo it"));
+             EXPECT_EQ(port.trigger().steps(), 1) << "the event has not been";
+             return port.Post(Event(EventKind::kForwardBegins));
+           });
+}
+
+TEST(ModelPortTest, RefusesAnAlgorithmOfTensorsThatBecomeReady) {
+  const auto ended = RunRanks(1, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    return MakePort(*backend, {"gradient_allreduce"}, tensors).status();
+  });
+  EXPECT_THAT(std::string(ended[0].message()),
+              HasSubstr("gradient_allreduce communicates gradients in the backward pass"));
+}
+
+}  // namespace
+}  // namespace pelton

@@ -1,0 +1,43 @@
+// What a trainer tells a model's rounds of its training.
+#ifndef PELTON_CORE_ROUND_TRAINING_EVENT_H_
+#define PELTON_CORE_ROUND_TRAINING_EVENT_H_
+
+#include <cstdint>
+#include <type_traits>
+
+namespace pelton {
+
+enum class EventKind : uint8_t {
+  kForwardBegins,     // in training mode, with gradients
+  kEvaluationBegins,  // a forward pass in evaluation mode, with gradients; maybe on this rank alone
+  kBackwardBegins,    // its first gradient is there; a forward pass need not have been seen
+  kBackwardEnds,      // the outermost one
+  kBeforeStep,        // an optimizer of communicated tensors is about to step
+  kAfterStep,
+  kStepSkipped,  // a gradient scaler has skipped a step, perhaps on this rank alone
+  kCall,         // the trainer asks for a round
+};
+
+// One event. It has a fixed size and no pointer, so that it can pass through another process's ring
+// as it is.
+// Threads: a value. Owns: nothing.
+struct TrainingEvent {
+  EventKind kind = EventKind::kCall;
+  // False inside no_sync: what happens there is local.
+  bool is_synchronized = true;
+  // Of forward passes: a backward pass makes it, to compute again what a checkpoint did not keep.
+  bool is_recomputed = false;
+  // Of kBackwardEnds: another backward pass may follow that needs the weights as they are.
+  bool may_go_on = false;
+  // Of steps: the optimizer is one of those that the algorithm was given; and with this step all of
+  // those have stepped, or none was given.
+  bool is_given = true;
+  bool completes = true;
+  uint64_t optimizer = 0;  // of steps: which one; any number that is its own
+  uint64_t reserved[6] = {};
+};
+static_assert(sizeof(TrainingEvent) == 64 && std::is_trivially_copyable_v<TrainingEvent>);
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ROUND_TRAINING_EVENT_H_
