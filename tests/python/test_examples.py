@@ -36,4 +36,4 @@ def test_experts_are_no_worse_than_the_dense_net() -> None:
 
 
 def test_every_family_has_one() -> None:
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 10

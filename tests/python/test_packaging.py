@@ -57,7 +57,7 @@ def test_the_metadata_name_licence_version_and_the_torch_it_was_built_for(wheel:
     assert [requirement for requirement in requirements if "extra" not in requirement] == ["torch==2.11.*"]
     assert 'xxhash>=3; extra == "cache"' in requirements
     assert 'scikit-optimize>=0.10; extra == "service"' in requirements
-    assert (metadata.get_all("Provides-Extra") or []) == ["cache", "service"]
+    assert (metadata.get_all("Provides-Extra") or []) == ["accelerate", "cache", "lightning", "service"]
     assert "Two commands" in str(metadata.get_payload()) or "Install" in str(metadata.get_payload())
     assert b"Apache License" in wheel.read(f"{folder}/licenses/LICENSE")
 
