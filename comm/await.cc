@@ -14,9 +14,6 @@
 namespace pelton {
 namespace {
 
-constexpr int kYields = 200;
-constexpr absl::Duration kParkSlice = absl::Milliseconds(20);
-
 std::string RanksOf(const std::vector<Rank>& ranks) {
   return absl::StrJoin(ranks, ", ",
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
@@ -59,24 +56,24 @@ bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl
     };
     return hook->WaitUntil(progressed, deadline);
   }
-  const int spins = communicator.spins();
-  int idle = 0;
-  while (true) {
-    if (done()) return true;
+  Patience patience(communicator);
+  while (!done()) {
     if (communicator.Progress()) {
-      idle = 0;
+      patience.OnMove();
       continue;
     }
-    if (++idle <= spins) continue;
+    const Patience::Next next = patience.OnIdle();
+    if (next == Patience::Next::kLook) continue;
     const absl::Time now = Clock::Real().Now();
     if (now >= deadline) return false;
     if (wait != nullptr && !wait->GoesOn(now)) return false;
-    if (idle <= spins + kYields) {
+    if (next == Patience::Next::kYield) {
       sched_yield();
     } else {
-      communicator.Park(std::min(deadline, now + kParkSlice));
+      communicator.Park(std::min(deadline, now + Patience::kLongestPark));
     }
   }
+  return true;
 }
 
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {

@@ -2,6 +2,8 @@
 #ifndef PELTON_COMM_AWAIT_H_
 #define PELTON_COMM_AWAIT_H_
 
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -10,13 +12,37 @@
 
 namespace pelton {
 
-// Drives `communicator` on this thread until `completion` is done, and returns its status. Spins
-// shortly, yields, then parks. A wait that lasts is told of, and may be interrupted: see
-// core/base/long_wait.h. Blocks: until `deadline`. Errors: the operation's; DeadlineExceeded: names
-// the operation and the ranks that have not arrived; InterruptedError; the communicator is aborted
-// with the last two. Under a simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in
-// virtual time.
+// Drives `communicator` on this thread until `completion` is done, and returns its status. A wait
+// that lasts is told of, and may be interrupted: see core/base/long_wait.h. Blocks: until
+// `deadline`. Errors: the operation's; DeadlineExceeded: names the operation and the ranks that
+// have not arrived; InterruptedError; the communicator is aborted with the last two. Under a
+// simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in virtual time.
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline);
+
+// What a thread that drives a communicator does while nothing moves: it looks some times more, then
+// gives its core away between two looks, then parks on the communicator.
+// Threads: the one that drives. Owns: nothing.
+class Patience {
+ public:
+  enum class Next : uint8_t { kLook, kYield, kPark };
+  // No park lasts longer, so that a lost wake-up would be a delay and never a hang.
+  static constexpr absl::Duration kLongestPark = absl::Milliseconds(20);
+
+  explicit Patience(const Communicator& communicator) : spins_(communicator.spins()) {}
+
+  // To be called when something has moved, and when nothing has.
+  void OnMove() { idle_ = 0; }
+  Next OnIdle() {
+    if (++idle_ <= spins_) return Next::kLook;
+    return idle_ <= spins_ + kYields ? Next::kYield : Next::kPark;
+  }
+
+ private:
+  static constexpr int kYields = 200;
+
+  const int spins_;
+  int idle_ = 0;
+};
 
 // Looks after a thread that waits on a communicator for what CallName names.
 // Threads: the one that waits. Owns: when it began, and whether it is to end.
@@ -38,9 +64,9 @@ class AttendedWait {
   absl::Status interrupted_;
 };
 
-// The same for any condition: asks `done` after each step of progress, and returns its last answer.
-// A Wake() of the communicator lets it ask at once. Blocks: until `done`, or `deadline`, or `wait`
-// (null: nobody looks after it) does not go on.
+// The same as Await for any condition: asks `done` after each step of progress, and returns its
+// last answer. A Wake() of the communicator lets it ask at once. Blocks: until `done`, or
+// `deadline`, or `wait` (null: nobody looks after it) does not go on.
 bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl::Time deadline,
                 AttendedWait* wait = nullptr);
 

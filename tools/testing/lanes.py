@@ -16,8 +16,7 @@ Lane = Callable[[Settings], Result]
 # and its extension module would need the sanitizer's runtime preloaded into Python.
 _WITHOUT_TORCH = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
 NATIVE = (*_WITHOUT_TORCH, "-//tests/accelerator/...")
-_QUEUE = "//torch_bindings/csrc/c10d:operation_queue_test"  # threads, and no PyTorch
-SANITIZED = ("//core/...", "//comm/...", "//algorithms/...", "//backend/...", _QUEUE)
+SANITIZED = ("//core/...", "//comm/...", "//algorithms/...", "//backend/...")
 TESTS_FAILED = 1  # pytest's exit status
 
 

@@ -23,19 +23,8 @@ namespace pelton::torch_bindings {
 namespace {
 
 absl::StatusOr<ReduceOp> ToReduceOp(int code) {
-  switch (code) {
-    case 0:
-    case 1:
-    case 2:
-    case 3:
-    case 7:
-    case 8:
-    case 9:
-    case 10:
-      return static_cast<ReduceOp>(code);
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("op: ", code, " is no reduction"));
-  }
+  if ((code >= 0 && code <= 3) || (code >= 7 && code <= 10)) return static_cast<ReduceOp>(code);
+  return absl::InvalidArgumentError(absl::StrCat("op: ", code, " is no reduction"));
 }
 
 absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& counts,
@@ -66,8 +55,7 @@ PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group g
       name_(std::move(name)),
       rank_(group_.RankOf(backend_->rank()).value_or(Rank(-1)).value()),
       world_size_(group_.size().value()) {
-  MutexLock lock(&mutex_);
-  ThrowIfError(CommunicatorOf(at::kCPU).status());
+  ThrowIfError(LaneOf(at::kCPU).status());
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
@@ -78,25 +66,27 @@ absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
   return std::make_unique<GpuCommunicator>(std::move(opened), CurrentStreamOf(device), where.index);
 }
 
-absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorOf(const at::Device& device) {
-  std::unique_ptr<Communicator>& communicator = communicators_[device];
-  if (communicator != nullptr) return communicator.get();
-  absl::StatusOr<std::unique_ptr<Communicator>> opened = OpenOn(device);
-  if (!opened.ok()) {
-    communicators_.erase(device);
-    return opened.status();
-  }
-  communicator = *std::move(opened);
-  MutexLock open_lock(&open_mutex_);
-  open_.push_back(communicator.get());
-  return communicator.get();
+PythonCommunicator::SharedLane PythonCommunicator::FindLane(const at::Device& device) {
+  MutexLock lock(&mutex_);
+  const auto found = lanes_.find(device);
+  return found == lanes_.end() ? nullptr : found->second;
 }
 
-absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorFor(Tensors tensors) {
-  if (communicators_.empty()) {
+absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneOf(
+    const at::Device& device) {
+  if (SharedLane found = FindLane(device)) return found;
+  MutexLock opening(&opening_);
+  if (SharedLane found = FindLane(device)) return found;
+  if (is_closed_) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
   }
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, OpenOn(device));
+  MutexLock lock(&mutex_);
+  return lanes_[device] = lane::Lane::Create(std::move(opened));
+}
+
+absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneFor(Tensors tensors) {
   std::optional<at::Device> device;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
@@ -106,18 +96,20 @@ absl::StatusOr<Communicator*> PythonCommunicator::CommunicatorFor(Tensors tensor
     }
     device = tensor.device();
   }
-  return CommunicatorOf(device.value_or(at::kCPU));
+  return LaneOf(device.value_or(at::kCPU));
 }
 
 void PythonCommunicator::Close() {
   if (IsForkedChild()) return;
   ThrowIfError(CheckNotInHandler());
-  MutexLock lock(&mutex_);
+  MutexLock opening(&opening_);
+  is_closed_ = true;
+  decltype(lanes_) closed;
   {
-    MutexLock open_lock(&open_mutex_);
-    open_.clear();
+    MutexLock lock(&mutex_);
+    closed.swap(lanes_);
   }
-  communicators_.clear();
+  for (const auto& [device, lane] : closed) lane->Stop();
 }
 
 void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
@@ -129,15 +121,14 @@ template <typename Function>
 void PythonCommunicator::Run(const char* what, Tensors tensors, Function call) {
   ThrowIfError(CheckNotForkedChild());
   ThrowIfError(CheckNotInHandler());
-  absl::Status status;
   const CallName name(what, name_);
-  {
-    MutexLock lock(&mutex_);
-    const absl::StatusOr<Communicator*> communicator = CommunicatorFor(tensors);
-    status = communicator.status();
-    if (status.ok()) {
-      status = call(**communicator, Clock::Real().Now() + backend_->options().operation_timeout);
-    }
+  const absl::Duration timeout = backend_->options().operation_timeout;
+  const absl::StatusOr<SharedLane> lane = LaneFor(tensors);
+  absl::Status status = lane.status();
+  if (status.ok()) {
+    status = (*lane)->Borrow(timeout, [&](Communicator& communicator) {
+      return call(communicator, Clock::Real().Now() + timeout);
+    });
   }
   if (!status.ok()) ThrowStatus(Annotate(status, name.ToString()));
 }
@@ -150,87 +141,87 @@ void PythonCommunicator::LaunchAndAwait(const char* what, Tensors tensors, Launc
   });
 }
 
+template <typename LaunchFunction>
+void PythonCommunicator::LaunchPair(const char* what, Pair pair, LaunchFunction launch) {
+  const Tensors tensors = {pair.send != nullptr ? *pair.send : at::Tensor(),
+                           pair.recv != nullptr ? *pair.recv : at::Tensor()};
+  LaunchAndAwait(what, tensors, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    Tensor source, target;
+    if (pair.send != nullptr) {
+      ASSIGN_OR_RETURN(source, FlatAnywhere(*pair.send, "send_tensor"));
+    }
+    if (pair.recv != nullptr) {
+      ASSIGN_OR_RETURN(target, FlatAnywhere(*pair.recv, "recv_tensor"));
+    }
+    return launch(communicator, pair.send != nullptr ? source : target,
+                  pair.recv != nullptr ? target : source);
+  });
+}
+
+template <typename LaunchFunction>
+void PythonCommunicator::LaunchOne(const char* what, const at::Tensor& tensor,
+                                   LaunchFunction launch) {
+  LaunchAndAwait(what, {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
+    ASSIGN_OR_RETURN(const Tensor flat, FlatAnywhere(tensor, "tensor"));
+    return launch(communicator, flat);
+  });
+}
+
+using Launched = absl::StatusOr<Completion>;
+
 void PythonCommunicator::AllReduce(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchAndAwait("allreduce", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
-                   return pelton::AllReduce(communicator, source, target, reduce_op);
-                 });
+  LaunchPair("allreduce", {&send, &recv}, [&](auto& communicator, auto from, auto to) -> Launched {
+    ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+    return pelton::AllReduce(communicator, from, to, reduce_op);
+  });
 }
 
 void PythonCommunicator::Reduce(const at::Tensor& send, const at::Tensor& recv, int dst, int op) {
-  LaunchAndAwait("reduce", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   Tensor target = source;
-                   if (dst == rank()) {
-                     ASSIGN_OR_RETURN(target, FlatAnywhere(recv, "recv_tensor"));
-                   }
-                   return pelton::Reduce(communicator, source, target, reduce_op, Rank(dst));
-                 });
+  LaunchPair("reduce", {&send, dst == rank_ ? &recv : nullptr},
+             [&](auto& communicator, auto from, auto to) -> Launched {
+               ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+               return pelton::Reduce(communicator, from, to, reduce_op, Rank(dst));
+             });
 }
 
 void PythonCommunicator::ReduceScatter(const at::Tensor& send, const at::Tensor& recv, int op) {
-  LaunchAndAwait("reduce_scatter", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
-                   return pelton::ReduceScatter(communicator, source, target, reduce_op);
-                 });
+  LaunchPair("reduce_scatter", {&send, &recv},
+             [&](auto& communicator, auto from, auto to) -> Launched {
+               ASSIGN_OR_RETURN(const ReduceOp reduce_op, ToReduceOp(op));
+               return pelton::ReduceScatter(communicator, from, to, reduce_op);
+             });
 }
 
 void PythonCommunicator::AllGather(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchAndAwait("allgather", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
-                   return pelton::AllGather(communicator, source, target);
-                 });
+  LaunchPair("allgather", {&send, &recv}, [](auto& communicator, auto from, auto to) {
+    return pelton::AllGather(communicator, from, to);
+  });
 }
 
 void PythonCommunicator::Broadcast(const at::Tensor& tensor, int src) {
-  LaunchAndAwait("broadcast", {tensor},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const Tensor flat, FlatAnywhere(tensor, "tensor"));
-                   return pelton::Broadcast(communicator, flat, Rank(src));
-                 });
+  LaunchOne("broadcast", tensor, [&](auto& communicator, auto flat) {
+    return pelton::Broadcast(communicator, flat, Rank(src));
+  });
 }
 
 void PythonCommunicator::Gather(const at::Tensor& send, const at::Tensor& recv, int dst) {
-  LaunchAndAwait("gather", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   Tensor target = source;
-                   if (dst == rank_) {
-                     ASSIGN_OR_RETURN(target, FlatAnywhere(recv, "recv_tensor"));
-                   }
-                   return pelton::Gather(communicator, source, target, Rank(dst));
-                 });
+  LaunchPair("gather", {&send, dst == rank_ ? &recv : nullptr},
+             [&](auto& communicator, auto from, auto to) {
+               return pelton::Gather(communicator, from, to, Rank(dst));
+             });
 }
 
 void PythonCommunicator::Scatter(const at::Tensor& send, const at::Tensor& recv, int src) {
-  LaunchAndAwait("scatter", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
-                   Tensor source = target;
-                   if (src == rank_) {
-                     ASSIGN_OR_RETURN(source, FlatAnywhere(send, "send_tensor"));
-                   }
-                   return pelton::Scatter(communicator, source, target, Rank(src));
-                 });
+  LaunchPair("scatter", {src == rank_ ? &send : nullptr, &recv},
+             [&](auto& communicator, auto from, auto to) {
+               return pelton::Scatter(communicator, from, to, Rank(src));
+             });
 }
 
 void PythonCommunicator::AllToAll(const at::Tensor& send, const at::Tensor& recv) {
-  LaunchAndAwait("alltoall", {send, recv},
-                 [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-                   ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(send, "send_tensor"));
-                   ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(recv, "recv_tensor"));
-                   return pelton::AllToAll(communicator, source, target);
-                 });
+  LaunchPair("alltoall", {&send, &recv}, [](auto& communicator, auto from, auto to) {
+    return pelton::AllToAll(communicator, from, to);
+  });
 }
 
 void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int64_t>& send_counts,
@@ -249,16 +240,14 @@ void PythonCommunicator::AllToAllV(const at::Tensor& send, const std::vector<int
 }
 
 void PythonCommunicator::Send(const at::Tensor& tensor, int dst, int tag) {
-  LaunchAndAwait("send", {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor source, FlatAnywhere(tensor, "tensor"));
-    return pelton::Send(communicator, source, Rank(dst), tag);
+  LaunchOne("send", tensor, [&](auto& communicator, auto flat) {
+    return pelton::Send(communicator, flat, Rank(dst), tag);
   });
 }
 
 void PythonCommunicator::Recv(const at::Tensor& tensor, int src, int tag) {
-  LaunchAndAwait("recv", {tensor}, [&](Communicator& communicator) -> absl::StatusOr<Completion> {
-    ASSIGN_OR_RETURN(const Tensor target, FlatAnywhere(tensor, "tensor"));
-    return pelton::Recv(communicator, target, Rank(src), tag);
+  LaunchOne("recv", tensor, [&](auto& communicator, auto flat) {
+    return pelton::Recv(communicator, flat, Rank(src), tag);
   });
 }
 
@@ -270,10 +259,9 @@ void PythonCommunicator::Barrier() {
 void PythonCommunicator::Abort() {
   if (IsForkedChild()) return;
   aborted_.store(true, std::memory_order_relaxed);
-  MutexLock lock(&open_mutex_);
-  for (Communicator* communicator : open_) {
-    communicator->Abort(absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()")));
-  }
+  const absl::Status reason = absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()"));
+  MutexLock lock(&mutex_);
+  for (const auto& [device, lane] : lanes_) lane->Abort(reason);
 }
 
 }  // namespace pelton::torch_bindings

@@ -18,14 +18,15 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
+#include "comm/lane/lane.h"
 #include "core/base/sync.h"
 
 namespace pelton::torch_bindings {
 
-// Runs each collective on the calling thread: a small allreduce takes about a microsecond, a hop to
-// another thread up to sixty. Called without the GIL. Threads: any; calls from several threads run
-// one after the other, and the user sees to it that their order is the same on all ranks. Owns: its
-// end of the communicators; keeps the backend alive.
+// Runs each collective on the calling thread, which borrows the lane: a small allreduce takes about
+// a microsecond, a hop to another thread up to sixty. Called without the GIL. Threads: any; calls
+// from several threads run one after the other, and the user sees to it that their order is the
+// same on all ranks. Owns: its end of the communicators; keeps the backend alive.
 class PythonCommunicator {
  public:
   // Opens it among the ranks of `group`, which reports call `name`. Collective. Errors (thrown):
@@ -80,10 +81,20 @@ class PythonCommunicator {
   void Run(const char* what, Tensors tensors, Function call);
   template <typename LaunchFunction>
   void LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch);
-  absl::StatusOr<Communicator*> CommunicatorFor(Tensors tensors)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Communicator*> CommunicatorOf(const at::Device& device)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: this rank does not give it, and the other one stands for it.
+  struct Pair {
+    const at::Tensor* send;
+    const at::Tensor* recv;
+  };
+  template <typename LaunchFunction>
+  void LaunchPair(const char* what, Pair pair, LaunchFunction launch);
+  template <typename LaunchFunction>
+  void LaunchOne(const char* what, const at::Tensor& tensor, LaunchFunction launch);
+  // Shared: a call keeps its lane while another thread closes it.
+  using SharedLane = std::shared_ptr<lane::Lane>;
+  absl::StatusOr<SharedLane> LaneFor(Tensors tensors);
+  absl::StatusOr<SharedLane> LaneOf(const at::Device& device);
+  SharedLane FindLane(const at::Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::unique_ptr<Communicator>> OpenOn(const at::Device& device) const;
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
@@ -91,13 +102,11 @@ class PythonCommunicator {
   const std::string name_;
   const int rank_;
   const int world_size_;
-  Mutex mutex_;  // one operation at a time drives the communicators
+  Mutex opening_;  // one communicator at a time is opened
+  bool is_closed_ ABSL_GUARDED_BY(opening_) = false;
+  Mutex mutex_;
   // Of the CPU, and of the GPUs that were used; none once closed.
-  std::map<at::Device, std::unique_ptr<Communicator>, DeviceOrder> communicators_
-      ABSL_GUARDED_BY(mutex_);
-  // The same while they are open; Abort does not wait for the operation that it is to end.
-  Mutex open_mutex_;
-  std::vector<Communicator*> open_ ABSL_GUARDED_BY(open_mutex_);
+  std::map<at::Device, SharedLane, DeviceOrder> lanes_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> aborted_{false};
 };
 

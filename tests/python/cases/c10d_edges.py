@@ -197,6 +197,18 @@ def profilers_show_every_operation() -> None:
 
 
 @case(2)
+def both_ranks_may_ask_for_many_messages_before_they_send() -> None:
+    rank, _ = rank_and_size()
+    with torch_world():
+        received = [torch.zeros(1) for _ in range(300)]
+        receives: list[Any] = [dist.irecv(tensor, 1 - rank) for tensor in received]
+        sends: list[Any] = [dist.isend(torch.full((1,), float(i)), 1 - rank) for i in range(300)]
+        for work in receives + sends:
+            work.wait()
+        assert [int(tensor) for tensor in received] == list(range(300))
+
+
+@case(2)
 def an_unmatched_receive_holds_up_nothing() -> None:
     rank, size = rank_and_size()
     with torch_world():

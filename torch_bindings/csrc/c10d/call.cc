@@ -108,7 +108,7 @@ void Call::CopyAtEnd(const at::Tensor& target, const at::Tensor& source) {
 }
 
 // Tensors made in inference mode may be written there only, and the queue's thread is not in it.
-Job Call::Take(absl::Duration timeout) {
+lane::Job Call::Take(absl::Duration timeout) {
   job_.deadline = Clock::Real().Now() + timeout;
   job_.timeout = timeout;
   job_.finish = [kept = std::move(kept_), copies = std::move(copies_),

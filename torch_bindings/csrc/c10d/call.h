@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "comm/collectives.h"
-#include "torch_bindings/csrc/c10d/job.h"
+#include "comm/lane/job.h"
 
 namespace pelton::torch_bindings {
 
@@ -42,18 +42,18 @@ class Call {
   // In the end `target` becomes a copy of `source`. Shape: the same number of elements.
   void CopyAtEnd(const at::Tensor& target, const at::Tensor& source);
 
-  void Launch(Job::Launch launch) { job_.launches.push_back(std::move(launch)); }
+  void Launch(lane::Job::Launch launch) { job_.launches.push_back(std::move(launch)); }
   // What to launch after all that was launched, or nothing any more (Job::more).
-  void Continue(absl::AnyInvocable<std::vector<Job::Launch>()> more) {
+  void Continue(absl::AnyInvocable<std::vector<lane::Job::Launch>()> more) {
     job_.more = std::move(more);
   }
   // Runs at the end, if everything went well.
   void Finally(absl::AnyInvocable<void()> last) { last_ = std::move(last); }
-  // Says that it is a user's message, which other calls need not wait for.
-  void SetMessage() { job_.lane = Job::Lane::kMessages; }
+  // Says that it is a user's send, which other calls need not wait for.
+  void SetSend() { job_.queue = lane::Job::Queue::kSends; }
   // Says that it receives one message with `tag`.
   void SetReceive(int32_t tag, bool is_from_any) {
-    SetMessage();
+    job_.queue = lane::Job::Queue::kReceives;
     job_.receive_tag = tag;
     job_.is_from_any = is_from_any;
   }
@@ -62,7 +62,7 @@ class Call {
   [[noreturn]] void Refuse(const std::string& what) const;
 
   // Its deadline is `timeout` from now.
-  Job Take(absl::Duration timeout);
+  lane::Job Take(absl::Duration timeout);
 
  private:
   Tensor FlatOf(const at::Tensor& tensor, const std::string& argument) const;
@@ -71,7 +71,7 @@ class Call {
   bool IsWritten(const at::Tensor& tensor) const;
 
   Use use_;
-  Job job_;
+  lane::Job job_;
   std::vector<at::Tensor> kept_;
   std::vector<at::Tensor> written_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, source

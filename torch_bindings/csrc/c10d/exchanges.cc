@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
+#include "comm/lane/from_any.h"
 #include "comm/tags.h"
 #include "core/memory/dtype.h"
-#include "torch_bindings/csrc/c10d/from_any.h"
 #include "torch_bindings/csrc/c10d/process_group.h"
 #include "torch_bindings/csrc/c10d/rules.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -177,7 +177,7 @@ ProcessGroup::Work ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>&
 ProcessGroup::Work ProcessGroup::send(Tensors& tensors, int destination, int tag) {
   Call call = Begin("send", Use::kMoved);
   const Tensor source = call.Reads(Only(call, "tensor", tensors), "tensor");
-  call.SetMessage();
+  call.SetSend();
   AddSend(call, source, PeerOf(call, destination, getRank(), getSize()), TagOf(call, tag));
   return Submit(std::move(call), {::c10d::OpType::SEND}, tensors, {tensors});
 }
@@ -197,8 +197,9 @@ ProcessGroup::Work ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
   call.SetReceive(TagOf(call, tag), /*is_from_any=*/true);
   // Shared: the work and the job may each be the last.
   const auto source = std::make_shared<std::atomic<int>>(-1);
-  call.Launch(
-      [=](Communicator& communicator) { return RecvFromAny(communicator, target, tag, *source); });
+  call.Launch([=](Communicator& communicator) {
+    return lane::RecvFromAny(communicator, target, tag, *source);
+  });
   return Submit(std::move(call), {::c10d::OpType::RECVANYSOURCE}, tensors,
                 {tensors, false, -1, source});
 }

@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/collectives.h"
+#include "comm/lane/from_any.h"
 #include "comm/tags.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
-#include "torch_bindings/csrc/c10d/from_any.h"
 
 namespace pelton::torch_bindings {
 
@@ -22,16 +22,16 @@ absl::Status MonitoredBarrier::Pass(const Terms& terms) {
   return rank_ == 0 ? Monitor(terms, deadline) : Report(terms, deadline);
 }
 
-JobHandle MonitoredBarrier::Post(const Terms& terms, int peer, int32_t tag, int64_t value) {
+lane::JobHandle MonitoredBarrier::Post(const Terms& terms, int peer, int32_t tag, int64_t value) {
   // Shared: the message may outlive this call.
   const auto content = std::make_shared<int64_t>(value);
-  Job job;
+  lane::Job job;
   job.name = terms.name;
-  job.lane = Job::Lane::kMessages;
+  job.queue = lane::Job::Queue::kSends;
   job.launches.emplace_back([=](Communicator& communicator) {
     return Send(communicator, {content.get(), 1, DType::kInt64}, Rank(peer), tag);
   });
-  return queue_->Enqueue(std::move(job));
+  return lane_->Enqueue(std::move(job));
 }
 
 absl::StatusOr<std::optional<MonitoredBarrier::Message>> MonitoredBarrier::Next(
@@ -42,19 +42,20 @@ absl::StatusOr<std::optional<MonitoredBarrier::Message>> MonitoredBarrier::Next(
     int64_t value = 0;
   };
   const auto arrival = std::make_shared<Arrival>();  // shared with the job
-  Job job;
+  lane::Job job;
   job.name = "monitored_barrier";
-  job.lane = Job::Lane::kMessages;
+  job.queue = lane::Job::Queue::kReceives;
   job.receive_tag = tag;
   job.is_from_any = true;
   job.launches.emplace_back([=](Communicator& communicator) -> absl::StatusOr<Completion> {
     if (arrival->is_given_up.load()) return absl::CancelledError("nobody waits for it any more");
-    return RecvFromAny(communicator, {&arrival->value, 1, DType::kInt64}, tag, arrival->sender);
+    return lane::RecvFromAny(communicator, {&arrival->value, 1, DType::kInt64}, tag,
+                             arrival->sender);
   });
-  const JobHandle receive = queue_->Enqueue(std::move(job));
-  if (!queue_->Wait(receive, deadline)) {
+  const lane::JobHandle receive = lane_->Enqueue(std::move(job));
+  if (!lane_->Wait(receive, deadline)) {
     arrival->is_given_up.store(true);
-    queue_->Wait(receive, Clock::Real().Now() + limits::kStopTimeout);  // it may have begun
+    lane_->Wait(receive, Clock::Real().Now() + limits::kStopTimeout);  // it may have begun
   }
   if (!receive->done() || absl::IsCancelled(receive->status())) return std::nullopt;
   RETURN_IF_ERROR(receive->status());
@@ -96,13 +97,13 @@ absl::Status MonitoredBarrier::Monitor(const Terms& terms, absl::Time deadline) 
         terms.name, ": ", terms.names_all ? "Ranks " : "Rank ", absl::StrJoin(missing, ", "),
         " failed to pass monitoredBarrier in ", milliseconds, " ms", reason));
   }
-  std::vector<JobHandle> answers;
+  std::vector<lane::JobHandle> answers;
   for (size_t rank = 1; rank < waiting_.size(); ++rank) {
     answers.push_back(
         Post(terms, static_cast<int>(rank), kAnswerTag, std::exchange(waiting_[rank], 0)));
   }
   // Who closes the group with an answer on its way takes it from its receiver.
-  for (const JobHandle& answer : answers) queue_->Wait(answer, deadline);
+  for (const lane::JobHandle& answer : answers) lane_->Wait(answer, deadline);
   return absl::OkStatus();
 }
 

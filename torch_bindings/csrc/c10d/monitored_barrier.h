@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/lane/lane.h"
 #include "core/base/sync.h"
-#include "torch_bindings/csrc/c10d/operation_queue.h"
 
 namespace pelton::torch_bindings {
 
@@ -28,8 +28,8 @@ class MonitoredBarrier {
     bool names_all = false;  // who is missing, or only the first of them
   };
 
-  MonitoredBarrier(std::shared_ptr<OperationQueue> queue, int rank, int size)
-      : queue_(std::move(queue)), rank_(rank), waiting_(static_cast<size_t>(size)) {}
+  MonitoredBarrier(std::shared_ptr<lane::Lane> lane, int rank, int size)
+      : lane_(std::move(lane)), rank_(rank), waiting_(static_cast<size_t>(size)) {}
 
   // Blocks: until all ranks are in it, or the timeout. Errors: DeadlineExceeded, in gloo's words:
   // on rank 0 who is missing, elsewhere that rank 0 has not answered; an interrupted wait's.
@@ -47,11 +47,11 @@ class MonitoredBarrier {
   absl::Status Report(const Terms& terms, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<int> Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  JobHandle Post(const Terms& terms, int peer, int32_t tag, int64_t value);
+  lane::JobHandle Post(const Terms& terms, int peer, int32_t tag, int64_t value);
   // The next message of a tag from any rank; none at `deadline`.
   absl::StatusOr<std::optional<Message>> Next(int32_t tag, absl::Time deadline);
 
-  const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
+  const std::shared_ptr<lane::Lane> lane_;  // shared: see Lane::Create
   const int rank_;
   Mutex mutex_;
   // On rank 0, by rank: the attempt in which it waits; 0: it does not.

@@ -38,17 +38,17 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, GroupName
     : GlooAlike(communicator->rank().value(), communicator->world_size().value(),
                 c10::make_intrusive<GlooAlikeOptions>(names.backend, timeout)),
       names_(std::move(names)),
-      queue_(OperationQueue::Create(std::move(communicator))),
+      lane_(lane::Lane::Create(std::move(communicator))),
       on_closed_(std::move(on_closed)),
-      monitored_barrier_(queue_, getRank(), getSize()) {
+      monitored_barrier_(lane_, getRank(), getSize()) {
   init();
 }
 
-ProcessGroup::~ProcessGroup() { queue_->Stop(); }
+ProcessGroup::~ProcessGroup() { lane_->Stop(); }
 
 void ProcessGroup::abort() {
   if (IsForkedChild()) return;
-  queue_->Abort(absl::AbortedError(
+  lane_->Abort(absl::AbortedError(
       absl::StrCat("rank ", getRank(), " called abort() on process group '", names_.group, "'")));
 }
 
@@ -58,7 +58,7 @@ void ProcessGroup::shutdown() {
     // PyTorch may hold Python's lock here, and a callback on the queue's thread may wait for it.
     std::optional<pybind11::gil_scoped_release> unlocked;
     if (PyGILState_Check() != 0) unlocked.emplace();
-    queue_->Stop();
+    lane_->Stop();
   }
   if (OnClosed on_closed = std::exchange(on_closed_, nullptr)) on_closed();
 }
@@ -77,12 +77,12 @@ ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
   ThrowIfError(CheckNotInHandler());
   const bool is_unset = submission.timeout <= Milliseconds::zero();
   const Milliseconds timeout = is_unset ? options_->timeout : submission.timeout;
-  Job job = call.Take(absl::FromChrono(timeout));
+  lane::Job job = call.Take(absl::FromChrono(timeout));
   job.ended = BeginRecord(names_.backend, submission.type, inputs);
-  const JobHandle handle =
-      submission.is_async ? queue_->Enqueue(std::move(job)) : queue_->Run(std::move(job));
+  const lane::JobHandle handle =
+      submission.is_async ? lane_->Enqueue(std::move(job)) : lane_->Run(std::move(job));
   if (!submission.is_async) ThrowIfError(handle->status());
-  return c10::make_intrusive<QueuedWork>(getRank(), submission.type, queue_, handle,
+  return c10::make_intrusive<QueuedWork>(getRank(), submission.type, lane_, handle,
                                          std::move(results));
 }
 

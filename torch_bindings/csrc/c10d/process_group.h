@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/lane/lane.h"
 #include "torch_bindings/csrc/c10d/call.h"
 #include "torch_bindings/csrc/c10d/gloo_alike.h"
 #include "torch_bindings/csrc/c10d/monitored_barrier.h"
-#include "torch_bindings/csrc/c10d/operation_queue.h"
 #include "torch_bindings/csrc/c10d/work.h"
 
 namespace pelton {
@@ -56,7 +56,7 @@ class ProcessGroup final : public GlooAlike {
   const std::string getBackendName() const override { return names_.backend; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}  // all ranks count from zero
-  uint64_t getSequenceNumberForGroup() override { return queue_->sequence(); }
+  uint64_t getSequenceNumberForGroup() override { return lane_->sequence(); }
   void abort() override;
   void shutdown() override;
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
@@ -124,7 +124,7 @@ class ProcessGroup final : public GlooAlike {
                    const std::vector<Tensor>& inputs) const;
 
   const GroupNames names_;
-  const std::shared_ptr<OperationQueue> queue_;  // shared: see OperationQueue::Create
+  const std::shared_ptr<lane::Lane> lane_;  // shared: see Lane::Create
   OnClosed on_closed_;
   MonitoredBarrier monitored_barrier_;
 };

@@ -43,15 +43,15 @@ class SparseSum {
     for (int64_t i = 0; i < own_.dim(); ++i) own_facts_[2 + i] = own_.size(i) + 1;
   }
 
-  Job::Launch ExchangeFacts() {
+  lane::Job::Launch ExchangeFacts() {
     return [source = FlatOf(own_facts_), target = FlatOf(facts_)](Communicator& communicator) {
       return AllGather(communicator, source, target);
     };
   }
 
   // Nothing the second time.
-  std::vector<Job::Launch> ExchangeElements() {
-    std::vector<Job::Launch> launches;
+  std::vector<lane::Job::Launch> ExchangeElements() {
+    std::vector<lane::Job::Launch> launches;
     if (!indices_.empty()) return launches;
     CheckFacts();
     for (int64_t rank = 0; rank < facts_.size(0); ++rank) {
@@ -79,7 +79,7 @@ class SparseSum {
     }
   }
 
-  void AddRank(int32_t rank, std::vector<Job::Launch>& launches) {
+  void AddRank(int32_t rank, std::vector<lane::Job::Launch>& launches) {
     const int64_t count = facts_[rank][0].item<int64_t>();
     std::vector<int64_t> shape = own_.values().sizes().vec();
     shape[0] = count;

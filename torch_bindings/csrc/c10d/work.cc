@@ -31,7 +31,7 @@ bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   const bool is_limited = timeout > kNoTimeout;
   const absl::Time deadline =
       is_limited ? Clock::Real().Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
-  if (!queue_->Wait(job_, deadline)) {
+  if (!lane_->Wait(job_, deadline)) {
     ThrowStatus(absl::DeadlineExceededError(
         absl::StrCat("rank ", rank_, ": ", ::c10d::opTypeToString(opType_), " #", job_->sequence(),
                      " was not done within the ", timeout.count(), " ms that wait() was given")));
@@ -41,7 +41,7 @@ bool QueuedWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void QueuedWork::abort() {
-  queue_->Abort(
+  lane_->Abort(
       absl::AbortedError(absl::StrCat("rank ", rank_, " called abort() on ",
                                       ::c10d::opTypeToString(opType_), " #", job_->sequence())));
 }
@@ -56,7 +56,7 @@ c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
   if (future_ != nullptr) return future_;
   c10::IValue value = ResultValue();
   future_ = c10::make_intrusive<c10::ivalue::Future>(value.type());
-  queue_->OnDone(job_, [future = future_, value = std::move(value)](const absl::Status& status) {
+  lane_->OnDone(job_, [future = future_, value = std::move(value)](const absl::Status& status) {
     if (status.ok()) {
       future->markCompleted(value);
     } else {

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "torch_bindings/csrc/c10d/operation_queue.h"
+#include "comm/lane/lane.h"
 
 namespace pelton::torch_bindings {
 
@@ -23,10 +23,10 @@ class QueuedWork final : public ::c10d::Work {
     std::shared_ptr<std::atomic<int>> found_source = nullptr;
   };
 
-  QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<OperationQueue> queue, JobHandle job,
+  QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<lane::Lane> lane, lane::JobHandle job,
              Results results)
       : Work(rank, type),
-        queue_(std::move(queue)),
+        lane_(std::move(lane)),
         job_(std::move(job)),
         results_(std::move(results)) {}
 
@@ -50,8 +50,8 @@ class QueuedWork final : public ::c10d::Work {
   c10::IValue ResultValue() const;
 
   // Shared: work may be the last to hold either.
-  const std::shared_ptr<OperationQueue> queue_;
-  const JobHandle job_;
+  const std::shared_ptr<lane::Lane> lane_;
+  const lane::JobHandle job_;
   const Results results_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by the base's mutex_
 };

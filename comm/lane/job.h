@@ -1,8 +1,9 @@
-// One call on a process group, and its state while it runs.
-#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_JOB_H_
-#define PELTON_TORCH_BINDINGS_CSRC_C10D_JOB_H_
+// One call on a communicator, and its state while it runs.
+#ifndef PELTON_COMM_LANE_JOB_H_
+#define PELTON_COMM_LANE_JOB_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,20 +17,22 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 
-namespace pelton::torch_bindings {
+namespace pelton::lane {
 
 // What a call launches, and what follows when all of it is done.
-// Threads: a value that moves to the queue. Owns: through its closures, the tensors it works on.
+// Threads: a value that moves to the lane. Owns: through its closures, the memory it works on.
 struct Job {
   using Launch = absl::AnyInvocable<absl::StatusOr<Completion>(Communicator&)>;
 
-  // Jobs of one lane are launched in the order of their calls. A user's messages have a lane of
-  // their own: one that is not matched yet must not hold up what every rank takes part in.
-  enum class Lane : uint8_t { kCollectives, kMessages };
+  // Jobs of one queue are launched in the order of their calls. A user's messages have queues of
+  // their own, because one that is not matched yet must not hold up what every rank takes part in,
+  // nor receives the sends that their peers need before they send.
+  enum class Queue : uint8_t { kCollectives, kSends, kReceives };
+  static constexpr size_t kQueues = 3;
 
   std::string name;  // for errors: "all_reduce"
-  Lane lane = Lane::kCollectives;
-  // Of a receive, which has one launch: the tag of the message.
+  Queue queue = Queue::kCollectives;
+  // Of a user's receive, which has one launch: the tag of the message.
   std::optional<int32_t> receive_tag;
   // A receive from any rank: its launch answers ResourceExhausted until there is a message. Jobs
   // that do not receive this tag go by meanwhile; of those that do, the oldest is first.
@@ -38,16 +41,16 @@ struct Job {
   absl::Duration timeout;  // what the deadline was made of, for errors
   std::vector<Launch> launches;
   // What to launch once all of `launches` is done; asked again after that, until it answers with
-  // nothing. The lane's later jobs wait for it. On the thread that drives the queue; null for none.
+  // nothing. The queue's later jobs wait for it. On the thread that drives the lane; null for none.
   absl::AnyInvocable<std::vector<Launch>()> more;
-  // Called once if everything went well, on the thread that drives the queue; null for nothing.
+  // Called once if everything went well, on the thread that drives the lane; null for nothing.
   // What it throws, as `more`, becomes the job's status.
   absl::AnyInvocable<void()> finish;
   // Called once in any case, last of all; null for nothing. Does not throw.
   absl::AnyInvocable<void()> ended;
 };
 
-// A job under way. The queue alone changes it.
+// A job under way. The lane alone changes it.
 // Threads: the getters by any. Owns: its job until it is done.
 class JobState {
  public:
@@ -64,7 +67,9 @@ class JobState {
   uint64_t sequence() const { return sequence_; }
 
  private:
-  friend class OperationQueue;
+  friend class JobQueue;
+  friend class Lane;
+  friend class Visit;
 
   const std::string name_;
   Job job_;
@@ -75,14 +80,14 @@ class JobState {
   bool begun_ = false;  // is in the queue's jobs_
   absl::Status status_;
   std::atomic<bool> done_{false};
-  // Guarded by the queue's mutex.
+  // Guarded by the lane's mutex.
   Callback on_done_;
   absl::Status interrupted_;  // what ended the wait for it
 };
 
-// Shared: the caller's work object and the queue may each be the last to let go.
+// Shared: the caller's work object and the lane may each be the last to let go.
 using JobHandle = std::shared_ptr<JobState>;
 
-}  // namespace pelton::torch_bindings
+}  // namespace pelton::lane
 
-#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_JOB_H_
+#endif  // PELTON_COMM_LANE_JOB_H_

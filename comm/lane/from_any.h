@@ -1,6 +1,6 @@
 // A receive from whichever rank has sent.
-#ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_FROM_ANY_H_
-#define PELTON_TORCH_BINDINGS_CSRC_C10D_FROM_ANY_H_
+#ifndef PELTON_COMM_LANE_FROM_ANY_H_
+#define PELTON_COMM_LANE_FROM_ANY_H_
 
 #include <atomic>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "comm/collectives.h"
 #include "comm/communicator.h"
 
-namespace pelton::torch_bindings {
+namespace pelton::lane {
 
 // The launch of a job that is_from_any. `source` is whose message it receives into `target`.
 // Threads: the driver's. Blocks: never. Errors: ResourceExhausted: no message has come;
@@ -25,6 +25,6 @@ inline absl::StatusOr<Completion> RecvFromAny(Communicator& communicator, Tensor
   return Recv(communicator, target, **sender, tag);
 }
 
-}  // namespace pelton::torch_bindings
+}  // namespace pelton::lane
 
-#endif  // PELTON_TORCH_BINDINGS_CSRC_C10D_FROM_ANY_H_
+#endif  // PELTON_COMM_LANE_FROM_ANY_H_
