@@ -154,7 +154,7 @@ class AveragingActor final : public Actor {
         const float wish = asked_ ? 1 : 0;
         std::memcpy(target, &wish, sizeof(wish));
       } else {
-        options_.copy_in(slot, target);
+        RETURN_IF_ERROR(options_.copy_in(slot, target));
       }
       RETURN_IF_ERROR(rounds_.MarkReady(slot));
     }

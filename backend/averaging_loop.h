@@ -35,7 +35,7 @@ struct AveragingLoopOptions {
   // Called for every slot but the stop tensor's, one call at a time, while nobody holds a claim: on
   // the loop's thread, or on one that is inside Claim or Stop. Must not block, throw, or call the
   // loop. Shape: both as the slot's tensor.
-  absl::AnyInvocable<void(SlotId slot, std::byte* target)> copy_in;
+  absl::AnyInvocable<absl::Status(SlotId slot, std::byte* target)> copy_in;
   absl::AnyInvocable<void(SlotId slot, const std::byte* difference)> add;
   // Runs the loop; outlives it. Null: a thread of the loop's own.
   Executor* executor = nullptr;

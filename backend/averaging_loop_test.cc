@@ -66,6 +66,7 @@ class LoopRank {
       EXPECT_FALSE(is_held_) << "a snapshot of weights that are claimed";
       if (throws_in_copy_) throw std::runtime_error("resized before the copy");
       std::memcpy(target, weights_.data(), kCount * sizeof(float));
+      return absl::OkStatus();
     };
     options.add = [this](SlotId slot, const std::byte* difference) {
       EXPECT_EQ(slot, SlotId(0));
@@ -391,7 +392,7 @@ TEST(AveragingLoopTest, RefusesWhatItCannotDrive) {
   const auto options = [](absl::Duration pause) {
     AveragingLoopOptions with_callbacks;
     with_callbacks.pause = pause;
-    with_callbacks.copy_in = [](SlotId, std::byte*) {};
+    with_callbacks.copy_in = [](SlotId, std::byte*) { return absl::OkStatus(); };
     with_callbacks.add = [](SlotId, const std::byte*) {};
     return with_callbacks;
   };
@@ -416,7 +417,7 @@ TEST(AveragingLoopTest, NeedsTheStopTensor) {
   const auto rounds =
       *ModelRounds::Create(*Plan::Build({{"a", DType::kFloat32, 3, {}}}, {}), std::move(options));
   AveragingLoopOptions loop;
-  loop.copy_in = [](SlotId, std::byte*) {};
+  loop.copy_in = [](SlotId, std::byte*) { return absl::OkStatus(); };
   loop.add = [](SlotId, const std::byte*) {};
   EXPECT_THAT(AveragingLoop::Create(*rounds, std::move(loop)).status().ToString(),
               HasSubstr("the plan has no tensor 'averaging: wish to stop'"));

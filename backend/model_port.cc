@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/bucket/plan.h"
+#include "core/bucket/round_mode.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {
@@ -35,18 +36,14 @@ std::vector<TensorState> TakeOpenResults(ModelState& state) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, PortOptions options,
+                                                             std::unique_ptr<Algorithm> algorithm,
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
-  options.model.first_round = Round(options.state.rounds + 1);
-  // Tensors are copied in any case: a segment outside of the buckets would save nothing.
-  options.model.standalone_bytes = PlanOptions::kNoStandalone;
-  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
-                   MakeAlgorithm(options.model.algorithm, options.model.algorithm_options));
   const Schedule schedule = ScheduleOf(*algorithm, options.on_call);
-  if (schedule.trigger == TriggerKind::kWhenReady) {
-    return absl::InvalidArgumentError(absl::StrCat("algorithm ", options.model.algorithm,
-                                                   " communicates ", NameOf(schedule.source),
-                                                   " in the backward pass, not between steps"));
+  options.model.first_round = Round(options.state.rounds + 1);
+  if (schedule.trigger != TriggerKind::kWhenReady) {
+    // Tensors are copied in any case: a segment outside of the buckets would save nothing.
+    options.model.standalone_bytes = PlanOptions::kNoStandalone;
   }
   const bool makes_equal = algorithm->RanksAgree() && schedule.commit.kept == 0;
   std::unique_ptr<ModelPort> port(new ModelPort(options, schedule, makes_equal, tensors));
@@ -68,18 +65,31 @@ absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> alg
                                 std::vector<TensorSpec> specs, ModelState state) {
   tensor_count_ = specs.size();
   for (const TensorSpec& tensor : specs) size_bytes_ += tensor.size_bytes();
+  communicates_.assign(tensor_count_, true);
   const bool has_loop = schedule_.trigger == TriggerKind::kTimer;
   if (has_loop) specs.push_back(AveragingLoop::StopTensor());
   ASSIGN_OR_RETURN(model_,
                    Model::Create(backend, options_, std::move(algorithm), std::move(specs)));
-  PlaceAll();
-  if (has_loop) return InstallLoop();
-  for (size_t i = 0; i < tensor_count_; ++i) tensors_.CopyIn(SlotId(static_cast<int32_t>(i)));
-  rounds().Prime();
+  if (has_loop) {
+    PlaceAll();
+    return InstallLoop();
+  }
+  const bool when_ready = schedule_.trigger == TriggerKind::kWhenReady;
+  if (!when_ready) RETURN_IF_ERROR(Prime());
+  order_is_adopted_ = !when_ready || !state.order.empty();
   const std::vector<TensorState> results = TakeOpenResults(state);
   RETURN_IF_ERROR(Restore(std::move(state), rounds(), Clock::Real().Now() + options_.timeout));
   PlaceAll();  // a plan that was restored has buckets of its own
   return Reopen(results);
+}
+
+absl::Status ModelPort::Prime() {
+  PlaceAll();
+  for (size_t i = 0; i < tensor_count_; ++i) {
+    RETURN_IF_ERROR(tensors_.Bring(SlotId(static_cast<int32_t>(i)), true).status());
+  }
+  rounds().Prime();
+  return absl::OkStatus();
 }
 
 absl::Status ModelPort::InstallLoop() {
@@ -87,10 +97,10 @@ absl::Status ModelPort::InstallLoop() {
   loop.pause = schedule_.pause;
   loop.round_timeout = options_.timeout;
   // Both places are the slot's own in its bucket, which Place has named.
-  loop.copy_in = [this](SlotId slot, std::byte*) { tensors_.CopyIn(slot); };
+  loop.copy_in = [this](SlotId slot, std::byte*) { return tensors_.Bring(slot, true).status(); };
   loop.add = [this](SlotId slot, const std::byte*) {
     if (slot.value() == 0) loop_rounds_.fetch_add(1, std::memory_order_relaxed);
-    tensors_.Merge(slot, schedule_.commit);
+    tensors_.Merge(slot, schedule_.commit, true);
   };
   ASSIGN_OR_RETURN(loop_, AveragingLoop::Create(rounds(), std::move(loop)));
   return absl::OkStatus();
@@ -99,15 +109,40 @@ absl::Status ModelPort::InstallLoop() {
 void ModelPort::PlaceAll() {
   for (size_t i = 0; i < tensor_count_; ++i) {
     const SlotId slot(static_cast<int32_t>(i));
-    tensors_.Place(slot, rounds().DataOf(slot));
+    const bool is_own = rounds().plan().slot(slot).standalone;
+    tensors_.Place(slot, is_own ? nullptr : rounds().DataOf(slot));
   }
 }
 
 absl::Status ModelPort::Post(const TrainingEvent& event) {
+  if (schedule_.trigger == TriggerKind::kWhenReady) return OnReady(event);
   const Trigger before = trigger_;
   absl::Status done = DoAll(trigger_.On(event));
   if (!done.ok()) trigger_ = before;
   return done;
+}
+
+absl::Status ModelPort::OnReady(const TrainingEvent& event) {
+  switch (event.kind) {
+    case EventKind::kBackwardBegins:
+      is_open_ = true;
+      rounds().SetMode(event.is_evaluation ? RoundMode::kEvaluation : RoundMode::kTraining);
+      return absl::OkStatus();
+    case EventKind::kTensorReady:
+      return Mark(SlotId(event.slot), true);
+    case EventKind::kBackwardEnds:
+      for (SlotId slot : rounds().UnmarkedSlots()) RETURN_IF_ERROR(Mark(slot, false));
+      return rounds().EndRound();
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status ModelPort::Mark(SlotId slot, bool is_used) {
+  ASSIGN_OR_RETURN(const TensorPort::Brought brought, tensors_.Bring(slot, is_used));
+  void* const data = rounds().plan().slot(slot).standalone ? brought.data : nullptr;
+  if (!brought.is_used) return rounds().MarkUnused(slot, data);
+  return data == nullptr ? rounds().MarkReady(slot) : rounds().MarkReady(slot, data);
 }
 
 absl::Status ModelPort::DoAll(absl::Span<const RoundAction> actions) {
@@ -154,16 +189,16 @@ absl::Status ModelPort::Begin() {
 
 // What is not communicated in this round is marked as well: every round has all tensors (ALL-1).
 absl::Status ModelPort::MarkAll() {
-  communicates_.resize(tensor_count_);
   for (size_t i = 0; i < tensor_count_; ++i) {
     const SlotId slot(static_cast<int32_t>(i));
     communicates_[i] = rounds().Communicates(slot);
     if (communicates_[i]) {
-      tensors_.CopyIn(slot);
       statistics_.bytes += spec(i).size_bytes();
       statistics_.copied_bytes += 2 * spec(i).size_bytes();
+      RETURN_IF_ERROR(Mark(slot, true));
+    } else {
+      RETURN_IF_ERROR(rounds().MarkReady(slot));
     }
-    RETURN_IF_ERROR(rounds().MarkReady(slot));
   }
   return rounds().EndRound();
 }
@@ -182,8 +217,20 @@ absl::Status ModelPort::Finish() {
   RETURN_IF_ERROR(failure_);
   has_results_ = false;
   for (size_t i = 0; i < tensor_count_; ++i) {
-    if (communicates_[i]) tensors_.Merge(SlotId(static_cast<int32_t>(i)), schedule_.commit);
+    const SlotId slot(static_cast<int32_t>(i));
+    if (!communicates_[i]) continue;
+    tensors_.Merge(slot, schedule_.commit, rounds().ResultOf(slot).used_by_any);
   }
+  return order_is_adopted_ ? absl::OkStatus() : rounds().BeginOrder();
+}
+
+absl::Status ModelPort::AdoptOrder() {
+  if (std::exchange(order_is_adopted_, true)) return absl::OkStatus();
+  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  ASSIGN_OR_RETURN(const std::vector<SlotId> order, rounds().AgreeOnOrder(deadline));
+  for (SlotId slot : order) tensors_.Release(slot);
+  RETURN_IF_ERROR(rounds().Replan(order, deadline));
+  PlaceAll();
   return absl::OkStatus();
 }
 
@@ -204,7 +251,7 @@ absl::Status ModelPort::WaitRound() {
   const absl::Time start = Clock::Real().Now();
   const absl::Status status = rounds().WaitRound(start + options_.timeout);
   statistics_.wait_seconds += absl::ToDoubleSeconds(Clock::Real().Now() - start);
-  ++statistics_.rounds;
+  if (status.ok()) ++statistics_.rounds;
   return status;
 }
 
@@ -257,7 +304,8 @@ void ModelPort::AddOpenResults(ModelState& state) const {
 }
 
 absl::Status ModelPort::Reopen(const std::vector<TensorState>& results) {
-  is_open_ = has_results_ = !results.empty();
+  if (results.empty()) return absl::OkStatus();
+  is_open_ = has_results_ = true;
   communicates_.assign(tensor_count_, false);
   for (const TensorState& result : results) {
     size_t i = 0;
@@ -283,10 +331,14 @@ ModelPort::Statistics ModelPort::statistics() const {
   Statistics statistics = statistics_;
   if (schedule_.trigger == TriggerKind::kTimer) {
     statistics.rounds = loop_rounds_.load(std::memory_order_relaxed);
-    statistics.bytes = statistics.rounds * size_bytes_;
-    statistics.copied_bytes = 2 * statistics.bytes;
+    statistics.copied_bytes = 2 * statistics.rounds * size_bytes_;
   }
-  if (model_ != nullptr) statistics.sent_bytes = model_->sent_bytes();
+  if (schedule_.trigger == TriggerKind::kTimer || schedule_.trigger == TriggerKind::kWhenReady) {
+    statistics.bytes = statistics.rounds * size_bytes_;
+  }
+  if (model_ == nullptr) return statistics;
+  statistics.sent_bytes = model_->sent_bytes();
+  statistics.plan_generation = rounds().plan().generation().value();
   return statistics;
 }
 

@@ -41,19 +41,23 @@ struct PortOptions {
   ModelState state;    // what an earlier model of the same algorithm and tensors left
 };
 
-// Copies of a trainer's tensors in buckets, whose rounds go on beside the training or in its steps.
-// All ranks must post what makes rounds due in the same order. A round changes the tensors when it
-// is complete on this rank, all of them, or none (COMMIT-1).
+// A trainer's tensors in buckets, whose rounds are in its backward passes, between its steps or
+// beside them. All ranks must post what makes rounds due in the same order. A round changes the
+// tensors when it is complete on this rank, all of them, or none (COMMIT-1).
+//
+// TriggerKind::kWhenReady: kBackwardBegins opens a round, kTensorReady lets a tensor go, and
+// kBackwardEnds those that did not come, after which Wait waits. A tensor's event costs no lock, no
+// allocation and no message but the bucket's last one's.
 // Threads: the trainer's. Owns: the model, its buckets and, under TriggerKind::kTimer, the loop of
 // its rounds; borrows backend and tensors, which outlive it.
 class ModelPort {
  public:
   // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's
-  // state with the tensors, which must be the same on all ranks, or with `options.state`.
-  // Collective. Blocks: until the ranks agree, or the timeout. Errors: InvalidArgument: an
-  // algorithm whose tensors are communicated as they become ready; those of Model::Create and of
-  // Restore.
+  // state with the tensors, unless they are communicated when ready: they must be the same on all
+  // ranks; or with `options.state`. Collective. Blocks: until the ranks agree, or the timeout.
+  // Errors: those of Model::Create and of Restore.
   static absl::StatusOr<std::unique_ptr<ModelPort>> Create(Backend& backend, PortOptions options,
+                                                           std::unique_ptr<Algorithm> algorithm,
                                                            std::vector<TensorSpec> specs,
                                                            TensorPort& tensors);
   ~ModelPort() { Detach(absl::ZeroDuration()); }
@@ -68,6 +72,14 @@ class ModelPort {
   // Waits for the open round, if there is one, and merges its results. Blocks: until the timeout.
   // Errors: what the round failed with.
   absl::Status Wait();
+  // Of tensors that are communicated when ready, after each Wait: the first round has shown in
+  // which order they come, and buckets follow rank 0's from then on. Collective. Blocks: until the
+  // timeout. Errors: those of ModelRounds::AgreeOnOrder and Replan.
+  absl::Status AdoptOrder();
+  // In the plan's order.
+  std::vector<SlotId> UnmarkedSlots() const { return rounds().UnmarkedSlots(); }
+  // Ends this round and all later ones, here and on the peers. Threads: any. Blocks: never.
+  void Abort(const absl::Status& reason) { rounds().Abort(reason); }
   // What the last round holds for a slot, until it is communicated again. Blocks: never.
   SlotResult ResultOf(SlotId slot) const { return rounds().ResultOf(slot); }
 
@@ -91,10 +103,11 @@ class ModelPort {
 
   struct Statistics {
     uint64_t rounds = 0;
-    double wait_seconds = 0;  // the trainer was blocked on communication
-    uint64_t bytes = 0;       // of the tensors communicated
-    uint64_t sent_bytes = 0;  // by this rank; see Model::sent_bytes
-    uint64_t copied_bytes = 0;
+    double wait_seconds = 0;    // the trainer was blocked on communication
+    uint64_t bytes = 0;         // of the tensors communicated
+    uint64_t sent_bytes = 0;    // by this rank; see Model::sent_bytes
+    uint64_t copied_bytes = 0;  // unless tensors are communicated when ready: their port knows
+    uint32_t plan_generation = 0;
   };
   Statistics statistics() const;
   // Tensor names by bucket, in launch order.
@@ -112,7 +125,10 @@ class ModelPort {
   absl::Status Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
                        std::vector<TensorSpec> specs, ModelState state);
   absl::Status InstallLoop();
+  absl::Status Prime();
   void PlaceAll();
+  absl::Status OnReady(const TrainingEvent& event);
+  absl::Status Mark(SlotId slot, bool is_used);
   absl::Status Do(RoundAction action);
   absl::Status DoAll(absl::Span<const RoundAction> actions);
   absl::Status Begin();
@@ -137,6 +153,7 @@ class ModelPort {
   ProcessPtr<Model> model_;
   ProcessPtr<AveragingLoop> loop_;  // null unless rounds are by a timer
   std::vector<bool> communicates_;  // by slot, in the open round
+  bool order_is_adopted_ = true;
   bool is_open_ = false;
   bool has_results_ = false;              // of the open round, in the buckets
   std::optional<uint64_t> fingerprint_;   // of the tensors, where a merge waits

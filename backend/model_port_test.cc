@@ -2,6 +2,7 @@
 // shared memory, against plain loops in one process.
 #include "backend/model_port.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -36,11 +37,14 @@ class PlainTensors final : public TensorPort {
   Tensors& tensors() { return tensors_; }
 
   void Place(SlotId slot, std::byte* memory) override { places_[Index(slot)] = memory; }
-  void CopyIn(SlotId slot) override {
-    const std::vector<float>& tensor = tensors_[Index(slot)];
+  absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override {
+    std::vector<float>& tensor = tensors_[Index(slot)];
+    if (!is_used) std::fill(tensor.begin(), tensor.end(), 0.0F);
     std::memcpy(places_[Index(slot)], tensor.data(), tensor.size() * sizeof(float));
+    return Brought{places_[Index(slot)], is_used};
   }
-  void Merge(SlotId slot, const CommitRule& rule) override {
+  void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override {
+    if (!used_by_any) return;
     const auto* const result = reinterpret_cast<const float*>(places_[Index(slot)]);
     std::vector<float>& tensor = tensors_[Index(slot)];
     for (size_t i = 0; i < tensor.size(); ++i) {
@@ -127,7 +131,10 @@ absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Sett
   for (const std::vector<float>& tensor : tensors.tensors()) {
     specs.push_back({.name = absl::StrCat("t", specs.size()), .count = tensor.size()});
   }
-  return ModelPort::Create(backend, std::move(options), std::move(specs), tensors);
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(settings.algorithm, settings.options));
+  return ModelPort::Create(backend, std::move(options), std::move(algorithm), std::move(specs),
+                           tensors);
 }
 
 using Body = std::function<absl::Status(ModelPort& port, Tensors& tensors, int32_t rank)>;
@@ -271,28 +278,71 @@ TEST(ModelPortTest, GoesOnFromTheStateOfADelayedRoundThatWasOpen) {
   for (const absl::Status& status : interrupted) EXPECT_TRUE(status.ok()) << status;
 }
 
-// QAdam's exchange, of moments that its codec encodes without loss.
+// A round of tensors that become ready, of which this rank uses `slots`.
+absl::Status BackwardPass(ModelPort& port, const std::vector<int32_t>& slots) {
+  RETURN_IF_ERROR(port.Post(Event(EventKind::kBackwardBegins)));
+  for (int32_t slot : slots) {
+    TrainingEvent ready = Event(EventKind::kTensorReady);
+    ready.slot = slot;
+    RETURN_IF_ERROR(port.Post(ready));
+  }
+  RETURN_IF_ERROR(port.Post(Event(EventKind::kBackwardEnds)));
+  RETURN_IF_ERROR(port.Wait());
+  return port.AdoptOrder();
+}
+
+// QAdam's exchange, of moments that its codec encodes without loss, as they become ready and when
+// the trainer asks for it.
 TEST(ModelPortTest, QAdamsExchangeIsTheMeanOfTheMoments) {
-  const Settings settings = {
-      "qadam", {{"codec", "float16"}, {"hierarchical", "false"}}, /*on_call=*/true};
   const auto moment = [](int32_t rank, size_t slot, size_t i) {
     return static_cast<float>((i + slot + 2 * static_cast<size_t>(rank)) % 9) / 8;
   };
-  const std::vector<Tensors> exchanged =
-      RunWorld(2, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
-        for (size_t slot = 0; slot < 2; ++slot) {
-          for (size_t i = 0; i < kCounts[slot]; ++i) tensors[slot][i] = moment(rank, slot, i);
+  for (const bool on_call : {false, true}) {
+    const Settings settings = {"qadam", {{"codec", "float16"}, {"hierarchical", "false"}}, on_call};
+    const std::vector<Tensors> exchanged =
+        RunWorld(2, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+          for (size_t slot = 0; slot < 2; ++slot) {
+            for (size_t i = 0; i < kCounts[slot]; ++i) tensors[slot][i] = moment(rank, slot, i);
+          }
+          RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
+          EXPECT_EQ(port.statistics().rounds, 0) << "a step makes none";
+          return on_call ? port.Post(Event(EventKind::kCall)) : BackwardPass(port, {1, 0});
+        });
+    for (const Tensors& rank : exchanged) {
+      for (size_t slot = 0; slot < 2; ++slot) {
+        for (size_t i = 0; i < kCounts[slot]; ++i) {
+          ASSERT_EQ(rank[slot][i], (moment(0, slot, i) + moment(1, slot, i)) / 2);
         }
-        RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
-        EXPECT_EQ(port.statistics().rounds, 0) << "nobody has called for one";
-        return port.Post(Event(EventKind::kCall));
-      });
-  for (const Tensors& rank : exchanged) {
-    for (size_t slot = 0; slot < 2; ++slot) {
-      for (size_t i = 0; i < kCounts[slot]; ++i) {
-        ASSERT_EQ(rank[slot][i], (moment(0, slot, i) + moment(1, slot, i)) / 2);
       }
     }
+  }
+}
+
+TEST(ModelPortTest, GradientsThatBecomeReadyAreReplacedByTheirMean) {
+  std::vector<Tensors> expected(3, Initial());
+  const auto make = [](Tensors& tensors, int32_t rank, uint64_t step) {
+    tensors = Initial();
+    Train(tensors, rank, step);
+  };
+  const std::vector<Tensors> reduced =
+      RunWorld(3, {"gradient_allreduce"}, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+        for (uint64_t step = 1; step <= 3; ++step) {
+          make(tensors, rank, step);
+          RETURN_IF_ERROR(BackwardPass(port, {1, 0}));
+          EXPECT_EQ(port.statistics().plan_generation, 2)
+              << "buckets follow the order of the first";
+        }
+        // The first tensor is of no use to anybody, the second one to rank 0.
+        make(tensors, rank, 4);
+        return BackwardPass(port, rank == 0 ? std::vector<int32_t>{1} : std::vector<int32_t>());
+      });
+  for (int32_t rank = 0; rank < 3; ++rank) make(expected[rank], rank, 4);
+  for (size_t rank = 1; rank < 3; ++rank)
+    std::fill(expected[rank][1].begin(), expected[rank][1].end(), 0.0F);
+  const std::vector<float> mean = MeanOf(expected, 1);
+  for (const Tensors& rank : reduced) {
+    EXPECT_EQ(rank[0], std::vector<float>(kCounts[0], 0.0F)) << "what its port made of it";
+    EXPECT_EQ(rank[1], mean);
   }
 }
 
@@ -355,16 +405,6 @@ TEST(ModelPortTest, AChangeThatAResultWouldUndoIsRefusedOnce) {
              EXPECT_EQ(port.trigger().steps(), 1) << "the event has not been";
              return port.Post(Event(EventKind::kForwardBegins));
            });
-}
-
-TEST(ModelPortTest, RefusesAnAlgorithmOfTensorsThatBecomeReady) {
-  const auto ended = RunRanks(1, [](const BackendOptions& options) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    PlainTensors tensors(Initial());
-    return MakePort(*backend, {"gradient_allreduce"}, tensors).status();
-  });
-  EXPECT_THAT(std::string(ended[0].message()),
-              HasSubstr("gradient_allreduce communicates gradients in the backward pass"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ enum class EventKind : uint8_t {
   kForwardBegins,     // in training mode, with gradients
   kEvaluationBegins,  // a forward pass in evaluation mode, with gradients; maybe on this rank alone
   kBackwardBegins,    // its first gradient is there; a forward pass need not have been seen
+  kTensorReady,       // after kBackwardBegins: a tensor is final
   kBackwardEnds,      // the outermost one
   kBeforeStep,        // an optimizer of communicated tensors is about to step
   kAfterStep,
@@ -27,14 +28,17 @@ struct TrainingEvent {
   bool is_synchronized = true;
   // Of forward passes: a backward pass makes it, to compute again what a checkpoint did not keep.
   bool is_recomputed = false;
+  // Of kBackwardBegins: the forward pass was in evaluation mode.
+  bool is_evaluation = false;
   // Of kBackwardEnds: another backward pass may follow that needs the weights as they are.
   bool may_go_on = false;
   // Of steps: the optimizer is one of those that the algorithm was given; and with this step all of
   // those have stepped, or none was given.
   bool is_given = true;
   bool completes = true;
+  int32_t slot = 0;        // of kTensorReady
   uint64_t optimizer = 0;  // of steps: which one; any number that is its own
-  uint64_t reserved[6] = {};
+  uint64_t reserved[5] = {};
 };
 static_assert(sizeof(TrainingEvent) == 64 && std::is_trivially_copyable_v<TrainingEvent>);
 

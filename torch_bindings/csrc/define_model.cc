@@ -119,14 +119,13 @@ std::shared_ptr<WeightModel> WrapWeights(std::shared_ptr<Backend> backend,
   return ValueOrThrow(WeightModel::Create(std::move(backend), std::move(port), parameters));
 }
 
-template <typename Statistics>
-std::map<std::string, double> ToPlain(const Statistics& statistics, uint32_t plan_generation) {
+std::map<std::string, double> ToPlain(const ModelPort::Statistics& statistics) {
   return {{"rounds", static_cast<double>(statistics.rounds)},
           {"wait_seconds", statistics.wait_seconds},
           {"bytes", static_cast<double>(statistics.bytes)},
           {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
           {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
-          {"plan_generation", static_cast<double>(plan_generation)}};
+          {"plan_generation", static_cast<double>(statistics.plan_generation)}};
 }
 
 std::pair<std::string, std::string> ScheduleOf(const std::string& algorithm,
@@ -160,11 +159,7 @@ void DefineWrappedModel(py::module_& module) {
           py::arg("betas"))
       .def("buckets", &M::Buckets)
       .def("state", [](const M& self) { return ToPlain(ValueOrThrow(self.State())); })
-      .def("statistics",
-           [](const M& self) {
-             const M::Statistics statistics = self.statistics();
-             return ToPlain(statistics, statistics.plan_generation);
-           })
+      .def("statistics", [](const M& self) { return ToPlain(self.statistics()); })
       .def("detach", &M::Detach, NoGil());
 }
 
@@ -227,7 +222,7 @@ void DefineWeightModel(py::module_& module) {
       .def("buckets", [](const M& self) { return self.port().Buckets(); })
       .def(
           "state", [](M& self) { return ToPlain(ValueOrThrow(self.port().State())); }, NoGil())
-      .def("statistics", [](const M& self) { return ToPlain(self.port().statistics(), 1); })
+      .def("statistics", [](const M& self) { return ToPlain(self.port().statistics()); })
       .def(
           "detach", [](M& self, double timeout_s) { self.port().Detach(absl::Seconds(timeout_s)); },
           py::arg("timeout_s") = 0, NoGil());

@@ -7,6 +7,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
 #include "core/base/status.h"
 
 namespace pelton::torch_bindings {
@@ -14,13 +15,19 @@ namespace pelton::torch_bindings {
 absl::StatusOr<std::shared_ptr<WeightModel>> WeightModel::Create(std::shared_ptr<Backend> backend,
                                                                  PortOptions options,
                                                                  const NamedTensors& parameters) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options.model.algorithm, options.model.algorithm_options));
+  if (!options.on_call && algorithm->schedule().trigger == TriggerKind::kWhenReady) {
+    return absl::InvalidArgumentError(absl::StrCat("algorithm ", options.model.algorithm,
+                                                   " does not communicate weights between steps"));
+  }
   ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(parameters, BucketsAt::kHost));
   std::shared_ptr<WeightModel> model(new WeightModel(std::move(backend)));
   for (const auto& [name, parameter] : parameters) {
     model->slots_.push_back(std::make_unique<WeightSlot>(name, parameter));
   }
   ASSIGN_OR_RETURN(model->port_, ModelPort::Create(*model->backend_, std::move(options),
-                                                   std::move(specs), *model));
+                                                   std::move(algorithm), std::move(specs), *model));
   return model;
 }
 

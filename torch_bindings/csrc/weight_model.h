@@ -44,8 +44,8 @@ class WeightModel final : private TensorPort {
   explicit WeightModel(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
   void Place(SlotId slot, std::byte* memory) override { at(slot).Bind(memory); }
-  void CopyIn(SlotId slot) override { at(slot).CopyIn(); }
-  void Merge(SlotId slot, const CommitRule& rule) override { at(slot).Merge(rule); }
+  absl::StatusOr<Brought> Bring(SlotId slot, bool) override { return Brought{at(slot).CopyIn()}; }
+  void Merge(SlotId slot, const CommitRule& rule, bool) override { at(slot).Merge(rule); }
   uint64_t Fingerprint() const override;
   WeightSlot& at(SlotId slot) { return *slots_[static_cast<size_t>(slot.value())]; }
 

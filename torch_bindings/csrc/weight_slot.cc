@@ -34,9 +34,10 @@ void WeightSlot::Bind(void* memory) {
   view_ = at::from_blob(memory, sizes_, shape.strides(), at::TensorOptions().dtype(dtype_));
 }
 
-void WeightSlot::CopyIn() {
+void* WeightSlot::CopyIn() {
   const c10::NoGradGuard no_grad;
   view_.copy_(parameter_);
+  return view_.data_ptr();
 }
 
 void WeightSlot::Merge(const CommitRule& rule) {

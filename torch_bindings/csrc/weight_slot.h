@@ -24,7 +24,8 @@ class WeightSlot {
   // Says where the slot's memory in the bucket is, on the host; a parameter of a GPU is copied
   // there and back, and the host waits for the copy.
   void Bind(void* memory);
-  void CopyIn();
+  // Returns that place.
+  void* CopyIn();
   // Merges what the bucket holds into the parameter. Graphs that were made before and still need
   // its old values notice, as after an optimizer's step.
   void Merge(const CommitRule& rule);

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
-#include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/devices.h"
@@ -108,7 +107,6 @@ WrappedModel::~WrappedModel() { Detach(); }
 absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(std::shared_ptr<Backend> backend,
                                                                    ModelOptions options,
                                                                    Contents contents) {
-  options.first_round = Round(contents.state.rounds + 1);
   std::shared_ptr<WrappedModel> model(new WrappedModel(std::move(backend), std::move(options)));
   RETURN_IF_ERROR(model->Install(contents));
   return model;
@@ -126,18 +124,15 @@ absl::Status WrappedModel::Install(const Contents& contents) {
           ? BucketsAt::kTensors
           : BucketsAt::kHost;
   ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
-  ModelOptions options = options_;
+  PortOptions options{.model = options_, .state = contents.state};
   if (buckets == BucketsAt::kTensors) {
     device_ = device;
-    options.callers_stream = CurrentStreamOf(device);
+    options.model.callers_stream = CurrentStreamOf(device);
   }
-  ASSIGN_OR_RETURN(owned_->model, Model::Create(*owned_->backend, options, std::move(algorithm),
-                                                std::move(specs)));
-  RETURN_IF_ERROR(Restore(contents.state, rounds(), Clock::Real().Now() + options_.timeout));
-  order_is_adopted_ = !contents.state.order.empty();
   MakeSlots(contents);
-  BindSlots();
-  for (MomentumSlot* slot : momenta_) slot->Adopt();
+  ASSIGN_OR_RETURN(owned_->port, ModelPort::Create(*owned_->backend, std::move(options),
+                                                   std::move(algorithm), std::move(specs), *this));
+  is_installed_ = true;
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i]->Hook([this, i](bool arrived) { OnGradient(i, arrived); });
   }
@@ -167,13 +162,36 @@ absl::Status WrappedModel::SetBetas(const std::vector<double>& betas) {
   return absl::OkStatus();
 }
 
-void WrappedModel::BindSlots() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const SlotId slot(static_cast<int32_t>(i));
-    const bool is_segment = rounds().plan().slot(slot).standalone;
-    slots_[i]->Bind(is_segment ? nullptr : rounds().DataOf(slot), device_, owned_);
-  }
+void WrappedModel::Place(SlotId slot, std::byte* memory) {
+  at(slot).Bind(memory, device_, owned_);
+  if (is_installed_) at(slot).Adopt();
 }
+
+// What no hook marked in this backward counts as zeros on this rank, unless it is a gradient from
+// earlier local backwards, which still has to be communicated.
+absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_used) {
+  Slot& own = at(slot);
+  if (!is_used && !(own.is_dirty && own.has_gradient())) {
+    ASSIGN_OR_RETURN(void* data, own.PlaceUnused());
+    return Brought{data, false};
+  }
+  // A mean of a mean and what was added to it is what one process has; a sum of a sum is not.
+  if (sums_ && own.HoldsResult()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter '", own.name(), "' of model '", options_.name,
+                     "': with average=False a backward cannot add to a gradient that is summed "
+                     "over the ranks already; call "
+                     "zero_grad(set_to_none=True) before it, or no_sync() around the earlier one"));
+  }
+  ASSIGN_OR_RETURN(void* data, own.Place());
+  return Brought{data};
+}
+
+void WrappedModel::Merge(SlotId slot, const CommitRule&, bool used_by_any) {
+  at(slot).Collect(used_by_any);
+}
+
+void WrappedModel::Release(SlotId slot) { at(slot).Release(); }
 
 absl::Status WrappedModel::CheckRound() const {
   RETURN_IF_ERROR(CheckNotForkedChild());
@@ -194,7 +212,9 @@ std::vector<std::string> WrappedModel::Changes() const {
 // Gradients of the rest of this backward are born in shared memory, where they need not be copied.
 void WrappedModel::OpenRound() {
   round_is_open_ = true;
-  rounds().SetMode(mode_);
+  TrainingEvent begins{.kind = EventKind::kBackwardBegins};
+  begins.is_evaluation = mode_ == RoundMode::kEvaluation;
+  port().Post(begins).IgnoreError();  // it cannot fail
   if (!SharedAllocation::enabled()) return;
   shares_allocations_ = true;
   SharedAllocation::Begin();
@@ -242,23 +262,9 @@ absl::Status WrappedModel::CheckGradient(const Slot& slot) const {
 }
 
 absl::Status WrappedModel::MarkReady(size_t index) {
-  // A mean of a mean and what was added to it is what one process has; a sum of a sum is not.
-  if (sums_ && slots_[index]->HoldsResult()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter '", slots_[index]->name(), "' of model '", options_.name,
-                     "': with average=False a backward cannot add to a gradient that is summed "
-                     "over the ranks already; call "
-                     "zero_grad(set_to_none=True) before it, or no_sync() around the earlier one"));
-  }
-  ASSIGN_OR_RETURN(void* data, slots_[index]->Place());
-  const SlotId slot(static_cast<int32_t>(index));
-  return slots_[index]->is_segment() ? rounds().MarkReady(slot, data) : rounds().MarkReady(slot);
-}
-
-absl::Status WrappedModel::MarkUnused(size_t index) {
-  ASSIGN_OR_RETURN(void* data, slots_[index]->PlaceUnused());
-  const SlotId slot(static_cast<int32_t>(index));
-  return slots_[index]->is_segment() ? rounds().MarkUnused(slot, data) : rounds().MarkUnused(slot);
+  TrainingEvent ready{.kind = EventKind::kTensorReady};
+  ready.slot = static_cast<int32_t>(index);
+  return port().Post(ready);
 }
 
 void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode) {
@@ -325,13 +331,13 @@ bool WrappedModel::CompletesRound(bool takes_part) {
   if (takes_part && !round_is_open_) OpenRound();
   if (!round_is_open_) return false;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
-  return !is_nested || takes_part || rounds().UnmarkedSlots().size() <= deferred_.size();
+  return !is_nested || takes_part || port().UnmarkedSlots().size() <= deferred_.size();
 }
 
 // An exception has ended a backward. The peers are told, because they have this rank's part of some
 // buckets and would wait for the others.
 void WrappedModel::OnBrokenBackward() {
-  if (round_is_open_ && owned_ != nullptr && failure_.ok()) rounds().Abort(BrokenBackward());
+  if (round_is_open_ && owned_ != nullptr && failure_.ok()) port().Abort(BrokenBackward());
 }
 
 absl::Status WrappedModel::BrokenBackward() const {
@@ -357,21 +363,8 @@ absl::Status WrappedModel::Fail(absl::Status status) {
   CloseAllocations();
   if (!failure_.ok()) return status;
   failure_ = status;
-  if (owned_ != nullptr) rounds().Abort(status);
+  if (owned_ != nullptr) port().Abort(status);
   return status;
-}
-
-// First what came and was held back, in the order in which it came. Then what no hook marked in
-// this backward: a gradient from earlier local backwards still has to be communicated, anything
-// else counts as zeros on this rank.
-absl::Status WrappedModel::MarkRest() {
-  for (size_t i : std::exchange(deferred_, {})) RETURN_IF_ERROR(MarkReady(i));
-  for (SlotId slot : rounds().UnmarkedSlots()) {
-    const auto i = static_cast<size_t>(slot.value());
-    const bool is_pending = slots_[i]->is_dirty && slots_[i]->has_gradient();
-    RETURN_IF_ERROR(is_pending ? MarkReady(i) : MarkUnused(i));
-  }
-  return absl::OkStatus();
 }
 
 // An optimizer that steps in a hook which runs after this model's leaves its mark on the parameter.
@@ -386,70 +379,38 @@ absl::Status WrappedModel::CheckUnstepped() {
 
 absl::Status WrappedModel::LaunchRest() {
   RETURN_IF_ERROR(CheckUnstepped());
-  RETURN_IF_ERROR(MarkRest());
-  return rounds().EndRound();
+  for (size_t i : std::exchange(deferred_, {})) RETURN_IF_ERROR(MarkReady(i));  // as they came
+  return port().Post({.kind = EventKind::kBackwardEnds});
 }
 
 absl::Status WrappedModel::AwaitRound() {
   if (owned_ == nullptr || !round_is_open_) return failure_;
-  const absl::Time start = Clock::Real().Now();
-  absl::Status status = rounds().WaitRound(start + options_.timeout);
-  waited_ += Clock::Real().Now() - start;
-  RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i]->Collect(rounds().ResultOf(SlotId(static_cast<int32_t>(i))).used_by_any);
-  }
-  ++round_count_;
+  RETURN_IF_ERROR(port().Wait());
   has_learned_ = true;
-  return order_is_adopted_ ? absl::OkStatus() : rounds().BeginOrder();
+  return absl::OkStatus();
 }
 
 absl::Status WrappedModel::CloseRound() {
   if (owned_ == nullptr || !round_is_open_) return failure_;
-  if (!std::exchange(order_is_adopted_, true)) RETURN_IF_ERROR(AdoptReadyOrder());
+  RETURN_IF_ERROR(port().AdoptOrder());
   round_is_open_ = false;
   CloseAllocations();
   return absl::OkStatus();
 }
 
-// The first round shows in which order gradients come; buckets follow rank 0's from then on.
-absl::Status WrappedModel::AdoptReadyOrder() {
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
-  ASSIGN_OR_RETURN(const std::vector<SlotId> order, rounds().AgreeOnOrder(deadline));
-  for (const auto& slot : slots_) slot->Release();
-  RETURN_IF_ERROR(rounds().Replan(order, deadline));
-  BindSlots();
-  for (const auto& slot : slots_) slot->Adopt();
-  return absl::OkStatus();
-}
-
 std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
-  std::vector<std::vector<std::string>> buckets;
-  if (owned_ == nullptr) return buckets;
-  for (const BucketLayout& bucket : rounds().plan().buckets()) {
-    std::vector<std::string>& names = buckets.emplace_back();
-    for (SlotId slot : bucket.slots) names.push_back(slots_[slot.value()]->name());
-  }
-  return buckets;
+  return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
 }
 
 absl::StatusOr<ModelState> WrappedModel::State() const {
   RETURN_IF_ERROR(CheckRound());
-  return StateOf(rounds());
+  return port().State();
 }
 
-WrappedModel::Statistics WrappedModel::statistics() const {
-  Statistics statistics;
-  statistics.rounds = round_count_;
-  statistics.wait_seconds = absl::ToDoubleSeconds(waited_);
-  for (const auto& slot : slots_) {
-    statistics.bytes += slot->size_bytes() * round_count_;
-    statistics.copied_bytes += slot->copied_bytes();
-  }
-  if (owned_ != nullptr) {
-    statistics.plan_generation = rounds().plan().generation().value();
-    statistics.sent_bytes = owned_->model->sent_bytes();
-  }
+ModelPort::Statistics WrappedModel::statistics() const {
+  ModelPort::Statistics statistics;
+  if (owned_ != nullptr) statistics = port().statistics();
+  for (const auto& slot : slots_) statistics.copied_bytes += slot->copied_bytes();
   return statistics;
 }
 

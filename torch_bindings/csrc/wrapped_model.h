@@ -15,9 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backend/backend.h"
-#include "backend/model.h"
+#include "backend/model_port.h"
 #include "core/bucket/round_mode.h"
 #include "core/round/model_state.h"
+#include "core/round/tensor_port.h"
 #include "torch_bindings/csrc/end_of_backward.h"
 #include "torch_bindings/csrc/named_tensors.h"
 
@@ -27,8 +28,8 @@ class MomentumSlot;
 class Slot;
 
 // Threads: the trainer's; hooks run on autograd's thread while the trainer waits in backward.
-// Called without the GIL. Owns: the hooks, and the model; keeps the backend alive.
-class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
+// Called without the GIL. Owns: the hooks, and the port; keeps the backend alive.
+class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, private TensorPort {
  public:
   // Threads: a value. Owns: a reference to the tensor.
   struct Moment {
@@ -52,7 +53,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   static absl::StatusOr<std::shared_ptr<WrappedModel>> Create(std::shared_ptr<Backend> backend,
                                                               ModelOptions options,
                                                               Contents contents);
-  ~WrappedModel();
+  ~WrappedModel() override;
 
   // Off: gradients accumulate locally; the next synchronised round communicates their sum.
   void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
@@ -83,15 +84,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // Errors: FailedPrecondition: a round is open.
   absl::StatusOr<ModelState> State() const;
 
-  struct Statistics {
-    uint64_t rounds = 0;
-    double wait_seconds = 0;  // the trainer was blocked on communication
-    uint64_t bytes = 0;       // of the tensors communicated
-    uint64_t sent_bytes = 0;  // by this rank; see Model::sent_bytes
-    uint64_t copied_bytes = 0;
-    uint32_t plan_generation = 0;
-  };
-  Statistics statistics() const;
+  ModelPort::Statistics statistics() const;
 
   // Removes the hooks and frees the buckets. Idempotent.
   void Detach();
@@ -104,8 +97,14 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
 
   absl::Status Install(const Contents& contents);
   void MakeSlots(const Contents& contents);
-  ModelRounds& rounds() const { return owned_->model->rounds(); }
-  void BindSlots();
+  ModelPort& port() const { return *owned_->port; }
+  Slot& at(SlotId slot) const { return *slots_[static_cast<size_t>(slot.value())]; }
+  // Of the port.
+  void Place(SlotId slot, std::byte* memory) override;
+  absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override;
+  void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
+  void Release(SlotId slot) override;
+
   void OpenRound();
   void CloseAllocations();
   void OnGradient(size_t index, bool arrived);
@@ -119,29 +118,26 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // Whether the backward that ends here, and not one around it, completes the round.
   bool CompletesRound(bool takes_part);
   void OnBrokenBackward();
-  absl::Status MarkUnused(size_t index);
-  absl::Status MarkRest();
   // A round's end, in the steps of EndStage.
   absl::Status LaunchRest();
   absl::Status AwaitRound();
   absl::Status CloseRound();
   absl::Status Settled(absl::Status status);  // ends the rounds with it unless it is OK
   absl::Status CheckUnstepped();
-  absl::Status AdoptReadyOrder();
   absl::Status BrokenBackward() const;
   // Ends the rounds with what went wrong here: the peers would wait for this rank in vain.
   absl::Status Fail(absl::Status status);
 
-  // The model goes before its backend.
+  // The port goes before its backend.
   struct Owned {
     std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
-    std::unique_ptr<Model> model;
+    std::unique_ptr<ModelPort> port;
   };
 
   const ModelOptions options_;
   const bool sums_;  // the algorithm adds the ranks' gradients and does not average them
   at::Device device_ = at::kCPU;  // where the buckets are
-  // Shared: gradients that a user holds on to lie in the model's memory. Null once detached.
+  // Shared: gradients that a user holds on to lie in the port's memory. Null once detached.
   std::shared_ptr<Owned> owned_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<MomentumSlot*> momenta_;  // the same, if they are momenta
@@ -154,9 +150,7 @@ class WrappedModel : public std::enable_shared_from_this<WrappedModel> {
   // Whether a round has shown which slots a backward accumulates into several times.
   bool has_learned_ = false;
   bool shares_allocations_ = false;
-  bool order_is_adopted_ = false;
-  uint64_t round_count_ = 0;
-  absl::Duration waited_;
+  bool is_installed_ = false;
 };
 
 }  // namespace pelton::torch_bindings

@@ -290,7 +290,7 @@ def averaging_beside_training_goes_on_after_a_save() -> None:
         training.save(4, folder)
         assert training.load(folder) == 4
         assert_same_values(training.values(), saved, "async")
-        assert not training.model.bagua_ddp._rounds.is_wanted
+        assert not training.model.bagua_ddp._rounds.is_averaging
         training.model.bagua_algorithm.resume(training.model)
         training.steps(3, 6)
         training.model.bagua_algorithm.abort(training.model)
