@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tools.lint import build_files, classes, layers, size, text
+from tools.lint import build_files, classes, layers, size, text, threads
 from tools.lint.source import Finding, Source
 
 Rule = Callable[[Source], Iterator[Finding]]
@@ -32,4 +32,4 @@ def check(sources: Sequence[Source]) -> list[Finding]:
         for rule in RULES:
             findings += rule(source)
         findings += text.check_own_header_first(source, paths)
-    return findings
+    return [*findings, *threads.check(sources)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterator
 
-from tools.lint import build_files, classes, compiler, layers, size, text
+from tools.lint import build_files, classes, compiler, layers, size, text, threads
 from tools.lint.source import Finding, Source
 
 CLASS = "// What it is. Threads: any. Owns: nothing.\nclass Wheel {\n};\n"
@@ -152,6 +152,38 @@ class RulesTest(unittest.TestCase):
         self.expect(build_files.check_one_header(Source("comm/BUILD", bad.replace(', "b.h"', ""))), [])
         excused = "# Two headers, one library: each names the other.\n" + bad
         self.expect(build_files.check_one_header(Source("comm/BUILD", excused)), [])
+
+    def owners(self, path: str, code: str) -> list[str]:
+        """The findings on one file, those on the list's other entries left out."""
+        return [finding.message for finding in threads.check([Source(path, code)]) if finding.path == path]
+
+    def test_who_owns_a_thread_or_a_lock_is_listed(self) -> None:
+        for bad in (
+            "mutable Mutex mutex_;",
+            "CondVar changed_;",
+            "  std::thread thread_;",
+            "std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);",
+            "static Mutex mutex;",
+            "std::latch done(2);",
+        ):
+            self.assertEqual(len(self.owners("comm/x.h", bad)), 1, bad)
+            self.assertEqual(self.owners("core/actor/x.h", bad), [])
+            self.assertEqual(self.owners("comm/x_test.cc", bad), [])
+            self.assertEqual(self.owners("comm/tiers.h", bad), [])
+        for good in (
+            "MutexLock lock(&mutex_);",
+            "std::thread::id owner_;",
+            "for (std::thread& thread : threads) thread.join();",
+            "explicit X(Mutex* mutex) : mutex_(*mutex) {}",
+            "// One Mutex mutex_; less.",
+        ):
+            self.assertEqual(self.owners("comm/x.h", good), [], good)
+
+    def test_the_list_of_owners_only_becomes_shorter(self) -> None:
+        sources = [Source(f"{owner}.h", "Mutex mutex_;") for owner in threads.OWNERS]
+        self.assertEqual(list(threads.check(sources)), [])
+        self.assertEqual(len(list(threads.check(sources[1:]))), 1)
+        self.assertLessEqual(len(threads.OWNERS), threads.MOST_OWNERS)
 
     def test_packages_are_not_public_by_default(self) -> None:
         bad = 'package(default_visibility = ["//visibility:public"])\n'
