@@ -117,7 +117,7 @@ absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
   PlanSummary summary;
   summary.name = options.name;
   summary.members = options.group.members;
-  summary.generation = plan.generation();
+  summary.version = plan.version();
   summary.hash = plan.Hash();
   summary.entries = absl::StrSplit(plan.Serialize(), '\n', absl::SkipEmpty());
   return CheckPlan(backend_.control(), backend_.rank(), summary,

@@ -338,7 +338,7 @@ ModelPort::Statistics ModelPort::statistics() const {
   }
   if (model_ == nullptr) return statistics;
   statistics.sent_bytes = model_->sent_bytes();
-  statistics.plan_generation = rounds().plan().generation().value();
+  statistics.plan_generation = rounds().plan().version().value();
   return statistics;
 }
 

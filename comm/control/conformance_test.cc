@@ -7,6 +7,7 @@
 #include "comm/control/plan_check.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
+#include "core/bucket/plan_version.h"
 
 namespace pelton {
 namespace {
@@ -389,7 +390,7 @@ TEST_P(ControlConformanceTest, EqualPlansPassTheCheck) {
   const Controls controls = JoinedWorld(3);
   OnEveryRank(3, [&](int rank) {
     const PlanSummary plan{.name = "model",
-                           .generation = Generation(1),
+                           .version = PlanVersion(1),
                            .hash = 42,
                            .entries = {"w float32 [2]", "b float32 [1]"}};
     const absl::Status status = CheckPlan(*controls[rank], Rank(rank), plan, Late());
@@ -404,7 +405,7 @@ TEST_P(ControlConformanceTest, PlansOfAGroupAreComparedAmongItsMembers) {
     if (rank == 1) return;
     const PlanSummary plan{.name = "model",
                            .members = {Rank(2), Rank(0)},
-                           .generation = Generation(1),
+                           .version = PlanVersion(1),
                            .hash = static_cast<uint64_t>(rank),
                            .entries = {rank == 0 ? "w" : "v"}};
     const absl::Status status = CheckPlan(*controls[rank], Rank(rank), plan, Late());
@@ -420,7 +421,7 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
   std::vector<absl::Status> statuses(kWorld);
   OnEveryRank(kWorld, [&](int rank) {
     PlanSummary plan{.name = "model",
-                     .generation = Generation(1),
+                     .version = PlanVersion(1),
                      .hash = 42,
                      .entries = {"w float32 [2]", "b float32 [1]"}};
     if (rank == 1) {
@@ -432,7 +433,7 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(Text(status),
-              "plan 'model' of generation 1 differs between ranks: rank 0, 2 has hash "
+              "plan 'model' of version 1 differs between ranks: rank 0, 2 has hash "
               "000000000000002a; rank 1 has hash 000000000000002b; the first difference is entry "
               "1: 'b float32 [1]' on rank 0, 'b float16 [1]' on rank 1");
   }

@@ -51,7 +51,7 @@ std::string FirstDifference(const Camps& camps, const std::string& left, const s
 }  // namespace
 
 absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, absl::Time deadline) {
-  const std::string name = absl::StrCat("plan/", plan.name, "/", plan.generation.value());
+  const std::string name = absl::StrCat("plan/", plan.name, "/", plan.version.value());
   const std::string hash = absl::StrCat(absl::Hex(plan.hash, absl::kZeroPad16));
   ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
                    control.AllGatherAmong({name, hash, plan.members}, deadline));
@@ -66,8 +66,8 @@ absl::Status CheckPlan(Control& control, Rank self, const PlanSummary& plan, abs
   ASSIGN_OR_RETURN(
       const std::vector<std::string> shown,
       control.AllGatherAmong({absl::StrCat(name, "/entries"), entries, plan.members}, deadline));
-  std::string text = absl::StrCat("plan ", Quote(plan.name), " of generation ",
-                                  plan.generation.value(), " differs between ranks: ");
+  std::string text = absl::StrCat("plan ", Quote(plan.name), " of version ", plan.version.value(),
+                                  " differs between ranks: ");
   for (const auto& [camp_hash, ranks] : camps) {
     absl::StrAppend(&text, "rank ", ListRanks(ranks), " has hash ", camp_hash, "; ");
   }

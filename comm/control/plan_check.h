@@ -9,13 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
+#include "core/bucket/plan_version.h"
 
 namespace pelton {
 
 struct PlanSummary {
   std::string name;                // of the model or group: the same on all members
   std::vector<Rank> members = {};  // in the world, of the ranks that hold it; empty: all ranks
-  Generation generation;
+  PlanVersion version;
   uint64_t hash = 0;
   std::vector<std::string> entries;  // in plan order, for people: "fc1.weight float32 [128, 64]"
 };

@@ -36,7 +36,7 @@ class SchedulerSink final : public ReadySink {
   void set_scheduler(ActorRef<BucketScheduler> scheduler) { scheduler_ = std::move(scheduler); }
   // Reserves room for a round of `plan`. A dead scheduler has none: whoever waits hears of it.
   void Arm(const Plan& plan) {
-    generation_ = plan.generation();
+    version_ = plan.version();
     room_.resize(plan.buckets().size());
     for (std::optional<Permits<BucketScheduler>>& room : room_) {
       if (room.has_value() && room->remaining() > 0) continue;
@@ -56,7 +56,7 @@ class SchedulerSink final : public ReadySink {
       if (absl::Status marked = device_->MarkReady(bucket); !marked.ok()) runner_.Abort(marked);
     }
     // Fails only when the scheduler is dead, which whoever waits hears of.
-    room->Send(BucketReady{bucket, round, generation_}).IgnoreError();
+    room->Send(BucketReady{bucket, round, version_}).IgnoreError();
     runner_.Wake();  // the scheduler's thread may be parked on the runner
   }
 
@@ -64,7 +64,7 @@ class SchedulerSink final : public ReadySink {
   OperationRunner& runner_;
   DeviceQueue* const device_;
   ActorRef<BucketScheduler> scheduler_;
-  Generation generation_;
+  PlanVersion version_;
   std::vector<std::optional<Permits<BucketScheduler>>> room_;  // by bucket
 };
 
@@ -178,7 +178,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler.commits_state = options_.commits_state;
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
-  // A message per bucket, besides the few of the waiter; both generations may have room reserved.
+  // A message per bucket, besides the few of the waiter; both versions may have room reserved.
   spawn.mailbox_capacity = std::max(limits::kMailboxCapacity, instance_->plan.slots().size() * 2);
   scheduler_ = Spawn<BucketScheduler>(MakeExecutor(), std::move(spawn), std::move(scheduler),
                                       PlanInstanceLoan(instance_.get()));

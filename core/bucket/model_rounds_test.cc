@@ -253,7 +253,7 @@ TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
   const auto order = ranks_[0]->AgreeOnOrder(In(absl::Seconds(1)));
   ASSERT_TRUE(order.ok()) << order.status();
   ASSERT_TRUE(ranks_[0]->Replan(*order, In(absl::Seconds(1))).ok());
-  EXPECT_EQ(ranks_[0]->plan().generation(), Generation(2));
+  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(2));
   EXPECT_EQ(ranks_[0]->plan().bucket(BucketId(0)).slots,
             (std::vector<SlotId>{SlotId(1), SlotId(3)}));
   EXPECT_EQ(ranks_[0]->round(), Round(2));
@@ -339,7 +339,7 @@ TEST_F(ModelRoundsTest, RefusesToReplanWithinARound) {
   const std::vector<SlotId> order{SlotId(0), SlotId(1)};
   EXPECT_EQ(ranks_[0]->Replan(order, In(absl::Seconds(1))).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ranks_[0]->plan().generation(), Generation(1));
+  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(1));
 }
 
 TEST(ModelRoundsThreadTest, TheWaiterDrivesOrTheThreadDoes) {

@@ -125,18 +125,18 @@ absl::StatusOr<Plan> Plan::Build(std::vector<TensorSpec> tensors, PlanOptions op
       return options.buckets[a.value()] < options.buckets[b.value()];
     });
   }
-  return BuildInOrder(std::move(tensors), std::move(options), order, Generation(1));
+  return BuildInOrder(std::move(tensors), std::move(options), order, PlanVersion(1));
 }
 
 absl::StatusOr<Plan> Plan::Reordered(absl::Span<const SlotId> order) const {
   RETURN_IF_ERROR(CheckOrder(order, tensors_.size()));
-  return BuildInOrder(tensors_, options_, order, Generation(generation_.value() + 1));
+  return BuildInOrder(tensors_, options_, order, PlanVersion(version_.value() + 1));
 }
 
 absl::StatusOr<Plan> Plan::BuildInOrder(std::vector<TensorSpec> tensors, PlanOptions options,
-                                        absl::Span<const SlotId> order, Generation generation) {
+                                        absl::Span<const SlotId> order, PlanVersion version) {
   Plan plan;
-  plan.generation_ = generation;
+  plan.version_ = version;
   plan.options_ = std::move(options);
   plan.tensors_ = std::move(tensors);
   RETURN_IF_ERROR(plan.CheckChosenBuckets());

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
+#include "core/bucket/plan_version.h"
 #include "core/bucket/tensor_spec.h"
 #include "core/memory/dtype.h"
 
@@ -90,12 +91,12 @@ class Plan {
   // ResourceExhausted: above limits::kMaxTensorsPerPlan or kMaxPlanBytes.
   static absl::StatusOr<Plan> Build(std::vector<TensorSpec> tensors, PlanOptions options);
 
-  // The same tensors planned in `order`, as the next generation; where the user has chosen the
+  // The same tensors planned in `order`, as the next version; where the user has chosen the
   // buckets, `order` tells when each is released. Errors: InvalidArgument: `order` is not a
   // permutation of the slots; names the first that is wrong.
   absl::StatusOr<Plan> Reordered(absl::Span<const SlotId> order) const;
 
-  Generation generation() const { return generation_; }
+  PlanVersion version() const { return version_; }
   const PlanOptions& options() const { return options_; }
   const std::vector<TensorSpec>& tensors() const { return tensors_; }    // by slot
   const std::vector<SlotLayout>& slots() const { return slots_; }        // by slot
@@ -111,7 +112,7 @@ class Plan {
   const BucketLayout& bucket(BucketId bucket) const { return buckets_[bucket.value()]; }
 
   // The layout as text, a header and a line per slot in plan order: what ranks exchange when their
-  // hashes differ. Does not depend on the machine, the generation or device numbers.
+  // hashes differ. Does not depend on the machine, the version or device numbers.
   std::string Serialize() const;
   // Equal on ranks that hold the same Serialize(); stable across processes and builds.
   uint64_t Hash() const;
@@ -121,13 +122,13 @@ class Plan {
  private:
   Plan() = default;
   static absl::StatusOr<Plan> BuildInOrder(std::vector<TensorSpec> tensors, PlanOptions options,
-                                           absl::Span<const SlotId> order, Generation generation);
+                                           absl::Span<const SlotId> order, PlanVersion version);
   void AssignBuckets(absl::Span<const SlotId> order);
   absl::Status CheckChosenBuckets() const;
   absl::Status LayOut();
   absl::Status LayOutBucket(BucketLayout& bucket);
 
-  Generation generation_{1};
+  PlanVersion version_{1};
   PlanOptions options_;
   std::vector<TensorSpec> tensors_;
   std::vector<SlotLayout> slots_;

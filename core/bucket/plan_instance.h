@@ -13,7 +13,7 @@
 
 namespace pelton {
 
-// One generation of a model's plan. It stays where it was made: its parts refer to each other.
+// One version of a model's plan. It stays where it was made: its parts refer to each other.
 // Threads: as its parts. Owns: plan, memory, tracker and pipelines.
 struct PlanInstance {
   explicit PlanInstance(Plan its_plan) : plan(std::move(its_plan)) {}

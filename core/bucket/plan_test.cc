@@ -123,13 +123,13 @@ TEST(PlanTest, RefusesWhatCannotBePlanned) {
   EXPECT_THAT(ErrorOf({Float("x", 1)}, options), HasSubstr("standalone_bytes is 0"));
 }
 
-TEST(PlanTest, ReorderedIsTheNextGeneration) {
+TEST(PlanTest, ReorderedIsTheNextVersion) {
   const Plan plan = *Plan::Build({Float("a", 10), Float("b", 10), Float("c", 10)}, Options(80));
   const Plan next = *plan.Reordered({{SlotId(1), SlotId(0), SlotId(2)}});
-  EXPECT_EQ(next.generation(), Generation(2));
+  EXPECT_EQ(next.version(), PlanVersion(2));
   EXPECT_THAT(next.bucket(BucketId(0)).slots, ElementsAre(SlotId(1), SlotId(0)));
   EXPECT_NE(next.Hash(), plan.Hash());
-  // Back to the first order: a third generation of the same layout.
+  // Back to the first order: a third version of the same layout.
   EXPECT_EQ(next.Reordered({{SlotId(2), SlotId(1), SlotId(0)}})->Hash(), plan.Hash());
 }
 

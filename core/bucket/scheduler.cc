@@ -70,7 +70,7 @@ void BucketScheduler::BeginRound(Round round) {
 }
 
 void BucketScheduler::Handle(BucketReady message) {
-  if (message.generation != instance_->plan.generation()) return;       // GEN-1
+  if (message.version != instance_->plan.version()) return;             // GEN-1
   if (message.round != round_ || ledger_.done(message.bucket)) return;  // that round has failed
   progress_at_ = context().Now();
   if (!std::exchange(any_ready_, true)) ArmWatch(progress_at_ + options_.operation_timeout);

@@ -17,6 +17,7 @@
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
 #include "core/bucket/plan_instance.h"
+#include "core/bucket/plan_version.h"
 #include "core/bucket/release_policy.h"
 #include "core/bucket/round_ledger.h"
 #include "core/pipeline/channel.h"
@@ -29,7 +30,7 @@ namespace pelton {
 struct BucketReady {
   BucketId bucket;
   Round round;
-  Generation generation;  // of the plan (GEN-1)
+  PlanVersion version;  // of the plan that it is a bucket of (GEN-1)
 };
 
 // Answered when `round` is complete, with its first error; at `deadline` it is made to fail.

@@ -164,12 +164,12 @@ TEST(SchedulerTest, ABucketOfAnOlderPlanIsNotLaunched) {
       Spawn<BucketScheduler>(executor, {}, std::move(options), PlanInstanceLoan(old.get()));
   auto installed =
       scheduler.Ask(InstallPlan{PlanInstanceLoan(next.get()), {}}, absl::InfiniteFuture());
-  const Generation generation = old->plan.generation();
-  ASSERT_TRUE(scheduler.Send(BucketReady{BucketId(0), Round(1), generation}).ok());
+  const PlanVersion version = old->plan.version();
+  ASSERT_TRUE(scheduler.Send(BucketReady{BucketId(0), Round(1), version}).ok());
   executor.RunFor(absl::Seconds(1));
   ASSERT_TRUE(std::move(installed).Take().ok());
   EXPECT_TRUE(world.runner(0).launches().empty());
-  ASSERT_TRUE(scheduler.Send(BucketReady{BucketId(0), Round(1), next->plan.generation()}).ok());
+  ASSERT_TRUE(scheduler.Send(BucketReady{BucketId(0), Round(1), next->plan.version()}).ok());
   executor.RunFor(absl::Seconds(1));
   EXPECT_EQ(world.runner(0).launches().size(), 1u);
   EXPECT_TRUE(StopAndWait(scheduler, executor.Now() + absl::Seconds(1)).ok());

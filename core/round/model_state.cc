@@ -91,7 +91,7 @@ ModelState StateOf(ModelRounds& rounds) {
   const Plan& plan = rounds.plan();
   ModelState state;
   state.rounds = rounds.round().value() - 1;
-  if (plan.generation() > Generation(1)) {
+  if (plan.version() > PlanVersion(1)) {
     for (const BucketLayout& bucket : plan.buckets()) {
       for (SlotId slot : bucket.slots) state.order.push_back(plan.tensor(slot).name);
     }

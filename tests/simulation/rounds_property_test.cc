@@ -308,7 +308,7 @@ class SimulatedWorld {
     for (size_t rank = 0; rank < rounds_.size(); ++rank) {
       const absl::Status status = rounds_[rank]->Replan(order, executor_.Now() + absl::Seconds(1));
       ASSERT_TRUE(status.ok()) << status;
-      recorders_[rank]->set_generation(rounds_[rank]->plan().generation().value());
+      recorders_[rank]->set_generation(rounds_[rank]->plan().version().value());
       EXPECT_EQ(rounds_[rank]->plan().Hash(), rounds_[0]->plan().Hash());
     }
   }

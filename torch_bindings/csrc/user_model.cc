@@ -97,7 +97,7 @@ std::map<std::string, double> UserModel::Statistics() const {
   };
   if (owned_ != nullptr) {
     counts["sent_bytes"] = static_cast<double>(owned_->model->sent_bytes());
-    counts["plan_generation"] = rounds().plan().generation().value();
+    counts["plan_generation"] = rounds().plan().version().value();
   }
   return counts;
 }
