@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/actor/down.h"
 
 namespace pelton {
 
@@ -29,6 +30,9 @@ class Actor {
 
   // The first turn. An error ends the actor.
   virtual absl::Status OnStart() { return absl::OkStatus(); }
+  // A child has failed for good: its failure escalates, or it was restarted too often. An error
+  // ends this actor as well; one that knows to go on without the child returns OK.
+  virtual absl::Status OnChildFailed(const Down& child) { return child.why; }
   // The last turn of this object, after all its children have ended: `why` is OK after an orderly
   // stop.
   virtual void OnStop(const absl::Status& why) {}

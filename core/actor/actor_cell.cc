@@ -81,12 +81,38 @@ absl::Status ActorCell::WhyNoRoom() const {
 }
 
 void ActorCell::ReturnRoom(int32_t count) {
-  mailbox_.ReturnRoom(count);
-  // A turn in which DieIfDrained looks again.
-  if (mailbox_.refusing()) Post(NewSystemCall([](ActorCell&) {}));
+  // A turn in which DieIfDrained looks again, or those that wait for room are served.
+  if (mailbox_.ReturnRoom(count) || mailbox_.refusing()) {
+    Post(NewSystemCall([](ActorCell&) {}));
+  }
 }
 
-void ActorCell::RequestStop(absl::Time deadline) {
+void ActorCell::AwaitRoom(std::unique_ptr<RoomWaiter> waiter) {
+  struct Enlist {
+    std::unique_ptr<RoomWaiter> waiter;
+    absl::Status dead;
+    // The end of this turn serves it.
+    void operator()(ActorCell& self) { self.kin().room_waiters.push_back(std::move(waiter)); }
+    void OnDead() { waiter->Refuse(std::move(dead)); }
+  };
+  Post(NewSystemCall(Enlist{std::move(waiter), DeadError()}));
+}
+
+void ActorCell::ServeRoomWaiters() {
+  std::deque<std::unique_ptr<RoomWaiter>>& waiters = kin_->room_waiters;
+  mailbox_.SetRoomWanted(true);
+  while (!waiters.empty() && waiters.front()->Serve(*this)) waiters.pop_front();
+  if (waiters.empty()) mailbox_.SetRoomWanted(false);
+}
+
+void ActorCell::RequestStop(absl::Time deadline, StopMode mode) {
+  Post(NewSystemCall([deadline, mode](ActorCell& self) {
+    if (self.on_failure_ != OnFailure::kAlwaysRestart) return self.BeginStop(deadline, mode);
+    self.Fail(absl::CancelledError("it was stopped"));
+  }));
+}
+
+void ActorCell::RequestEnd(absl::Time deadline) {
   Post(NewSystemCall([deadline](ActorCell& self) { self.BeginStop(deadline); }));
 }
 
@@ -101,11 +127,31 @@ void ActorCell::SetFactory(ActorFactory factory) {
 }
 
 TurnOutcome ActorCell::Turn(int quota) {
+  const uint32_t turns = turns_.load(std::memory_order_relaxed);
+  turns_.store(turns + 1, std::memory_order_relaxed);
+  // Reading the clock costs as much as a short turn.
+  constexpr uint32_t kTurnsPerMeasure = 64;
+  const bool is_measured = turns / 2 % kTurnsPerMeasure == 0;
+  const absl::Time began = is_measured ? executor_.clock().Now() : absl::Time();
+  const TurnOutcome outcome = RunTurn(quota);
+  if (is_measured) {
+    const int64_t us = absl::ToInt64Microseconds(executor_.clock().Now() - began);
+    if (us > longest_turn_us_.load(std::memory_order_relaxed)) {
+      longest_turn_us_.store(static_cast<uint32_t>(std::min<int64_t>(us, UINT32_MAX)),
+                             std::memory_order_relaxed);
+    }
+  }
+  turns_.store(turns + 2, std::memory_order_relaxed);
+  return outcome;
+}
+
+TurnOutcome ActorCell::RunTurn(int quota) {
   TurnOutcome outcome;
   if (phase_ == Phase::kStarting) StartIncarnation();
-  const int handled = HandleMessages(quota);
-  if (handled > 0) mailbox_.ReturnRoom(handled);
-  outcome.moved = handled > 0;
+  const Handled handled = HandleMessages(quota);
+  if (handled.room > 0) mailbox_.ReturnRoom(handled.room);
+  if (kin_ != nullptr && !kin_->room_waiters.empty()) ServeRoomWaiters();
+  outcome.moved = handled.messages > handled.system;
   if (type_.polls && HandlesUserMessages()) PollOnce(outcome);
   if (phase_ == Phase::kDraining) DieIfDrained(outcome.poll);
   outcome.dead = phase_ == Phase::kDead;
@@ -113,16 +159,25 @@ TurnOutcome ActorCell::Turn(int quota) {
   return outcome;
 }
 
-int ActorCell::HandleMessages(int quota) {
-  int handled = 0;
-  while (phase_ != Phase::kDead) {
-    MessageNode* node = system_.Pop();
-    if (node == nullptr && handled < quota && HandlesUserMessages()) {
-      node = user_.Pop();
-      if (node != nullptr) ++handled;
-    }
+MessageNode* ActorCell::NextMessage() {
+  if (MessageNode* node = system_.Pop(); node != nullptr) return node;
+  return HandlesUserMessages() ? user_.Pop() : nullptr;
+}
+
+ActorCell::Handled ActorCell::HandleMessages(int quota) {
+  Handled handled;
+  while (phase_ != Phase::kDead && handled.messages < quota) {
+    MessageNode* node = NextMessage();
     if (node == nullptr) {
-      if (handled >= quota || !mailbox_.Drain(system_, user_)) break;
+      if (!mailbox_.Drain(system_, user_)) break;
+      continue;
+    }
+    ++handled.messages;
+    const Lane lane = node->kind->lane;
+    if (lane == Lane::kUser) ++handled.room;
+    if (lane == Lane::kSystem) ++handled.system;
+    if (dropping_ && lane != Lane::kSystem) {
+      node->kind->discard(node);
       continue;
     }
     try {
@@ -186,7 +241,8 @@ void ActorCell::EnterFailing(absl::Status why) {
   WaitForChildren(deadline, Phase::kFailing);
 }
 
-void ActorCell::BeginStop(absl::Time deadline) {
+void ActorCell::BeginStop(absl::Time deadline, StopMode mode) {
+  dropping_ |= mode == StopMode::kDrop;
   switch (phase_) {
     case Phase::kDead:
       return;
@@ -257,7 +313,7 @@ void ActorCell::ReportToParent(const absl::Status& why) {
     RefPtr<ActorCell> child;
     absl::Status why;
     void operator()(ActorCell& parent) { parent.family()->OnSuspended(*child, why); }
-    void OnDead() { child->RequestStop(absl::InfinitePast()); }
+    void OnDead() { child->RequestEnd(absl::InfinitePast()); }
   };
   parent_->Post(NewSystemCall(Report{RefPtr<ActorCell>::Share(this), why}));
 }
@@ -274,11 +330,18 @@ void ActorCell::Restart() {
   }
   while (MessageNode* node = kin().kept.Pop()) system_.Append(node);
   StartIncarnation();
+  if (phase_ != Phase::kRunning) return;
+  struct Report {
+    RefPtr<ActorCell> child;
+    void operator()(ActorCell& parent) { parent.family()->OnRestarted(*child); }
+  };
+  parent_->Post(NewSystemCall(Report{RefPtr<ActorCell>::Share(this)}));
 }
 
 void ActorCell::DieIfDrained(PollResult poll) {
   if (!system_.empty() || !user_.empty() || mailbox_.HasNews()) return;
-  if (poll != PollResult::kNothingToDo || !mailbox_.AllRoomReturned()) return;
+  if (poll != PollResult::kNothingToDo) return;
+  if (!dropping_ && !mailbox_.AllRoomReturned()) return;
   if (!family_empty()) return;
   Die(absl::OkStatus());
 }
@@ -297,6 +360,7 @@ void ActorCell::Die(const absl::Status& why) {
   if (kin_ != nullptr) {
     kin_->kept.DiscardAll();
     kin_->stop_timer.Cancel();
+    for (const auto& waiter : std::exchange(kin_->room_waiters, {})) waiter->Refuse(DeadError());
     if (kin_->on_end) std::move(kin_->on_end)(why);
     kin_->factory = nullptr;
     // Children that outlive it (it was ended by force) hold a count on it, and it holds none on

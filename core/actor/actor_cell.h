@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <typeinfo>
@@ -57,6 +58,8 @@ class Family {
   virtual void OnDown(ActorCell& child) = 0;
   // A child has no incarnation and waits for Restart or Stop.
   virtual void OnSuspended(ActorCell& child, const absl::Status& why) = 0;
+  // A child's new incarnation has begun.
+  virtual void OnRestarted(ActorCell& child) = 0;
 };
 
 // Hears of an actor's end. Threads: Tell from the actor's last turn, or from who watches too late;
@@ -68,6 +71,18 @@ class Watcher {
   virtual void Tell(Down down) = 0;
   // Whether anybody would still hear it.
   virtual bool wanted() const = 0;
+};
+
+// Waits for room in a mailbox.
+// Threads: Serve and Refuse in the actor's turns, or Refuse by who comes too late. Owns: per
+// subclass.
+class RoomWaiter {
+ public:
+  virtual ~RoomWaiter() = default;
+  // Takes room, if there is enough; true if it waits no more.
+  virtual bool Serve(ActorCell& cell) = 0;
+  // There will be none.
+  virtual void Refuse(absl::Status why) = 0;
 };
 
 // Lives from Spawn until the actor is dead and the last ref is gone. Its mailbox's turn serialises
@@ -102,11 +117,16 @@ class ActorCell {
   }
   // Returns reserved room that was not used.
   void ReturnRoom(int32_t count);
+  // Has `waiter` served when there is room, after those that came before it.
+  void AwaitRoom(std::unique_ptr<RoomWaiter> waiter);
   absl::Status DeadError() const;
   bool alive() const { return !mailbox_.closed(); }
   // Whoever acquires it holds the turn until it releases or schedules it.
   bool TryAcquire() { return mailbox_.TryAcquire(); }
-  void RequestStop(absl::Time deadline);
+  // As ActorRef::Stop.
+  void RequestStop(absl::Time deadline, StopMode mode = StopMode::kDrain);
+  // The same by its parent, or by its executor: nobody restarts it.
+  void RequestEnd(absl::Time deadline);
 
   ActorId id() const { return id_; }
   // "actor 12 (pelton::Channel)".
@@ -114,6 +134,17 @@ class ActorCell {
   Executor& executor() const { return executor_; }
   const ActorType& type() const { return type_; }
   OnFailure on_failure() const { return on_failure_; }
+  // Whether its parent restarts it when it fails.
+  bool restarts() const {
+    return on_failure_ == OnFailure::kRestart || on_failure_ == OnFailure::kAlwaysRestart;
+  }
+  // What a listing shows (executor_base.h). An odd number of turns: it is in one.
+  int32_t mailbox_used() const { return mailbox_.used(); }
+  int32_t mailbox_capacity() const { return mailbox_.capacity(); }
+  uint32_t turns() const { return turns_.load(std::memory_order_relaxed); }
+  absl::Duration longest_turn() const {
+    return absl::Microseconds(longest_turn_us_.load(std::memory_order_relaxed));
+  }
   // Without a parent on its executor, which would stop it in time.
   bool is_local_root() const { return !parent_ || &parent_->executor() != &executor_; }
 
@@ -144,7 +175,7 @@ class ActorCell {
   // Grows when an incarnation ends: what was asked for by an older one is dropped.
   uint32_t incarnation() const { return incarnation_; }
   void Fail(absl::Status why);
-  void BeginStop(absl::Time deadline);
+  void BeginStop(absl::Time deadline, StopMode mode = StopMode::kDrain);
   // For a child whose parent restarts it with a sibling: ends this incarnation, then reports.
   void Suspend();
   void Restart();
@@ -176,6 +207,7 @@ class ActorCell {
   struct Kin {
     std::string name;
     std::vector<std::unique_ptr<Watcher>> watchers;
+    std::deque<std::unique_ptr<RoomWaiter>> room_waiters;
     size_t next_pruning = 16;  // number of watchers at which those that nobody wants are dropped
     std::unique_ptr<Family> family;
     SupervisionSpec supervision;
@@ -193,7 +225,16 @@ class ActorCell {
   bool HandlesUserMessages() const {
     return phase_ == Phase::kRunning || phase_ == Phase::kStopping || phase_ == Phase::kDraining;
   }
-  int HandleMessages(int quota);
+  struct Handled {
+    int messages = 0;
+    int system = 0;  // of these
+    int room = 0;    // that the others held
+  };
+  // Handles up to `quota` messages.
+  Handled HandleMessages(int quota);
+  MessageNode* NextMessage();
+  TurnOutcome RunTurn(int quota);
+  void ServeRoomWaiters();
   void StartIncarnation();
   void EndIncarnation(const absl::Status& why);
   void EnterFailing(absl::Status why);
@@ -207,6 +248,8 @@ class ActorCell {
   void TellWatchers(const absl::Status& why);
   void PollOnce(TurnOutcome& outcome);
 
+  bool dropping_ = false;           // the holder's: what waits is dropped
+  std::atomic<uint32_t> turns_{0};  // twice their number; written by the holder, read by any
   // Senders and the holder.
   Mailbox mailbox_;
   Executor& executor_;
@@ -224,6 +267,7 @@ class ActorCell {
   const OnFailure on_failure_;
   bool restartable_ = false;
   bool stopping_ = false;  // it was told to end: no failure gives it another incarnation
+  std::atomic<uint32_t> longest_turn_us_{0};  // written by the holder, read by any
 };
 
 // A message for the runtime itself: runs `F(ActorCell&)` in a turn; if the actor is dead by then,

@@ -2,15 +2,20 @@
 #ifndef PELTON_CORE_ACTOR_ACTOR_REF_H_
 #define PELTON_CORE_ACTOR_ACTOR_REF_H_
 
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/handles.h"
 #include "core/actor/permit.h"
 #include "core/actor/promise.h"
+#include "core/actor/ref_ptr.h"
+#include "core/actor/spawn_options.h"
 
 namespace pelton {
 
@@ -22,6 +27,10 @@ class ActorRef {
  public:
   // Refers to nobody: every send is kNotFound.
   ActorRef() = default;
+  // The same actor as one of a base class: without messages, for those who look after it.
+  template <typename D>
+  requires(!std::is_same_v<D, A> && std::is_base_of_v<A, D>) ActorRef(const ActorRef<D>& other)
+      : cell_(internal::RefPtr<internal::ActorCell>::Share(other.cell())) {}
 
   bool valid() const { return static_cast<bool>(cell_); }
   // Whether it can still handle messages.
@@ -51,6 +60,13 @@ class ActorRef {
     return Permits<A>(cell_, count);
   }
 
+  // The same as soon as there is room, in the order of the calls; what is sent without waiting may
+  // come between. Dropping the future takes the wish back.
+  // Blocks: never.
+  // Errors of the answer: kNotFound: the actor is dead or stopping; kInvalidArgument: it will never
+  // have as much room; kDeadlineExceeded: see Future::Await and Context::Then.
+  Future<Permits<A>> WhenRoom(int32_t count, absl::Time deadline) const;
+
   // Sends `question`, whose field `Promise<R> reply` it fills, and returns the answer's future. If
   // it cannot be sent, the future is complete with that error; if the actor drops the promise or
   // ends, with kAborted. Dropping the future cancels.
@@ -65,11 +81,12 @@ class ActorRef {
     return std::move(future);
   }
 
-  // Asks for an orderly stop: its children first; then it refuses new messages, handles those
-  // already accepted and ends. What is not done by `deadline` (of its executor's clock) is dropped.
+  // Asks for an orderly stop: its children first; then it refuses new messages, handles or drops
+  // those already accepted, waits for work in flight and ends. What is not done by `deadline` (of
+  // its executor's clock) is dropped.
   // Blocks: never.
-  void Stop(absl::Time deadline) const {
-    if (cell_) cell_->RequestStop(deadline);
+  void Stop(absl::Time deadline, StopMode mode = StopMode::kDrain) const {
+    if (cell_) cell_->RequestStop(deadline, mode);
   }
 
   friend bool operator==(const ActorRef&, const ActorRef&) = default;
@@ -83,6 +100,50 @@ class ActorRef {
 
   internal::RefPtr<internal::ActorCell> cell_;
 };
+
+namespace internal {
+
+// Gives a future its permits. Threads: as RoomWaiter. Owns: the promise.
+template <typename A>
+class PermitWaiter final : public RoomWaiter {
+ public:
+  PermitWaiter(Promise<Permits<A>> promise, int32_t count)
+      : promise_(std::move(promise)), count_(count) {}
+
+  bool Serve(ActorCell& cell) override {
+    if (promise_.cancelled()) return true;
+    absl::Status room = cell.Reserve(count_);
+    if (absl::IsResourceExhausted(room)) return false;
+    if (room.ok()) {
+      promise_.Set(Permits<A>(RefPtr<ActorCell>::Share(&cell), count_));
+    } else {
+      promise_.Set(std::move(room));
+    }
+    return true;
+  }
+  void Refuse(absl::Status why) override { promise_.Set(std::move(why)); }
+
+ private:
+  Promise<Permits<A>> promise_;
+  const int32_t count_;
+};
+
+}  // namespace internal
+
+template <typename A>
+Future<Permits<A>> ActorRef<A>::WhenRoom(int32_t count, absl::Time deadline) const {
+  absl::StatusOr<Permits<A>> now = Reserve(count);
+  if (now.ok() || !absl::IsResourceExhausted(now.status())) {
+    return Future<Permits<A>>::Completed(std::move(now)).WithDeadline(deadline);
+  }
+  if (count > cell_->mailbox_capacity()) {
+    return Future<Permits<A>>::Completed(absl::InvalidArgumentError(absl::StrCat(
+        "count: ", count, " messages do not fit into the mailbox: ", now.status().message())));
+  }
+  auto [promise, future] = MakePromise<Permits<A>>(deadline);
+  cell_->AwaitRoom(std::make_unique<internal::PermitWaiter<A>>(std::move(promise), count));
+  return std::move(future);
+}
 
 namespace internal {
 template <typename A>

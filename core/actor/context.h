@@ -28,8 +28,10 @@ class ActorWatcher final : public Watcher {
   ActorWatcher(ActorRef<A> self, uint32_t incarnation)
       : self_(std::move(self)), incarnation_(incarnation) {}
   void Tell(Down down) override {
-    self_.cell()->Post(NewMessage<OfIncarnation<Down>>(&SelfMessage<A, Down>::kKind,
-                                                       {incarnation_, std::move(down)}));
+    // After all that the actor which ended has sent before.
+    using Notice = SelfMessage<A, Down, Lane::kNotice>;
+    self_.cell()->Post(
+        NewMessage<OfIncarnation<Down>>(&Notice::kKind, {incarnation_, std::move(down)}));
   }
   bool wanted() const override { return self_.alive(); }
 
@@ -76,7 +78,8 @@ class Context {
         internal::NewMessage<M>(&internal::SystemMessage<A, M>::kKind, std::move(message)));
   }
 
-  // Has `self.Handle(Down)` called when the actor behind `ref` ends.
+  // Has `self.Handle(Down)` called when the actor behind `ref` ends, after what that one has sent
+  // to `self`.
   template <typename A, typename B>
   void Watch(const A& self, const ActorRef<B>& ref) const {
     static_assert(Handles<A, Down>, "an actor that watches has a public Handle(Down)");

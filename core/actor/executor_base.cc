@@ -2,18 +2,53 @@
 
 #include <sched.h>
 
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 
-namespace pelton::internal {
+namespace pelton {
+namespace {
+
+// The executors of this process. Threads: any. Owns: nothing.
+struct Executors {
+  static Executors& Get() {
+    static Executors* const executors = new Executors;
+    return *executors;
+  }
+  Mutex mutex;
+  std::set<const internal::ExecutorBase*> living ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+std::vector<LivingActor> LivingActors() {
+  std::vector<LivingActor> list;
+  Executors& executors = Executors::Get();
+  MutexLock lock(&executors.mutex);
+  for (const internal::ExecutorBase* executor : executors.living) executor->ListActors(list);
+  return list;
+}
+
+namespace internal {
 
 void Passages::AwaitNone() const {
   while (inside_.load(std::memory_order_acquire) > 0) sched_yield();
 }
 
+ExecutorBase::ExecutorBase() : timers_(TimerQueue::Make()) {
+  Executors& executors = Executors::Get();
+  MutexLock lock(&executors.mutex);
+  executors.living.insert(this);
+}
+
 ExecutorBase::~ExecutorBase() {
+  {
+    Executors& executors = Executors::Get();
+    MutexLock lock(&executors.mutex);
+    executors.living.erase(this);
+  }
   PELTON_CHECK(actor_count() == 0) << "an executor was destroyed with living actors";
 }
 
@@ -32,7 +67,7 @@ void ExecutorBase::OnSpawn(ActorCell& cell) {
   alive_ = &cell;
   ++alive_count_;
   // Too late to be found by Shutdown: stopped as soon as it has started.
-  if (shutting_down_ && cell.is_local_root()) cell.RequestStop(absl::InfinitePast());
+  if (shutting_down_ && cell.is_local_root()) cell.RequestEnd(absl::InfinitePast());
 }
 
 void ExecutorBase::OnDeath(ActorCell& cell) {
@@ -47,6 +82,15 @@ size_t ExecutorBase::actor_count() const {
   return alive_count_;
 }
 
+void ExecutorBase::ListActors(std::vector<LivingActor>& list) const {
+  MutexLock lock(&mutex_);
+  for (const ActorCell* cell = alive_; cell != nullptr; cell = cell->next_alive) {
+    const uint32_t turns = cell->turns();
+    list.push_back({cell->id(), cell->Describe(), cell->mailbox_used(), cell->mailbox_capacity(),
+                    turns / 2, turns % 2 == 1, cell->longest_turn()});
+  }
+}
+
 absl::Status ExecutorBase::Shutdown(absl::Time deadline) {
   std::vector<RefPtr<ActorCell>> roots;
   {
@@ -56,7 +100,7 @@ absl::Status ExecutorBase::Shutdown(absl::Time deadline) {
       if (cell->is_local_root()) roots.push_back(RefPtr<ActorCell>::Share(cell));
     }
   }
-  for (const RefPtr<ActorCell>& root : roots) root->RequestStop(deadline);
+  for (const RefPtr<ActorCell>& root : roots) root->RequestEnd(deadline);
   // At the deadline they end themselves by force, which takes them a turn.
   constexpr absl::Duration kGrace = absl::Seconds(1);
   return WaitUntilEmpty(deadline + kGrace) ? absl::OkStatus() : UnfinishedError();
@@ -91,4 +135,5 @@ void ExecutorBase::KillAll() {
   timers_->Clear();
 }
 
-}  // namespace pelton::internal
+}  // namespace internal
+}  // namespace pelton

@@ -5,16 +5,38 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/actor/actor_cell.h"
+#include "core/actor/down.h"
 #include "core/actor/executor.h"
 #include "core/actor/timer_queue.h"
 #include "core/base/sync.h"
 
-namespace pelton::internal {
+namespace pelton {
+
+// A living actor, as it was for a moment.
+// Threads: a value. Owns: its text.
+struct LivingActor {
+  ActorId id;
+  std::string what;  // "actor 12 (pelton::BucketScheduler)"
+  int32_t mailbox_used = 0;
+  int32_t mailbox_capacity = 0;
+  uint32_t turns = 0;  // begins again at 0 after 2^31
+  bool is_in_turn = false;
+  // Of those that were measured, which is one in 64.
+  absl::Duration longest_turn;
+};
+
+// Those of all executors of this process.
+// Threads: any. Blocks: never for long.
+std::vector<LivingActor> LivingActors();
+
+namespace internal {
 
 // Counts the threads that are inside a call of an object whose end may come before they have
 // left: the end waits for them.
@@ -56,9 +78,10 @@ class ExecutorBase : public Executor {
 
   // Number of living actors.
   size_t actor_count() const;
+  void ListActors(std::vector<LivingActor>& list) const;
 
  protected:
-  ExecutorBase() : timers_(TimerQueue::Make()) {}
+  ExecutorBase();
 
   // A timer was set that is due before all others: whoever sleeps must look again.
   virtual void OnEarlierTimer() = 0;
@@ -83,6 +106,7 @@ class ExecutorBase : public Executor {
   bool shutting_down_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace pelton::internal
+}  // namespace internal
+}  // namespace pelton
 
 #endif  // PELTON_CORE_ACTOR_EXECUTOR_BASE_H_

@@ -54,13 +54,13 @@ struct SystemMessage {
   static constexpr MessageKind kKind{&Handle, &FreeMessage<M>, Lane::kSystem};
 };
 
-// A message of an actor to itself on the system lane: its next incarnation does not get it.
+// A message of an actor to itself, without room: its next incarnation does not get it.
 template <typename M>
 struct OfIncarnation {
   uint32_t incarnation;
   M message;
 };
-template <typename A, typename M>
+template <typename A, typename M, Lane kLane = Lane::kSystem>
 struct SelfMessage {
   static absl::Status Handle(ActorCell& cell, MessageNode* node) {
     auto payload = TakePayload<OfIncarnation<M>>(node);
@@ -69,7 +69,7 @@ struct SelfMessage {
     }
     return CallHandler<A>(*cell.actor(), std::move(payload.message));
   }
-  static constexpr MessageKind kKind{&Handle, &FreeMessage<OfIncarnation<M>>, Lane::kSystem};
+  static constexpr MessageKind kKind{&Handle, &FreeMessage<OfIncarnation<M>>, kLane};
 };
 
 // Compiles if `M` is a message that `A` understands, else says in words what is wrong.

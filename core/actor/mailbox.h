@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/actor/message.h"
+#include "core/actor/sync_policy.h"
 
 namespace pelton::internal {
 
@@ -22,11 +23,12 @@ enum class PushResult {
 // Room is counted apart: a message on the user lane needs one unit of it, reserved before the push
 // and returned when the message has been handled.
 // Threads: any, except where a method says "holder". Owns: the nodes in it.
-class Mailbox {
+template <typename Sync>
+class BasicMailbox {
  public:
-  explicit Mailbox(int32_t capacity) : room_(capacity), capacity_(capacity) {}
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
+  explicit BasicMailbox(int32_t capacity) : room_(capacity * kUnit), capacity_(capacity) {}
+  BasicMailbox(const BasicMailbox&) = delete;
+  BasicMailbox& operator=(const BasicMailbox&) = delete;
 
   PushResult Push(MessageNode* node) { return Push(node, node); }
 
@@ -74,11 +76,24 @@ class Mailbox {
   bool TryReserve(int32_t count) {
     int32_t room = room_.load(std::memory_order_relaxed);
     do {
-      if (room < count) return false;
-    } while (!room_.compare_exchange_weak(room, room - count, std::memory_order_relaxed));
+      if (room < count * kUnit) return false;
+    } while (!room_.compare_exchange_weak(room, room - count * kUnit, std::memory_order_relaxed));
     return true;
   }
-  void ReturnRoom(int32_t count) { room_.fetch_add(count, std::memory_order_release); }
+  // True if somebody waits for room: whoever is not the holder then sees to it that it looks.
+  bool ReturnRoom(int32_t count) {
+    return (room_.fetch_add(count * kUnit, std::memory_order_release) & kWanted) != 0;
+  }
+  // Holder: from now on somebody waits for room, or nobody does. Then it looks for room: what was
+  // returned before it sees, and whoever returns some later sees that it is wanted, because both
+  // are in one word.
+  void SetRoomWanted(bool wanted) {
+    if (wanted) {
+      room_.fetch_or(kWanted, std::memory_order_relaxed);
+    } else {
+      room_.fetch_and(~kWanted, std::memory_order_relaxed);
+    }
+  }
 
   // Lets no one reserve any more; what is reserved stays so. Idempotent.
   void RefuseReservations() {
@@ -87,14 +102,23 @@ class Mailbox {
   bool refusing() const { return room_.load(std::memory_order_relaxed) < -kRefusal / 2; }
   // Whether, after RefuseReservations, everything reserved has been returned.
   bool AllRoomReturned() const {
-    return room_.load(std::memory_order_acquire) == capacity_ - kRefusal;
+    return (room_.load(std::memory_order_acquire) | kWanted) ==
+           ((capacity_ * kUnit - kRefusal) | kWanted);
   }
   int32_t capacity() const { return capacity_; }
+  // Messages that wait, are being handled or have their room reserved; 0 once it refuses.
+  int32_t used() const {
+    const int32_t room = room_.load(std::memory_order_relaxed);
+    return room < -kRefusal / 2 ? 0 : capacity_ - room / kUnit;
+  }
 
  private:
   static constexpr uintptr_t kNone = 0;
   static constexpr uintptr_t kIdle = 1;
   static constexpr uintptr_t kClosed = 2;
+  // In the word of the room.
+  static constexpr int32_t kWanted = 1;
+  static constexpr int32_t kUnit = 2;
   static constexpr int32_t kRefusal = 1 << 30;
 
   // The stack holds the newest on top: reversing it restores the order of arrival.
@@ -104,7 +128,7 @@ class Mailbox {
     MessageNode* last[2] = {nullptr, nullptr};
     for (auto* node = reinterpret_cast<MessageNode*>(word); node != nullptr;) {
       MessageNode* older = node->next;
-      const auto lane = static_cast<unsigned>(node->kind->lane);
+      const unsigned lane = node->kind->lane == Lane::kSystem ? 1 : 0;
       if (last[lane] == nullptr) last[lane] = node;
       node->next = first[lane];
       first[lane] = node;
@@ -114,10 +138,14 @@ class Mailbox {
     if (first[0] != nullptr) user.Append(first[0], last[0]);
   }
 
-  std::atomic<uintptr_t> word_{kNone};  // born held: its maker schedules the first turn
-  std::atomic<int32_t> room_;
+  template <typename T>
+  using Atomic = typename Sync::template Atomic<T>;
+  Atomic<uintptr_t> word_{kNone};  // born held: its maker schedules the first turn
+  Atomic<int32_t> room_;
   const int32_t capacity_;
 };
+
+using Mailbox = BasicMailbox<RealSync>;
 
 }  // namespace pelton::internal
 

@@ -13,8 +13,12 @@ namespace pelton::internal {
 class ActorCell;
 struct MessageNode;
 
-// Which lane of a mailbox a message takes. System messages overtake the others and need no room.
-enum class Lane : unsigned char { kUser, kSystem };
+// Which lane of a mailbox a message takes.
+enum class Lane : unsigned char {
+  kUser,
+  kSystem,  // overtakes the others and needs no room
+  kNotice,  // comes in order with the user lane, but needs no room
+};
 
 // One per (actor type, message type), found through the node: a single indirect call dispatches.
 struct MessageKind {

@@ -28,6 +28,8 @@ using Result = std::conditional_t<std::is_void_v<T>, absl::Status,
 
 namespace internal {
 
+struct FutureAccess;  // when.h
+
 // Shared by a promise, its future and, while an actor waits with a deadline, a timer. From the
 // pool.
 // Threads: any, by the rules of FutureCore. Owns: the result until it is taken.
@@ -129,6 +131,7 @@ class [[nodiscard]] Future {
   template <typename U>
   friend class Promise;
   friend class Context;
+  friend struct internal::FutureAccess;
   template <typename U>
   friend struct PromiseAndFuture;
 

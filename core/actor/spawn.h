@@ -12,13 +12,28 @@
 #include "core/actor/actor_ref.h"
 #include "core/actor/context.h"
 #include "core/actor/executor.h"
+#include "core/actor/ref_ptr.h"
 #include "core/actor/spawn_options.h"
 #include "core/actor/supervisor.h"
+#include "core/base/check.h"
 
 namespace pelton {
 namespace internal {
 
-template <typename A>
+// How a child comes to its parent: in one of the parent's turns, or by a message.
+struct AdoptNow {
+  static void Run(ActorCell& parent, ActorCell& child) { FamilyOf(parent).Adopt(child); }
+};
+struct AdoptLater {
+  RefPtr<ActorCell> child;
+  void operator()(ActorCell& parent) { FamilyOf(parent).Adopt(*child); }
+  void OnDead() { child->RequestEnd(absl::InfinitePast()); }
+  static void Run(ActorCell& parent, ActorCell& child) {
+    parent.Post(NewSystemCall(AdoptLater{RefPtr<ActorCell>::Share(&child)}));
+  }
+};
+
+template <typename Adopt, typename A>
 ActorRef<A> SpawnCell(Executor& executor, ActorCell* parent, SpawnOptions options,
                       std::unique_ptr<A> actor, ActorFactory factory) {
   static_assert(std::is_base_of_v<Actor, A>, "an actor derives from pelton::Actor");
@@ -27,17 +42,18 @@ ActorRef<A> SpawnCell(Executor& executor, ActorCell* parent, SpawnOptions option
   cell->Start(std::move(actor));
   if (factory) cell->SetFactory(std::move(factory));
   executor.OnSpawn(*cell);
-  if (parent != nullptr) FamilyOf(*parent).Adopt(*cell);
+  if (parent != nullptr) Adopt::Run(*parent, *cell);
   executor.Schedule(*cell);
   return ActorRef<A>(std::move(cell));
 }
 
-template <typename A, typename... Args>
+template <typename Adopt, typename A, typename... Args>
 ActorRef<A> SpawnFrom(Executor& executor, ActorCell* parent, SpawnOptions options, Args&&... args) {
   ActorFactory factory;
   if constexpr ((std::is_copy_constructible_v<std::decay_t<Args>> && ...) &&
                 std::is_constructible_v<A, const std::decay_t<Args>&...>) {
-    if (parent != nullptr && options.on_failure == OnFailure::kRestart) {
+    if (parent != nullptr && (options.on_failure == OnFailure::kRestart ||
+                              options.on_failure == OnFailure::kAlwaysRestart)) {
       factory = [arguments = std::tuple<std::decay_t<Args>...>(args...)]() {
         return std::apply(
             [](const auto&... each) -> std::unique_ptr<Actor> {
@@ -48,7 +64,8 @@ ActorRef<A> SpawnFrom(Executor& executor, ActorCell* parent, SpawnOptions option
     }
   }
   auto actor = std::make_unique<A>(std::forward<Args>(args)...);
-  return SpawnCell<A>(executor, parent, std::move(options), std::move(actor), std::move(factory));
+  return SpawnCell<Adopt>(executor, parent, std::move(options), std::move(actor),
+                          std::move(factory));
 }
 
 }  // namespace internal
@@ -57,7 +74,8 @@ ActorRef<A> SpawnFrom(Executor& executor, ActorCell* parent, SpawnOptions option
 // Threads: any. Blocks: never.
 template <typename A, typename... Args>
 ActorRef<A> Spawn(Executor& executor, SpawnOptions options, Args&&... args) {
-  return internal::SpawnFrom<A>(executor, nullptr, std::move(options), std::forward<Args>(args)...);
+  return internal::SpawnFrom<internal::AdoptNow, A>(executor, nullptr, std::move(options),
+                                                    std::forward<Args>(args)...);
 }
 
 // Spawns a child of the running actor, on options.executor or else the parent's own. With
@@ -66,8 +84,19 @@ ActorRef<A> Spawn(Executor& executor, SpawnOptions options, Args&&... args) {
 template <typename A, typename... Args>
 ActorRef<A> SpawnChild(const Context& parent, SpawnOptions options, Args&&... args) {
   Executor& executor = options.executor != nullptr ? *options.executor : parent.executor();
-  return internal::SpawnFrom<A>(executor, &parent.cell(), std::move(options),
-                                std::forward<Args>(args)...);
+  return internal::SpawnFrom<internal::AdoptNow, A>(executor, &parent.cell(), std::move(options),
+                                                    std::forward<Args>(args)...);
+}
+
+// The same from outside of the parent's turns; a root actor of options.executor where `parent`
+// refers to nobody. Where the parent has ended or is ending, the child ends at once.
+// Threads: any. Blocks: never.
+template <typename A, typename... Args>
+ActorRef<A> SpawnUnder(const ActorRef<Actor>& parent, SpawnOptions options, Args&&... args) {
+  PELTON_CHECK(parent.valid() || options.executor != nullptr) << "a root actor needs an executor";
+  Executor& executor = options.executor != nullptr ? *options.executor : parent.cell()->executor();
+  return internal::SpawnFrom<internal::AdoptLater, A>(executor, parent.cell(), std::move(options),
+                                                      std::forward<Args>(args)...);
 }
 
 }  // namespace pelton

@@ -38,9 +38,16 @@ struct SupervisionSpec {
 
 // What the failure of a child means to its parent. An orderly stop is no failure.
 enum class OnFailure {
-  kEscalate,  // the parent fails as well: nothing fails unnoticed by default
-  kRestart,   // a new incarnation behind the same refs; what waits in the mailbox is kept
-  kIgnore,    // nothing; whoever watches it hears of it
+  kEscalate,       // Actor::OnChildFailed decides: nothing fails unnoticed by default
+  kRestart,        // a new incarnation behind the same refs; what waits in the mailbox is kept
+  kAlwaysRestart,  // the same, also where it is stopped: only its parent's end ends it
+  kIgnore,         // nothing; whoever watches it is told
+};
+
+// What becomes of the messages that wait when an actor is told to stop.
+enum class StopMode {
+  kDrain,  // they are handled, also those for which room is reserved
+  kDrop,   // they are dropped
 };
 
 // Threads: a value. Owns: its callback.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/actor/down.h"
 #include "core/base/status.h"
 
 namespace pelton::internal {
@@ -16,24 +18,29 @@ Family& FamilyOf(ActorCell& self) {
 void Supervisor::Adopt(ActorCell& child) {
   children_.emplace(child.id(), RefPtr<ActorCell>::Share(&child));
   // StopAll is over: nobody else would stop it.
-  if (self_.ending()) child.RequestStop(absl::InfinitePast());
+  if (self_.ending()) child.RequestEnd(absl::InfinitePast());
 }
 
 void Supervisor::StopAll(absl::Time deadline) {
   rounds_.clear();
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) {
-    it->second->RequestStop(deadline);
+    it->second->RequestEnd(deadline);
   }
 }
 
 void Supervisor::OnDown(ActorCell& child) {
   children_.erase(child.id());
   Arrived(child.id());
+  Settled(child.id());
 }
 
 void Supervisor::OnSuspended(ActorCell& child, const absl::Status& why) {
-  if (self_.ending()) return child.RequestStop(absl::InfinitePast());
-  if (Arrived(child.id())) return;
+  if (self_.ending()) return child.RequestEnd(absl::InfinitePast());
+  if (!Arrived(child.id())) Judge(child, why);
+  Settled(child.id());
+}
+
+void Supervisor::Judge(ActorCell& child, const absl::Status& why) {
   if (child.on_failure() == OnFailure::kEscalate) return Escalate(child, why);
   if (!child.restartable()) {
     return Escalate(child, Annotate(why, "cannot be restarted (its arguments cannot be copied)"));
@@ -47,8 +54,10 @@ void Supervisor::OnSuspended(ActorCell& child, const absl::Status& why) {
 }
 
 void Supervisor::Escalate(ActorCell& child, const absl::Status& why) {
-  child.RequestStop(absl::InfinitePast());
-  self_.Fail(Annotate(why, absl::StrCat("child ", child.Describe(), " failed")));
+  child.RequestEnd(absl::InfinitePast());
+  const absl::Status verdict = self_.actor()->OnChildFailed(Down{child.id(), child.Name(), why});
+  if (verdict.ok()) return;
+  self_.Fail(Annotate(verdict, absl::StrCat("child ", child.Describe(), " failed")));
 }
 
 bool Supervisor::CountRestart() {
@@ -65,7 +74,7 @@ absl::Duration Supervisor::NextBackoff() const {
 }
 
 bool Supervisor::IsAffected(ActorCell& sibling, ActorCell& failed) const {
-  if (!sibling.restartable() || sibling.on_failure() != OnFailure::kRestart) return false;
+  if (!sibling.restartable() || !sibling.restarts()) return false;
   switch (spec_.strategy) {
     case RestartStrategy::kOneForOne:
       return false;
@@ -119,22 +128,37 @@ void Supervisor::StartIfComplete(Round& round) {
   if (!round.awaited.empty()) return;
   struct Begin {
     uint64_t round;
-    void operator()(ActorCell& self) { static_cast<Supervisor&>(*self.family()).EndRound(round); }
+    void operator()(ActorCell& self) { static_cast<Supervisor&>(*self.family()).Restart(round); }
   };
   const absl::Time when = self_.executor().clock().Now() + round.backoff;
   self_.executor().SetTimer(when, self_, NewSystemCall(Begin{round.number}));
 }
 
-void Supervisor::EndRound(uint64_t number) {
+void Supervisor::Restart(uint64_t number) {
   const auto round = std::find_if(rounds_.begin(), rounds_.end(),
                                   [=](const Round& each) { return each.number == number; });
-  if (round == rounds_.end()) return;
-  for (ActorId id : round->members) {
-    const auto child = children_.find(id);
+  if (round == rounds_.end() || std::exchange(round->begins, true)) return;
+  RestartNext(round);
+}
+
+void Supervisor::RestartNext(std::list<Round>::iterator round) {
+  while (!round->members.empty()) {
+    const ActorId next = round->members.extract(round->members.begin()).value();
+    const auto child = children_.find(next);
     if (child == children_.end()) continue;
-    child->second->Post(NewSystemCall([](ActorCell& cell) { cell.Restart(); }));
+    // From here on it is no member: should another round need it, it is suspended again.
+    round->beginning = next;
+    return child->second->Post(NewSystemCall([](ActorCell& cell) { cell.Restart(); }));
   }
   rounds_.erase(round);
+}
+
+void Supervisor::Settled(ActorId child) {
+  const auto round = std::find_if(rounds_.begin(), rounds_.end(),
+                                  [=](const Round& each) { return each.beginning == child; });
+  if (round == rounds_.end()) return;
+  round->beginning.reset();
+  RestartNext(round);
 }
 
 }  // namespace pelton::internal

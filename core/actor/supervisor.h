@@ -5,6 +5,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -25,20 +26,25 @@ class Supervisor : public Family {
   void StopAll(absl::Time deadline) override;
   void OnDown(ActorCell& child) override;
   void OnSuspended(ActorCell& child, const absl::Status& why) override;
+  void OnRestarted(ActorCell& child) override { Settled(child.id()); }
 
  private:
-  // Children to be restarted together, once those awaited have ended their incarnations.
+  // Children to be restarted together, once those awaited have ended their incarnations: in the
+  // order of their spawning, each when the one before it has started.
   // A child is a member of one round at most.
   struct Round {
     uint64_t number;
     std::set<ActorId> awaited;
-    std::set<ActorId> members;
+    std::set<ActorId> members;  // without those that were told to begin
     absl::Duration backoff;
+    bool begins = false;                              // the back-off is over
+    std::optional<ActorId> beginning = std::nullopt;  // the one that was told last
   };
 
   // What a child was to a round: no member, one whose end it waits for, or one that has ended.
   enum class Membership { kNone, kAwaited, kEnded };
 
+  void Judge(ActorCell& child, const absl::Status& why);
   void BeginRound(ActorCell& failed);
   void Escalate(ActorCell& child, const absl::Status& why);
   bool IsAffected(ActorCell& sibling, ActorCell& failed) const;
@@ -50,7 +56,12 @@ class Supervisor : public Family {
   // Takes `child` out of the round it is in.
   Membership Leave(ActorId child);
   void StartIfComplete(Round& round);
-  void EndRound(uint64_t number);
+  // The back-off of the round is over.
+  void Restart(uint64_t number);
+  // Has the next member of `round` begin; the round is over when there is none.
+  void RestartNext(std::list<Round>::iterator round);
+  // `child` has started, failed or ended: who waited for it goes on.
+  void Settled(ActorId child);
 
   ActorCell& self_;
   const SupervisionSpec spec_;

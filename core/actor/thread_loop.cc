@@ -16,21 +16,10 @@ constexpr absl::Duration kLongestPark = absl::Seconds(10);
 
 }  // namespace
 
-bool ThreadLoop::PushFromOutside(ActorCell& cell) {
-  ActorCell* head = inbound_.load(std::memory_order_relaxed);
-  do {
-    cell.next_scheduled = head;
-  } while (!inbound_.compare_exchange_weak(head, &cell));
-  // Whoever found it empty kicks for all until the thread takes the batch.
-  return head == nullptr;
-}
+bool ThreadLoop::PushFromOutside(ActorCell& cell) { return inbound_.Push(cell); }
 
 void ThreadLoop::TakeInbound() {
-  if (inbound_.load(std::memory_order_relaxed) == nullptr) return;
-  ActorCell* newest = inbound_.exchange(nullptr, std::memory_order_acquire);
-  ActorCell* oldest = nullptr;
-  while (newest != nullptr)
-    oldest = std::exchange(newest, std::exchange(newest->next_scheduled, oldest));
+  ActorCell* oldest = inbound_.TakeAll();
   while (oldest != nullptr) queue_.Push(*std::exchange(oldest, oldest->next_scheduled));
 }
 

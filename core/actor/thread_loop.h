@@ -2,13 +2,13 @@
 #ifndef PELTON_CORE_ACTOR_THREAD_LOOP_H_
 #define PELTON_CORE_ACTOR_THREAD_LOOP_H_
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/cell_queue.h"
+#include "core/actor/inbound.h"
 #include "core/actor/ref_ptr.h"
 #include "core/actor/timer_queue.h"
 #include "core/base/clock.h"
@@ -54,7 +54,7 @@ class ThreadLoop {
 
   TimerQueue& timers_;
   const Clock& clock_;
-  std::atomic<ActorCell*> inbound_{nullptr};  // newest first
+  Inbound<ActorCell> inbound_;
   CellQueue queue_;
   std::vector<Polled> polled_;
   uint32_t rounds_ = 0;

@@ -6,26 +6,32 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "core/actor/sync_policy.h"
 #include "core/base/futex.h"
 
 namespace pelton {
 
+namespace internal {
+
 // A binary semaphore on one futex word: a kick is remembered until the next park, kicks do not add
-// up. The word may lie in shared memory, where a peer process kicks it through a Waker of its own.
+// up. The word may lie in shared memory, where a peer process kicks it through a waker of its own.
 // Threads: Kick from any; Park from one. Owns: its word, unless one was given.
-class Waker {
+template <typename Sync>
+class BasicWaker {
+  using Word = typename Sync::template Atomic<uint32_t>;
+
  public:
-  Waker() : word_(&own_word_), scope_(FutexScope::kProcess) {}
+  BasicWaker() : word_(&own_word_), scope_(FutexScope::kProcess) {}
   // Uses `word`, which must be 0 at first and outlive this object.
-  explicit Waker(std::atomic<uint32_t>* word) : word_(word), scope_(FutexScope::kShared) {}
-  Waker(const Waker&) = delete;
-  Waker& operator=(const Waker&) = delete;
+  explicit BasicWaker(Word* word) : word_(word), scope_(FutexScope::kShared) {}
+  BasicWaker(const BasicWaker&) = delete;
+  BasicWaker& operator=(const BasicWaker&) = delete;
 
   // Ends the current park, or the next one at once. What the caller wrote before is visible after
   // that park. Costs a system call only if a thread is parked.
   // Blocks: never.
   void Kick() {
-    if (word_->exchange(kKicked) == kParked) FutexWake(word_, 1, scope_);
+    if (word_->exchange(kKicked) == kParked) Sync::Wake(word_, 1, scope_);
   }
 
   // Sleeps until kicked; true if it was, false if `at_most` passed (or for no reason).
@@ -33,7 +39,7 @@ class Waker {
   bool Park(absl::Duration at_most) {
     uint32_t expected = kNone;
     if (word_->compare_exchange_strong(expected, kParked)) {
-      FutexWait(word_, kParked, at_most, scope_);
+      Sync::Wait(word_, kParked, at_most, scope_);
     }
     return word_->exchange(kNone) == kKicked;
   }
@@ -43,10 +49,14 @@ class Waker {
   static constexpr uint32_t kKicked = 1;
   static constexpr uint32_t kParked = 2;
 
-  std::atomic<uint32_t> own_word_{kNone};
-  std::atomic<uint32_t>* const word_;
+  Word own_word_{kNone};
+  Word* const word_;
   const FutexScope scope_;
 };
+
+}  // namespace internal
+
+using Waker = internal::BasicWaker<internal::RealSync>;
 
 }  // namespace pelton
 
