@@ -4,65 +4,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/actor/spawn.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton {
 
-ArrivalMatchmaker::ArrivalMatchmaker(Control& control, Options options)
-    : control_(control), options_(std::move(options)), thread_(&ArrivalMatchmaker::Run, this) {}
-
-ArrivalMatchmaker::~ArrivalMatchmaker() {
-  {
-    MutexLock lock(&mutex_);
-    stopping_ = true;
-    changed_.SignalAll();
-  }
-  thread_.join();
+void MatchAsker::Handle(MatchQuestion question) {
+  absl::StatusOr<Rank> found = Find(question);
+  if (question.reply.cancelled()) return;  // that round was given up
+  question.reply.Set(std::move(found));
+  options_.wake();
 }
 
-void ArrivalMatchmaker::Ask(Round round) {
-  MutexLock lock(&mutex_);
-  asked_ = round;
-  wanted_ = round;
-  answer_.reset();
-  changed_.SignalAll();
-}
-
-absl::StatusOr<std::optional<Rank>> ArrivalMatchmaker::Answer() {
-  MutexLock lock(&mutex_);
-  if (!answer_.has_value()) return std::optional<Rank>();
-  RETURN_IF_ERROR(answer_->status());
-  return std::optional<Rank>(**answer_);
-}
-
-void ArrivalMatchmaker::Run() {
-  while (true) {
-    Round round;
-    {
-      MutexLock lock(&mutex_);
-      while (!wanted_.has_value() && !stopping_) changed_.Wait(&mutex_);
-      if (stopping_) return;
-      round = *std::exchange(wanted_, std::nullopt);
-    }
-    absl::StatusOr<Rank> found = Find(round);
-    {
-      MutexLock lock(&mutex_);
-      if (round != asked_) continue;  // that round was given up
-      answer_ = std::move(found);
-    }
-    options_.wake();
-  }
-}
-
-bool ArrivalMatchmaker::stopping() {
-  MutexLock lock(&mutex_);
-  return stopping_;
-}
-
-absl::StatusOr<Rank> ArrivalMatchmaker::Find(Round round) {
+absl::StatusOr<Rank> MatchAsker::Find(const MatchQuestion& asked) {
   FindPeerRequest question = options_.question;
-  question.round = round.value();
+  question.round = asked.round.value();
   const absl::Time deadline = Clock::Real().Now() + options_.timeout;
   absl::StatusOr<PeerMatch> match;
   do {
@@ -70,8 +27,8 @@ absl::StatusOr<Rank> ArrivalMatchmaker::Find(Round round) {
                               std::min(deadline, Clock::Real().Now() + options_.call_timeout));
     // The coordinator's own answers come before a call's deadline: that one was lost.
   } while (absl::IsDeadlineExceeded(match.status()) && Clock::Real().Now() < deadline &&
-           !stopping());
-  const std::string where = absl::StrCat("rank ", options_.self.value(), ", round ", round.value(),
+           !asked.reply.cancelled());
+  const std::string where = absl::StrCat("rank ", options_.self.value(), ", round ", question.round,
                                          ": the coordinator's choice of a peer");
   if (!match.ok()) {
     return Annotate(match.status(), absl::StrCat(where, ", asked for within ",
@@ -83,6 +40,24 @@ absl::StatusOr<Rank> ArrivalMatchmaker::Find(Round round) {
                                             question.members.size(), " members"));
   }
   return match->peer;
+}
+
+ArrivalMatchmaker::ArrivalMatchmaker(const ActorRef<Actor>& parent, Control& control,
+                                     MatchOptions options)
+    : thread_({.name = "pelton-match"}),
+      asker_(SpawnUnder<MatchAsker>(parent, {.name = "matchmaker", .executor = &thread_}, &control,
+                                    std::move(options))) {}
+
+void ArrivalMatchmaker::Ask(Round round) {
+  answer_.reset();
+  asked_ = asker_.Ask(MatchQuestion{round, {}}, absl::InfiniteFuture());
+}
+
+absl::StatusOr<std::optional<Rank>> ArrivalMatchmaker::Answer() {
+  if (asked_.valid() && asked_.ready()) answer_ = std::move(asked_).Take();
+  if (!answer_.has_value()) return std::optional<Rank>();
+  RETURN_IF_ERROR(answer_->status());
+  return std::optional<Rank>(**answer_);
 }
 
 }  // namespace pelton

@@ -53,7 +53,7 @@ class Sleeper {
  public:
   explicit Sleeper(Control& control, std::vector<int32_t> members = {3, 5, 7}, int32_t self = 5,
                    absl::Duration timeout = kPatience) {
-    ArrivalMatchmaker::Options options;
+    MatchOptions options;
     options.question.group = CommunicatorId(1);
     for (int32_t member : members) options.question.members.emplace_back(member);
     options.self = Rank(self);
@@ -63,7 +63,8 @@ class Sleeper {
       is_awake_ = true;
       woken_.SignalAll();
     };
-    matchmaker_ = std::make_unique<ArrivalMatchmaker>(control, std::move(options));
+    matchmaker_ =
+        std::make_unique<ArrivalMatchmaker>(ActorRef<Actor>(), control, std::move(options));
   }
   ~Sleeper() { matchmaker_.reset(); }
 

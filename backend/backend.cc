@@ -13,6 +13,7 @@
 #include "comm/control/key_value.h"
 #include "comm/hierarchy/hierarchical_transport.h"
 #include "core/actor/backoff.h"
+#include "core/actor/promise.h"
 #include "core/actor/spawn.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
@@ -117,19 +118,38 @@ absl::Status Backend::Join() {
                   options_.host_label);
   ASSIGN_OR_RETURN(membership_, control_->Join(request, deadline));
   RETURN_IF_ERROR(Connect(deadline));
-  StartRoot();
+  StartSession();
   return absl::OkStatus();
 }
 
-void Backend::StartRoot() {
-  ThreadExecutor::Options thread;
-  thread.name = "pelton-root";
-  root_executor_ = std::make_unique<ThreadExecutor>(std::move(thread));
-  root_ = Spawn<Root>(*root_executor_, {}, static_cast<FailureSink*>(this));
+void Backend::StartSession() {
+  executor_ = std::make_unique<ThreadExecutor>(ThreadExecutor::Options{.name = "pelton-session"});
+  Session::Options session;
+  session.rank = rank();
+  session.here = Here(options_);
+  session.control = control_.get();
+  session.transport = transport_.get();
+  session.note = &failure_;
+  session_ = Spawn<Session>(*executor_, {.name = "session"}, std::move(session));
   // A full mailbox holds as bad news as this order: it may be dropped.
-  control_->OnOrder([root = root_](const Order& order) {
-    (void)root.Send(OrderReceived{order.kind, order.culprit, order.reason});
-  });
+  control_->OnOrder([session = session_](const Order& order) { (void)session.Send(order); });
+}
+
+template <typename Question>
+absl::Status Backend::AskSession(Question question) const {
+  // A child has no thread that would answer.
+  RETURN_IF_ERROR(CheckNotForkedChild());
+  auto [promise, answer] = MakePromise<void>();
+  question.reply = std::move(promise);
+  // Without a deadline: the session's turns wait for nothing, and whoever closes a communicator
+  // must not go on before the session has let go of it.
+  absl::StatusOr<Permits<Session>> room =
+      session_.WhenRoom(1, absl::InfiniteFuture()).Await(absl::InfiniteFuture());
+  absl::Status status = room.ok() ? room->Send(std::move(question)) : room.status();
+  if (status.ok()) status = std::move(answer).Await(absl::InfiniteFuture());
+  if (status.ok() || session_.alive()) return status;
+  RETURN_IF_ERROR(failure());
+  return absl::FailedPreconditionError(absl::StrCat(Here(options_), " has left the job"));
 }
 
 absl::Status Backend::Connect(absl::Time deadline) {
@@ -208,10 +228,7 @@ absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadli
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group,
                                                                    Device device) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
-  {
-    MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(WhyNotWith(group));
-  }
+  RETURN_IF_ERROR(AskSession(MayOpen{group, {}}));
   const std::string opening = OpeningOf(group);
   const CallName name(opening);
   absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenAmong(group, device);
@@ -229,9 +246,15 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Gr
   ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, deadline));
   ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
-  auto watched = std::make_unique<WatchedCommunicator>(
-      std::move(opened), [this](Communicator* closing) { Forget(closing); });
-  Watch(watched.get(), device.kind, group);
+  const DeviceKind kind = device.kind;
+  auto watched =
+      std::make_unique<WatchedCommunicator>(std::move(opened), [this, kind](Communicator* closing) {
+        // A session that has ended touches nothing any more.
+        (void)AskSession(Closed{{closing, kind, {}}, {}});
+      });
+  if (absl::Status entered = AskSession(Opened{{watched.get(), kind, group}, {}}); !entered.ok()) {
+    watched->Abort(entered);
+  }
   return watched;
 }
 
@@ -255,83 +278,18 @@ absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, absl::Time
   return CommunicatorId(number);
 }
 
-absl::Status Backend::WhyNotWith(const Group& group) const {
-  RETURN_IF_ERROR(failure_);
-  for (const auto& [rank, reason] : left_) {
-    if (group.RankOf(rank).has_value()) return reason;
-  }
-  return absl::OkStatus();
-}
+void Backend::Share(const Region& region) { (void)AskSession(ShareRegion{{&region}, {}}); }
 
-void Backend::Watch(Communicator* communicator, DeviceKind kind, const Group& group) {
-  absl::Status failed;
-  {
-    MutexLock lock(&mutex_);
-    watched_.emplace(communicator, Watched{kind, group});
-    // A region that peers cannot map is read as private memory: slower, never wrong.
-    if (kind == DeviceKind::kHost) {
-      for (const Region* region : shared_) (void)communicator->Register(*region);
-    }
-    failed = WhyNotWith(group);
-  }
-  if (!failed.ok()) communicator->Abort(failed);
-}
-
-void Backend::Forget(Communicator* communicator) {
-  MutexLock lock(&mutex_);
-  watched_.erase(communicator);
-}
-
-void Backend::Share(const Region& region) {
-  MutexLock lock(&mutex_);
-  shared_.push_back(&region);
-  for (const auto& [communicator, watched] : watched_) {
-    if (watched.kind == DeviceKind::kHost) (void)communicator->Register(region);
-  }
-}
-
-absl::Status Backend::failure() const {
-  MutexLock lock(&mutex_);
-  return failure_;
-}
-
-// The lock is held while aborting, so that nothing watched can die meanwhile; Abort never blocks.
-void Backend::Fail(const absl::Status& reason) {
-  MutexLock lock(&mutex_);
-  if (!failure_.ok()) return;
-  failure_ = Annotate(reason, Here(options_));
-  if (transport_ != nullptr) transport_->Abort(failure_);
-  for (const auto& [communicator, watched] : watched_) communicator->Abort(failure_);
-}
-
-// Groups without it have nothing to do with it, and the job goes on.
-void Backend::LoseMember(Rank rank, const absl::Status& reason) {
-  MutexLock lock(&mutex_);
-  const absl::Status& why = left_.emplace(rank, Annotate(reason, Here(options_))).first->second;
-  for (const auto& [communicator, watched] : watched_) {
-    if (watched.group.RankOf(rank).has_value()) communicator->Abort(why);
-  }
-}
-
-// A handler must not block, and whoever fails must not wait either: the root's thread does.
+// A handler must not block, and whoever fails must not wait either: the session sees to it.
 void Backend::Report(const absl::Status& reason) {
-  (void)root_.Send(FailureHere{reason});  // full or ended: the job is failing or over
-}
-
-void Backend::TellOthers(const absl::Status& reason) {
-  (void)control_->Report(options_.rank, reason, Clock::Real().Now() + limits::kHeartbeatInterval);
+  (void)session_.Send(FailureHere{reason});  // full or ended: the job is failing or over
 }
 
 absl::Status Backend::Stop(absl::Time deadline) {
-  {
-    MutexLock lock(&mutex_);
-    if (stopped_) return absl::OkStatus();
-    stopped_ = true;
-  }
-  // The root first, so that a failure which it has yet to tell arrives before our goodbye. From now
-  // on no order is heard, and a rank that leaves is no failure any more.
-  absl::Status left = root_executor_ != nullptr ? root_executor_->Shutdown(deadline)  //
-                                                : absl::OkStatus();
+  if (stopped_.exchange(true)) return absl::OkStatus();
+  // The session first, so that a failure which it has yet to tell arrives before our goodbye. From
+  // now on no order is obeyed, and a rank that leaves is no failure any more.
+  absl::Status left = executor_ != nullptr ? executor_->Shutdown(deadline) : absl::OkStatus();
   if (control_ != nullptr) {
     if (absl::Status goodbye = control_->Leave(deadline); left.ok()) left = goodbye;
   }

@@ -3,17 +3,17 @@
 #ifndef PELTON_BACKEND_BACKEND_H_
 #define PELTON_BACKEND_BACKEND_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/hosts.h"
-#include "backend/root.h"
+#include "backend/session.h"
 #include "backend/trace_file.h"
 #include "backend/watched_communicator.h"
 #include "comm/collectives/selection.h"
@@ -60,14 +60,14 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
 
 // Threads: any, unless a method says otherwise. Owns: the control connection, the coordinator if it
 // serves one, and the transports; everything it hands out must go before it does.
-class Backend : private FailureSink {
+class Backend {
  public:
   // Joins the job and connects to every rank: by shared memory inside a host, by the wire between
   // hosts. Blocks: until the world is complete, or the join timeout. Errors: DeadlineExceeded:
   // names the missing ranks; Unimplemented: several hosts, and this build has no such wire; those
   // of Control::Join and of the transports.
   static absl::StatusOr<std::unique_ptr<Backend>> Start(const BackendOptions& options);
-  ~Backend() override;
+  ~Backend();
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
@@ -101,7 +101,10 @@ class Backend : private FailureSink {
   void Share(const Region& region);
 
   // Why the job failed; OK while it has not.
-  absl::Status failure() const;
+  absl::Status failure() const { return failure_.Get(); }
+  // The root of this membership's actors: a failure of one that is spawned under it ends all that
+  // waits (core/actor/spawn.h).
+  const ActorRef<Session>& session() const { return session_; }
 
   // Has the other ranks told that this one failed. Blocks: never.
   void Report(const absl::Status& reason);
@@ -114,7 +117,7 @@ class Backend : private FailureSink {
   explicit Backend(const BackendOptions& options) : options_(options) {}
 
   absl::Status Join();
-  void StartRoot();
+  void StartSession();
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
   absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
@@ -123,26 +126,14 @@ class Backend : private FailureSink {
   absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
   absl::StatusOr<Transport*> TransportOf(Device device, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
-  // Aborts `communicator` when a rank is lost, at once if one is lost already, until it is
-  // forgotten; makes shared regions known to its peers, if it is one of the hosts'.
-  void Watch(Communicator* communicator, DeviceKind kind, const Group& group);
-  void Forget(Communicator* communicator);
-  // Why nothing can be opened with these members; OK if it can.
-  absl::Status WhyNotWith(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // FailureSink. Fail ends everything that waits; the first reason stays.
-  void Fail(const absl::Status& reason) override;
-  void LoseMember(Rank rank, const absl::Status& reason) override;
-  void TellOthers(const absl::Status& reason) override;
-
-  struct Watched {
-    DeviceKind kind;
-    Group group;
-  };
+  // The session's answer, where it has not ended. Blocks: for one of its turns. Errors: the
+  // answer's; failure(); FailedPrecondition: this rank has left the job.
+  template <typename Question>
+  absl::Status AskSession(Question question) const;
 
   const BackendOptions options_;
   std::unique_ptr<TraceFile> trace_;  // null unless PELTON_TRACE names it; written last
-  std::unique_ptr<ThreadExecutor> root_executor_;
-  ActorRef<Root> root_;
+  FailureNote failure_;
   std::unique_ptr<CoordinatorServer> coordinator_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
@@ -153,12 +144,9 @@ class Backend : private FailureSink {
   // By the index of the device.
   std::map<int32_t, std::unique_ptr<Transport>> gpus_ ABSL_GUARDED_BY(opening_);
 
-  mutable Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<Rank, absl::Status> left_ ABSL_GUARDED_BY(mutex_);  // ranks that have gone, and why
-  absl::flat_hash_map<Communicator*, Watched> watched_ ABSL_GUARDED_BY(mutex_);
-  std::vector<const Region*> shared_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> stopped_ = false;
+  ActorRef<Session> session_;
+  std::unique_ptr<ThreadExecutor> executor_;  // last: the session uses the others
 };
 
 }  // namespace pelton

@@ -138,7 +138,7 @@ void Model::SelectPeers(const ModelOptions& options) {
   std::vector<Rank> members = tiers_.are_open() ? LeadersOf(options.group) : options.group.members;
   if (members.size() == 1) return;  // it is its own peer by any rule
   if (*policy == PeerPolicy::kAvoidStragglers) {
-    ArrivalMatchmaker::Options matchmaker;
+    MatchOptions matchmaker;
     matchmaker.question.group = (tiers_.are_open() ? leaders_ : communicator_)->id();
     matchmaker.question.members = std::move(members);
     matchmaker.self = backend_.rank();
@@ -149,14 +149,16 @@ void Model::SelectPeers(const ModelOptions& options) {
       if (runner_ != nullptr) return runner_->Wake();
       communicator_->Wake();
     };
-    matchmaker_ = std::make_unique<ArrivalMatchmaker>(backend_.control(), std::move(matchmaker));
+    matchmaker_ = std::make_unique<ArrivalMatchmaker>(backend_.session(), backend_.control(),
+                                                      std::move(matchmaker));
     tiers_.matchmaker = matchmaker_.get();
     return;
   }
   SelectPeersRequest question;
   question.members = std::move(members);
   question.policy = *policy;
-  peers_ = std::make_unique<PeerSelector>(backend_.control(), std::move(question), backend_.rank());
+  peers_ = std::make_unique<PeerSelector>(backend_.session(), backend_.control(),
+                                          std::move(question), backend_.rank());
   tiers_.peers = peers_.get();
 }
 

@@ -54,7 +54,7 @@ class FixedControl final : public SilentControl {
 // The answer for step 0, with the question after it asked already.
 std::optional<Rank> AnswerFor(absl::StatusOr<Matching> answer) {
   FixedControl control(std::move(answer));
-  PeerSelector selector(control, Question({3, 5, 7}), Rank(5));
+  PeerSelector selector({}, control, Question({3, 5, 7}), Rank(5));
   selector.Prefetch(0);
   control.AwaitQuestion(0);
   selector.Prefetch(1);
@@ -76,7 +76,7 @@ TEST(PeerSelectorTest, LacksAnswersThatDoNotComeOrMakeNoSense) {
 
 TEST(PeerSelectorTest, LacksWhatItWasNotToldToFetch) {
   FixedControl control(Matching{0});
-  PeerSelector selector(control, Question({0}), Rank(0));
+  PeerSelector selector({}, control, Question({0}), Rank(0));
   EXPECT_EQ(selector.PeerAt(0), std::nullopt);
 }
 
@@ -85,7 +85,8 @@ TEST(PeerSelectorTest, BothEndsHearTheSame) {
   const auto controls = coordinator->MakeWorld("job", WorldSize(4));
   std::vector<std::unique_ptr<PeerSelector>> selectors;
   for (int32_t rank = 0; rank < 4; ++rank) {
-    selectors.push_back(std::make_unique<PeerSelector>(*controls[static_cast<size_t>(rank)],
+    selectors.push_back(std::make_unique<PeerSelector>(ActorRef<Actor>(),
+                                                       *controls[static_cast<size_t>(rank)],
                                                        Question({0, 1, 2, 3}), Rank(rank)));
   }
   const absl::Time deadline = Clock::Real().Now() + kPatience;

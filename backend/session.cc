@@ -1,0 +1,134 @@
+#include "backend/session.h"
+
+#include <utility>
+
+#include "core/actor/context.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// Tells the other ranks of a failure here, then ends.
+// Threads: as every actor; its one turn waits for a round trip. Owns: nothing.
+class Teller final : public Actor {
+ public:
+  Teller(Control* control, Rank rank, absl::Status reason)
+      : control_(*control), rank_(rank), reason_(std::move(reason)) {}
+
+  absl::Status OnStart() override {
+    // An error says that the coordinator is lost, which the others are told of in another way.
+    (void)control_.Report(rank_, reason_, Clock::Real().Now() + limits::kHeartbeatInterval);
+    context().Stop();
+    return absl::OkStatus();
+  }
+
+ private:
+  Control& control_;
+  const Rank rank_;
+  const absl::Status reason_;
+};
+
+}  // namespace
+
+bool FailureNote::Set(const absl::Status& reason) {
+  auto mine = std::make_unique<const absl::Status>(reason);
+  const absl::Status* none = nullptr;
+  if (!reason_.compare_exchange_strong(none, mine.get())) return false;
+  (void)mine.release();
+  return true;
+}
+
+absl::Status FailureNote::Get() const {
+  const absl::Status* const reason = reason_.load();
+  return reason == nullptr ? absl::OkStatus() : *reason;
+}
+
+void Session::Handle(Order order) {
+  if (order.kind == Order::Kind::kPeerLeft && order.culprit.has_value()) {
+    (void)context().SendAfter(*this, kGrace, GraceOver{*order.culprit, std::move(order.reason)});
+  } else {
+    End(order.reason);
+  }
+}
+
+// Groups without the rank have nothing to do with it, and the job goes on.
+void Session::Handle(GraceOver over) {
+  const absl::Status& why =
+      left_.emplace(over.rank, Annotate(over.reason, options_.here)).first->second;
+  for (const auto& [communicator, open] : open_) {
+    if (open.group.RankOf(over.rank).has_value()) communicator->Abort(why);
+  }
+}
+
+void Session::Handle(FailureHere failure) {
+  if (options_.telling == nullptr && telling_ == nullptr) {
+    telling_ = std::make_unique<ThreadExecutor>(ThreadExecutor::Options{.name = "pelton-tell"});
+  }
+  SpawnOptions options;
+  options.name = "teller";
+  options.executor = options_.telling != nullptr ? options_.telling : telling_.get();
+  options.on_failure = OnFailure::kIgnore;  // it cannot be told twice
+  SpawnChild<Teller>(context(), std::move(options), options_.control, options_.rank,
+                     std::move(failure.reason));
+}
+
+void Session::Handle(MayOpen question) { question.reply.Set(WhyNotWith(question.group)); }
+
+void Session::Handle(Opened opened) {
+  Communicator& communicator = *opened.opened.communicator;
+  // A region that peers cannot map is read as private memory: slower, never wrong.
+  if (opened.opened.kind == DeviceKind::kHost) {
+    for (const Region* region : shared_) (void)communicator.Register(*region);
+  }
+  if (const absl::Status failed = WhyNotWith(opened.opened.group); !failed.ok()) {
+    communicator.Abort(failed);
+  }
+  open_.insert_or_assign(&communicator, std::move(opened.opened));
+  opened.reply.Set(absl::OkStatus());
+}
+
+void Session::Handle(Closed closed) {
+  open_.erase(closed.closed.communicator);
+  closed.reply.Set(absl::OkStatus());
+}
+
+void Session::Handle(ShareRegion share) {
+  shared_.push_back(share.shared.region);
+  for (const auto& [communicator, open] : open_) {
+    if (open.kind == DeviceKind::kHost) (void)communicator->Register(*share.shared.region);
+  }
+  share.reply.Set(absl::OkStatus());
+}
+
+absl::Status Session::OnChildFailed(const Down& child) {
+  const absl::Status reason = Annotate(child.why, child.name);
+  const bool is_first = options_.note->Get().ok();
+  End(reason);
+  if (is_first) Handle(FailureHere{reason});
+  return absl::OkStatus();
+}
+
+void Session::OnStop(const absl::Status& why) {
+  if (!why.ok()) End(why);
+}
+
+absl::Status Session::WhyNotWith(const Group& group) const {
+  RETURN_IF_ERROR(options_.note->Get());
+  for (const auto& [rank, reason] : left_) {
+    if (group.RankOf(rank).has_value()) return reason;
+  }
+  return absl::OkStatus();
+}
+
+void Session::End(const absl::Status& reason) {
+  if (!options_.note->Set(Annotate(reason, options_.here))) return;
+  const absl::Status failure = options_.note->Get();
+  if (options_.transport != nullptr) options_.transport->Abort(failure);
+  for (const auto& [communicator, open] : open_) communicator->Abort(failure);
+}
+
+}  // namespace pelton

@@ -1,0 +1,222 @@
+#include "backend/session.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backend/test_control.h"
+#include "core/actor/context.h"
+#include "core/actor/monitor.h"
+#include "core/actor/sim_executor.h"
+#include "core/actor/sim_test.h"
+#include "core/actor/spawn.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Remembers what it is told to end.
+// Threads: one. Owns: the reasons.
+class FakeCommunicator final : public Communicator {
+ public:
+  Rank rank() const override { return Rank(0); }
+  WorldSize world_size() const override { return WorldSize(3); }
+  CommunicatorId id() const override { return CommunicatorId(1); }
+  absl::Status Register(const Region& region) override {
+    regions.push_back(region.id());
+    return absl::OkStatus();
+  }
+  void Deregister(RegionId) override {}
+  absl::StatusOr<Completion> Launch(const Operation&, Stream&) override {
+    return absl::UnimplementedError("launches nothing");
+  }
+  bool Progress() override { return false; }
+  State Query(Completion) override { return {}; }
+  void Park(absl::Time) override {}
+  void Wake() override {}
+  std::vector<Rank> Missing() const override { return {}; }
+  void Abort(const absl::Status& reason) override { aborts.emplace_back(reason.message()); }
+
+  std::vector<std::string> aborts;
+  std::vector<RegionId> regions;
+};
+
+// Threads: one. Owns: what it was told.
+class RecordingControl final : public SilentControl {
+ public:
+  absl::Status Report(Rank, const absl::Status& reason, absl::Time) override {
+    reported.emplace_back(reason.message());
+    return absl::OkStatus();
+  }
+  std::vector<std::string> reported;
+};
+
+Group Of(const std::vector<int32_t>& ranks) {
+  Group group{{}, Generation(1)};
+  for (int32_t rank : ranks) group.members.emplace_back(rank);
+  return group;
+}
+Order PeerLeft(int rank) {
+  return {Order::Kind::kPeerLeft, Rank(rank),
+          absl::AbortedError(absl::StrCat("rank ", rank, " left"))};
+}
+Order Lost(int rank) {
+  return {Order::Kind::kAbort, Rank(rank),
+          absl::UnavailableError(absl::StrCat("rank ", rank, " died"))};
+}
+
+// A session in virtual time, with a communicator of all ranks and one of ranks 0 and 2.
+// Threads: one. Owns: all of it.
+class World {
+ public:
+  explicit World(uint64_t seed = 1) : executor_(seed) {
+    Session::Options options;
+    options.rank = Rank(0);
+    options.here = "rank 0 of job 'x'";
+    options.control = &control;
+    options.note = &note;
+    options.telling = &executor_;
+    session = Spawn<Session>(executor_, {.name = "session"}, std::move(options));
+    Open(all, {0, 1, 2});
+    Open(two, {0, 2});
+  }
+
+  void Open(Communicator& communicator, const std::vector<int32_t>& ranks) {
+    EXPECT_TRUE(Ask(Opened{{&communicator, DeviceKind::kHost, Of(ranks)}, {}}).ok());
+  }
+  template <typename M>
+  absl::Status Ask(M message) {
+    const absl::Time deadline = executor_.Now() + absl::Seconds(1);
+    return session.Ask(std::move(message), deadline).Await(deadline);
+  }
+  absl::Status MayOpenWith(const std::vector<int32_t>& ranks) {
+    return Ask(MayOpen{Of(ranks), {}});
+  }
+  void Tell(Order order) { ASSERT_TRUE(session.Send(std::move(order)).ok()); }
+  void Pass(absl::Duration time) { executor_.RunFor(time); }
+  absl::Status Stop() { return executor_.Shutdown(executor_.Now() + absl::Seconds(10)); }
+
+  RecordingControl control;
+  FailureNote note;
+  FakeCommunicator all;
+  FakeCommunicator two;
+  ActorRef<Session> session;
+
+ private:
+  SimExecutor executor_;
+};
+
+TEST(SessionTest, ALostRankEndsEverythingOnce) {
+  World world;
+  world.Tell(Lost(2));
+  world.Tell(Lost(1));
+  world.Pass(absl::Milliseconds(1));
+  EXPECT_THAT(world.all.aborts, ElementsAre("rank 0 of job 'x': rank 2 died"));
+  EXPECT_THAT(world.two.aborts, ElementsAre("rank 0 of job 'x': rank 2 died"));
+  EXPECT_THAT(world.note.Get().ToString(), HasSubstr("rank 2 died"));
+  EXPECT_THAT(world.control.reported, IsEmpty()) << "the others have the same order";
+}
+
+TEST(SessionTest, WhatOpensAfterTheFailureIsEndedAtOnce) {
+  World world;
+  world.Tell(Lost(2));
+  world.Pass(absl::Milliseconds(1));
+  EXPECT_THAT(world.MayOpenWith({0, 1}).ToString(), HasSubstr("rank 2 died"));
+  FakeCommunicator late;
+  world.Open(late, {0, 1});
+  EXPECT_THAT(late.aborts, ElementsAre("rank 0 of job 'x': rank 2 died"));
+}
+
+TEST(SessionTest, ARankThatLeavesEndsWhatItIsAMemberOfAfterSomeTime) {
+  World world;
+  world.Tell(PeerLeft(1));
+  world.Pass(Session::kGrace / 2);
+  EXPECT_THAT(world.all.aborts, IsEmpty());
+  world.Pass(Session::kGrace);
+  EXPECT_THAT(world.all.aborts, ElementsAre("rank 0 of job 'x': rank 1 left"));
+  EXPECT_THAT(world.two.aborts, IsEmpty());
+  EXPECT_TRUE(world.note.Get().ok());
+  EXPECT_TRUE(world.MayOpenWith({0, 2}).ok());
+  EXPECT_THAT(world.MayOpenWith({0, 1}).ToString(), HasSubstr("rank 1 left"));
+}
+
+TEST(SessionTest, WhatIsClosedIsNotTouchedAnyMore) {
+  ForEachSeed(20, [](uint64_t seed) {
+    World world(seed);
+    EXPECT_TRUE(world.Ask(Closed{{&world.two, DeviceKind::kHost, {}}, {}}).ok());
+    world.Tell(Lost(2));
+    world.Pass(absl::Milliseconds(1));
+    EXPECT_EQ(world.all.aborts.size(), 1u);
+    EXPECT_THAT(world.two.aborts, IsEmpty());
+  });
+}
+
+TEST(SessionTest, SharedRegionsAreReachedByWhatIsOpenAndWhatOpensLater) {
+  World world;
+  const auto region = Region::Create(1 << 16, "shared");
+  ASSERT_TRUE(region.ok());
+  EXPECT_TRUE(world.Ask(ShareRegion{{region->get()}, {}}).ok());
+  FakeCommunicator late;
+  world.Open(late, {0, 1});
+  EXPECT_THAT(world.all.regions, ElementsAre((*region)->id()));
+  EXPECT_THAT(late.regions, ElementsAre((*region)->id()));
+}
+
+TEST(SessionTest, AFailureHereIsToldToTheOthersEvenByOneThatStops) {
+  ForEachSeed(20, [](uint64_t seed) {
+    World world(seed);
+    ASSERT_TRUE(world.session.Send(FailureHere{absl::DataLossError("the disk is full")}).ok());
+    EXPECT_TRUE(world.Stop().ok());
+    EXPECT_THAT(world.control.reported, ElementsAre("the disk is full"));
+  });
+}
+
+TEST(SessionTest, AStoppedSessionForgetsARankThatLeft) {
+  World world;
+  world.Tell(PeerLeft(1));
+  world.Pass(Session::kGrace / 2);
+  EXPECT_TRUE(world.Stop().ok());
+  EXPECT_THAT(world.all.aborts, IsEmpty());
+  EXPECT_TRUE(world.note.Get().ok());
+}
+
+struct Break {};
+// Fails as it is told to.
+class Part final : public Actor {
+ public:
+  absl::Status Handle(Break) { return absl::DataLossError("this part is broken"); }
+};
+
+TEST(SessionTest, APartThatFailsEndsTheSessionWithItsReason) {
+  ForEachSeed(20, [](uint64_t seed) {
+    World world(seed);
+    const ActorRef<Part> part = SpawnUnder<Part>(world.session, {.name = "part"});
+    ASSERT_TRUE(part.Send(Break{}).ok());
+    world.Pass(absl::Seconds(1));
+    EXPECT_FALSE(part.alive());
+    EXPECT_TRUE(world.session.alive()) << "it has others to end";
+    EXPECT_THAT(world.note.Get().ToString(), HasSubstr("this part is broken"));
+    ASSERT_EQ(world.all.aborts.size(), 1u);
+    EXPECT_THAT(world.all.aborts[0], HasSubstr("this part is broken"));
+    ASSERT_EQ(world.control.reported.size(), 1u) << "the other ranks are told";
+    EXPECT_THAT(world.control.reported[0], HasSubstr("this part is broken"));
+  });
+}
+
+TEST(SessionTest, APartUnderASessionThatHasEndedEndsToo) {
+  World world;
+  EXPECT_TRUE(world.Stop().ok());
+  const ActorRef<Part> part = SpawnUnder<Part>(world.session, {.name = "part"});
+  world.Pass(absl::Seconds(1));
+  EXPECT_FALSE(part.alive());
+}
+
+}  // namespace
+}  // namespace pelton
