@@ -30,6 +30,7 @@ SimExecutor::~SimExecutor() {
   // What does not end in time is ended by force below.
   Shutdown(Now() + limits::kStopTimeout).IgnoreError();
   runnable_.clear();
+  delayed_.clear();
   untried_.clear();
   tried_.clear();
   KillAll();
@@ -42,7 +43,14 @@ bool SimExecutor::Step(absl::Time limit) {
   if (choices == 0) return JumpToNextEvent(limit);
   const size_t choice = Uniform(choices);
   if (choice < runnable_.size()) {
-    RunTurn(*TakeAt(runnable_, choice));
+    ActorCell* const cell = TakeAt(runnable_, choice);
+    if (Happens(faults_.delay_one_in)) {
+      const auto nanos = static_cast<uint64_t>(absl::ToInt64Nanoseconds(faults_.longest_delay));
+      delayed_.push_back(
+          {Now() + absl::Nanoseconds(static_cast<int64_t>(Uniform(nanos + 1))), cell});
+    } else {
+      RunTurn(*cell);
+    }
     return true;
   }
   const RefPtr<ActorCell> cell = TakeAt(untried_, choice - runnable_.size());
@@ -53,6 +61,9 @@ bool SimExecutor::Step(absl::Time limit) {
 }
 
 void SimExecutor::RunTurn(ActorCell& cell) {
+  if (cell.restarts() && Happens(faults_.crash_one_in)) {
+    cell.Fail(absl::InternalError("a crash that the simulation chose"));
+  }
   in_turn_ = true;
   const TurnOutcome outcome = cell.Turn(/*quota=*/1);
   in_turn_ = false;
@@ -74,15 +85,25 @@ void SimExecutor::RetryPolls() {
 bool SimExecutor::JumpToNextEvent(absl::Time limit) {
   absl::Time next = timers().NextTime();
   for (EventSource* source : sources_) next = std::min(next, source->NextEventTime());
+  for (const Delayed& delayed : delayed_) next = std::min(next, delayed.until);
   if (next == absl::InfiniteFuture() || next > limit) return false;
   clock_.now = std::max(clock_.now, next);
   timers().DeliverDue(clock_.now);
+  RunDelayed();
   // An event may add or remove sources.
   for (EventSource* source : std::vector<EventSource*>(sources_)) {
     if (source->NextEventTime() <= clock_.now) source->RunDue(clock_.now);
   }
   RetryPolls();
   return true;
+}
+
+void SimExecutor::RunDelayed() {
+  std::erase_if(delayed_, [this](const Delayed& delayed) {
+    if (delayed.until > clock_.now) return false;
+    runnable_.push_back(delayed.cell);
+    return true;
+  });
 }
 
 void SimExecutor::RunUntilIdle() {

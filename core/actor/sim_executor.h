@@ -14,6 +14,15 @@
 
 namespace pelton {
 
+// What goes wrong in a simulation, as the seed chooses. One in 0: never.
+struct SimFaults {
+  // A turn of an actor that its parent restarts fails before it begins.
+  uint64_t crash_one_in = 0;
+  // A turn that is due comes later by up to `longest_delay`: its messages wait for it.
+  uint64_t delay_one_in = 0;
+  absl::Duration longest_delay = absl::Milliseconds(10);
+};
+
 // The deterministic executor: the same seed and program give the same run. Each step gives a turn
 // of one message or one poll to a random one of the actors that could have one. Time stands still
 // while anything can run and no poll is untried; then it jumps to the next timer or event.
@@ -46,6 +55,9 @@ class SimExecutor final : public internal::ExecutorBase, public WaitHook {
   void AddEventSource(EventSource* source) { sources_.push_back(source); }
   void RemoveEventSource(EventSource* source) { std::erase(sources_, source); }
 
+  // From now on; {}: nothing goes wrong any more.
+  void SetFaults(const SimFaults& faults) { faults_ = faults; }
+
   // Randomness for faults and delays, from the same seed: below `bound`, which is positive.
   uint64_t Uniform(uint64_t bound) { return random_() % bound; }
 
@@ -63,7 +75,15 @@ class SimExecutor final : public internal::ExecutorBase, public WaitHook {
     absl::Time now = absl::UnixEpoch() + absl::Hours(24 * 365);
   };
 
+  // A turn that comes later. Threads: the simulation's. Owns: nothing.
+  struct Delayed {
+    absl::Time until;
+    internal::ActorCell* cell;
+  };
+
+  bool Happens(uint64_t one_in) { return one_in > 0 && Uniform(one_in) == 0; }
   void RunTurn(internal::ActorCell& cell);
+  void RunDelayed();
   void RetryPolls();
   bool JumpToNextEvent(absl::Time limit);
   bool WaitUntilEmpty(absl::Time deadline) override;
@@ -73,6 +93,8 @@ class SimExecutor final : public internal::ExecutorBase, public WaitHook {
   std::mt19937_64 random_;
   VirtualClock clock_;
   std::vector<internal::ActorCell*> runnable_;
+  std::vector<Delayed> delayed_;
+  SimFaults faults_;
   // Actors with work in flight: not polled, and polled without effect, since something last moved.
   std::vector<internal::RefPtr<internal::ActorCell>> untried_;
   std::vector<internal::RefPtr<internal::ActorCell>> tried_;
