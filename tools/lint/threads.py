@@ -28,6 +28,7 @@ OWNERS: dict[str, str] = {
     "comm/control/order_inbox": "orders come from any thread and are delivered one at a time",
     "comm/hierarchy/hierarchical_communicator": _LAUNCH,
     "comm/hierarchy/hierarchical_transport": _TRANSPORT_LIST,
+    "comm/lane/lane": "whoever waits drives the communicator; threads for jobs that nobody waits for",
     "comm/tiers": _LAUNCH,
     "comm/transport/fault/fault_transport": "communicators on any thread throw the same dice",
     "comm/transport/nccl/abort_thread": "one thread, because NCCL's abort blocks",
@@ -56,10 +57,9 @@ OWNERS: dict[str, str] = {
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
     "core/registry/registry": "a table of the process: factories by name",
     "torch_bindings/csrc/averaging_control": "a Python program locks its weights on one thread and unlocks on another",
-    "torch_bindings/csrc/c10d/monitored_barrier": "works of several threads; goes when c10d's works are a lane's jobs",
-    "torch_bindings/csrc/c10d/operation_queue": "threads that run callbacks; goes when c10d's works are a lane's jobs",
+    "torch_bindings/csrc/c10d/monitored_barrier": "who waits in a barrier, asked and told by several threads",
     "torch_bindings/csrc/log_lines": "one thread, because writing a line takes the GIL",
-    "torch_bindings/csrc/python_communicator": "calls of several threads; goes when user calls are a lane's jobs",
+    "torch_bindings/csrc/python_communicator": "a table of lanes by device: calls of several threads",
 }
 # The number that it had when it was first written: to be lowered, never raised.
 MOST_OWNERS = 42
