@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import lightning
+import pelton.torch_api as bagua
 import pytest
 import torch
 from pelton.errors import InvalidArgument
@@ -103,6 +104,9 @@ def trained(strategy: Any, make: Any = Net, **options: Any) -> torch.Tensor:
 
 
 def check_ddp() -> None:
+    for _ in range(2):
+        trained("bagua")
+    assert (bagua.get_rank(), bagua.get_world_size()) == (torch.distributed.get_rank(), 2), "after the Trainer's end"
     for options in ({}, {"accumulate_grad_batches": 3}, {"gradient_clip_val": 0.1}):
         assert torch.equal(trained("bagua", **options), trained("ddp", **options)), options
     assert torch.equal(trained("pelton", TwoOptimizers), trained("ddp_find_unused_parameters_true", TwoOptimizers))

@@ -84,6 +84,7 @@ class BaguaStrategy(DDPStrategy):
         self._algorithm = algorithm
         self._flatten = flatten
         self._options = options
+        self._environment: dict[str, str] = {}
 
     @property
     def wrapped(self) -> DistributedDataParallel | None:
@@ -94,18 +95,18 @@ class BaguaStrategy(DDPStrategy):
         """Joins the job, unless an earlier run of a Trainer in this process did; see `init_process_group`."""
         reset_seed()
         self.set_world_ranks()
-        if torch_api.is_initialized():
-            return
         assert self.cluster_environment is not None
-        os.environ.update(
-            RANK=str(self.global_rank),
-            WORLD_SIZE=str(self.world_size),
-            LOCAL_RANK=str(self.local_rank),
-            LOCAL_WORLD_SIZE=str(self.num_processes),
-            MASTER_ADDR=self.cluster_environment.main_address,
-            MASTER_PORT=str(self.cluster_environment.main_port),
-        )
-        torch_api.init_process_group(timeout=None if self._timeout is None else self._timeout.total_seconds())
+        self._environment = {
+            "RANK": str(self.global_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.num_processes),
+            "MASTER_ADDR": self.cluster_environment.main_address,
+            "MASTER_PORT": str(self.cluster_environment.main_port),
+        }
+        os.environ.update(self._environment)
+        if not torch_api.is_initialized():
+            torch_api.init_process_group(timeout=None if self._timeout is None else self._timeout.total_seconds())
 
     def configure_ddp(self) -> None:
         """Nothing yet: the model is wrapped once there are optimizers."""
@@ -163,6 +164,7 @@ class BaguaStrategy(DDPStrategy):
                 wrapped.inner.stop_averaging()
             wrapped.inner.detach("its Trainer has ended the strategy")
         super().teardown()
+        os.environ.update(self._environment)  # Lightning takes WORLD_SIZE away, but the job goes on
 
     def _gathered_states(self) -> list[dict[str, Any]]:
         """What the algorithm remembers on every rank; nothing where it keeps nothing that can go on."""

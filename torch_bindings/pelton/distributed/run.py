@@ -76,7 +76,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Runs a command line; None for the process's own.
 
     Raises:
-      As `parse_args` and `run`.
+      Exception: as `parse_args` and `run`.
     """
     run(parse_args(args))
 

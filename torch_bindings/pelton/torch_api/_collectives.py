@@ -70,7 +70,7 @@ def allreduce_inplace(tensor: torch.Tensor, op: AnyReduceOp = ReduceOp.SUM, comm
     """The same, with the result in the tensor itself.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -106,7 +106,7 @@ def reduce(  # type: ignore[misc]  # two forms whose arguments at one place have
     Shape: as `allreduce`.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     send_tensor = send_tensor if tensor is _MISSING else tensor
     if recv_tensor is _MISSING:
@@ -136,7 +136,7 @@ def reduce_inplace(
     """The same, with the result in rank `dst`'s tensor itself.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -163,7 +163,7 @@ def broadcast(tensor: torch.Tensor, src: int = 0, comm: AnyCommunicator = None, 
     Shape: the same number of elements on all ranks.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -183,7 +183,7 @@ def allgather(send_tensor: torch.Tensor, recv_tensor: torch.Tensor, comm: AnyCom
     Shape: send_tensor [count], recv_tensor [world_size, count], in elements.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -199,7 +199,7 @@ def allgather_inplace(tensor: torch.Tensor, comm: AnyCommunicator = None) -> Non
     Shape: [world_size, count], in elements.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -220,7 +220,7 @@ def reduce_scatter(
     Shape: send_tensor [world_size, count], recv_tensor [count], in elements.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -238,7 +238,7 @@ def reduce_scatter_inplace(tensor: torch.Tensor, op: AnyReduceOp = ReduceOp.SUM,
     Shape: [world_size, count], in elements.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -253,7 +253,7 @@ def barrier(comm: AnyCommunicator = None) -> None:
     """Returns when every rank of the group has called it.
 
     Raises:
-      As `allreduce`.
+      PeltonError: as `allreduce`.
     """
     communicator = member(comm)
     if communicator is not None:

@@ -44,7 +44,7 @@ def gather_inplace(tensor: torch.Tensor, count: int, dst: int, comm: AnyCommunic
     Shape: [world_size, count] on rank `dst`, [count] elsewhere, in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -68,7 +68,7 @@ def scatter(
     Shape: send_tensor [world_size, count], recv_tensor [count], in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -90,7 +90,7 @@ def scatter_inplace(tensor: torch.Tensor, count: int, src: int, comm: AnyCommuni
     Shape: [world_size, count] on rank `src`, [count] elsewhere, in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -112,7 +112,7 @@ def alltoall(send_tensor: torch.Tensor, recv_tensor: torch.Tensor, comm: AnyComm
     Shape: both [world_size, count], in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -129,7 +129,7 @@ def alltoall_inplace(tensor: torch.Tensor, comm: AnyCommunicator = None) -> None
     Shape: [world_size, count], in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -164,7 +164,7 @@ def alltoall_v(
     Shape: the lists have world_size entries.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -201,7 +201,7 @@ def alltoall_v_inplace(
     Shape: as `alltoall_v`.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     alltoall_v(tensor, counts, displs, tensor, counts, displs, comm)
 
@@ -210,7 +210,7 @@ def send(tensor: torch.Tensor, dst: int, comm: AnyCommunicator = None) -> None:
     """Sends a tensor to rank `dst` of the group. Returns when that has received it.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:
@@ -225,7 +225,7 @@ def recv(tensor: torch.Tensor, src: int, comm: AnyCommunicator = None) -> None:
     Shape: as that of the sent tensor, in elements.
 
     Raises:
-      As `gather`.
+      PeltonError: as `gather`.
     """
     communicator = member(comm)
     if communicator is None:

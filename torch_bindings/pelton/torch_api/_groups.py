@@ -105,7 +105,7 @@ class BaguaProcessGroup:
         """The communicator of the first member on each host; CommMember.NON_COMM_MEMBER on other ranks.
 
         Raises:
-          As `get_global_communicator`.
+          PeltonError: as `get_global_communicator`.
         """
         return self._communicator("inter", self._leaders())
 
@@ -113,7 +113,7 @@ class BaguaProcessGroup:
         """The communicator of the members on this rank's host; CommMember.NON_COMM_MEMBER outside of the group.
 
         Raises:
-          As `get_global_communicator`.
+          PeltonError: as `get_global_communicator`.
         """
         session = self._live_session()
         here = session.hosts[session.backend.rank]

@@ -42,7 +42,7 @@ class ModelBackend:
           event: accepted; on the CPU there is nothing to wait for.
 
         Raises:
-          As `Tensor.bagua_mark_communication_ready`.
+          PeltonError: as `Tensor.bagua_mark_communication_ready`.
         """
         getattr(bagua_tensor, "proxy", bagua_tensor).bagua_mark_communication_ready()
 

@@ -38,7 +38,7 @@ def allreduce_coalesced_inplace(
     Shape: each the same on all ranks, in elements; dtypes may differ from tensor to tensor.
 
     Raises:
-      As `broadcast_coalesced`.
+      PeltonError: as `broadcast_coalesced`.
     """
     communicator = member(comm)
     if communicator is None:

@@ -153,7 +153,7 @@ def from_environment(rank: int, world_size: int, timeout_s: float) -> MeetingPla
 
     Raises:
       InvalidArgument: a variable is missing.
-      As `through_store`.
+      PeltonError: as `through_store`.
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address is None or port is None:

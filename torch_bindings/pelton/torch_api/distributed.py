@@ -126,7 +126,7 @@ def bagua_init(
       The same two objects.
 
     Raises:
-      As `with_bagua`.
+      PeltonError: as `with_bagua`.
     """
     cast(Any, model).with_bagua([optimizer], algorithm or Algorithm.init("gradient_allreduce"))
     return model, optimizer

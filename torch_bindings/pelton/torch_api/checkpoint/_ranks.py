@@ -70,7 +70,7 @@ class Ranks:
         """What a function returns on rank 0, which alone calls it; plain values. Collective.
 
         Raises:
-          As `together`.
+          PeltonError: as `together`.
         """
         result: Any = self.together(function if self.rank == 0 else lambda: None)
         return cast(Result, broadcast_object(result, 0, self.communicator) if self.size > 1 else result)

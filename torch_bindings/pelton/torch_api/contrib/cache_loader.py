@@ -46,7 +46,7 @@ class CacheLoader:
 
         Raises:
           InvalidArgument: another backend, or an argument is wrong.
-          As `RedisStore`.
+          PeltonError: as `RedisStore`.
         """
         if backend != "redis":
             raise InvalidArgument(f"backend={backend!r}: must be 'redis'")
@@ -69,7 +69,7 @@ class CacheLoader:
 
         Raises:
           InvalidArgument: the value would have to be pickled, and must not be; the text names the type.
-          What `load_fn` raises.
+          Exception: what `load_fn` raises.
         """
         name = f"{self.dataset_name}_{key}"
         found = self._read(name)

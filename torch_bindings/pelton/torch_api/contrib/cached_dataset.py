@@ -35,7 +35,7 @@ class CachedDataset(Dataset[Any]):
           **kwargs: as for `CacheLoader`.
 
         Raises:
-          As `CacheLoader`.
+          PeltonError: as `CacheLoader`.
         """
         self.dataset = dataset
         self.cache_loader = CacheLoader(backend, dataset_name, writer_buffer_size, **kwargs)

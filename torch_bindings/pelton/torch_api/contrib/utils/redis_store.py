@@ -220,7 +220,7 @@ def bootstrap_redis_server(
       alone.
 
     Raises:
-      As `RedisStore`.
+      PeltonError: as `RedisStore`.
     """
     if capacity_per_node < 1:
         raise InvalidArgument(f"capacity_per_node={capacity_per_node}: must be 1 or more")
