@@ -31,8 +31,8 @@ class GatherState {
   // Withdraws the value that came with the call.
   void Cancel(uint64_t call);
   void Expire(absl::Time now, Outbox* outbox);
-  // `rank` posts nothing more: answers those who wait for it, or will, with `reason`, and no
-  // others.
+  // `rank` posts nothing more. Gathers of which it is a member fail with `reason`, those under way
+  // and those to come, because its value will not arrive; other gathers go on.
   void Leave(Rank rank, const absl::Status& reason, Outbox* outbox);
   // Answers every call that waits.
   void Fail(const absl::Status& reason, Outbox* outbox);

@@ -164,8 +164,8 @@ void DefineBackend(py::module_& module) {
           "stop",
           [](PythonCoordinator& self, double timeout_s) {
             if (self.server == nullptr || IsForkedChild()) return;
-            // The other ranks' goodbyes must find a coordinator; who is later is told that it is
-            // lost.
+            // The coordinator stays until the other ranks have left, because a rank that leaves
+            // later would report a lost coordinator.
             (void)self.server->AwaitEmpty(Clock::Real().Now() + absl::Seconds(timeout_s));
             self.server.reset();
           },

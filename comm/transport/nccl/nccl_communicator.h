@@ -29,13 +29,15 @@ struct CommunicatorParts {
   bool agree_first = false;
 };
 
-// Operations run on the device: Launch puts them on a stream and does not wait, and what must wait
-// for them there calls WaitOnStream. A host's stream orders nothing: the memory is ready at Launch.
+// Operations run on the device: Launch puts them on a stream and does not wait, and a stream that
+// needs their results calls WaitOnStream. A host's stream orders nothing, because the memory is
+// ready at Launch.
 //
-// Beside the data, each operation's record goes to the peers over the host's communicator. By it
-// they learn of differences, deaths and aborts, and a wait that runs out who is missing. Unless the
-// ranks agree first, a difference is found when NCCL has the operation already, and ends the
-// communicator. Sends and receives have no tags.
+// Beside the data, each operation's record goes to the peers over the host's communicator. From
+// these records the ranks find out that their operations differ and that a peer died or aborted,
+// and a missed deadline can name the ranks that have not arrived. Unless the ranks agree first, a
+// difference is found when NCCL has the operation already, and ends the communicator. Sends and
+// receives have no tags.
 //
 // After an abort, the next call waits until NCCL has let the operations' memory go (OWN-1).
 // Threads and contract: as Communicator. Owns: its streams and events, NCCL's communicators.

@@ -36,10 +36,11 @@ absl::StatusOr<bool> PostExchange::Advance(Post& post) {
   return true;
 }
 
-// A communicator that has ended refuses everything with its reason, one that has not refuses this
-// for its peer, and does nothing.
+// An operation that is always invalid asks the host's communicator for its state without changing
+// it. A communicator that has ended refuses every operation with the reason of its end; one that
+// goes on refuses this operation as CheckOperation does.
 absl::Status PostExchange::HostStatus() {
-  if (!HasRoom()) return absl::OkStatus();  // those in flight will tell
+  if (!HasRoom()) return absl::OkStatus();  // an operation in flight will return the error
   Operation refused;
   refused.kind = OperationKind::kBroadcast;
   HostStream stream;

@@ -43,8 +43,9 @@ class PostExchange {
   // That something was launched there beside the posts, and that its end was seen.
   void Note() { ++unseen_; }
   void Seen() { --unseen_; }
-  // What has ended the host's communicator; OK while it takes operations. For when posts are done
-  // and the device is not: a peer that gives up now has nobody waiting for it here. Blocks: never.
+  // What has ended the host's communicator; OK while it takes operations. Called when the posts are
+  // done and the device is still at work, because then no wait on the host would notice that a peer
+  // gives up. Blocks: never.
   absl::Status HostStatus();
   // Whether that error says that the ranks' operations differ, and not that the host failed.
   static bool IsDisagreement(const Post& post) { return post.phase == Post::Phase::kDone; }

@@ -22,7 +22,8 @@ constexpr int kSpins = 10;
 // A peer whose connection broke may have aborted and said so on another one.
 constexpr absl::Duration kSuspicion = absl::Milliseconds(300);
 constexpr absl::Duration kSuspicionLook = absl::Milliseconds(5);
-// For the peers to be told, and for what is under way at the end; a dead peer takes neither.
+// How long an abort may take to reach the peers, and how long a close may wait for messages under
+// way. Both are bounded, because a dead peer reads nothing.
 constexpr absl::Duration kTellTime = absl::Milliseconds(200);
 constexpr absl::Duration kByeTime = absl::Milliseconds(500);
 
@@ -118,7 +119,8 @@ bool NetworkCommunicator::ProgressLocked() {
   const bool moved = session_->worker().Progress();
   Examine();
   if (is_thrown_.load()) return AdvanceAbort();
-  // A worker also moves for its own sake, which is no news to who waits for nothing.
+  // A worker also moves for its connections' sake; without an operation in flight that is no
+  // progress, and a caller that spun on would never park.
   return point_to_point.events() != before || (moved && !point_to_point.is_idle());
 }
 
