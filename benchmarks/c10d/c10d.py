@@ -4,7 +4,8 @@
 
 Every rank has a group of each backend. Operations are called as scripts call them (`dist.all_reduce(tensor)`), and
 once more as DDP does, asynchronously with a wait for the future. Printed are medians over all turns, in microseconds,
-and of a training step of the 25 MB MLP under DDP, in milliseconds.
+and of a training step of the 25 MB MLP under DDP, in milliseconds. The rows "alone" call one backend again and again,
+each time behind a barrier, so that the other one takes neither caches nor cores in between.
 """
 
 from __future__ import annotations
@@ -80,6 +81,13 @@ OPERATIONS: dict[str, Callable[[dist.ProcessGroup, int], Run]] = {
 }
 
 
+_ALONE = ", alone"
+
+
+def _text(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
 def _time(run: Run, batch: int) -> float:
     dist.barrier()
     start = time.perf_counter()
@@ -98,14 +106,29 @@ def _measure(
     for run in runs.values():
         for _ in range(3):
             run()
+    _repeat(seconds, lambda: [times[name].append(_time(run, batch)) for name, run in runs.items()])
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _measure_alone(
+    make: Callable[[dist.ProcessGroup, int], Run], size: int, groups: dict[str, dist.ProcessGroup], seconds: float
+) -> dict[str, float]:
+    """Median of calls behind a barrier each, first of one backend and then of the other. Units: seconds."""
+    times: dict[str, list[float]] = {name: [] for name in groups}
+    for name, group in groups.items():
+        run = make(group, size)
+        turn = times[name]
+        _repeat(seconds / len(groups), lambda run=run, turn=turn: turn.extend(_time(run, 1) for _ in range(20)))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _repeat(seconds: float, turn: Run) -> None:
     end = torch.tensor(0.0)
     began = time.perf_counter()
     while end.item() < seconds:
-        for name, run in runs.items():
-            times[name].append(_time(run, batch))
+        turn()
         end.fill_(time.perf_counter() - began)
         dist.broadcast(end, 0)  # all ranks take as many turns
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def _row(name: str, result: dict[str, float], unit: float) -> str:
@@ -126,7 +149,8 @@ def main() -> None:
     results: dict[str, dict[str, float]] = {}
 
     def measure(name: str, make: Callable[[dist.ProcessGroup, int], Run], size: int, unit: float) -> None:
-        results[name] = _measure(make, size, groups, options.seconds)
+        take = _measure_alone if name.endswith(_ALONE) else _measure
+        results[name] = take(make, size, groups, options.seconds)
         if is_first:
             print(_row(name, results[name], unit), flush=True)
 
@@ -134,8 +158,9 @@ def main() -> None:
         print(f"{dist.get_world_size()} ranks, medians" + " " * 20 + "".join(f"{b:>12}" for b in BACKENDS))
     for name, make in OPERATIONS.items():
         for size in SIZES:
-            text = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-            measure(f"{name}, {text}, us", make, size, 1e6)
+            measure(f"{name}, {_text(size)}, us", make, size, 1e6)
+    for size in SIZES:
+        measure(f"all_reduce, {_text(size)}, us{_ALONE}", _all_reduce, size, 1e6)
     measure(f"DDP step, {CASES[0].name}, ms", _ddp_step, 1 << 20, 1e3)
     if is_first and options.json:
         with open(options.json, "w") as file:

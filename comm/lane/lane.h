@@ -86,6 +86,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   // The driver's; the mutex is not held. Adds the callbacks that are due.
   void AdvanceJobs(DueCallbacks& due);
+  void LookFor(const JobState& job, DueCallbacks& due);
   static void Call(DueCallbacks callbacks);
 
   void MarkDone(const JobHandle& job, DueCallbacks& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
+#include "comm/forwarding_communicator.h"
 #include "comm/lane/from_any.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
@@ -130,6 +131,36 @@ TEST_F(LaneTest, DrivesWithoutAnybodyWaiting) {
   });
   lane(1).Enqueue(BarrierJob());
   EXPECT_TRUE(done.Await());
+}
+
+// Everything ends with the hundredth step of progress.
+class Hundredth final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  bool Progress() override {
+    ForwardingCommunicator::Progress();
+    return ++steps_ == 100;
+  }
+  State Query(Completion completion) override {
+    return steps_ < 100 ? State{} : ForwardingCommunicator::Query(completion);
+  }
+
+ private:
+  std::atomic<int> steps_{0};
+};
+
+TEST(LaneAloneTest, ACollectiveThatEndsSoonCostsNoHop) {
+  SimFabric fabric(WorldSize(1));
+  auto world = fabric.OpenAll(CommunicatorId(3), Group::World(fabric.world_size()));
+  ASSERT_TRUE(world.ok());
+  int attendants = 0;
+  const auto lane = Lane::Create(std::make_shared<Hundredth>(std::move((*world)[0])),
+                                 [&](Lane&) { ++attendants; });
+  Job job;
+  job.launches.emplace_back([](Communicator& communicator) { return Barrier(communicator); });
+  EXPECT_TRUE(lane->Enqueue(std::move(job))->done());
+  EXPECT_EQ(attendants, 0);
+  lane->Stop();
 }
 
 TEST_F(LaneTest, CallsBackAtOnceWhenTheJobIsDone) {
