@@ -10,8 +10,9 @@ import pytest
 from spawn import HERE, launcher, run
 
 FOLDER = HERE.parents[1] / "examples" / "python"
-EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "digits")
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("characters", "digits"))
 LEAST_ACCURACY = 0.9  # guessing gives 0.1
+MOST_BITS = 3.0  # a letter; guessing takes 6.5
 
 
 @functools.cache
@@ -30,10 +31,17 @@ def test_an_example_learns(name: str) -> None:
     assert accuracy_of(name) >= LEAST_ACCURACY
 
 
+def test_the_writer_learns() -> None:
+    outcome = run(launcher(2, Path(FOLDER, "characters.py")), 240)
+    assert outcome.code == 0, outcome.errors
+    bits = re.findall(r"^\[rank \d\] rank \d: (\d\.\d+) bits a letter", outcome.output, re.MULTILINE)
+    assert len(bits) == 2 and all(float(each) <= MOST_BITS for each in bits), outcome.output
+
+
 def test_experts_are_no_worse_than_the_dense_net() -> None:
     """After equally many epochs with the same optimizer."""
     assert accuracy_of("experts") >= accuracy_of("gradients") - 0.005
 
 
 def test_every_family_has_one() -> None:
-    assert len(EXAMPLES) == 10
+    assert len(EXAMPLES) == 11
