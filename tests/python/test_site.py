@@ -11,7 +11,7 @@ import pytest
 from spawn import HERE
 
 ROOT = HERE.parents[1]
-PARTS = ("docs", "examples", "tools/documentation", "torch_bindings/pelton")
+PARTS = ("algorithms", "backend", "comm", "core", "docs", "examples", "tools/documentation", "torch_bindings/pelton")
 
 
 @pytest.fixture(scope="module")
