@@ -110,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-m", "--module", action="store_true", help="the script is a module, as for python -m")
     text = "the job's token may be sent to other hosts in clear (PELTON_INSECURE=1)"
     parser.add_argument("--insecure", action="store_true", help=text)
+    text = "for bfrun: the ranks get Open MPI's names for rank and size, too"
+    parser.add_argument("--open_mpi_names", action="store_true", help=text)
     add_refusals(parser)
     add_program(parser)
     return parser
@@ -164,7 +166,12 @@ def _launch_words(options: argparse.Namespace, node: int) -> list[str]:
     }
     words = [sys.executable, "-m", "pelton_run.launch", "--under_ssh"]
     words += [f"{flag}={value}" for flag, value in values.items() if value is not None]
-    switches = {"--insecure": options.insecure, "--module": options.module, "--no_python": options.no_python}
+    switches = {
+        "--insecure": options.insecure,
+        "--module": options.module,
+        "--no_python": options.no_python,
+        "--open_mpi_names": options.open_mpi_names,
+    }
     words += [flag for flag, is_set in switches.items() if is_set]
     return [*words, options.training_script, *options.training_script_args]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from pelton_run import bagua_options
 from pelton_run.bagua_options import spellings
 from pelton_run.command_line import MOST_RANKS, command_of
-from pelton_run.launcher import Job, JobOptions, Place
+from pelton_run.launcher import OPEN_MPIS_NAMES, Job, JobOptions, Place
 from pelton_run.ports import LOOPBACK
 from pelton_run.variables import value_of
 
@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--insecure", action="store_true", help=text)
     text = "for baguarun: the job ends with standard input, and the exit code is the failed rank's"
     parser.add_argument("--under_ssh", action="store_true", help=text)
+    text = "for bfrun: the ranks get Open MPI's names for rank and size, too"
+    parser.add_argument("--open_mpi_names", action="store_true", help=text)
     add_program(parser)
     return parser
 
@@ -121,6 +123,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         is_insecure=options.insecure,
         place=Place(options.nnodes, options.node_rank, options.master_addr, options.master_port),
         variables={**variables, **bagua_options.under_both_names(set_ones)},
+        further_names=OPEN_MPIS_NAMES if options.open_mpi_names else {},
         log_folder=options.logdir,
         local_rank_at=len(begin) if options.set_additional_flag else None,
         ends_with_input=options.under_ssh,

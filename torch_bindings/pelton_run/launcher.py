@@ -24,6 +24,14 @@ from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job,
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _NO_SIGNAL = 0
+# Open MPI's names of what torchrun's variables say.
+OPEN_MPIS_NAMES = {
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_NODE_RANK": "LOCAL_RANK",
+}
 _INPUT = object()  # what the selector says of standard input
 _CHUNK_BYTES = 64 << 10
 _LAST_CHUNKS = 16  # a pipe's content; a descendant may go on writing
@@ -50,6 +58,7 @@ class JobOptions:
     is_insecure: bool = False  # the token may cross a network in clear
     place: Place = Place()
     variables: Mapping[str, str] = field(default_factory=dict)  # set for every rank
+    further_names: Mapping[str, str] = field(default_factory=dict)  # of variables that every rank has
     log_folder: Path | None = None  # takes the ranks' output instead of the launcher's
     local_rank_at: int | None = None  # index of the command where --local_rank=N is put in
     ends_with_input: bool = False  # the end of standard input ends the job as SIGTERM does
@@ -205,6 +214,7 @@ class Job:
         for local_rank in range(size):
             environment = rank_environment(os.environ, local_rank, size, place, meeting)
             environment.update(self._options.variables)
+            environment.update({name: environment[same] for name, same in self._options.further_names.items()})
             if self._options.is_insecure:
                 environment["PELTON_INSECURE"] = "1"
             command = self._options.command_of(local_rank)

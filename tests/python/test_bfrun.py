@@ -1,0 +1,105 @@
+"""`bfrun`: BlueFog's launcher, on this host and behind a program that stands in for ssh."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pelton_run.bfrun import parsed
+from spawn import Outcome, run
+from test_baguarun import _SSH
+
+_SHOW = (
+    "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'of', os.environ['OMPI_COMM_WORLD_SIZE'], "
+    "os.environ['OMPI_COMM_WORLD_LOCAL_RANK'], os.environ['OMPI_COMM_WORLD_LOCAL_SIZE'], "
+    "os.environ.get('BLUEFOG_TIMELINE'), os.environ.get('PELTON_INTERFACE'), os.environ.get('OF_MINE'), flush=True)"
+)
+_SUM = """
+import torch, pelton.torch_api as bagua
+bagua.init_process_group()
+total = torch.tensor([bagua.get_rank() + 1.0])
+bagua.allreduce_inplace(total, op=bagua.ReduceOp.SUM)
+print("total", total.item(), flush=True)
+"""
+
+
+def bfrun(*words: object, **variables: str) -> Outcome:
+    return run([sys.executable, "-m", "pelton_run.bfrun", *map(str, words)], 120, variables)
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Path:
+    program = tmp_path / "ssh"
+    program.write_text(_SSH)
+    program.chmod(0o755)
+    return program
+
+
+def test_ranks_have_open_mpis_names() -> None:
+    outcome = bfrun("-np", 2, "--timeline-filename", "time", sys.executable, "-c", _SHOW, OF_MINE="here")
+    assert outcome.code == 0, outcome.errors
+    assert sorted(outcome.output.splitlines()) == [
+        f"[rank {rank}] rank {rank} of 2 {rank} 2 time None here" for rank in range(2)
+    ]
+
+
+def test_ranks_meet(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SUM)
+    outcome = bfrun("-np", 2, "--verbose", sys.executable, script)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("total 3.0") == 2
+    assert "localhost" in outcome.errors and "script.py" in outcome.errors
+
+
+@pytest.mark.parametrize("form", ["flag", "file"])
+def test_hosts_are_reached_by_ssh(ssh: Path, tmp_path: Path, form: str) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# two of them\n127.0.0.1 slots=1\nlocalhost slots=4\n")
+    hosts = ("-H", "127.0.0.1:1,localhost:4") if form == "flag" else ("-hostfile", file)
+    words = ("-np", 2, "--ssh", ssh, "-p", 2222, "--network-interface", "lo", *hosts)
+    outcome = bfrun(*words, sys.executable, "-c", _SHOW, OF_MINE="a 'quoted' value")
+    assert outcome.code == 0, outcome.errors
+    assert sorted(outcome.output.splitlines()) == [
+        f"[rank {rank}] rank {rank} of 2 0 1 None lo a 'quoted' value" for rank in range(2)
+    ]
+    said = [path.read_text().split() for path in tmp_path.glob("ssh.*")]
+    assert len(said) == 2 and all(words[words.index("-p") + 1] == "2222" for words in said)
+
+
+def test_a_failed_rank_ends_the_others() -> None:
+    code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(100)"
+    outcome = bfrun("-np", 2, sys.executable, "-c", code)
+    assert outcome.code == 7 and "bfrun: rank 1" in outcome.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-np", "2", "--use-infiniband", "python"], "PELTON_WIRE=ucx"),
+        (["-np", "2", "--extra-mpi-flags", "-mca a b", "python"], "PELTON_INTERFACE"),
+        (["-np", "2", "--prefix", "/opt", "python"], "no MPI"),
+        (["python", "script.py"], "-np None: must be between"),
+        (["-np", "0", "python"], "must be between"),
+        (["-np", "2"], "no program"),
+        (["-np", "5", "-H", "a:2,b:2", "python"], "the hosts have 4 slots"),
+        (["-np", "3", "-H", "a:2,b:2", "python"], "a:2, b:1: all hosts must have equally many"),
+        (["-np", "2", "-H", "a:x", "python"], "'a:x' is not host"),
+        (["-np", "2", "-hostfile", "/no/such", "python"], "No such file"),
+        (["-np", "2", "-H", "a", "-hostfile", "b", "python"], "not allowed with"),
+    ],
+)
+def test_what_is_wrong_is_named(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(words)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_line_of_a_hostfile_that_is_another_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=none\n")
+    with pytest.raises(SystemExit):
+        parsed(["-np", "2", "-hostfile", str(file), "python"])
+    assert "line 2" in capsys.readouterr().err
