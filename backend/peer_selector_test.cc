@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -9,6 +10,8 @@
 
 #include "backend/test_control.h"
 #include "comm/control/in_process_control.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
 #include "gtest/gtest.h"
@@ -78,6 +81,39 @@ TEST(PeerSelectorTest, LacksWhatItWasNotToldToFetch) {
   FixedControl control(Matching{0});
   PeerSelector selector({}, control, Question({0}), Rank(0));
   EXPECT_EQ(selector.PeerAt(0), std::nullopt);
+}
+
+class Boss : public Actor {};
+
+// Breaks at the first question.
+// Threads: any. Owns: nothing.
+class BreakingControl final : public SilentControl {
+ public:
+  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest&, absl::Time) override {
+    if (!std::exchange(is_broken_, true)) throw std::runtime_error("out of memory");
+    return Matching{1, 0};
+  }
+
+ private:
+  bool is_broken_ = false;
+};
+
+TEST(PeerSelectorTest, AnAskerThatFailsIsRestartedAndLacksOneAnswer) {
+  ThreadExecutor executor;
+  const auto boss = Spawn<Boss>(executor, {});
+  BreakingControl control;
+  PeerSelector selector(boss, control, Question({3, 5}), Rank(5));
+  selector.Prefetch(0);
+  selector.Prefetch(1);
+  const absl::Time deadline = Clock::Real().Now() + kPatience;
+  std::optional<Rank> peer;
+  EXPECT_EQ(selector.PeerAt(0), std::nullopt);
+  while (!peer.has_value() && Clock::Real().Now() < deadline) {
+    std::this_thread::yield();
+    peer = selector.PeerAt(1);
+  }
+  EXPECT_EQ(peer, Rank(0));
+  EXPECT_TRUE(boss.alive());
 }
 
 TEST(PeerSelectorTest, BothEndsHearTheSame) {

@@ -219,7 +219,7 @@ void ActorCell::EndIncarnation(const absl::Status& why) {
     // It ends in any case; its first reason is the one to report.
   }
   // After OnStop, so that what it asks for is dropped too.
-  ++incarnation_;
+  incarnation_.fetch_add(1, std::memory_order_relaxed);
   actor_.reset();
 }
 

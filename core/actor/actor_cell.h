@@ -138,6 +138,8 @@ class ActorCell {
   bool restarts() const {
     return on_failure_ == OnFailure::kRestart || on_failure_ == OnFailure::kAlwaysRestart;
   }
+  // Grows when an incarnation ends: what was asked for by an older one is dropped.
+  uint32_t incarnation() const { return incarnation_.load(std::memory_order_relaxed); }
   // What a listing shows (executor_base.h). An odd number of turns: it is in one.
   int32_t mailbox_used() const { return mailbox_.used(); }
   int32_t mailbox_capacity() const { return mailbox_.capacity(); }
@@ -172,8 +174,6 @@ class ActorCell {
   bool ending() const { return phase_ != Phase::kStarting && phase_ != Phase::kRunning; }
   // Whether a borrower may call the actor: one that has failed is only there to be ended.
   bool lendable() const { return HandlesUserMessages(); }
-  // Grows when an incarnation ends: what was asked for by an older one is dropped.
-  uint32_t incarnation() const { return incarnation_; }
   void Fail(absl::Status why);
   void BeginStop(absl::Time deadline, StopMode mode = StopMode::kDrain);
   // For a child whose parent restarts it with a sibling: ends this incarnation, then reports.
@@ -255,7 +255,7 @@ class ActorCell {
   Executor& executor_;
   std::atomic<uint32_t> refs_{1};
   // The holder only.
-  uint32_t incarnation_ = 0;
+  std::atomic<uint32_t> incarnation_{0};  // read by any
   MessageList system_;
   MessageList user_;
   std::unique_ptr<Actor> actor_;

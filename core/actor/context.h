@@ -2,6 +2,7 @@
 #ifndef PELTON_CORE_ACTOR_CONTEXT_H_
 #define PELTON_CORE_ACTOR_CONTEXT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -20,27 +21,49 @@
 namespace pelton {
 namespace internal {
 
-// Tells an incarnation of A.
+// Tells an incarnation of A, unless it has taken its watch back.
 // Threads: as Watcher. Owns: a ref.
 template <typename A>
 class ActorWatcher final : public Watcher {
  public:
-  ActorWatcher(ActorRef<A> self, uint32_t incarnation)
-      : self_(std::move(self)), incarnation_(incarnation) {}
+  ActorWatcher(ActorRef<A> self, std::shared_ptr<const std::atomic<bool>> is_over)
+      : self_(std::move(self)),
+        incarnation_(self_.cell()->incarnation()),
+        is_over_(std::move(is_over)) {}
   void Tell(Down down) override {
+    if (is_over_->load(std::memory_order_relaxed)) return;
     // After all that the actor which ended has sent before.
     using Notice = SelfMessage<A, Down, Lane::kNotice>;
     self_.cell()->Post(
         NewMessage<OfIncarnation<Down>>(&Notice::kKind, {incarnation_, std::move(down)}));
   }
-  bool wanted() const override { return self_.alive(); }
+  bool wanted() const override {
+    return self_.alive() && self_.cell()->incarnation() == incarnation_ &&
+           !is_over_->load(std::memory_order_relaxed);
+  }
 
  private:
   const ActorRef<A> self_;
   const uint32_t incarnation_;
+  const std::shared_ptr<const std::atomic<bool>> is_over_;  // shared with the watch
 };
 
 }  // namespace internal
+
+// What Context::Watch gave: lets the watch be taken back. Dropping it keeps the watch.
+// Threads: any, one at a time. Owns: its half of the watch.
+class Watch {
+ public:
+  Watch() = default;
+  explicit Watch(std::shared_ptr<std::atomic<bool>> is_over) : is_over_(std::move(is_over)) {}
+  // No Down is sent from now on; one that was sent may still come.
+  void Cancel() {
+    if (is_over_ != nullptr) is_over_->store(true, std::memory_order_relaxed);
+  }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> is_over_;  // shared with the watcher, which may live longer
+};
 
 // A view of the running actor's own cell.
 // Threads: the turns of its actor. Owns: nothing; not to be kept beyond the turn.
@@ -79,13 +102,15 @@ class Context {
   }
 
   // Has `self.Handle(Down)` called when the actor behind `ref` ends, after what that one has sent
-  // to `self`.
+  // to `self`. A watch ends with the incarnation that began it, or when it is taken back.
   template <typename A, typename B>
-  void Watch(const A& self, const ActorRef<B>& ref) const {
+  pelton::Watch Watch(const A& self, const ActorRef<B>& ref) const {
     static_assert(Handles<A, Down>, "an actor that watches has a public Handle(Down)");
     PELTON_CHECK(ref.valid()) << "Watch of a ref that refers to no actor";
-    internal::WatchCell(
-        *ref.cell(), std::make_unique<internal::ActorWatcher<A>>(RefTo(self), cell_.incarnation()));
+    auto is_over = std::make_shared<std::atomic<bool>>(false);
+    internal::WatchCell(*ref.cell(),
+                        std::make_unique<internal::ActorWatcher<A>>(RefTo(self), is_over));
+    return pelton::Watch(std::move(is_over));
   }
 
   // Has `then(Result<T>)` called in a turn of this incarnation, once: with the result, or with

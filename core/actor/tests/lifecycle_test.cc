@@ -257,6 +257,60 @@ TEST(LifecycleTest, WatchersThatNobodyWantsAreDropped) {
   EXPECT_EQ(count, 0);
 }
 
+struct Begin {
+  ActorRef<Child> whom;
+};
+struct TakeBack {};
+class Onlooker : public Actor {
+ public:
+  explicit Onlooker(int* downs) : downs_(*downs) {}
+  void Handle(Begin begin) { watch_ = context().Watch(*this, begin.whom); }
+  void Handle(TakeBack) { watch_.Cancel(); }
+  absl::Status Handle(FailNow) { return absl::DataLossError("lost it"); }
+  void Handle(Down) { ++downs_; }
+
+ private:
+  int& downs_;
+  Watch watch_;
+};
+
+TEST(LifecycleTest, AWatchThatIsTakenBackTellsNothing) {
+  for (const bool takes_back : {false, true}) {
+    SimExecutor executor(1);
+    int made = 0;
+    int downs = 0;
+    const auto child = Spawn<Child>(executor, {}, &made);
+    const auto onlooker = Spawn<Onlooker>(executor, {}, &downs);
+    ASSERT_TRUE(onlooker.Send(Begin{child}).ok());
+    executor.RunUntilIdle();
+    if (takes_back) {
+      ASSERT_TRUE(onlooker.Send(TakeBack{}).ok());
+    }
+    executor.RunUntilIdle();
+    child.Stop(Soon());
+    executor.RunFor(absl::Minutes(1));
+    EXPECT_EQ(downs, takes_back ? 0 : 1);
+  }
+}
+
+TEST(LifecycleTest, AWatchIsWantedUntilItIsTakenBackOrItsIncarnationEnds) {
+  SimExecutor executor(1);
+  int downs = 0;
+  const auto boss = Spawn<Parent<Child>>(executor, {}, &downs);
+  const auto onlooker = SpawnUnder<Onlooker>(boss, {.on_failure = OnFailure::kRestart}, &downs);
+  executor.RunUntilIdle();
+  const auto is_over = std::make_shared<std::atomic<bool>>(false);
+  const internal::ActorWatcher<Onlooker> first(onlooker, is_over);
+  EXPECT_TRUE(first.wanted());
+  ASSERT_TRUE(onlooker.Send(FailNow{}).ok());
+  executor.RunFor(absl::Minutes(1));
+  EXPECT_FALSE(first.wanted()) << "its incarnation has ended";
+  const internal::ActorWatcher<Onlooker> second(onlooker, is_over);
+  EXPECT_TRUE(second.wanted());
+  *is_over = true;
+  EXPECT_FALSE(second.wanted());
+}
+
 TEST(LifecycleTest, AFutureOfAnEndIsWantedWhileItLives) {
   auto [promise, future] = MakePromise<Down>();
   internal::FutureWatcher watcher(std::move(promise));
