@@ -25,7 +25,6 @@
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
-#include "torch_bindings/csrc/weight_model.h"
 #include "torch_bindings/csrc/wrapped_model.h"
 
 namespace pelton::torch_bindings {
@@ -88,35 +87,22 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
                                         NamedTensors parameters, std::string algorithm,
                                         AlgorithmOptions options, size_t bucket_size_bytes,
                                         bool flatten, double timeout_s, const PlainMoments& moments,
-                                        const PlainState& state) {
-  ModelOptions model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
-                                 bucket_size_bytes, timeout_s);
-  // Without flattening every tensor is a segment of its own; with shared gradients the large ones
-  // are.
-  if (!flatten) model.standalone_bytes = 1;
-  if (flatten && SharedAllocation::enabled())
-    model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
-  WrappedModel::Contents contents;
-  contents.parameters = std::move(parameters);
-  for (const auto& [tensor, beta] : moments) contents.moments.push_back({tensor, beta});
-  contents.state = FromPlain(state);
-  return ValueOrThrow(
-      WrappedModel::Create(std::move(backend), std::move(model), std::move(contents)));
-}
-
-std::shared_ptr<WeightModel> WrapWeights(std::shared_ptr<Backend> backend,
-                                         const std::vector<int32_t>& ranks, std::string name,
-                                         const NamedTensors& parameters, std::string algorithm,
-                                         AlgorithmOptions options, size_t bucket_size_bytes,
-                                         double timeout_s, bool on_call, uint64_t steps,
-                                         const PlainState& state) {
+                                        bool on_call, uint64_t steps, const PlainState& state) {
   PortOptions port;
   port.model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
                          bucket_size_bytes, timeout_s);
+  // Without flattening every tensor is a segment of its own; with shared gradients the large ones
+  // are.
+  if (!flatten) port.model.standalone_bytes = 1;
+  if (flatten && SharedAllocation::enabled())
+    port.model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
   port.on_call = on_call;
   port.steps = steps;
   port.state = FromPlain(state);
-  return ValueOrThrow(WeightModel::Create(std::move(backend), std::move(port), parameters));
+  WrappedModel::Contents contents;
+  contents.parameters = std::move(parameters);
+  for (const auto& [tensor, beta] : moments) contents.moments.push_back({tensor, beta});
+  return ValueOrThrow(WrappedModel::Create(std::move(backend), std::move(port), contents));
 }
 
 std::map<std::string, double> ToPlain(const ModelPort::Statistics& statistics) {
@@ -134,35 +120,6 @@ std::pair<std::string, std::string> ScheduleOf(const std::string& algorithm,
   return {std::string(NameOf(schedule.source)), std::string(NameOf(schedule.trigger))};
 }
 
-void DefineWrappedModel(py::module_& module) {
-  using M = WrappedModel;
-  py::class_<M, std::shared_ptr<M>>(module, "Model")
-      .def(py::init(&WrapModel), py::arg("backend"), py::arg("ranks"), py::arg("name"),
-           py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
-           py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"),
-           py::arg("moments") = PlainMoments(), py::arg("state") = PlainState(), NoGil())
-      .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
-      .def("check_parameters", &M::Changes)
-      .def(
-          "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
-      .def(
-          "watch_outputs",
-          [](M& self, const std::vector<at::Tensor>& outputs, bool is_training) {
-            self.WatchOutputs(outputs, is_training ? RoundMode::kTraining : RoundMode::kEvaluation);
-          },
-          py::arg("outputs"), py::arg("is_training"), NoGil())
-      .def(
-          "finish", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
-      .def(
-          "set_betas",
-          [](M& self, const std::vector<double>& betas) { ThrowIfError(self.SetBetas(betas)); },
-          py::arg("betas"))
-      .def("buckets", &M::Buckets)
-      .def("state", [](const M& self) { return ToPlain(ValueOrThrow(self.State())); })
-      .def("statistics", [](const M& self) { return ToPlain(self.statistics()); })
-      .def("detach", &M::Detach, NoGil());
-}
-
 void DefineEvents(py::module_& module) {
   py::enum_<EventKind>(module, "Event")
       .value("FORWARD_BEGINS", EventKind::kForwardBegins)
@@ -175,7 +132,7 @@ void DefineEvents(py::module_& module) {
       .value("CALL", EventKind::kCall);
 }
 
-void Post(WeightModel& model, EventKind kind, uint64_t optimizer, bool is_given, bool completes,
+void Post(WrappedModel& model, EventKind kind, uint64_t optimizer, bool is_given, bool completes,
           bool may_go_on) {
   TrainingEvent event;
   event.kind = kind;
@@ -186,20 +143,28 @@ void Post(WeightModel& model, EventKind kind, uint64_t optimizer, bool is_given,
   ThrowIfError(model.Post(event));
 }
 
-void DefineWeightModel(py::module_& module) {
-  using M = WeightModel;
-  py::class_<M, std::shared_ptr<M>>(module, "WeightModel")
-      .def(py::init(&WrapWeights), py::arg("backend"), py::arg("ranks"), py::arg("name"),
+void DefineWrappedModel(py::module_& module) {
+  using M = WrappedModel;
+  py::class_<M, std::shared_ptr<M>>(module, "Model")
+      .def(py::init(&WrapModel), py::arg("backend"), py::arg("ranks"), py::arg("name"),
            py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
-           py::arg("bucket_size_bytes"), py::arg("timeout_s"), py::arg("on_call") = false,
-           py::arg("steps") = 0, py::arg("state") = PlainState(), NoGil())
+           py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"),
+           py::arg("moments") = PlainMoments(), py::arg("on_call") = false, py::arg("steps") = 0,
+           py::arg("state") = PlainState(), NoGil())
       .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
            py::arg("completes") = true, py::arg("may_go_on") = false, NoGil())
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
       .def("check_parameters", &M::Changes)
-      .def("check_round", [](const M& self) { ThrowIfError(self.port().failure()); })
       .def(
-          "finish", [](M& self) { ThrowIfError(self.port().Wait()); }, NoGil())
+          "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())
+      .def(
+          "watch_outputs",
+          [](M& self, const std::vector<at::Tensor>& outputs, bool is_training) {
+            self.WatchOutputs(outputs, is_training ? RoundMode::kTraining : RoundMode::kEvaluation);
+          },
+          py::arg("outputs"), py::arg("is_training"), NoGil())
+      .def(
+          "finish", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
       .def(
           "stop",
           [](M& self, double timeout_s) {
@@ -219,12 +184,16 @@ void DefineWeightModel(py::module_& module) {
           [](const M& self) { return self.port().trigger().tensors_are_equal(); })
       .def_property_readonly("needs_backward",
                              [](const M& self) { return self.port().trigger().needs_backward(); })
-      .def("buckets", [](const M& self) { return self.port().Buckets(); })
       .def(
-          "state", [](M& self) { return ToPlain(ValueOrThrow(self.port().State())); }, NoGil())
-      .def("statistics", [](const M& self) { return ToPlain(self.port().statistics()); })
+          "set_betas",
+          [](M& self, const std::vector<double>& betas) { ThrowIfError(self.SetBetas(betas)); },
+          py::arg("betas"))
+      .def("buckets", &M::Buckets)
       .def(
-          "detach", [](M& self, double timeout_s) { self.port().Detach(absl::Seconds(timeout_s)); },
+          "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())
+      .def("statistics", [](const M& self) { return ToPlain(self.statistics()); })
+      .def(
+          "detach", [](M& self, double timeout_s) { self.Detach(absl::Seconds(timeout_s)); },
           py::arg("timeout_s") = 0, NoGil());
 }
 
@@ -263,9 +232,8 @@ void DefineBackwardWatch(py::module_& module) {
 
 void DefineModel(py::module_& module) {
   DefineBackwardWatch(module);
-  DefineWrappedModel(module);
   DefineEvents(module);
-  DefineWeightModel(module);
+  DefineWrappedModel(module);
   module.def("schedule", &ScheduleOf, py::arg("algorithm"), py::arg("options"));
 }
 

@@ -44,7 +44,7 @@ absl::StatusOr<void*> GradientSlot::PlaceUnused() {
 }
 
 // A hook of the user's may have put another tensor into `.grad` since Place, or none.
-void GradientSlot::Collect(bool used_by_any) {
+void GradientSlot::Merge(const CommitRule&, bool used_by_any) {
   at::Tensor& gradient = parameter().mutable_grad();
   if (!used_by_any) {
     if (kept_.defined() && gradient.defined()) gradient.data().copy_(kept_);

@@ -24,7 +24,7 @@ class GradientSlot final : public Slot {
   // Contributes zeros or, where a gradient exists that all ranks share already, that gradient.
   absl::StatusOr<void*> PlaceUnused() override;
   // Makes the result the parameter's gradient.
-  void Collect(bool used_by_any) override;
+  void Merge(const CommitRule& rule, bool used_by_any) override;
   bool HoldsResult() const override;
 
  private:

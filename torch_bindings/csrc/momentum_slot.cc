@@ -37,7 +37,7 @@ absl::StatusOr<void*> MomentumSlot::Place() {
 absl::StatusOr<void*> MomentumSlot::PlaceUnused() { return PlaceMoment(); }
 
 // (M - beta m) / (1 - beta) is m + (M - m) / (1 - beta), a single pass.
-void MomentumSlot::Collect(bool used_by_any) {
+void MomentumSlot::Merge(const CommitRule&, bool used_by_any) {
   is_dirty = false;
   if (!used_by_any) return;
   const c10::NoGradGuard no_grad;

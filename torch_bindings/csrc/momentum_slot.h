@@ -32,7 +32,7 @@ class MomentumSlot final : public Slot {
   // The gradient counts as zero or, where one exists that all ranks share already, as that.
   absl::StatusOr<void*> PlaceUnused() override;
   // Where no rank used the parameter, the gradient stays what it is.
-  void Collect(bool used_by_any) override;
+  void Merge(const CommitRule& rule, bool used_by_any) override;
 
  private:
   absl::StatusOr<void*> PlaceMoment();

@@ -88,6 +88,14 @@ uint64_t Slot::Sample() const {
   return sum;
 }
 
+uint64_t Slot::Fingerprint(bool looks) const {
+  constexpr int64_t kLookedAt = 64;
+  if (!looks) return parameter_._version();
+  const c10::NoGradGuard no_grad;
+  const at::Tensor first = parameter_.reshape({-1}).slice(0, 0, kLookedAt).to(at::kDouble);
+  return absl::HashOf(parameter_._version(), first.sum().item<double>());
+}
+
 bool Slot::IsWanted() const {
   const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
   if (wanted == nullptr) return false;
@@ -105,7 +113,8 @@ std::string Slot::Change() const {
   }
   if (parameter_.sizes() != at::IntArrayRef(sizes_)) return "its shape changed";
   // A cast replaces the accumulator, and the hook goes with it.
-  if (torch::autograd::impl::try_get_grad_accumulator(parameter_) != accumulator_) {
+  if (accumulator_ != nullptr &&
+      torch::autograd::impl::try_get_grad_accumulator(parameter_) != accumulator_) {
     return "its gradient accumulator was replaced";
   }
   return "";

@@ -13,15 +13,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/round/schedule.h"
 #include "torch_bindings/csrc/grad_accumulator.h"
 
 namespace pelton::torch_bindings {
 
-// What backward passes make of a parameter and a model communicates: its gradient, or an
-// optimizer's moment that is made of it. Subclasses say how the tensor gets into the bucket and the
-// result out. Threads: the backward's hooks and the trainer, never at once. Owns: a reference to
-// the parameter and to its gradient accumulator, which autograd itself only holds weakly; the hook,
-// until Unhook.
+// What a model communicates of a parameter: its gradient, an optimizer's moment that is made of
+// that, or itself. Subclasses say how the tensor gets into the bucket and the result out. Threads:
+// the backward's hooks and the trainer, never at once. Owns: a reference to the parameter and to
+// its gradient accumulator, which autograd itself only holds weakly; the hook, until Unhook.
 class Slot {
  public:
   // `tensor` has the dtype and the shape of what is communicated.
@@ -52,8 +52,8 @@ class Slot {
   virtual absl::StatusOr<void*> Place() = 0;
   // The same where this backward made no gradient.
   virtual absl::StatusOr<void*> PlaceUnused() = 0;
-  // After the round: hands the result over. `used_by_any`: some rank had a gradient.
-  virtual void Collect(bool used_by_any) = 0;
+  // After the round: hands the result over. `used_by_any`: some rank had a tensor.
+  virtual void Merge(const CommitRule& rule, bool used_by_any) = 0;
   // The tensor, and every other one that lies in the bucket, gets memory of its own with what it
   // holds, because the bucket is no longer the slot's.
   void Release();
@@ -78,6 +78,9 @@ class Slot {
   // looked at: all of a small parameter, 64 of a large one.
   void RememberVersion();
   bool WasWritten() const;
+  // Changes when the parameter is written to; by `.data`, which counts no version, only where
+  // `looks` and one of its first values changes.
+  uint64_t Fingerprint(bool looks) const;
   const std::string& name() const { return name_; }
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t copied_bytes() const { return copied_bytes_; }

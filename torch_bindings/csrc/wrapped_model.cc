@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "core/base/fork.h"
@@ -15,6 +16,7 @@
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/slot.h"
 #include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/weight_slot.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -49,21 +51,6 @@ NamedTensors TensorsOf(const WrappedModel::Contents& contents) {
   return tensors;
 }
 
-absl::Status CheckMoments(const WrappedModel::Contents& contents) {
-  if (contents.moments.size() != contents.parameters.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("moments: ", contents.moments.size(),
-                                                   " of them for ", contents.parameters.size(),
-                                                   " parameters"));
-  }
-  for (size_t i = 0; i < contents.moments.size(); ++i) {
-    const auto& [name, parameter] = contents.parameters[i];
-    if (contents.moments[i].tensor.sizes() == parameter.sizes()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("moments: that of '", name, "' does not have its shape"));
-  }
-  return absl::OkStatus();
-}
-
 // Whether the backward that runs on this thread accumulates gradients at all of its leaves:
 // torch.autograd.grad does at none, backward(inputs=...) at some.
 bool AccumulatesEverywhere() {
@@ -71,16 +58,26 @@ bool AccumulatesEverywhere() {
   return chosen == nullptr || chosen->empty();
 }
 
-absl::Status CheckSubject(const Algorithm& algorithm, const std::string& name,
+absl::Status CheckMoments(const Algorithm& algorithm, const std::string& name,
                           const WrappedModel::Contents& contents) {
-  const Schedule schedule = algorithm.schedule();
-  if (schedule.trigger == TriggerKind::kWhenReady) {
-    if (schedule.source == Source::kMomenta) return CheckMoments(contents);
-    if (contents.moments.empty()) return absl::OkStatus();
+  const bool has_moments = !contents.moments.empty();
+  if (algorithm.schedule().source != Source::kMomenta) {
+    if (!has_moments) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm ", name, " does not communicate momenta"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("algorithm ", name, " does not communicate ",
-                   contents.moments.empty() ? "gradients" : "momenta"));
+  if (contents.moments.size() != contents.parameters.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("moments: ", contents.moments.size(),
+                                                   " of them for ", contents.parameters.size(),
+                                                   " parameters"));
+  }
+  for (size_t i = 0; i < contents.moments.size(); ++i) {
+    const auto& [parameter, tensor] = contents.parameters[i];
+    if (contents.moments[i].tensor.sizes() == tensor.sizes()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("moments: that of '", parameter, "' does not have its shape"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -97,34 +94,34 @@ struct WrappedModel::Backward {
   bool has_ended = false;
 };
 
-WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options)
-    : options_(std::move(options)),
+WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, const PortOptions& options)
+    : options_(options.model),
       sums_(Sums(options_)),
       owned_(new Owned{std::move(backend), nullptr}, DeleteUnlessForked<Owned>()) {}
 
-WrappedModel::~WrappedModel() { Detach(); }
+WrappedModel::~WrappedModel() { Detach(absl::ZeroDuration()); }
 
 absl::StatusOr<std::shared_ptr<WrappedModel>> WrappedModel::Create(std::shared_ptr<Backend> backend,
-                                                                   ModelOptions options,
-                                                                   Contents contents) {
-  std::shared_ptr<WrappedModel> model(new WrappedModel(std::move(backend), std::move(options)));
-  RETURN_IF_ERROR(model->Install(contents));
+                                                                   PortOptions options,
+                                                                   const Contents& contents) {
+  std::shared_ptr<WrappedModel> model(new WrappedModel(std::move(backend), options));
+  RETURN_IF_ERROR(model->Install(std::move(options), contents));
   return model;
 }
 
-absl::Status WrappedModel::Install(const Contents& contents) {
+absl::Status WrappedModel::Install(PortOptions options, const Contents& contents) {
   ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
                    MakeAlgorithm(options_.algorithm, options_.algorithm_options));
-  RETURN_IF_ERROR(CheckSubject(*algorithm, options_.algorithm, contents));
+  when_ready_ = !options.on_call && algorithm->schedule().trigger == TriggerKind::kWhenReady;
+  if (when_ready_) RETURN_IF_ERROR(CheckMoments(*algorithm, options_.algorithm, contents));
   const NamedTensors tensors = TensorsOf(contents);
   const at::Device device = tensors.front().second.device();
   // Whoever has no GPU need not look for its kernels.
   const BucketsAt buckets =
-      IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()
+      when_ready_ && IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()
           ? BucketsAt::kTensors
           : BucketsAt::kHost;
   ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
-  PortOptions options{.model = options_, .state = contents.state};
   if (buckets == BucketsAt::kTensors) {
     device_ = device;
     options.model.callers_stream = CurrentStreamOf(device);
@@ -133,7 +130,7 @@ absl::Status WrappedModel::Install(const Contents& contents) {
   ASSIGN_OR_RETURN(owned_->port, ModelPort::Create(*owned_->backend, std::move(options),
                                                    std::move(algorithm), std::move(specs), *this));
   is_installed_ = true;
-  for (size_t i = 0; i < slots_.size(); ++i) {
+  for (size_t i = 0; when_ready_ && i < slots_.size(); ++i) {
     slots_[i]->Hook([this, i](bool arrived) { OnGradient(i, arrived); });
   }
   return absl::OkStatus();
@@ -142,6 +139,10 @@ absl::Status WrappedModel::Install(const Contents& contents) {
 void WrappedModel::MakeSlots(const Contents& contents) {
   for (size_t i = 0; i < contents.parameters.size(); ++i) {
     const auto& [name, parameter] = contents.parameters[i];
+    if (!when_ready_) {
+      slots_.push_back(std::make_unique<WeightSlot>(name, parameter));
+      continue;
+    }
     if (contents.moments.empty()) {
       slots_.push_back(std::make_unique<GradientSlot>(name, parameter));
       continue;
@@ -171,7 +172,7 @@ void WrappedModel::Place(SlotId slot, std::byte* memory) {
 // earlier local backwards, which still has to be communicated.
 absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_used) {
   Slot& own = at(slot);
-  if (!is_used && !(own.is_dirty && own.has_gradient())) {
+  if (when_ready_ && !is_used && !(own.is_dirty && own.has_gradient())) {
     ASSIGN_OR_RETURN(void* data, own.PlaceUnused());
     return Brought{data, false};
   }
@@ -187,13 +188,31 @@ absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_use
   return Brought{data};
 }
 
-void WrappedModel::Merge(SlotId slot, const CommitRule&, bool used_by_any) {
-  at(slot).Collect(used_by_any);
+void WrappedModel::Merge(SlotId slot, const CommitRule& rule, bool used_by_any) {
+  at(slot).Merge(rule, used_by_any);
 }
 
 void WrappedModel::Release(SlotId slot) { at(slot).Release(); }
 
+// Some of the tensors are looked at.
+uint64_t WrappedModel::Fingerprint() const {
+  constexpr size_t kLookedAt = 8;
+  const size_t stride = std::max<size_t>(1, slots_.size() / kLookedAt);
+  uint64_t print = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    print = absl::HashOf(print, slots_[i]->Fingerprint(i % stride == 0));
+  }
+  return print;
+}
+
+absl::Status WrappedModel::Post(TrainingEvent event) {
+  event.is_synchronized = synchronized_;
+  event.is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
+  return port().Post(event);
+}
+
 absl::Status WrappedModel::CheckRound() const {
+  if (!when_ready_) return port().failure();
   RETURN_IF_ERROR(CheckNotForkedChild());
   RETURN_IF_ERROR(failure_);
   return round_is_open_ && owned_ != nullptr ? BrokenBackward() : absl::OkStatus();
@@ -348,6 +367,7 @@ absl::Status WrappedModel::BrokenBackward() const {
 }
 
 absl::Status WrappedModel::FinishRound() {
+  if (!when_ready_) return port().Wait();
   if (!round_is_open_) return failure_;
   RETURN_IF_ERROR(Settled(LaunchRest()));
   RETURN_IF_ERROR(Settled(AwaitRound()));
@@ -402,19 +422,23 @@ std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
   return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
 }
 
-absl::StatusOr<ModelState> WrappedModel::State() const {
-  RETURN_IF_ERROR(CheckRound());
+absl::StatusOr<ModelState> WrappedModel::State() {
+  if (when_ready_) RETURN_IF_ERROR(CheckRound());
   return port().State();
 }
 
 ModelPort::Statistics WrappedModel::statistics() const {
   ModelPort::Statistics statistics;
   if (owned_ != nullptr) statistics = port().statistics();
+  if (!when_ready_) return statistics;
   for (const auto& slot : slots_) statistics.copied_bytes += slot->copied_bytes();
   return statistics;
 }
 
-void WrappedModel::Detach() {
+void WrappedModel::Detach(absl::Duration timeout) {
+  // Gradients that a user holds on to lie in the port's memory; of other tensors it has copies, and
+  // may be at them.
+  if (!when_ready_ && owned_ != nullptr && owned_->port != nullptr) port().Detach(timeout);
   for (const auto& slot : slots_) {
     slot->Unhook();
     slot->Release();

@@ -1,5 +1,5 @@
-// A model of which Pelton communicates what backward passes make, gradients or momenta: autograd's
-// hooks on one side, the rounds of its buckets on the other.
+// A model of which Pelton communicates tensors: what the trainer and autograd's hooks do goes to
+// its port as events, and its tensors are the port's.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
 #define PELTON_TORCH_BINDINGS_CSRC_WRAPPED_MODEL_H_
 
@@ -42,27 +42,30 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
     NamedTensors parameters;
     // By parameter, where the algorithm communicates momenta; else empty.
     std::vector<Moment> moments;
-    // What an earlier model of the same algorithm and tensors left.
-    ModelState state;
   };
 
-  // Plans the buckets, agrees on the plan with all ranks of the group, and installs the hooks.
-  // Collective. Blocks: until the ranks agree, or the timeout. Errors: InvalidArgument: no
-  // parameter, mixed devices, an algorithm that communicates weights, moments that do not fit, or
-  // the first tensor that differs between ranks; those of Restore.
+  // As ModelPort::Create. Where tensors are communicated when ready they are what backward passes
+  // make, gradients or momenta, and hooks are installed; else they are the parameters themselves.
+  // Errors: also InvalidArgument: no parameter, mixed devices, or moments that do not fit.
   static absl::StatusOr<std::shared_ptr<WrappedModel>> Create(std::shared_ptr<Backend> backend,
-                                                              ModelOptions options,
-                                                              Contents contents);
+                                                              PortOptions options,
+                                                              const Contents& contents);
   ~WrappedModel() override;
 
-  // Off: gradients accumulate locally; the next synchronised round communicates their sum.
+  // Not after Detach.
+  ModelPort& port() const { return *owned_->port; }
+  // ModelPort::Post of a trainer's event, with what the bindings know themselves.
+  absl::Status Post(TrainingEvent event);
+
+  // Off: gradients accumulate locally; the next synchronised round communicates their sum. Events
+  // from now on are of no_sync.
   void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
 
   // "name: what changed", for each parameter that is no longer what was registered.
   std::vector<std::string> Changes() const;
 
-  // Called before each forward. Errors: what an earlier round failed with; a backward that ended in
-  // the middle of a round.
+  // Called before each forward pass. Errors: what an earlier round failed with; a backward pass
+  // that ended in the middle of a round.
   absl::Status CheckRound() const;
 
   // Called after each forward with its mode and those of its outputs that have a gradient function:
@@ -72,8 +75,8 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // in evaluation mode takes part like any other, and ends in an error where ranks differ in that.
   void WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode);
 
-  // Ends a round that an inner backward left open: no output was watched. Blocks: as the end of
-  // backward.
+  // Ends a round that is open: one between steps, or one that an inner backward left open because
+  // no output was watched. Blocks: until the timeout.
   absl::Status FinishRound();
 
   // Of the rounds to come; by parameter. Errors: InvalidArgument: as many as there are momenta.
@@ -82,28 +85,28 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
   // Errors: FailedPrecondition: a round is open.
-  absl::StatusOr<ModelState> State() const;
+  absl::StatusOr<ModelState> State();
 
   ModelPort::Statistics statistics() const;
 
-  // Removes the hooks and frees the buckets. Idempotent.
-  void Detach();
+  // Removes the hooks and frees the buckets; see ModelPort::Detach. Idempotent.
+  void Detach(absl::Duration timeout);
 
  private:
-  WrappedModel(std::shared_ptr<Backend> backend, ModelOptions options);
+  WrappedModel(std::shared_ptr<Backend> backend, const PortOptions& options);
 
   // What a running backward keeps, so that its end is seen, whichever it is.
   struct Backward;
 
-  absl::Status Install(const Contents& contents);
+  absl::Status Install(PortOptions options, const Contents& contents);
   void MakeSlots(const Contents& contents);
-  ModelPort& port() const { return *owned_->port; }
   Slot& at(SlotId slot) const { return *slots_[static_cast<size_t>(slot.value())]; }
   // Of the port.
   void Place(SlotId slot, std::byte* memory) override;
   absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override;
   void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
   void Release(SlotId slot) override;
+  uint64_t Fingerprint() const override;
 
   void OpenRound();
   void CloseAllocations();
@@ -151,6 +154,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   bool has_learned_ = false;
   bool shares_allocations_ = false;
   bool is_installed_ = false;
+  bool when_ready_ = true;
 };
 
 }  // namespace pelton::torch_bindings

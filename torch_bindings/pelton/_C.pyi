@@ -137,10 +137,22 @@ class BackwardWatch:
     def detach(self) -> None:
         """Removes the hooks. Idempotent."""
 
-class Model:
-    """Buckets, plan and C++ autograd hooks of one wrapped model.
+class Event(enum.Enum):
+    """What a trainer does, as rounds of weights see it."""
 
-    Gradients become ready without the GIL; the end of each outermost backward waits for the round.
+    FORWARD_BEGINS = ...
+    EVALUATION_BEGINS = ...
+    BACKWARD_BEGINS = ...
+    BACKWARD_ENDS = ...
+    BEFORE_STEP = ...
+    AFTER_STEP = ...
+    STEP_SKIPPED = ...
+    CALL = ...
+
+class Model:
+    """Buckets and plan of one wrapped model. Where the algorithm's tensors are communicated when ready, C++ hooks of
+    autograd let them go, without the GIL, and the end of each outermost backward waits for the round; else they are
+    copies of the parameters, and the algorithm's trigger makes rounds of the events, the same on all ranks.
     """
 
     def __init__(
@@ -156,68 +168,14 @@ class Model:
         timeout_s: float,
         moments: Sequence[tuple[torch.Tensor, float]] = ...,  # by parameter, where momenta are communicated: they lie in
         # buckets from now on; and how much of each a new gradient leaves
+        on_call: bool = False,  # Event.CALL makes rounds of the parameters, whatever the algorithm's trigger is
+        steps: int = 0,  # that the trigger has counted before
         state: State = ...,  # of an earlier model of the same algorithm and tensors
     ) -> None:
         """Plans the buckets, agrees on the plan with all ranks and installs the hooks. Collective over `ranks`.
 
         Raises: ValueError naming the first tensor that differs between ranks.
         """
-
-    def set_synchronized(self, enabled: bool) -> None:
-        """False: backwards accumulate locally (`no_sync`); the next synchronised round communicates the sum."""
-    def check_parameters(self) -> list[str]:
-        """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
-    def check_round(self) -> None:
-        """Raises what an earlier round failed with, if anything."""
-    def watch_outputs(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
-        """Has the backward that reaches one of these non-leaf tensors complete the round when it ends; ranks in different
-        modes get an error instead."""
-    def finish(self) -> None:
-        """Completes a round that a nested backward (re-entrant checkpointing) left open; raises what it failed with."""
-    def set_betas(self, betas: Sequence[float]) -> None:
-        """How much of each moment a new gradient leaves from now on."""
-    def buckets(self) -> list[list[str]]:
-        """Tensor names by bucket, in the order in which buckets are launched."""
-    def state(self) -> State:
-        """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
-    def statistics(self) -> dict[str, float]:
-        """rounds, wait_seconds (trainer blocked on communication), bytes, copied_bytes, plan_generation."""
-    def detach(self) -> None:
-        """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. Idempotent."""
-
-class Event(enum.Enum):
-    """What a trainer does, as rounds of weights see it."""
-
-    FORWARD_BEGINS = ...
-    EVALUATION_BEGINS = ...
-    BACKWARD_BEGINS = ...
-    BACKWARD_ENDS = ...
-    BEFORE_STEP = ...
-    AFTER_STEP = ...
-    STEP_SKIPPED = ...
-    CALL = ...
-
-class WeightModel:
-    """Buckets and plan of a model of which tensors are communicated between steps: copies of them, beside training.
-
-    The algorithm's trigger makes rounds of the events; the same on all ranks.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        ranks: Sequence[int],
-        name: str,
-        parameters: Sequence[tuple[str, torch.Tensor]],  # the same values on all ranks, unless there is a state
-        algorithm: str,
-        options: dict[str, str],
-        bucket_size_bytes: int,
-        timeout_s: float,
-        on_call: bool = False,  # Event.CALL makes rounds, whatever the algorithm's trigger is
-        steps: int = 0,  # that were counted before
-        state: State = ...,
-    ) -> None:
-        """Plans the buckets and agrees on the plan with all ranks. Collective over `ranks`. Raises: as Model."""
 
     def post(
         self,
@@ -229,9 +187,15 @@ class WeightModel:
     ) -> None:
         """Does what is due then: begins a round, waits for one and merges its results. Raises what a round failed with."""
     def set_synchronized(self, enabled: bool) -> None:
-        """False: events are local from now on (`no_sync`)."""
+        """False: backwards accumulate locally (`no_sync`), and the next synchronised round communicates the sum; events
+        are local."""
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
+        """Has the backward that reaches one of these non-leaf tensors complete the round when it ends; ranks in different
+        modes get an error instead."""
     def finish(self) -> None:
-        """Waits for the open round, if there is one, and merges its results into the tensors."""
+        """Completes the round that is open, if there is one; raises what it failed with."""
+    def set_betas(self, betas: Sequence[float]) -> None:
+        """How much of each moment a new gradient leaves from now on."""
     def stop(self, timeout_s: float) -> None:
         """Ends rounds by a timer when all ranks have asked for it. Idempotent."""
     def resume(self) -> None:
@@ -249,7 +213,7 @@ class WeightModel:
     needs_backward: bool
     """Whether a step now is in step with the other ranks only if a backward has been since the last one."""
     def check_parameters(self) -> list[str]:
-        """Names of parameters that were cast, moved or resized since registration."""
+        """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:
         """Raises what an earlier round failed with, if anything; rounds by a timer raise it where tensors are claimed."""
     def buckets(self) -> list[list[str]]:
@@ -257,9 +221,9 @@ class WeightModel:
     def state(self) -> State:
         """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
     def statistics(self) -> dict[str, float]:
-        """As Model's."""
+        """rounds, wait_seconds (trainer blocked on communication), bytes, copied_bytes, plan_generation."""
     def detach(self, timeout_s: float = 0) -> None:
-        """Frees the buckets; a round that is open comes to nothing, rounds by a timer are stopped in agreement with the
+        """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. A round that is open comes to nothing, rounds by a timer are stopped in agreement with the
         other ranks if that can be had in time. Idempotent.
         """
 

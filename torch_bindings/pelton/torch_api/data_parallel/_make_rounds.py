@@ -51,7 +51,7 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     if trigger == "when_ready":
         return _gradient_rounds(registration, runtime)
     steps = state.steps if state else 0
-    model = _weight_model(registration, registration.trainable, runtime, steps=steps)
+    model = _model(registration, registration.trainable, algorithm, runtime, steps=steps)
     return WeightRounds(model, trigger, registration.session.timeout_s, algorithm.runs_apart)
 
 
@@ -113,15 +113,15 @@ def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientR
     def moments() -> list[tuple[torch.Tensor, float]]:
         return [moment_of(parameter) for _, parameter in trainable] if moment_of is not None else []
 
-    model = _model(registration, algorithm, moments(), runtime)
+    model = _model(registration, trainable, algorithm, runtime, moments=moments())
     return GradientRounds(model, moments if moment_of is not None else None)
 
 
 def _optimizer_rounds(registration: Registration, exchange: OptimizerExchange, runtime: _C.State) -> OptimizerRounds:
     accumulated = [(name, exchange.accumulated_of(parameter)) for name, parameter in registration.trainable]
     return OptimizerRounds(
-        _model(registration, RegisteredAlgorithm("gradient_allreduce"), [], NOTHING),
-        _weight_model(registration, accumulated, runtime, on_call=True),
+        _model(registration, registration.trainable, RegisteredAlgorithm("gradient_allreduce"), NOTHING),
+        _model(registration, accumulated, registration.algorithm, runtime, on_call=True),
         exchange,
         registration.trainable,
     )
@@ -129,37 +129,25 @@ def _optimizer_rounds(registration: Registration, exchange: OptimizerExchange, r
 
 def _model(
     registration: Registration,
+    tensors: NamedTensors,
     algorithm: RegisteredAlgorithm,
-    moments: list[tuple[torch.Tensor, float]],
     runtime: _C.State,
+    *,
+    moments: Sequence[tuple[torch.Tensor, float]] = (),
+    on_call: bool = False,
+    steps: int = 0,
 ) -> _C.Model:
     return _C.Model(
         registration.session.backend,
         registration.ranks,
         registration.name,
-        registration.trainable,
+        tensors,
         algorithm.name,
         algorithm.options,
         registration.bucket_bytes,
         registration.flatten,
         registration.session.timeout_s,
         moments,
-        runtime,
-    )
-
-
-def _weight_model(
-    registration: Registration, tensors: NamedTensors, runtime: _C.State, *, on_call: bool = False, steps: int = 0
-) -> _C.WeightModel:
-    return _C.WeightModel(
-        registration.session.backend,
-        registration.ranks,
-        registration.name,
-        tensors,
-        registration.algorithm.name,
-        registration.algorithm.options,
-        registration.bucket_bytes,
-        registration.session.timeout_s,
         on_call,
         steps,
         runtime,

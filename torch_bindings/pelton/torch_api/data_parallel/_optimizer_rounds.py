@@ -27,7 +27,7 @@ class OptimizerRounds(Rounds):
     def __init__(
         self,
         gradients: _C.Model,
-        accumulated: _C.WeightModel,
+        accumulated: _C.Model,
         exchange: OptimizerExchange,
         trainable: NamedTensors,
     ) -> None:

@@ -18,7 +18,7 @@ Moments = Callable[[], Sequence[tuple[torch.Tensor, float]]]
 class _RuntimeRounds(Rounds):
     """What all of them share. Threads: the trainer's. Owns: the runtime's model."""
 
-    _model: _C.Model | _C.WeightModel
+    _model: _C.Model
 
     def check(self) -> None:
         """See `Rounds`."""
@@ -49,6 +49,10 @@ class _RuntimeRounds(Rounds):
         """See `Rounds`."""
         return self._model.state()
 
+    def detach(self, timeout_s: float = 0.0) -> None:
+        """See `Rounds`."""
+        self._model.detach(timeout_s)
+
 
 class GradientRounds(_RuntimeRounds):
     """Of what backward passes make, gradients or momenta: complete when the outermost one ends. C++ hooks do the work.
@@ -65,7 +69,7 @@ class GradientRounds(_RuntimeRounds):
         moments: where it communicates momenta, those of the parameters as the optimizer has them now, each with how
           much of it a new gradient leaves, which schedulers may change.
         """
-        self._model: _C.Model = model
+        self._model = model
         self._moments = moments
         self._registered = [moment for moment, _ in moments()] if moments is not None else []
 
@@ -92,10 +96,6 @@ class GradientRounds(_RuntimeRounds):
         """Completes a round that a nested backward left open, where the loss was not made of the model's outputs."""
         self._model.finish()
 
-    def detach(self, timeout_s: float = 0.0) -> None:
-        """See `Rounds`."""
-        self._model.detach()
-
 
 class WeightRounds(_RuntimeRounds):
     """Of tensors between steps, weights for instance. The algorithm's trigger, in the runtime, makes rounds of the
@@ -106,14 +106,14 @@ class WeightRounds(_RuntimeRounds):
 
     may_differ = True
 
-    def __init__(self, model: _C.WeightModel, trigger: str, timeout_s: float, runs_apart: bool = False) -> None:
+    def __init__(self, model: _C.Model, trigger: str, timeout_s: float, runs_apart: bool = False) -> None:
         """Args:
         model: the runtime's.
         trigger: the name of its algorithm's.
         timeout_s: how long to wait for the other ranks to stop. Units: seconds.
         runs_apart: whether a rank's round is no affair of ranks that are at others.
         """
-        self._model: _C.WeightModel = model
+        self._model = model
         self._is_timed = trigger == "timer"
         self._timeout_s = timeout_s
         self.remembers_weights = trigger == "after_step"
@@ -178,7 +178,3 @@ class WeightRounds(_RuntimeRounds):
     def resume(self) -> None:
         """See `Rounds`."""
         self._model.resume()
-
-    def detach(self, timeout_s: float = 0.0) -> None:
-        """See `Rounds`."""
-        self._model.detach(timeout_s)
