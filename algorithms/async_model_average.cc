@@ -17,7 +17,7 @@
 
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
-#include "algorithms/stage/linear_combination.h"
+#include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 

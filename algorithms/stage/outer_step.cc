@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "algorithms/stage/compressed_allreduce.h"
-#include "algorithms/stage/linear_combination.h"
+#include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/flat_state.h"
 #include "core/pipeline/standard_stages.h"

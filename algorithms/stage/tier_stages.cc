@@ -1,6 +1,6 @@
 #include "algorithms/stage/tier_stages.h"
 
-#include "algorithms/stage/linear_combination.h"
+#include "comm/reduction/linear_combination.h"
 #include "core/pipeline/operation_batch.h"
 
 namespace pelton {

@@ -1,6 +1,6 @@
-// Weighted sums of tensors: the arithmetic of the algorithms that exchange weights.
-#ifndef PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_
-#define PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_
+// Weighted sums of tensors: the arithmetic of everything that mixes weights, on the wire or off it.
+#ifndef PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_
+#define PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -23,13 +23,17 @@ struct CombinationTarget {
   DType dtype = DType::kFloat32;
 };
 
+// float64, float32, float16 and bfloat16.
+bool IsCombinable(DType dtype);
+
 // target[i] = factor_0 * term_0[i] + factor_1 * term_1[i] + ..., from the left, in float32, or in
 // float64 where a term or the target is float64; factors are rounded to that type, and the sum to
-// the target's at the end. No multiply-add is fused.
-// Shape: all [count], aligned to their elements. The target may be one of the terms; else nothing
-// overlaps. Requires: floating point dtypes; at least one term.
+// the target's at the end. No multiply-add is fused. One pass over the memory, with the
+// instructions of this processor.
+// Shape: all [count]. The target may be one of the terms; else nothing overlaps. Nothing needs to
+// be aligned. Threads: any. Requires: IsCombinable of all dtypes; at least one term.
 void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count);
 
 }  // namespace pelton
 
-#endif  // PELTON_ALGORITHMS_STAGE_LINEAR_COMBINATION_H_
+#endif  // PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_
