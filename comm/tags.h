@@ -22,6 +22,10 @@ inline constexpr int32_t kAnswerTag = -4;
 inline constexpr int32_t kFirstCollectiveTag = INT32_MIN;
 inline constexpr int32_t kLastCollectiveTag = INT32_MIN + 255;
 
+// Of neighbour operations (collectives/neighbor_communicator.h): one for each of their tags.
+inline constexpr int32_t kNeighborTags = 1 << 30;
+inline constexpr int32_t kFirstNeighborTag = kLastCollectiveTag + 1;
+
 constexpr bool IsCollectiveTag(int32_t tag) { return tag <= kLastCollectiveTag; }
 
 }  // namespace pelton

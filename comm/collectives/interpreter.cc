@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "comm/reduction/linear_combination.h"
 #include "comm/reduction/reduction.h"
 
 namespace pelton {
@@ -38,7 +39,8 @@ const ProgramRound& RoundOf(const InterpretedRank& rank, size_t lane, size_t rou
 
 // "" or why `piece` is not in its buffer.
 std::string CheckPiece(const InterpretedRank& rank, const Piece& piece) {
-  const uint64_t limits[] = {rank.source_count, rank.target_count, rank.program->scratch_count};
+  const uint64_t limits[] = {rank.source_count, rank.target_count, rank.program->scratch_count,
+                             rank.factor_count};
   const uint64_t limit = limits[static_cast<size_t>(piece.buffer)];
   if (piece.count <= limit && piece.offset <= limit - piece.count) return "";
   return absl::StrCat("piece [", piece.offset, ", +", piece.count, ") of buffer ",
@@ -123,10 +125,11 @@ class Machine {
         scratch_(rank.program->scratch_count * SizeOf(dtype)) {}
 
   std::byte* At(const Piece& piece) {
-    std::byte* const bases[] = {rank_.source, rank_.target, scratch_.data()};
-    return bases[static_cast<size_t>(piece.buffer)] + piece.offset * SizeOf(dtype_);
+    std::byte* const bases[] = {rank_.source, rank_.target, scratch_.data(),
+                                reinterpret_cast<std::byte*>(rank_.factors)};
+    return bases[static_cast<size_t>(piece.buffer)] + piece.offset * SizeOf(TypeOf(piece));
   }
-  uint64_t BytesOf(const Piece& piece) const { return piece.count * SizeOf(dtype_); }
+  uint64_t BytesOf(const Piece& piece) const { return piece.count * SizeOf(TypeOf(piece)); }
 
   void Run(const LocalStep& step) {
     std::vector<const std::byte*> sources;
@@ -135,6 +138,14 @@ class Machine {
     const bool is_mean = op_ == ReduceOp::kAvg;
     if (step.kind == LocalStep::Kind::kCopy) {
       if (BytesOf(step.target) > 0) std::memmove(target, sources[0], BytesOf(step.target));
+    } else if (step.kind == LocalStep::Kind::kScale) {
+      Scale(step);
+    } else if (step.kind == LocalStep::Kind::kCombine) {
+      std::vector<Term> terms;
+      for (size_t i = 0; i < sources.size(); ++i) {
+        terms.push_back({sources[i], rank_.factors[i], dtype_});
+      }
+      LinearCombination(terms, {target, dtype_}, step.target.count);
     } else if (step.kind == LocalStep::Kind::kReduceLast && is_mean) {
       ReduceToMean(sources, {&target, 1}, step.target.count, dtype_, world_size_);
     } else {
@@ -176,6 +187,15 @@ class Machine {
   }
 
  private:
+  void Scale(const LocalStep& step) {
+    for (uint64_t i = 0; i < step.target.count; ++i) {
+      rank_.factors[step.target.offset + i] *= rank_.factors[step.sources[0].offset + i];
+    }
+  }
+  DType TypeOf(const Piece& piece) const {
+    return piece.buffer == Buffer::kFactors ? DType::kFloat64 : dtype_;
+  }
+
   const InterpretedRank& rank_;
   const DType dtype_;
   const ReduceOp op_;

@@ -22,6 +22,8 @@ struct InterpretedRank {
   uint64_t source_count = 0;
   std::byte* target = nullptr;
   uint64_t target_count = 0;
+  double* factors = nullptr;
+  uint64_t factor_count = 0;
 };
 
 // "" after a run, or what is wrong: a piece outside of its buffer, a message without its other end

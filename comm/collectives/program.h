@@ -9,8 +9,9 @@
 namespace pelton {
 
 // The memory that pieces lie in: the operation's tensors, which may be the same memory where
-// operation.h allows it, and memory of the run's own.
-enum class Buffer : uint8_t { kSource, kTarget, kScratch };
+// operation.h allows it; memory of the run's own; and the factors that the run is bound to, which
+// are float64 whatever the tensors are.
+enum class Buffer : uint8_t { kSource, kTarget, kScratch, kFactors };
 
 // Units: elements. Threads: a value. Owns: nothing.
 struct Piece {
@@ -39,6 +40,9 @@ struct LocalStep {
     kReduce,      // target = sources[0] op sources[1] op ...; the target may be one of them
     kReduceLast,  // the same, and AVG divides by the number of ranks, before the rounding; also
                   // with one source
+    kScale,       // target[i] *= sources[0][i], of the factors both
+    kCombine,     // target = f0 * sources[0] + f1 * sources[1] + ..., f0 and so on being the first
+                  // factors as they are then; where each is 1 / n, the sum is divided by n instead
   };
   Kind kind = Kind::kCopy;
   std::vector<Piece> sources;  // all as long as the target

@@ -1,9 +1,11 @@
 #include "comm/collectives/program_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reduction.h"
 #include "comm/transport/operation_check.h"
@@ -18,6 +20,14 @@ namespace {
 // Of all sources of one reduction between two looks at the transfers.
 constexpr uint64_t kComputeBytes = uint64_t{512} << 10;
 constexpr uint64_t kMinBlockBytes = uint64_t{16} << 10;
+// Factors that mean equal shares were computed somehow: 1.0 / 3, or 1 - 2.0 / 3.
+constexpr double kShareRounding = 1e-9;
+
+bool AreEqualShares(absl::Span<const double> factors) {
+  const auto n = static_cast<double>(factors.size());
+  return std::all_of(factors.begin(), factors.end(),
+                     [n](double factor) { return std::abs(factor * n - 1) < kShareRounding; });
+}
 
 }  // namespace
 
@@ -46,6 +56,7 @@ absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& bin
     rounds_ = std::max(rounds_, program.lanes[i].size());
   }
   next_round_ = next_lane_ = 0;
+  difference_ = absl::OkStatus();
   return absl::OkStatus();
 }
 
@@ -59,7 +70,9 @@ absl::StatusOr<bool> ProgramRun::Advance() {
   }
   status_ = Issue();
   RETURN_IF_ERROR(status_);
-  return is_done();
+  if (!is_done()) return false;
+  RETURN_IF_ERROR(difference_);
+  return true;
 }
 
 bool ProgramRun::is_done() const {
@@ -69,10 +82,18 @@ bool ProgramRun::is_done() const {
   return true;
 }
 
+// Where only one end sends weights, that end's message of them has no other.
+bool ProgramRun::Outlives(const absl::Status& status) const {
+  if (status.ok()) return true;
+  return binding_.outlives_differences && absl::IsInvalidArgument(status) &&
+         !(binding_.sends_weights && absl::StrContains(status.message(), kOneEndSendsWeights));
+}
+
 absl::Status ProgramRun::Poll(Lane& lane) {
   for (size_t i = 0; i < lane.in_flight.size();) {
     const OperationRunner::State state = runner_.Query(lane.in_flight[i].completion);
-    RETURN_IF_ERROR(state.status);
+    if (!Outlives(state.status)) return state.status;
+    difference_.Update(state.status);
     if (!state.done) {
       ++i;
       continue;
@@ -90,6 +111,7 @@ void ProgramRun::Compute(size_t index) {
   Lane& lane = lanes_[index];
   if (!lane.is_open || !lane.in_flight.empty()) return;
   const std::vector<LocalStep>& steps = program_->lanes[index][lane.round].local;
+  if (!difference_.ok()) lane.local = steps.size();  // not all that they need is here
   if (lane.local < steps.size()) {
     ComputeStep(steps[lane.local], lane);
     moved_ = true;
@@ -102,21 +124,37 @@ void ProgramRun::Compute(size_t index) {
 }
 
 std::byte* ProgramRun::At(const Piece& piece, uint64_t skip_count) const {
-  std::byte* const bases[] = {binding_.source, binding_.target, scratch_.get()};
+  std::byte* const bases[] = {binding_.source, binding_.target, scratch_.get(),
+                              reinterpret_cast<std::byte*>(binding_.factors.data())};
   return bases[static_cast<size_t>(piece.buffer)] +
-         (piece.offset + skip_count) * SizeOf(binding_.dtype);
+         (piece.offset + skip_count) * SizeOf(TypeOf(piece.buffer));
 }
 
 void ProgramRun::ComputeStep(const LocalStep& step, Lane& lane) {
-  const uint64_t size = SizeOf(binding_.dtype);
+  const uint64_t size = SizeOf(TypeOf(step.target.buffer));
   const uint64_t block_bytes = std::max(kMinBlockBytes, kComputeBytes / step.sources.size());
   const uint64_t count = std::min(step.target.count - lane.local_count, block_bytes / size);
-  std::byte* const target = At(step.target, lane.local_count);
+  ComputeBlock(step, lane.local_count, count);
+  lane.local_count += count;
+  if (lane.local_count < step.target.count) return;
+  lane.local_count = 0;
+  ++lane.local;
+}
+
+void ProgramRun::ComputeBlock(const LocalStep& step, uint64_t begin, uint64_t count) {
+  std::byte* const target = At(step.target, begin);
   sources_.clear();
-  for (const Piece& source : step.sources) sources_.push_back(At(source, lane.local_count));
+  for (const Piece& source : step.sources) sources_.push_back(At(source, begin));
   const bool is_mean = binding_.reduce_op == ReduceOp::kAvg;
   if (step.kind == LocalStep::Kind::kCopy) {
-    if (target != sources_[0]) std::memcpy(target, sources_[0], count * size);
+    if (target != sources_[0]) {
+      std::memcpy(target, sources_[0], count * SizeOf(TypeOf(step.target.buffer)));
+    }
+  } else if (step.kind == LocalStep::Kind::kScale) {
+    const std::byte* const both[] = {target, sources_[0]};
+    Reduce(both, {&target, 1}, count, DType::kFloat64, ReduceOp::kProduct);
+  } else if (step.kind == LocalStep::Kind::kCombine) {
+    Combine(target, count);
   } else if (step.kind == LocalStep::Kind::kReduceLast && is_mean && binding_.divisor > 0) {
     ReduceToMean(sources_, {&target, 1}, count, binding_.dtype,
                  static_cast<size_t>(binding_.divisor));
@@ -124,10 +162,18 @@ void ProgramRun::ComputeStep(const LocalStep& step, Lane& lane) {
     Reduce(sources_, {&target, 1}, count, binding_.dtype,
            is_mean ? ReduceOp::kSum : binding_.reduce_op);
   }
-  lane.local_count += count;
-  if (lane.local_count < step.target.count) return;
-  lane.local_count = 0;
-  ++lane.local;
+}
+
+void ProgramRun::Combine(std::byte* target, uint64_t count) {
+  const absl::Span<const double> factors = binding_.factors.first(sources_.size());
+  if (AreEqualShares(factors)) {
+    return ReduceToMean(sources_, {&target, 1}, count, binding_.dtype, factors.size());
+  }
+  terms_.clear();
+  for (size_t i = 0; i < factors.size(); ++i) {
+    terms_.push_back({sources_[i], factors[i], binding_.dtype});
+  }
+  LinearCombination(terms_, {target, binding_.dtype}, count);
 }
 
 // Launches in the order (round, lane), as far as rounds before are done: two ranks whose runner
@@ -167,12 +213,12 @@ absl::StatusOr<bool> ProgramRun::LaunchRound(size_t index) {
 absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane) {
   const bool sends = transfer.direction == Transfer::Direction::kSend;
   const Rank peer = binding_.peers[static_cast<size_t>(transfer.peer)];
-  const uint64_t bytes = transfer.piece.count * SizeOf(binding_.dtype);
   Operation operation;
   operation.kind = sends ? OperationKind::kSend : OperationKind::kRecv;
-  operation.dtype = binding_.dtype;
+  operation.dtype = TypeOf(transfer.piece.buffer);
+  const uint64_t bytes = transfer.piece.count * SizeOf(operation.dtype);
   operation.reduce_op = binding_.reduce_op;
-  operation.flags = FlagsOf(binding_.kind);
+  operation.flags = FlagsOf(binding_.kind, binding_.sends_weights);
   operation.peer = peer.value();
   operation.count = transfer.piece.count;
   operation.bucket = binding_.bucket;

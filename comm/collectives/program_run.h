@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "comm/collectives/program.h"
+#include "comm/reduction/linear_combination.h"
 #include "comm/tags.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation_runner.h"
@@ -31,8 +32,15 @@ struct ProgramBinding {
   int32_t divisor = 1;
   absl::Span<const Rank> peers;
   int32_t tag = 0;
+  // What kCombine multiplies by, and what else the program has in Buffer::kFactors. Bound for a
+  // run, so that programs may be kept by shape.
+  absl::Span<double> factors;
+  // A message whose two ends differ fails alone: Advance gives the first such difference once no
+  // transfer is in flight any more, and the run may be started anew. Else any error ends the run.
+  bool outlives_differences = false;
   // Travel with every message, so that ranks that run different collectives notice.
   OperationKind kind = OperationKind::kAllReduce;
+  bool sends_weights = false;  // of neighbour operations: see WeightTable::Form
   BucketId bucket = kNoBucket;
 };
 
@@ -57,6 +65,10 @@ class ProgramRun {
   // the transfers; the run is then over, but the runner may still hold its memory until it is
   // aborted (OWN-1).
   absl::StatusOr<bool> Advance();
+  // Whether transfers are in flight, as after some errors: the runner has their memory (OWN-1).
+  bool holds_memory() const { return in_flight_count_ > 0; }
+  // Whether nothing is left to launch.
+  bool is_issued() const { return next_round_ == rounds_; }
   // Whether the last Advance moved anything.
   bool moved() const { return moved_; }
   uint64_t sent_bytes() const { return sent_bytes_; }  // of all programs so far
@@ -78,9 +90,16 @@ class ProgramRun {
     std::vector<Flight> in_flight;
   };
 
+  bool Outlives(const absl::Status& status) const;
   absl::Status Poll(Lane& lane);
   void Compute(size_t index);
   void ComputeStep(const LocalStep& step, Lane& lane);
+  void ComputeBlock(const LocalStep& step, uint64_t begin, uint64_t count);
+  void Combine(std::byte* target, uint64_t count);
+  // The type of the elements in a buffer.
+  DType TypeOf(Buffer buffer) const {
+    return buffer == Buffer::kFactors ? DType::kFloat64 : binding_.dtype;
+  }
   absl::Status Issue();
   absl::StatusOr<bool> LaunchRound(size_t index);
   absl::Status LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane);
@@ -94,12 +113,14 @@ class ProgramRun {
   uint64_t scratch_bytes_ = 0;
   std::vector<Lane> lanes_;  // the program's are the first ones
   std::vector<const std::byte*> sources_;
+  std::vector<Term> terms_;
   // The place in the order (round, lane) from which the next transfers are launched.
   size_t next_round_ = 0;
   size_t next_lane_ = 0;
   size_t rounds_ = 0;
   size_t in_flight_count_ = 0;
   absl::Status status_;
+  absl::Status difference_;  // see ProgramBinding::outlives_differences
   bool moved_ = false;
   uint64_t sent_bytes_ = 0;
 };

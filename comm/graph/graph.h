@@ -8,26 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
-
-// Another rank, at one end of an edge. Threads: a value.
-struct Neighbor {
-  Rank rank;
-  double weight;
-
-  friend bool operator==(const Neighbor&, const Neighbor&) = default;
-};
-
-// What one rank does in a round: x becomes own * x + the sum over its sources of weight * theirs.
-// Threads: a value. Owns: its lists.
-struct Neighborhood {
-  double own = 1;
-  std::vector<Neighbor> sources;       // by rank, ascending
-  std::vector<Neighbor> destinations;  // by rank, ascending; with the weight that each takes
-
-  friend bool operator==(const Neighborhood&, const Neighborhood&) = default;
-};
 
 // Directed and weighted, over the ranks 0 to n - 1. The weight W[i][j] of the edge from i to j is
 // what j multiplies i's tensor by; W[j][j] is j's own. An edge may have the weight 0: it is there.

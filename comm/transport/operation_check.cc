@@ -36,6 +36,9 @@ PeerUse PeerUseOf(OperationKind kind) {
   return PeerUse::kUnsupported;
 }
 
+// In Operation::flags, beside the kind.
+constexpr uint8_t kSendsWeights = 0x80;
+
 absl::Status Refuse(Rank rank, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value(), ": ", what));
 }
@@ -98,17 +101,27 @@ absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Ran
   return memory;
 }
 
-uint8_t FlagsOf(OperationKind kind) { return static_cast<uint8_t>(1 + static_cast<uint8_t>(kind)); }
+uint8_t FlagsOf(OperationKind kind, bool sends_weights) {
+  return static_cast<uint8_t>(1 + static_cast<uint8_t>(kind) + (sends_weights ? kSendsWeights : 0));
+}
 
 std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
                              Rank receiver) {
   auto as_collective = [](Operation message) {
-    message.kind =
-        message.flags == 0 ? OperationKind::kSend : static_cast<OperationKind>(message.flags - 1);
+    message.kind = message.flags == 0
+                       ? OperationKind::kSend
+                       : static_cast<OperationKind>((message.flags & ~kSendsWeights) - 1);
     message.peer = kNoPeer;  // of the message, not of the collective
     if (message.flags == 0) message.bucket = kNoBucket;
     return message;
   };
+  if (((send.flags ^ recv.flags) & kSendsWeights) != 0 && send.flags != 0 && recv.flags != 0) {
+    const bool sender_has_them = (send.flags & kSendsWeights) != 0;
+    return absl::StrCat("rank ", sender_has_them ? sender.value() : receiver.value(),
+                        kOneEndSendsWeights, " and rank ",
+                        sender_has_them ? receiver.value() : sender.value(),
+                        " does not; give them on both, or on neither");
+  }
   return DifferenceOf(as_collective(send), sender, as_collective(recv), receiver);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/pipeline/operation.h"
 
@@ -29,8 +30,12 @@ struct OperationMemory {
 absl::StatusOr<OperationMemory> ResolveOperation(const Operation& operation, Rank rank,
                                                  WorldSize world_size);
 
-// Operation::flags of the messages of a collective of `kind`.
-uint8_t FlagsOf(OperationKind kind);
+// Operation::flags of the messages of a collective of `kind`, or of a neighbour operation whose
+// weights travel.
+uint8_t FlagsOf(OperationKind kind, bool sends_weights = false);
+
+// What DifferenceOfPair says, among other words, where `sends_weights` differs.
+inline constexpr absl::string_view kOneEndSendsWeights = " gives weights to its destinations";
 
 // DifferenceOf for a send and the receive it meets: "" if count and dtype agree; of messages of a
 // collective also kind, op and bucket.

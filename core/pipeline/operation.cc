@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/bucket/round_mode.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
 
@@ -70,6 +71,24 @@ std::string Describe(const Operation& operation) {
   return absl::StrCat(text, ")");
 }
 
+namespace {
+
+// A weight that travels is a float64.
+uint64_t SentToNeighbors(int32_t table_id, uint64_t tensor_bytes) {
+  const auto table = WeightTable::Find(table_id);
+  if (table == nullptr) return 0;
+  const uint64_t weight_bytes = table->sends_weights() ? sizeof(double) : 0;
+  return table->destinations().size() * (tensor_bytes + weight_bytes);
+}
+
+uint64_t GatheredFromNeighbors(const Operation& operation) {
+  const auto table = WeightTable::Find(operation.peer);
+  if (table == nullptr) return 0;
+  return table->TotalCount(operation.count) * SizeOf(operation.dtype);
+}
+
+}  // namespace
+
 uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size) {
   const uint64_t one = operation.count * SizeOf(operation.dtype);
   const auto size = static_cast<uint64_t>(world_size.value());
@@ -92,6 +111,9 @@ uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size
       return one * others;
     case OperationKind::kSend:
       return one;
+    case OperationKind::kNeighborAllReduce:
+    case OperationKind::kNeighborAllGather:
+      return SentToNeighbors(operation.peer, one);
     default:
       return 0;
   }
@@ -122,6 +144,10 @@ Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
       return {one, 0};
     case OperationKind::kRecv:
       return {0, one};
+    case OperationKind::kNeighborAllReduce:
+      return {one, one};
+    case OperationKind::kNeighborAllGather:
+      return {one, GatheredFromNeighbors(operation)};
     default:
       return {};
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "comm/collectives/neighbor_communicator.h"
 #include "core/base/check.h"
 
 namespace pelton::conformance {
@@ -23,7 +24,7 @@ TestWorld::TestWorld(TransportFixtureFactory factory, int32_t world_size, size_t
         transport.Open(CommunicatorId(1), Group::World(WorldSize(world_size)), FarDeadline());
     PELTON_CHECK(opened.ok()) << opened.status();
     PELTON_CHECK_OK((*opened)->Register(*memories_[index]->region.region()));
-    communicators_[index] = *std::move(opened);
+    communicators_[index] = MakeNeighborCommunicator(*std::move(opened));
   });
 }
 

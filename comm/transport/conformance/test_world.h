@@ -16,7 +16,8 @@ namespace pelton::conformance {
 // Long enough for the slowest sanitizer on a busy machine: a test that meets it has failed.
 absl::Time FarDeadline();
 
-// The world's ranks with their memory and a communicator of all of them (id 1).
+// The world's ranks with their memory and a communicator of all of them (id 1), to which neighbour
+// operations are given: all else must be as without.
 // Threads: one; Run's function is called in one thread per rank. Owns: all it makes.
 class TestWorld {
  public:

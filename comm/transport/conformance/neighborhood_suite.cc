@@ -1,0 +1,392 @@
+// Conformance of neighbour operations: sums by the graph's weights, matching by edge and tag, and
+// independence of all that is not a neighbour.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/graph/graph_sequence.h"
+#include "comm/neighbors.h"
+#include "comm/reduction/linear_combination.h"
+#include "comm/reduction/reduction.h"
+#include "comm/transport/conformance/test_world.h"
+#include "core/base/limits.h"
+
+namespace pelton::conformance {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using TablePointer = std::shared_ptr<const WeightTable>;
+
+TablePointer TableOf(Neighborhood neighborhood, WeightTable::Form form = {}) {
+  auto table = WeightTable::Create(std::move(neighborhood), std::move(form));
+  EXPECT_TRUE(table.ok()) << table.status();
+  return *std::move(table);
+}
+
+Tensor TensorOf(Bytes& bytes, DType dtype) {
+  return {bytes.data(), bytes.size() / SizeOf(dtype), dtype};
+}
+Tensor TensorOf(std::vector<float>& values) {
+  return {values.data(), values.size(), DType::kFloat32};
+}
+
+// What `rank` begins with: no two ranks or neighbouring elements have the same.
+Bytes InputOf(int32_t rank, uint64_t count, DType dtype) {
+  std::vector<double> values(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<double>((i * 31 + static_cast<uint64_t>(rank) * 7) % 101) / 3 - 10;
+  }
+  Bytes bytes(count * SizeOf(dtype));
+  const Term term{reinterpret_cast<const std::byte*>(values.data()), 1, DType::kFloat64};
+  LinearCombination({&term, 1}, {bytes.data(), dtype}, count);
+  return bytes;
+}
+
+// By the rules of neighbors.h, out of everybody's input.
+Bytes ExpectedOf(const Neighborhood& mine, int32_t rank, uint64_t count, DType dtype) {
+  std::vector<Bytes> inputs = {InputOf(rank, count, dtype)};
+  std::vector<double> factors = {mine.own};
+  for (const Neighbor& source : mine.sources) {
+    inputs.push_back(InputOf(source.rank.value(), count, dtype));
+    factors.push_back(source.weight);
+  }
+  bool is_mean = true;
+  std::vector<Term> terms;
+  std::vector<const std::byte*> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    is_mean = is_mean && std::abs(factors[i] * static_cast<double>(factors.size()) - 1) < 1e-9;
+    terms.push_back({inputs[i].data(), factors[i], dtype});
+    tensors.push_back(inputs[i].data());
+  }
+  Bytes expected(count * SizeOf(dtype));
+  std::byte* const target = expected.data();
+  if (is_mean) {
+    ReduceToMean(tensors, {&target, 1}, count, dtype, tensors.size());
+  } else {
+    LinearCombination(terms, {target, dtype}, count);
+  }
+  return expected;
+}
+
+void ExpectDone(Communicator& communicator, const absl::StatusOr<Completion>& completion) {
+  ASSERT_TRUE(completion.ok()) << completion.status();
+  EXPECT_EQ(Await(communicator, *completion, FarDeadline()), absl::OkStatus());
+}
+
+// Fails with InvalidArgument and a text that has `what` in it.
+void ExpectRefused(Communicator& communicator, const absl::StatusOr<Completion>& completion,
+                   const std::string& what) {
+  ASSERT_TRUE(completion.ok()) << completion.status();
+  const absl::Status status = Await(communicator, *completion, FarDeadline());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find(what), absl::string_view::npos) << status;
+}
+
+Graph GraphNamed(const std::string& name, int32_t size, uint64_t step = 0) {
+  auto graphs = MakeGraphs(name, WorldSize(size), {});
+  EXPECT_TRUE(graphs.ok()) << graphs.status();
+  return (*graphs)->At(step);
+}
+
+struct Averaged {
+  uint64_t count;
+  DType dtype;
+  bool in_place;
+};
+
+// One average over `graph` on one rank, bit by bit.
+void ExpectAverage(Communicator& communicator, const Graph& graph, const Averaged& what) {
+  const int32_t rank = communicator.rank().value();
+  const Neighborhood mine = graph.Of(communicator.rank());
+  const TablePointer table = TableOf(mine);
+  Bytes source = InputOf(rank, what.count, what.dtype);
+  Bytes apart(source.size(), std::byte{0x5A});
+  Bytes& target = what.in_place ? source : apart;
+  ExpectDone(communicator, NeighborAllReduce(communicator, TensorOf(source, what.dtype),
+                                             TensorOf(target, what.dtype), *table));
+  EXPECT_EQ(target, ExpectedOf(mine, rank, what.count, what.dtype))
+      << "rank " << rank << " of " << graph.size() << ", " << what.dtype << " x " << what.count;
+}
+
+TEST_P(TransportConformanceTest, NeighborsAverageByTheGraphsWeights) {
+  for (const int32_t size : {1, 2, 3, 4}) {
+    TestWorld world(GetParam(), size);
+    if (!world.promises().has_tags) return;
+    world.Run([&](Communicator& communicator) {
+      for (const char* const name : {"ring", "exponential", "star", "mesh_grid"}) {
+        const Graph graph = GraphNamed(name, size);
+        for (const DType dtype :
+             {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+          ExpectAverage(communicator, graph, {5, dtype, false});
+        }
+        ExpectAverage(communicator, graph, {0, DType::kFloat32, false});
+        ExpectAverage(communicator, graph, {300'007, DType::kFloat32, true});
+      }
+    });
+  }
+}
+
+// In each step a rank sends to one other, and receives from none, one or several.
+TEST_P(TransportConformanceTest, NeighborsMayChangeFromStepToStep) {
+  TestWorld world(GetParam(), 4);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const OnePeerOf sequence(GraphNamed("star", 4));
+    for (uint64_t step = 0; step < 12; ++step) {
+      ExpectAverage(communicator, sequence.At(step), {33, DType::kFloat32, true});
+    }
+  });
+}
+
+// Rank r gives (10 r + s) to each s; what arrives is multiplied by that and by the receiver's own.
+TEST_P(TransportConformanceTest, WeightsOfDestinationsTravelWithTheTensors) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    Neighborhood mine{.own = 2};
+    float expected = 2.0F * static_cast<float>(rank + 1);
+    for (int32_t other = 0; other < 3; ++other) {
+      if (other == rank) continue;
+      mine.sources.push_back({Rank(other), 0.5});
+      mine.destinations.push_back({Rank(other), 10.0 * rank + other});
+      expected += 0.5F * static_cast<float>((10 * other + rank) * (other + 1));
+    }
+    const TablePointer table = TableOf(mine, {.sends_weights = true});
+    std::vector<float> values(3, static_cast<float>(rank + 1));
+    for (int round = 0; round < 2; ++round) {
+      std::vector<float> target(3);
+      ExpectDone(communicator,
+                 NeighborAllReduce(communicator, TensorOf(values), TensorOf(target), *table));
+      EXPECT_EQ(target, std::vector<float>(3, expected)) << "rank " << rank;
+    }
+  });
+}
+
+// EDGE-1: the ranks launch the tags in opposite orders.
+TEST_P(TransportConformanceTest, EdgesMatchByTagInAnyOrder) {
+  TestWorld world(GetParam(), 2);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    const TablePointer table = TableOf(GraphNamed("ring", 2).Of(communicator.rank()));
+    std::vector<std::vector<float>> values(10);
+    std::vector<absl::StatusOr<Completion>> completions;
+    for (int32_t i = 0; i < 10; ++i) {
+      const int32_t tag = rank == 0 ? i : 9 - i;
+      std::vector<float>& mine = values[static_cast<size_t>(tag)];
+      mine.assign(4, static_cast<float>(tag * 4 + rank));
+      completions.push_back(
+          NeighborAllReduce(communicator, TensorOf(mine), TensorOf(mine), *table, {.tag = tag}));
+    }
+    for (const auto& completion : completions) ExpectDone(communicator, completion);
+    for (size_t tag = 0; tag < values.size(); ++tag) {
+      EXPECT_EQ(values[tag], std::vector<float>(4, static_cast<float>(tag * 4) + 0.5F));
+    }
+  });
+}
+
+TEST_P(TransportConformanceTest, EdgesOfOneTagMatchInLaunchOrder) {
+  TestWorld world(GetParam(), 2);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const TablePointer table =
+        TableOf(GraphNamed("ring", 2).Of(communicator.rank()), {.sends_weights = true});
+    std::vector<std::vector<float>> values(100);
+    std::vector<absl::StatusOr<Completion>> completions;
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i].assign(i % 3, static_cast<float>(i));
+      completions.push_back(
+          NeighborAllReduce(communicator, TensorOf(values[i]), TensorOf(values[i]), *table));
+    }
+    for (const auto& completion : completions) ExpectDone(communicator, completion);
+    // The weights are given twice, at both ends: 1/2 * i + 1/2 * 1/2 * i.
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(values[i], std::vector<float>(i % 3, 0.75F * static_cast<float>(i)));
+    }
+  });
+}
+
+// EDGE-1: ranks 0 and 1 average while rank 2 has launched nothing, behind a barrier that waits for
+// it.
+TEST_P(TransportConformanceTest, NeighborsWaitForNobodyElse) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    std::vector<float> values(4, static_cast<float>(rank));
+    if (rank == 2) {
+      ExpectDone(communicator, Recv(communicator, TensorOf(values), Rank(0)));
+      EXPECT_EQ(values, std::vector<float>(4, 0.5F));
+      return ExpectDone(communicator, Barrier(communicator));
+    }
+    const auto barrier = Barrier(communicator);
+    const Rank other(1 - rank);
+    const TablePointer table =
+        TableOf({.own = 0.5, .sources = {{other, 0.5}}, .destinations = {{other, 0.5}}});
+    ExpectDone(communicator,
+               NeighborAllReduce(communicator, TensorOf(values), TensorOf(values), *table));
+    EXPECT_EQ(values, std::vector<float>(4, 0.5F));
+    if (rank == 0) ExpectDone(communicator, Send(communicator, TensorOf(values), Rank(2)));
+    ExpectDone(communicator, barrier);
+  });
+}
+
+// Rank 0 only sends, rank 1 only receives, rank 2 does neither.
+TEST_P(TransportConformanceTest, ARankMayHaveNoSourcesOrNoDestinations) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    Neighborhood mine{.own = 0.25};
+    if (rank == 0) mine.destinations = {{Rank(1), 1}};
+    if (rank == 1) mine.sources = {{Rank(0), 3}};
+    std::vector<float> values(2, 4);
+    std::vector<float> target(2);
+    ExpectDone(communicator,
+               NeighborAllReduce(communicator, TensorOf(values), TensorOf(target), *TableOf(mine)));
+    EXPECT_EQ(target, std::vector<float>(2, rank == 1 ? 13.0F : 1.0F));
+    EXPECT_EQ(values, std::vector<float>(2, 4));
+  });
+}
+
+// Rank 0 has another count than rank 1, and the same as rank 2.
+TEST_P(TransportConformanceTest, TensorsThatDifferAreAnErrorAtBothEndsOfTheirEdge) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  const bool survives = world.promises().survives_disagreement;
+  world.Run([&](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    Neighborhood mine{.own = 0.5};
+    if (rank == 0) mine.sources = {{Rank(1), 0.25}, {Rank(2), 0.25}};
+    if (rank != 0) mine.sources = {{Rank(0), 0.5}};
+    mine.destinations = mine.sources;
+    const TablePointer table = TableOf(mine);
+    std::vector<float> values(rank == 1 ? 5 : 4, static_cast<float>(rank));
+    const auto completion =
+        NeighborAllReduce(communicator, TensorOf(values), TensorOf(values), *table);
+    if (rank == 2 && survives) {
+      ExpectDone(communicator, completion);
+      EXPECT_EQ(values, std::vector<float>(4, 1));
+    } else if (rank != 2) {
+      ExpectRefused(communicator, completion, "count is ");
+      EXPECT_EQ(values[0], static_cast<float>(rank));
+    }
+    if (!survives) return;
+    std::vector<int32_t> numbers(4);
+    std::vector<float> next(4, 1);
+    const Tensor other{numbers.data(), 4, DType::kInt32};
+    std::vector<int32_t> gathered(mine.sources.size() * 4);
+    const Tensor all{gathered.data(), gathered.size(), DType::kInt32};
+    std::vector<float> collected(gathered.size());
+    const auto second = rank == 1 ? NeighborAllGather(communicator, other, all, *table, {.tag = 3})
+                                  : NeighborAllGather(communicator, TensorOf(next),
+                                                      TensorOf(collected), *table, {.tag = 3});
+    rank == 2 ? ExpectDone(communicator, second) : ExpectRefused(communicator, second, "dtype is ");
+  });
+  if (survives) world.ExpectUsable();
+}
+
+TEST_P(TransportConformanceTest, WeightsThatTravelFromOneEndOnlyAreAnError) {
+  TestWorld world(GetParam(), 2);
+  if (!world.promises().has_tags || !world.promises().survives_disagreement) return;
+  world.Run([](Communicator& communicator) {
+    const bool sends_weights = communicator.rank() == Rank(1);
+    const TablePointer table =
+        TableOf(GraphNamed("ring", 2).Of(communicator.rank()), {.sends_weights = sends_weights});
+    std::vector<float> values(4, 1);
+    const auto completion =
+        NeighborAllReduce(communicator, TensorOf(values), TensorOf(values), *table);
+    ExpectRefused(communicator, completion, "rank 1 gives weights to its destinations");
+  });
+}
+
+// Rank r has r + 1 elements, rank 2 none.
+TEST_P(TransportConformanceTest, NeighborsGatherTensorsOfDifferentLengths) {
+  TestWorld world(GetParam(), 4);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const auto count_of = [](int32_t rank) {
+      return static_cast<size_t>(rank == 2 ? 0 : rank + 1);
+    };
+    const int32_t rank = communicator.rank().value();
+    const Neighborhood mine = GraphNamed("exponential", 4).Of(communicator.rank());
+    WeightTable::Form form;
+    std::vector<float> expected;
+    for (const Neighbor& source : mine.sources) {
+      const int32_t other = source.rank.value();
+      form.source_counts.push_back(count_of(other));
+      expected.insert(expected.end(), count_of(other), static_cast<float>(10 * other));
+    }
+    std::vector<float> values(count_of(rank), static_cast<float>(10 * rank));
+    std::vector<float> target(expected.size(), -1);
+    ExpectDone(communicator, NeighborAllGather(communicator, TensorOf(values), TensorOf(target),
+                                               *TableOf(mine, form)));
+    EXPECT_EQ(target, expected) << "rank " << rank;
+  });
+}
+
+// More than may be in flight, given while there is room.
+TEST_P(TransportConformanceTest, ManyNeighborOperationsGoOnAtOnce) {
+  TestWorld world(GetParam(), 2);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const TablePointer table = TableOf(GraphNamed("ring", 2).Of(communicator.rank()));
+    constexpr size_t kMany = 3 * limits::kMaxOperationsInFlight;
+    std::vector<std::vector<float>> values(kMany);
+    std::vector<Completion> completions;
+    for (size_t i = 0; i < kMany; ++i) {
+      values[i].assign(100,
+                       static_cast<float>(i) + static_cast<float>(communicator.rank().value()));
+      absl::StatusOr<Completion> launched;
+      auto has_launched = [&] {
+        launched =
+            NeighborAllReduce(communicator, TensorOf(values[i]), TensorOf(values[i]), *table);
+        return !absl::IsResourceExhausted(launched.status());
+      };
+      ASSERT_TRUE(DriveUntil(communicator, has_launched, FarDeadline()));
+      ASSERT_TRUE(launched.ok()) << launched.status();
+      completions.push_back(*launched);
+    }
+    for (const Completion completion : completions) ExpectDone(communicator, completion);
+    for (size_t i = 0; i < kMany; ++i) {
+      EXPECT_EQ(values[i], std::vector<float>(100, static_cast<float>(i) + 0.5F));
+    }
+  });
+}
+
+TEST_P(TransportConformanceTest, RefusesANeighborOperationThatIsNone) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    std::vector<float> values(4);
+    const auto refusal = [&](Neighborhood neighborhood, int32_t tag = 0) {
+      const TablePointer table = TableOf(std::move(neighborhood));
+      return std::string(
+          NeighborAllReduce(communicator, TensorOf(values), TensorOf(values), *table, {.tag = tag})
+              .status()
+              .message());
+    };
+    EXPECT_NE(refusal({.sources = {{Rank(rank), 1}}}).find("is this rank"), std::string::npos);
+    EXPECT_NE(refusal({.destinations = {{Rank(2), 1}}}).find("rank 2 is not in [0, 2)"),
+              std::string::npos);
+    EXPECT_NE(refusal({}, -1).find("tag: -1"), std::string::npos);
+    Operation unknown;
+    unknown.kind = OperationKind::kNeighborAllReduce;
+    HostStream stream;
+    EXPECT_EQ(communicator.Launch(unknown, stream).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    std::vector<int32_t> numbers(4);
+    const Tensor integers{numbers.data(), 4, DType::kInt32};
+    EXPECT_EQ(NeighborAllReduce(communicator, integers, integers, *TableOf({})).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace pelton::conformance
