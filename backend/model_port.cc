@@ -235,8 +235,9 @@ absl::Status ModelPort::AdoptOrder() {
 }
 
 absl::Status ModelPort::FinishUnchanged() {
-  const std::optional<uint64_t> noted = std::exchange(fingerprint_, std::nullopt);
-  if (noted.has_value() && is_open_ && *noted != tensors_.Fingerprint()) {
+  const bool is_noted = fingerprint_.has_value() && is_open_;
+  // What was noted is kept where it differs, so that the next attempt is refused, too.
+  if (is_noted && *fingerprint_ != tensors_.Fingerprint()) {
     return absl::FailedPreconditionError(
         "the weights changed by something that is no torch.optim.Optimizer, after a backward pass "
         "that another one could follow (retain_graph=True, or outputs of another forward pass that "
@@ -244,6 +245,7 @@ absl::Status ModelPort::FinishUnchanged() {
         "iteration with a backward pass that frees the last graph, or step with an optimizer of "
         "torch's");
   }
+  fingerprint_.reset();
   return Finish();
 }
 

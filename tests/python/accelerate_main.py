@@ -66,6 +66,8 @@ def check(algorithm: str, every: int) -> None:
 if __name__ == "__main__":
     with pytest.raises(InvalidArgument, match="without an optimizer"):
         Accelerator(cpu=True).prepare(make()[0])
+    teacher = Accelerator(cpu=True).prepare(make()[0].requires_grad_(False))
+    assert "bagua_ddp" not in teacher.__dict__, "a frozen model needs no communication"
     print("refused", flush=True)
     check("gradient_allreduce", 1)
     print("trained", flush=True)

@@ -118,6 +118,9 @@ def check_algorithm(name: str) -> None:
     trainer = fit(BaguaStrategy(name, **ALGORITHMS[name]), module)
     after = weights(module)
     assert torch.isfinite(after).all() and not torch.equal(before, after), name
+    rank_0s = after.clone()
+    bagua.broadcast(rank_0s, src=0)
+    assert torch.equal(after, rank_0s), f"{name}: the ranks differ after fit"
     assert trainer.callback_metrics["loss"] < 0.9, (name, trainer.callback_metrics)
     module.net(torch.ones(4, 8)).sum().backward()  # a plain model again: no peer is needed
 

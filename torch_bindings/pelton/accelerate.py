@@ -55,7 +55,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         self._algorithm_options = algorithm_options or {}
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """As its base. A model has to come together with the optimizers that step it. Collective.
+        """As its base. A model has to come together with the optimizers that step it, unless nothing in it requires a
+        gradient. Collective.
 
         Raises:
           InvalidArgument: a model comes without an optimizer for it; and as `pelton.wrap`.
@@ -69,13 +70,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """As its base, but that a wrapped model is not wrapped in DistributedDataParallel as well."""
-        is_wrapped = "bagua_ddp" in model.__dict__
-        prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_wrapped)
+        """As its base, but that neither a wrapped model nor one without gradients becomes DistributedDataParallel's."""
+        is_ours = "bagua_ddp" in model.__dict__ or _is_frozen(model)
+        prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_ours)
         return prepared
 
     def _wrap(self, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-        if "bagua_ddp" in model.__dict__:
+        if _is_frozen(model) or "bagua_ddp" in model.__dict__:
             return
         model.to(self.device)  # before its parameters are registered; an optimizer keeps them
         parameters = {id(parameter) for parameter in model.parameters()}
@@ -91,3 +92,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
 def _steps(optimizer: torch.optim.Optimizer, parameters: set[int]) -> bool:
     return any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _is_frozen(model: nn.Module) -> bool:
+    return not any(parameter.requires_grad for parameter in model.parameters())

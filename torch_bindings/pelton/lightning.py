@@ -56,6 +56,7 @@ class BaguaStrategy(DDPStrategy):
         precision_plugin: Any = None,
         timeout: timedelta | None = None,
         start_method: str = "popen",
+        consolidate: bool = True,
         **options: Any,
     ) -> None:
         """Lightning passes all but the first two and the last by itself.
@@ -70,6 +71,7 @@ class BaguaStrategy(DDPStrategy):
           precision_plugin: Lightning's.
           timeout: of each operation; PELTON_TIMEOUT if None.
           start_method: how Lightning's own launcher starts the other ranks: "popen", "spawn", "fork", "forkserver".
+          consolidate: where the algorithm lets ranks run apart, their weights become the mean of all when `fit` ends.
           **options: of the algorithm, where that is a name.
         """
         super().__init__(
@@ -84,6 +86,7 @@ class BaguaStrategy(DDPStrategy):
         self._algorithm = algorithm
         self._flatten = flatten
         self._options = options
+        self._consolidates = consolidate
         self._environment: dict[str, str] = {}
 
     @property
@@ -153,6 +156,12 @@ class BaguaStrategy(DDPStrategy):
             )
             return
         self.wrapped.inner.load_algorithm_state_dict(states[self.global_rank])
+
+    def on_train_end(self) -> None:
+        """`fit` has come to its end on all ranks. Collective where the algorithm lets ranks run apart."""
+        super().on_train_end()
+        if self.wrapped is not None and self._consolidates:
+            self.wrapped.inner.consolidate()
 
     def teardown(self) -> None:
         """Stops an averaging beside training when all ranks are here, and makes the module a plain one again."""

@@ -147,6 +147,27 @@ def a_step_is_one_of_all_optimizers() -> None:
 
 
 @case(2)
+def a_local_step_of_one_of_two_optimizers_does_not_count() -> None:
+    """Inside `no_sync`, and on one rank alone: the rounds stay those of both optimizers' steps, on all ranks alike."""
+    rank, _ = rank_and_size()
+    model = seeded(rank, _TwoParts)
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.head, model.tail)]
+    model.with_bagua(optimizers, LocalSGDAlgorithm(interval=2))
+    if rank == 0:
+        with model.no_sync():
+            run(model, rank, 0)
+            optimizers[1].step()
+    for step in range(1, 5):
+        model.zero_grad()
+        run(model, rank, step)
+        optimizers[0].step()
+        assert model.bagua_ddp.statistics()["rounds"] == (step - 1) // 2
+        optimizers[1].step()
+        assert model.bagua_ddp.statistics()["rounds"] == step // 2
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
 def every_parameter_must_be_in_an_optimizer() -> None:
     for algorithm in (LocalSGDAlgorithm(), DiLoCoAlgorithm(), LowPrecisionDecentralizedAlgorithm()):
         model = make_mlp()

@@ -220,6 +220,23 @@ def two_forward_passes_before_one_backward_share_a_round() -> None:
 
 
 @case(2)
+def a_change_that_a_round_would_undo_is_refused_until_it_is_gone() -> None:
+    """Made by hand after a backward pass that another one could follow."""
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False))
+    train_step(model, optimizer, 0)
+    square_loss(model, batch(rank, 1, *SHAPE)).backward(retain_graph=True)
+    first = next(model.parameters())
+    before = first.detach().clone()
+    first.data.add_(100.0)
+    for _ in range(2):
+        with raises(RuntimeError, "changed by something that is no torch.optim.Optimizer"):
+            model(batch(rank, 2, *SHAPE))
+        assert torch.equal(first, before + 100.0)
+    first.data.copy_(before)
+
+
+@case(2)
 def a_closure_of_the_optimizer_is_an_iteration() -> None:
     model, optimizer = _wrapped(DecentralizedAlgorithm(hierarchical=False))
     world = World()

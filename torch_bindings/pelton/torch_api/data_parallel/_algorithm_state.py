@@ -14,8 +14,9 @@ from pelton.torch_api._parameters import select
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
 
-# 1: residuals of 16-bit tensors in 16 bits, stages by their place in the pipeline.
-_FORMAT = 2
+# 1: residuals of 16-bit tensors in 16 bits, stages by their place in the pipeline. 2: results of an open round in the
+# order of logical elements, where 3 has that of memory, as everything else.
+_FORMAT = 3
 NOTHING: _C.State = (0, [], [])
 
 

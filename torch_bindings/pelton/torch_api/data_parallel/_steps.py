@@ -199,15 +199,17 @@ class ModelSteps:
     def _parameters_of(self, optimizer: Optimizer) -> list[torch.Tensor]:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._names]
 
-    def after(self, optimizer: Optimizer) -> bool:
+    def after(self, optimizer: Optimizer, *, is_synchronized: bool) -> bool:
         """The step has ended; says whether it completes one of the model's: all given optimizers have stepped, or,
-        where none was given, this one has.
+        where none was given, this one has. A step inside `no_sync` is none of the model's.
 
         Raises:
           FailedPrecondition: only steps of the given optimizers count, and none of those is behind this one.
         """
         if self.is_given(optimizer):
             self._count += 1
+            if not is_synchronized:
+                return False
             self._stepped.add(id(optimizer))
             if len(self._stepped) < len(self._given):
                 return False
@@ -223,7 +225,7 @@ class ModelSteps:
                 f"would drift apart. Give this {kind} to with_bagua on all ranks, and call that again where an "
                 "optimizer is replaced"
             )
-        return not self._given
+        return not self._given and is_synchronized
 
     def backward_ended(self) -> None:
         """A backward pass has ended.

@@ -270,7 +270,7 @@ class BaguaDistributedDataParallel:
         """See `Listener`."""
         if self._rounds is None or is_in_backward() or not self._concerns(optimizer):
             return
-        completes = self._steps.after(optimizer)
+        completes = self._steps.after(optimizer, is_synchronized=self._is_synchronized)
         self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
         self._finish_step(completes)
 
@@ -284,7 +284,7 @@ class BaguaDistributedDataParallel:
     def step_skipped(self, optimizer: Any) -> None:
         """See `Listener`: what counts the steps of the given optimizers counts this one, too."""
         for given in self._steps.given_behind(optimizer) if self._rounds is not None else ():
-            completes = self._steps.after(given)
+            completes = self._steps.after(given, is_synchronized=self._is_synchronized)
             self._live_rounds().step_skipped(given, completes)
             self._finish_step(completes)
 
