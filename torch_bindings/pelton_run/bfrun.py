@@ -168,7 +168,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def run(words: Sequence[str] | None) -> int:
+def run(words: Sequence[str] | None = None) -> int:
     """Starts the ranks that a command line asks for, and waits for their end.
 
     Args:
@@ -200,14 +200,5 @@ def run(words: Sequence[str] | None) -> int:
         return 2
 
 
-def main() -> None:
-    """Runs this process's command line.
-
-    Raises:
-      SystemExit: with the exit code of `run`.
-    """
-    sys.exit(run(None))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())
