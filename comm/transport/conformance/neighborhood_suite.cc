@@ -9,6 +9,7 @@
 
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/collectives/neighbor_communicator.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/neighbors.h"
 #include "comm/reduction/linear_combination.h"
@@ -18,6 +19,8 @@
 
 namespace pelton::conformance {
 namespace {
+
+[[maybe_unused]] const bool is_decorated = DecorateCommunicators(&MakeNeighborCommunicator);
 
 using Bytes = std::vector<std::byte>;
 using TablePointer = std::shared_ptr<const WeightTable>;

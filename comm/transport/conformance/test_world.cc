@@ -5,10 +5,19 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "comm/collectives/neighbor_communicator.h"
 #include "core/base/check.h"
 
 namespace pelton::conformance {
+namespace {
+
+Decorate decorate_communicator = nullptr;
+
+}  // namespace
+
+bool DecorateCommunicators(Decorate decorate) {
+  decorate_communicator = decorate;
+  return true;
+}
 
 absl::Time FarDeadline() { return absl::Now() + absl::Seconds(60); }
 
@@ -24,7 +33,9 @@ TestWorld::TestWorld(TransportFixtureFactory factory, int32_t world_size, size_t
         transport.Open(CommunicatorId(1), Group::World(WorldSize(world_size)), FarDeadline());
     PELTON_CHECK(opened.ok()) << opened.status();
     PELTON_CHECK_OK((*opened)->Register(*memories_[index]->region.region()));
-    communicators_[index] = MakeNeighborCommunicator(*std::move(opened));
+    communicators_[index] = decorate_communicator == nullptr
+                                ? *std::move(opened)
+                                : decorate_communicator(*std::move(opened));
   });
 }
 

@@ -16,8 +16,13 @@ namespace pelton::conformance {
 // Long enough for the slowest sanitizer on a busy machine: a test that meets it has failed.
 absl::Time FarDeadline();
 
-// The world's ranks with their memory and a communicator of all of them (id 1), to which neighbour
-// operations are given: all else must be as without.
+// Every world made later puts it around its communicators. A suite that is linked sets it before
+// main, so that the other suites show that all they test is as without it; gpu_check leaves that
+// suite out, because Highway's library cannot be carried. Returns true. Threads: before main.
+using Decorate = std::unique_ptr<Communicator> (*)(std::unique_ptr<Communicator>);
+bool DecorateCommunicators(Decorate decorate);
+
+// The world's ranks with their memory and a communicator of all of them (id 1).
 // Threads: one; Run's function is called in one thread per rank. Owns: all it makes.
 class TestWorld {
  public:
