@@ -208,8 +208,6 @@ TEST(MailboxModelTest, ADrainWithoutAcquireIsFound) {
 Outcome ABorrowerComesBetween(bool gives_way) {
   return Explore([=] {
     auto post = std::make_shared<Post<ModelSync>>(1);
-    MessageList system;
-    MessageList user;
     Program program;
     program.threads.push_back([=] {
       if (post->Send(0, 1)) post->RunUntilIdle();
