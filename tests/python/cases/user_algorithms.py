@@ -503,6 +503,7 @@ def weights_are_what_they_were_after_a_round_that_failed() -> None:
     assert all(bucket.check_flatten() for bucket in model.bagua_buckets)
     run_backward(model)
     model.bagua_ddp.finish_round()
+    bagua.barrier()  # the failure to come must not end the other rank's first round
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(rank)
