@@ -28,14 +28,15 @@ class LateHost final : public ForwardingCommunicator {
       : ForwardingCommunicator(std::move(wrapped)), seen_(seen) {}
   ~LateHost() override {
     seen_->push_back("closed");
-    for (const OperationMemory& memory : in_flight_) std::memset(memory.target, 0, 1);
+    for (const Flight& flight : in_flight_) std::memset(flight.memory.target, 0, 1);
   }
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
+    std::erase_if(in_flight_, [this](const Flight& flight) { return Query(flight.launched).done; });
     auto launched = ForwardingCommunicator::Launch(operation, stream);
     const auto memory = ResolveOperation(operation, rank(), world_size());
     const bool is_gather = operation.kind == OperationKind::kAllGather;
     if (launched.ok() && memory.ok() && is_gather && !Query(*launched).done) {
-      in_flight_.push_back(*memory);
+      in_flight_.push_back({*launched, *memory});
     }
     return launched;
   }
@@ -45,8 +46,12 @@ class LateHost final : public ForwardingCommunicator {
   }
 
  private:
+  struct Flight {
+    Completion launched;
+    OperationMemory memory;
+  };
   std::vector<std::string>* const seen_;
-  std::vector<OperationMemory> in_flight_;
+  std::vector<Flight> in_flight_;
 };
 
 // Threads: as Transport. Owns: the wrapped one.
