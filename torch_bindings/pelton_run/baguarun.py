@@ -253,11 +253,7 @@ def run(words: Sequence[str] | None) -> int:
       SystemExit: with 2, a flag is wrong.
     """
     options = parsed(words)
-    try:
-        return HostsJob(options).run()
-    except OSError as error:
-        print(f"{_PROGRAM}: {options.ssh[0]}: {error}", file=sys.stderr)
-        return 2
+    return HostsJob(options).run_or_say(_PROGRAM, options.ssh[0])
 
 
 def main() -> None:

@@ -185,7 +185,7 @@ def run(words: Sequence[str] | None = None) -> int:
         print(f"{_PROGRAM}: {options.places}: {' '.join(options.command)}", file=sys.stderr)
     if options.remote is not None:
         return baguarun.run(options.remote)
-    names = JobOptions(
+    job_options = JobOptions(
         options.command,
         options.ranks,
         is_insecure=options.insecure,
@@ -193,11 +193,7 @@ def run(words: Sequence[str] | None = None) -> int:
         further_names=OPEN_MPIS_NAMES,
         program=_PROGRAM,
     )
-    try:
-        return Job(names).run()
-    except OSError as error:
-        print(f"{_PROGRAM}: {options.command[0]}: {error}", file=sys.stderr)
-        return 2
+    return Job(job_options).run_or_say(_PROGRAM, options.command[0])
 
 
 if __name__ == "__main__":

@@ -73,11 +73,7 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         parser.error("-m and --no-python exclude each other")
     command = command_of([options.program, *options.arguments], options.module, options.no_python)
     job = Job(JobOptions(command, options.nproc, options.linger, options.grace, options.insecure))
-    try:
-        return job.run()
-    except OSError as error:
-        print(f"{program}: {options.program}: {error}", file=sys.stderr)
-        return 2
+    return job.run_or_say(program, options.program)
 
 
 def _version() -> int:

@@ -9,6 +9,7 @@ import secrets
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -186,6 +187,19 @@ class Job:
             self._start(stack)
             self._serve()
             return self._exit_code()
+
+    def run_or_say(self, program: str, started: str) -> int:
+        """`run`; 2, and a line on standard error, where the command cannot be started.
+
+        Args:
+          program: what the line begins with.
+          started: the name of the command.
+        """
+        try:
+            return self.run()
+        except OSError as error:
+            print(f"{program}: {started}: {error}", file=sys.stderr)
+            return 2
 
     @property
     def failed_code(self) -> int | None:
