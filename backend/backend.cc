@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "backend/route.h"
 #include "backend/watched_communicator.h"
+#include "comm/collectives/neighbor_communicator.h"
 #include "comm/control/grpc_control.h"
 #include "comm/control/host_identity.h"
 #include "comm/control/key_value.h"
@@ -247,6 +248,8 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Gr
   ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
   const DeviceKind kind = device.kind;
+  // The library of the GPUs has no tags, which they need.
+  if (kind == DeviceKind::kHost) opened = MakeNeighborCommunicator(std::move(opened));
   auto watched =
       std::make_unique<WatchedCommunicator>(std::move(opened), [this, kind](Communicator* closing) {
         // A session that has ended touches nothing any more.

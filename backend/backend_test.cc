@@ -13,10 +13,13 @@
 #include "backend/test_ranks.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/graph/graph_sequence.h"
+#include "comm/neighbors.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
+#include "core/pipeline/weight_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +57,27 @@ TEST(BackendTest, RanksMeetReduceAndPart) {
     if (backend->host_ranks().size() != 3)
       return absl::InternalError("not all ranks share the host");
     return backend->Stop(Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, CommunicatorsAverageBetweenNeighboursBesideCollectives) {
+  const std::vector<absl::Status> results = RunRanks(3, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                     backend->Open(Group::World(backend->world_size())));
+    ASSIGN_OR_RETURN(const auto ring, MakeGraphs("ring", WorldSize(3), {{"sides", "right"}}));
+    ASSIGN_OR_RETURN(const auto table, WeightTable::Create(ring->At(0).Of(options.rank)));
+    const float mine = static_cast<float>(options.rank.value());
+    float average = mine;
+    const Tensor tensor{&average, 1, DType::kFloat32};
+    ASSIGN_OR_RETURN(const Completion done,
+                     NeighborAllReduce(*communicator, tensor, tensor, *table));
+    ASSIGN_OR_RETURN(const float sum, SumOver(*communicator, mine));
+    RETURN_IF_ERROR(Await(*communicator, done, Soon()));
+    const float before = static_cast<float>((options.rank.value() + 2) % 3);
+    if (average != (mine + before) / 2) return absl::InternalError(absl::StrCat(average));
+    return sum == 3 ? absl::OkStatus() : absl::InternalError(absl::StrCat("sum is ", sum));
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
 }

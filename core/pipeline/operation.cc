@@ -56,6 +56,24 @@ std::string DifferInMode(RoundMode mine, Rank rank, RoundMode theirs, Rank peer)
       "belongs within no_sync()");
 }
 
+std::string FieldDifferenceOf(const Operation& mine, Rank rank, const Operation& theirs,
+                              Rank peer) {
+  if (mine.kind != theirs.kind) {
+    return Differ("the operation", NameOf(mine.kind), rank, NameOf(theirs.kind), peer);
+  }
+  if (mine.dtype != theirs.dtype) {
+    return Differ("dtype", NameOf(mine.dtype), rank, NameOf(theirs.dtype), peer);
+  }
+  if (mine.count != theirs.count) return Differ("count", mine.count, rank, theirs.count, peer);
+  if (Reduces(mine.kind) && mine.reduce_op != theirs.reduce_op) {
+    return Differ("op", NameOf(mine.reduce_op), rank, NameOf(theirs.reduce_op), peer);
+  }
+  if (HasRoot(mine.kind) && mine.peer != theirs.peer) {
+    return Differ("root", mine.peer, rank, theirs.peer, peer);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string Describe(const Operation& operation) {
@@ -156,23 +174,11 @@ Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
 std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& theirs, Rank peer) {
   const RoundMode mode = ModeOf(mine.bucket);
   if (mode != ModeOf(theirs.bucket)) return DifferInMode(mode, rank, ModeOf(theirs.bucket), peer);
-  if (mine.kind != theirs.kind) {
-    return Differ("the operation", NameOf(mine.kind), rank, NameOf(theirs.kind), peer);
-  }
-  if (mine.dtype != theirs.dtype) {
-    return Differ("dtype", NameOf(mine.dtype), rank, NameOf(theirs.dtype), peer);
-  }
-  if (mine.count != theirs.count) return Differ("count", mine.count, rank, theirs.count, peer);
-  if (Reduces(mine.kind) && mine.reduce_op != theirs.reduce_op) {
-    return Differ("op", NameOf(mine.reduce_op), rank, NameOf(theirs.reduce_op), peer);
-  }
-  if (HasRoot(mine.kind) && mine.peer != theirs.peer) {
-    return Differ("root", mine.peer, rank, theirs.peer, peer);
-  }
-  if (mine.bucket != theirs.bucket) {
-    return Differ("bucket", mine.bucket.value(), rank, theirs.bucket.value(), peer);
-  }
-  return "";
+  const std::string field = FieldDifferenceOf(mine, rank, theirs, peer);
+  if (mine.bucket == theirs.bucket) return field;
+  // Where the calls are not the same ones, the reader wants to know which they are.
+  return absl::StrCat(field, field.empty() ? "" : "; ",
+                      Differ("bucket", mine.bucket.value(), rank, theirs.bucket.value(), peer));
 }
 
 }  // namespace pelton

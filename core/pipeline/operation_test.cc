@@ -44,6 +44,15 @@ TEST(OperationTest, TheModeOfARoundIsComparedAndKeptOutOfDescriptions) {
   EXPECT_NE(difference.find("no_sync()"), std::string::npos) << difference;
 }
 
+TEST(OperationTest, DifferentCallsAreNamedBesideWhatDiffersInThem) {
+  Operation mine = SumOf(4);
+  Operation theirs = SumOf(5);
+  mine.bucket = BucketId(7);
+  theirs.bucket = BucketId(8);
+  EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)),
+            "count is 4 on rank 0 and 5 on rank 1; bucket is 7 on rank 0 and 8 on rank 1");
+}
+
 TEST(OperationTest, PlacesInMemoryMayDiffer) {
   Operation other = SumOf(4);
   other.set_source({RegionId(7), 64});
