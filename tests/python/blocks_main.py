@@ -114,6 +114,7 @@ def _trains(names: Names) -> None:
 
 # What a block presumes.
 CONTEXTS: dict[str, Callable[[], Names]] = {
+    "coming_from/bluefog.md 1": _bare,
     "autotune.md 1": _bare,
     "communication.md 1": _joined,
     "contrib.md 1": _joined,

@@ -49,10 +49,10 @@ try:
     import bagua.service as service
 except ModuleNotFoundError as error:
     assert "no counterpart of bagua.service" in str(error), error
-try:
-    import bluefog.torch as bluefog
-except ImportError as error:
-    assert "no counterpart of bluefog.torch" in str(error), error
+import bluefog.torch as bf
+from bluefog.common import topology_util
+import pelton.bluefog.common.topology_util, pelton.bluefog.torch
+assert bf is pelton.bluefog.torch and topology_util is pelton.bluefog.common.topology_util
 
 
 class Summing(AlgorithmImpl):

@@ -22,6 +22,7 @@
 #include "torch_bindings/csrc/define_communicator.h"
 #include "torch_bindings/csrc/define_graphs.h"
 #include "torch_bindings/csrc/define_model.h"
+#include "torch_bindings/csrc/define_queue.h"
 #include "torch_bindings/csrc/define_user_model.h"
 #include "torch_bindings/csrc/log_lines.h"
 #include "torch_bindings/csrc/python_communicator.h"
@@ -225,6 +226,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
   bindings::DefineGraphs(module);
+  bindings::DefineQueue(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("describe_algorithm", &bindings::DescribeAlgorithm, pybind11::arg("name"));
   module.def("check_algorithm", &bindings::CheckAlgorithm, pybind11::arg("name"),

@@ -108,6 +108,59 @@ class Communicator:
     def recv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> None: ...
     def barrier(self) -> None: ...
 
+class WeightTable:
+    """With whom a rank averages, and by which weights; known to this process alone."""
+
+    def __init__(
+        self,
+        own: float,
+        sources: Sequence[tuple[int, float]],  # by rank, ascending
+        destinations: Sequence[tuple[int, float]],  # by rank, ascending
+        sends_weights: bool = False,  # the destinations' travel with the messages; else they mean nothing
+    ) -> None:
+        """Raises InvalidArgument: a rank is negative or given twice, a weight is not finite."""
+
+class Handle:
+    """An operation under way."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> torch.Tensor:
+        """Blocks until it is done; its result, or raises its error. May be called again."""
+    def lengths(self) -> list[int]:
+        """Of a gather between neighbors that was waited for: the sources' first dimensions, in the table's order."""
+
+class Queue:
+    """A communicator whose collectives run in the order of their calls, and operations between neighbors by their edges.
+
+    The plain forms begin an operation, those with `_now` also wait for it. Tensors are on the CPU. Names are what ranks
+    match operations between neighbors by, and compare collectives by.
+    """
+
+    def __init__(self, backend: Backend, ranks: Sequence[int]) -> None:
+        """Opens it; collective over `ranks`."""
+    def allreduce(self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None) -> Handle: ...
+    def allreduce_now(self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None) -> torch.Tensor: ...
+    def broadcast(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> Handle: ...
+    def broadcast_now(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> torch.Tensor: ...
+    def allgather(self, tensor: torch.Tensor, name: str | None) -> Handle: ...
+    def allgather_now(self, tensor: torch.Tensor, name: str | None) -> torch.Tensor: ...
+    def neighbor_allreduce(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
+    def neighbor_allreduce_now(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> torch.Tensor: ...
+    def neighbor_allgather(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
+    def hierarchical_neighbor_allreduce(
+        self,
+        tensor: torch.Tensor,
+        table: WeightTable,
+        inner: Queue,  # of the ranks whose mean is averaged
+        name: str | None,
+    ) -> Handle: ...
+    def barrier(self, timeout_s: float | None = None) -> None: ...
+    def close(self) -> None:
+        """Ends what is under way; later operations raise FailedPrecondition. Idempotent."""
+
+def number_of_name(name: str) -> int:
+    """The number that stands for an operation's name in the runtime's texts, as its bucket."""
+
 State = tuple[int, list[str], list[tuple[str, str, int, torch.Tensor]]]
 """What an algorithm remembers: rounds that have been, tensors in the plan's order (empty: the first plan), and of each
 stage's buffers, tensor by tensor, key, tensor name, first element and values."""

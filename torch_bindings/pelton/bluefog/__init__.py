@@ -1,1 +1,1 @@
-"""BlueFog's names, over Pelton. So far its graphs; see docs/graphs.md."""
+"""BlueFog's names, over Pelton; see docs/bluefog.md."""

@@ -53,6 +53,11 @@ class Session:
         self._place = place
         self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
+        self._queues: list[_C.Queue] = []
+
+    def close_at_end(self, queue: _C.Queue) -> None:
+        """Has a queue closed before the backend stops. Closing it earlier does no harm."""
+        self._queues.append(queue)
 
     def communicator(self, group_name: str, kind: str, ranks: Sequence[int]) -> _C.Communicator:
         """A group's communicator for user calls, opened at its first use; collective over `ranks` then."""
@@ -89,6 +94,9 @@ class Session:
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
         _torch_group.unmake(self.torch_group)
+        for queue in self._queues:
+            queue.close()
+        self._queues.clear()
         for communicator in [self.world_communicator, *self._communicators.values()]:
             communicator.close()
         self._communicators.clear()

@@ -150,6 +150,11 @@ def GetRecvWeights(topo: DiGraph, rank: int) -> tuple[float, dict[int, float]]: 
     return weights.pop(rank, 0.0), weights
 
 
+def GetWeights(topo: DiGraph, rank: int) -> tuple[float, dict[int, float]]:  # noqa: N802
+    """The older name of `GetRecvWeights`."""
+    return GetRecvWeights(topo, rank)
+
+
 def GetSendWeights(topo: DiGraph, rank: int) -> tuple[float, dict[int, float]]:  # noqa: N802
     """A rank's own weight, and those with which its destinations take what it sends.
 
@@ -194,6 +199,11 @@ def GetDynamicOnePeerSendRecvRanks(topo: DiGraph, self_rank: int) -> SendAndRecv
         raise InvalidArgument(f"topo: its nodes must be the numbers from 0 to {size - 1}")
     edges = [(i, j, 1.0) for i, j in topo.edges if i != j]
     return _turns(_C.one_peer_of([1.0] * size, edges), self_rank)
+
+
+def GetDynamicSendRecvRanks(topo: DiGraph, self_rank: int) -> SendAndRecv:  # noqa: N802
+    """The older name of `GetDynamicOnePeerSendRecvRanks`."""
+    return GetDynamicOnePeerSendRecvRanks(topo, self_rank)
 
 
 def GetExp2DynamicSendRecvMachineRanks(  # noqa: N802

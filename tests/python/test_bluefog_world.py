@@ -1,0 +1,130 @@
+"""BlueFog's ranks and topologies, see cases/bluefog_world.py; and its programs as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from spawn import Outcome, case_ids, check_case, run
+
+MODULE = "cases.bluefog_world"
+
+# Of BlueFog's README.
+CONSENSUS = """
+import torch
+import bluefog.torch as bf
+bf.init()
+x = torch.Tensor([bf.rank()])
+for _ in range(100):
+    x = bf.neighbor_allreduce(x)
+print(f"{bf.rank()}: Average value of all ranks is {x}")
+"""
+AGAIN = """
+import torch, bluefog.torch as bf
+for _ in range(3):
+    bf.init()
+    print("sum", bf.allreduce(torch.ones(1), average=False).item(), flush=True)
+    bf.shutdown()
+"""
+TIMELINE = """
+import json, os, torch, bluefog.torch as bf
+bf.init()
+with bf.timeline_context("mine", "COMPUTE"):
+    bf.neighbor_allreduce(torch.ones(2), name="x")
+path = os.environ["BLUEFOG_TIMELINE"] + str(bf.rank()) + ".json"
+assert "PROC_NEIGHBOR_ALLREDUCE" in open(path).read()
+bf.synchronize(bf.broadcast_nonblocking(torch.ones(2), 0))
+assert bf.timeline_start_activity("mine", "never ended")
+"""
+DYNAMIC = """
+import torch, bluefog.torch as bf
+from bluefog.common import topology_util
+bf.init()
+bf.set_topology(topology_util.PowerTwoRingGraph(bf.size()))
+own, neighbors = topology_util.GetWeights(bf.load_topology(), bf.rank())
+turns = topology_util.GetDynamicSendRecvRanks(bf.load_topology(), bf.rank())
+x = torch.tensor([float(bf.rank())], dtype=torch.float64)
+for _ in range(200):
+    to, come = next(turns)
+    share = 1 / (len(come) + 1)
+    x = bf.neighbor_allreduce(x, self_weight=share, neighbor_weights={r: share for r in come}, send_neighbors=to)
+assert abs(x.item() - (bf.size() - 1) / 2) < 1e-9, x
+x = bf.neighbor_allreduce(x, own, neighbors)
+print("mean", round(x.item(), 9))
+"""
+
+
+def bfrun(tmp_path: Path, text: str, *flags: object) -> Outcome:
+    """Four ranks of a script that imports bluefog."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    words = ["-np", 4, *flags, sys.executable, "-m", "pelton.compat", script]
+    return run([sys.executable, "-m", "pelton_run.bfrun", *map(str, words)], 240)
+
+
+@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids(MODULE)))
+def test_world(world_size: int, name: str) -> None:
+    check_case(MODULE, world_size, name)
+
+
+def test_the_readmes_consensus_runs_as_it_stands(tmp_path: Path) -> None:
+    outcome = bfrun(tmp_path, CONSENSUS)
+    assert outcome.code == 0, outcome.errors
+    found = re.findall(r"(\d): Average value of all ranks is tensor\(\[1\.5", outcome.output)
+    assert sorted(found) == ["0", "1", "2", "3"], outcome.output
+    assert outcome.errors == ""
+
+
+def test_a_dynamic_consensus_of_older_names(tmp_path: Path) -> None:
+    outcome = bfrun(tmp_path, DYNAMIC)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("mean 1.5") == 4
+
+
+def test_a_job_is_joined_again(tmp_path: Path) -> None:
+    outcome = bfrun(tmp_path, AGAIN)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("sum 4.0") == 12
+
+
+def test_a_timeline_is_json_when_it_is_closed(tmp_path: Path) -> None:
+    outcome = bfrun(tmp_path, TIMELINE, "--timeline-filename", tmp_path / "time")
+    assert outcome.code == 0, outcome.errors
+    for rank in range(4):
+        events = json.loads((tmp_path / f"time{rank}.json").read_text())
+        rows = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        spans = {(rows[event["pid"]], event["name"]) for event in events if event["ph"] in "XB"}
+        named = {("neighbor.allreduce.x", f"{version}_NEIGHBOR_ALLREDUCE") for version in ("PROC", "MPI")}
+        assert {("mine", "COMPUTE"), *named} <= spans
+        assert ("broadcast.noname.0", "ENQUEUE_BROADCAST") in spans
+        assert {event["tid"] for event in events if "tid" in event} == {1}
+
+
+LATE = """
+import torch, bluefog.torch as bf
+bf.init(lambda size: bf.RingGraph(size, connect_style=2))
+if bf.rank() != 1:
+    try:
+        bf.neighbor_allreduce(torch.ones(2), name="x")
+        print("rank", bf.rank(), "is done")
+    except TimeoutError as error:
+        print("rank", bf.rank(), "says", error)
+"""
+
+
+def test_a_neighbor_that_stays_away_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LATE)
+    words = [sys.executable, "-m", "pelton_run.bfrun", "-np", "3", sys.executable, "-m", "pelton.compat", str(script)]
+    outcome = run(words, 240, {"PELTON_TIMEOUT": "3"})
+    assert outcome.code == 0, outcome.errors
+    assert "rank 2 says neighbor_allreduce 'x'" in outcome.output
+    assert re.search(r"rank 2 says .*rank(s)? .*1", outcome.output), outcome.output
+
+
+def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
+    outcome = bfrun(tmp_path, "import bluefog.torch as bf\nbf.init()\nassert bf.rank() != 1\nbf.barrier()\n")
+    assert outcome.code != 0 and "AssertionError" in outcome.errors

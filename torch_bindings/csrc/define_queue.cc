@@ -1,0 +1,145 @@
+#include "torch_bindings/csrc/define_queue.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/fork.h"
+#include "torch_bindings/csrc/python_queue.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+using Queue = PythonQueue;
+using Name = std::optional<std::string>;
+using Table = std::shared_ptr<WeightTable>;  // pybind11 holds no pointers to const
+using Weights = std::vector<std::pair<int32_t, double>>;
+using QueueClass = py::class_<Queue, ProcessPtr<Queue>>;
+
+std::vector<Neighbor> NeighborsOf(const Weights& weights) {
+  std::vector<Neighbor> neighbors;
+  for (const auto& [rank, weight] : weights) neighbors.push_back({Rank(rank), weight});
+  return neighbors;
+}
+
+Table MakeTable(double own, const Weights& sources, const Weights& destinations,
+                bool sends_weights) {
+  Neighborhood neighborhood{own, NeighborsOf(sources), NeighborsOf(destinations)};
+  return std::const_pointer_cast<WeightTable>(
+      ValueOrThrow(WeightTable::Create(std::move(neighborhood), {.sends_weights = sends_weights})));
+}
+
+ProcessPtr<Queue> Open(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks) {
+  Group group{{}, Generation(1)};
+  for (const int32_t rank : ranks) group.members.emplace_back(rank);
+  return ProcessPtr<Queue>(new Queue(std::move(backend), group));
+}
+
+void DefineCollectives(QueueClass& queue) {
+  queue
+      .def(
+          "allreduce",
+          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name) {
+            return self.AllReduce({std::move(name), false}, tensor, op, in_place);
+          },
+          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"), NoGil())
+      .def(
+          "broadcast",
+          [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {
+            return self.Broadcast({std::move(name), false}, tensor, root, in_place);
+          },
+          py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
+      .def(
+          "allgather",
+          [](Queue& self, const at::Tensor& tensor, Name name) {
+            return self.AllGather({std::move(name), false}, tensor);
+          },
+          py::arg("tensor"), py::arg("name"), NoGil())
+      .def(
+          "barrier",
+          [](Queue& self, std::optional<double> timeout_s) {
+            self.Barrier(timeout_s.has_value() ? absl::Seconds(*timeout_s) : self.timeout());
+          },
+          py::arg("timeout_s") = py::none(), NoGil());
+}
+
+// The same, waited for: one call from Python, and no handle.
+void DefineBlockingCollectives(QueueClass& queue) {
+  queue
+      .def(
+          "allreduce_now",
+          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name) {
+            return self.AllReduce({std::move(name), true}, tensor, op, in_place)->Wait();
+          },
+          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"), NoGil())
+      .def(
+          "broadcast_now",
+          [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {
+            return self.Broadcast({std::move(name), true}, tensor, root, in_place)->Wait();
+          },
+          py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
+      .def(
+          "allgather_now",
+          [](Queue& self, const at::Tensor& tensor, Name name) {
+            return self.AllGather({std::move(name), true}, tensor)->Wait();
+          },
+          py::arg("tensor"), py::arg("name"), NoGil());
+}
+
+void DefineNeighborOperations(QueueClass& queue) {
+  queue
+      .def(
+          "neighbor_allreduce",
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
+            return self.NeighborAllReduce({std::move(name), false}, tensor, table);
+          },
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
+      .def(
+          "neighbor_allreduce_now",
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
+            return self.NeighborAllReduce({std::move(name), true}, tensor, table)->Wait();
+          },
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
+      .def(
+          "neighbor_allgather",
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
+            return self.NeighborAllGather({std::move(name), false}, tensor, table);
+          },
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
+      .def(
+          "hierarchical_neighbor_allreduce",
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Queue& inner, Name name) {
+            return self.HierarchicalNeighborAllReduce({std::move(name), false}, tensor, table,
+                                                      inner);
+          },
+          py::arg("tensor"), py::arg("table").none(false), py::arg("inner"), py::arg("name"),
+          NoGil());
+}
+
+}  // namespace
+
+void DefineQueue(py::module_& module) {
+  module.def("number_of_name", &NumberOf, py::arg("name"));
+  py::class_<WeightTable, Table>(module, "WeightTable")
+      .def(py::init(&MakeTable), py::arg("own"), py::arg("sources"), py::arg("destinations"),
+           py::arg("sends_weights") = false);
+  py::class_<PythonHandle, std::shared_ptr<PythonHandle>>(module, "Handle")
+      .def("done", &PythonHandle::done)
+      .def("wait", &PythonHandle::Wait, NoGil())
+      .def("lengths", &PythonHandle::lengths);
+  QueueClass queue(module, "Queue");
+  queue.def(py::init(&Open), py::arg("backend"), py::arg("ranks"), NoGil())
+      .def("close", &Queue::Close, NoGil());
+  DefineCollectives(queue);
+  DefineBlockingCollectives(queue);
+  DefineNeighborOperations(queue);
+}
+
+}  // namespace pelton::torch_bindings

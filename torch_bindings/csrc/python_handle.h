@@ -1,0 +1,55 @@
+// An operation of a PythonQueue, as its caller holds it.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_PYTHON_HANDLE_H_
+#define PELTON_TORCH_BINDINGS_CSRC_PYTHON_HANDLE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/lane/lane.h"
+
+namespace pelton::torch_bindings {
+
+// What becomes of an operation. Written before it begins and by its first job, which other threads
+// look at once that is done: the job's end publishes it.
+// Threads: as said. Owns: the result.
+struct Outcome {
+  at::Tensor result;
+  std::vector<int64_t> lengths =
+      {};                     // of a gather between neighbours: the sources' first dimensions
+  absl::Status failure = {};  // what is wrong although the jobs ended well
+  // What follows the first job, on a lane that may be another one; null: nothing does.
+  std::shared_ptr<lane::Lane> next_lane = nullptr;  // shared: as the handle's
+  lane::JobHandle next = nullptr;
+};
+
+// Threads: any. Owns: the outcome, until it dies.
+class PythonHandle {
+ public:
+  PythonHandle(std::shared_ptr<lane::Lane> lane, lane::JobHandle job,
+               std::shared_ptr<Outcome> outcome)
+      : lane_(std::move(lane)), job_(std::move(job)), outcome_(std::move(outcome)) {}
+
+  // Blocks: never.
+  bool done() const {
+    return job_->done() && (outcome_->next == nullptr || outcome_->next->done());
+  }
+  // The result; may be called again. Blocks: until done, at most until the operation's deadline.
+  // Errors (thrown): the operation's.
+  at::Tensor Wait();
+  // Only once Wait has given a result.
+  const std::vector<int64_t>& lengths() const { return outcome_->lengths; }
+
+ private:
+  const std::shared_ptr<lane::Lane> lane_;  // shared: the queue may be closed meanwhile
+  const lane::JobHandle job_;
+  const std::shared_ptr<Outcome> outcome_;  // shared with the job, which fills it
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_PYTHON_HANDLE_H_

@@ -1,0 +1,90 @@
+// The operations that Python starts and waits for later.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_PYTHON_QUEUE_H_
+#define PELTON_TORCH_BINDINGS_CSRC_PYTHON_QUEUE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "backend/backend.h"
+#include "comm/group.h"
+#include "comm/lane/lane.h"
+#include "comm/neighbors.h"
+#include "core/pipeline/weight_table.h"
+#include "torch_bindings/csrc/c10d/call.h"
+#include "torch_bindings/csrc/python_handle.h"
+
+namespace pelton::torch_bindings {
+
+// What collectives of that name are compared by, in Operation::bucket: the same on every rank,
+// machine and build. Another name may have the same number.
+int32_t NumberOf(const std::string& name);
+
+// A communicator of its own, whose collectives run in the order of their calls, and whose
+// operations between neighbours run as their neighbours come (EDGE-1). Inputs are kept alive.
+// Called without the GIL. Threads: any. Owns: its lane; keeps the backend alive.
+class PythonQueue {
+ public:
+  using Handle = std::shared_ptr<PythonHandle>;
+  using Table = std::shared_ptr<const WeightTable>;
+
+  // Opens it among the ranks of `group`. Collective. Errors (thrown): those of Backend::Open.
+  PythonQueue(std::shared_ptr<Backend> backend, const Group& group);
+  ~PythonQueue() { Close(); }
+  PythonQueue(const PythonQueue&) = delete;
+  PythonQueue& operator=(const PythonQueue&) = delete;
+
+  // How a call is run. Threads: a value. Owns: its name.
+  struct Run {
+    // What ranks match operations between neighbours by, and compare collectives by; none: the
+    // order of the calls.
+    std::optional<std::string> name;
+    bool waits = true;  // the handle is done when the call returns
+  };
+
+  // All: the result is a new tensor, or `tensor` itself where it is `in_place`. Tensors on the CPU.
+  // Errors (thrown): ValueError naming the argument; if the run waits, also the operation's.
+  //
+  // The reduction over the ranks. Shape: that of `tensor`.
+  Handle AllReduce(const Run& run, const at::Tensor& tensor, int op, bool in_place);
+  Handle Broadcast(const Run& run, const at::Tensor& tensor, int root, bool in_place);
+  // The ranks' tensors, one behind the other along the first dimension, in which they may differ.
+  // Where they do not fit, all ranks get the same error.
+  Handle AllGather(const Run& run, const at::Tensor& tensor);
+  // See comm/neighbors.h. Shape: that of `tensor`.
+  Handle NeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table);
+  // The sources' tensors, in the table's order, along the first dimension, in which they may
+  // differ. Where the tensors at the two ends of an edge do not fit, both get an error, after the
+  // other edges are served.
+  Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table);
+  // The mean over the ranks of `inner`, and then NeighborAllReduce of that. Shape: that of
+  // `tensor`.
+  Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
+                                       PythonQueue& inner);
+  // Blocks: until all ranks have called it, at most `timeout`.
+  void Barrier(absl::Duration timeout);
+
+  absl::Duration timeout() const { return timeout_; }
+  // Ends everything; every later operation is an error. Idempotent.
+  void Close();
+
+ private:
+  Call Begin(const char* what, const Run& run, Call::Use use) const;
+  Handle Submit(const Run& run, Call call, std::shared_ptr<Outcome> outcome);
+
+  const int rank_;
+  const int world_size_;
+  const absl::Duration timeout_;
+  std::shared_ptr<lane::Lane> lane_;  // shared: handles wait on it
+  std::atomic<uint64_t> gathers_{0};
+  std::atomic<uint64_t> hierarchical_{0};
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_PYTHON_QUEUE_H_

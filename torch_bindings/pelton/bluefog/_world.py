@@ -1,0 +1,174 @@
+"""The process's place among the ranks, its topologies and its queues: what `init` makes and `shutdown` ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+
+from pelton import _C
+from pelton.bluefog import _topology
+from pelton.bluefog._errors import NotInitialized
+from pelton.bluefog._timeline import Timeline
+from pelton.bluefog._topology import DiGraph, Topology
+from pelton.errors import InvalidArgument, PeltonError
+from pelton.torch_api import _fork, _session
+from pelton.torch_api._session import Session
+
+_NODES_PER_MACHINE = "BLUEFOG_NODES_PER_MACHINE"
+_TIMELINE = "BLUEFOG_TIMELINE"
+_PARTING_S = 10.0  # a rank that goes first would end the averages of those that are some steps behind
+
+
+class World:
+    """What one `init` has made.
+
+    Threads: the main thread makes and ends it. Owns: its queues and its timeline, and the session if it has begun that.
+    """
+
+    def __init__(self, session: Session, owns_session: bool) -> None:
+        """Opens the queue of all ranks; collective."""
+        self.session = session
+        self.owns_session = owns_session
+        self.rank = session.backend.rank
+        self.size = session.backend.world_size
+        self.machines = _machines_of(session.hosts)
+        self.machine = next(i for i, ranks in enumerate(self.machines) if self.rank in ranks)
+        self.queue = _C.Queue(session.backend, range(self.size))
+        session.close_at_end(self.queue)
+        self.topology: Topology | None = None
+        self.machine_topology: Topology | None = None
+        self.skips_negotiation = False
+        self.live_windows: set[str] = set()  # the names of the windows that the topology must not change under
+        self.timeline = _timeline_of(self.rank)
+        self._local_queue: _C.Queue | None = None
+
+    @property
+    def local_ranks(self) -> list[int]:
+        """The ranks of this one's machine, ascending."""
+        return self.machines[self.machine]
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all machines have equally many ranks, one machine's after the other's."""
+        count = len(self.local_ranks)
+        return self.machines == [list(range(i * count, (i + 1) * count)) for i in range(len(self.machines))]
+
+    @property
+    def local_queue(self) -> _C.Queue:
+        """That of the machine's ranks; opened at the first use, which is collective over them."""
+        if self._local_queue is None:
+            self._local_queue = _C.Queue(self.session.backend, self.local_ranks)
+            self.session.close_at_end(self._local_queue)
+        return self._local_queue
+
+    def set_topology(self, graph: DiGraph, is_weighted: bool) -> None:
+        """Makes `graph` the topology of the ranks. Collective."""
+        _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, self.size, "topology")
+        self.topology = Topology(graph, is_weighted, self.rank)
+
+    def set_machine_topology(self, graph: DiGraph, is_weighted: bool) -> None:
+        """Makes `graph` the topology of the machines. Collective."""
+        count = len(self.machines)
+        _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, count, "machine topology")
+        self.machine_topology = Topology(graph, is_weighted, self.machine)
+
+    def end(self) -> None:
+        """Waits for the other ranks for a while, closes its queues, and leaves the job if it has joined it."""
+        if self.timeline is not None:
+            self.timeline.close()
+        if not (_session.is_initialized() and _session.current() is self.session):
+            return
+        with contextlib.suppress(PeltonError):  # a rank that is lost or stays behind was reported where it mattered
+            self.queue.barrier(_PARTING_S)
+        for queue in (self.queue, self._local_queue):
+            if queue is not None:
+                queue.close()
+        if self.owns_session:
+            _session.destroy()
+
+
+_world: World | None = None
+
+
+def current() -> World:
+    """What the last `init` has made.
+
+    Raises:
+      NotInitialized: there is nothing, or it was ended.
+    """
+    _fork.check()
+    if _world is None or not _session.is_initialized() or _session.current() is not _world.session:
+        raise NotInitialized("BlueFog has not been initialized; call bluefog.torch.init() first")
+    return _world
+
+
+def is_initialized() -> bool:
+    """Whether `current` has an answer."""
+    return _world is not None and _session.is_initialized() and _session.current() is _world.session
+
+
+def begin() -> None:
+    """Joins the job unless this process has, and forgets the machine topology. Collective."""
+    global _world
+    if not is_initialized():
+        owns_session = not _session.is_initialized()
+        if owns_session:
+            _session.init_process_group(torch_distributed=False)
+        _world = World(_session.current(), owns_session)
+    current().machine_topology = None
+
+
+def end() -> None:
+    """Ends what `begin` has begun. Idempotent."""
+    global _world
+    world, _world = _world, None
+    if world is not None:
+        world.end()
+
+
+def _machines_of(hosts: list[int]) -> list[list[int]]:
+    """The ranks of each machine: a host, or a block of BLUEFOG_NODES_PER_MACHINE ranks.
+
+    Raises:
+      InvalidArgument: the variable is no number that divides the number of ranks.
+    """
+    text = os.environ.get(_NODES_PER_MACHINE)
+    if text is None:
+        return [[rank for rank, host in enumerate(hosts) if host == one] for one in dict.fromkeys(hosts)]
+    count = int(text) if text.isdigit() else 0
+    if count < 1 or len(hosts) % count != 0:
+        raise InvalidArgument(f"{_NODES_PER_MACHINE}={text!r}: must divide the number of ranks, {len(hosts)}")
+    return [list(range(first, first + count)) for first in range(0, len(hosts), count)]
+
+
+def _timeline_of(rank: int) -> Timeline | None:
+    """What BLUEFOG_TIMELINE asks for.
+
+    Raises:
+      InvalidArgument: its file cannot be written.
+    """
+    prefix = os.environ.get(_TIMELINE)
+    if not prefix:
+        return None
+    try:
+        return Timeline(f"{prefix}{rank}.json")
+    except OSError as error:
+        raise InvalidArgument(f"{_TIMELINE}={prefix!r}: {error.filename}: {error.strerror}") from None
+
+
+def _forget_in_child() -> None:
+    global _world
+    _world = None
+
+
+def _at_exit() -> None:
+    """Not after an exception that ends the process: the other ranks need not be waited for then."""
+    if getattr(sys, "last_value", None) is None:
+        with contextlib.suppress(PeltonError):
+            end()
+
+
+_fork.forget_in_child(_forget_in_child)
+atexit.register(_at_exit)
