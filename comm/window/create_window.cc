@@ -1,0 +1,316 @@
+#include "comm/window/create_window.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "comm/window/arithmetic.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// What a rank tells the others of its end. Threads: a value. Owns: its lists.
+struct Offer {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  uint64_t count = 0;
+  std::vector<int64_t> shape;
+  std::vector<Rank> sources;
+  std::vector<Rank> destinations;
+  uint64_t tensor_address = 0;
+  MemoryAddress memory;
+
+  WindowLayout Layout(int32_t world_size) const {
+    return {world_size, sources.size(), count * SizeOf(dtype)};
+  }
+};
+
+// An offer as bytes: numbers of 64 bits, lists with their length before them.
+// Threads: one. Owns: the bytes.
+class OfferWriter {
+ public:
+  explicit OfferWriter(const Offer& offer) {
+    Number(offer.name.size());
+    bytes_.append(offer.name);
+    Number(static_cast<uint64_t>(offer.dtype));
+    Number(offer.count);
+    Number(offer.shape.size());
+    for (const int64_t size : offer.shape) Number(static_cast<uint64_t>(size));
+    for (const std::vector<Rank>* ranks : {&offer.sources, &offer.destinations}) {
+      Number(ranks->size());
+      for (const Rank rank : *ranks) Number(static_cast<uint64_t>(rank.value()));
+    }
+    Number(offer.tensor_address);
+    Number(static_cast<uint64_t>(offer.memory.pid));
+    Number(static_cast<uint64_t>(offer.memory.descriptor));
+    Number(offer.memory.device);
+    Number(offer.memory.inode);
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  void Number(uint64_t number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
+  }
+  std::string bytes_;
+};
+
+// Threads: one. Owns: nothing; the bytes outlive it.
+class OfferReader {
+ public:
+  explicit OfferReader(absl::string_view bytes) : left_(bytes) {}
+
+  // Errors: InvalidArgument: not what an OfferWriter writes.
+  absl::StatusOr<Offer> Read() {
+    Offer offer;
+    const uint64_t length = Count(1);
+    offer.name = std::string(left_.substr(0, length));
+    left_.remove_prefix(offer.name.size());
+    offer.dtype = static_cast<DType>(Number() % kDTypeCount);
+    offer.count = Number();
+    offer.shape.resize(Count(sizeof(uint64_t)));
+    for (int64_t& size : offer.shape) size = static_cast<int64_t>(Number());
+    for (std::vector<Rank>* ranks : {&offer.sources, &offer.destinations}) {
+      ranks->resize(Count(sizeof(uint64_t)));
+      for (Rank& rank : *ranks) rank = Rank(static_cast<int32_t>(Number()));
+    }
+    offer.tensor_address = Number();
+    offer.memory.pid = static_cast<int64_t>(Number());
+    offer.memory.descriptor = static_cast<int64_t>(Number());
+    offer.memory.device = Number();
+    offer.memory.inode = Number();
+    if (is_short_ || !left_.empty()) return absl::InvalidArgumentError("an offer of another form");
+    return offer;
+  }
+
+ private:
+  uint64_t Number() {
+    uint64_t number = 0;
+    is_short_ = is_short_ || left_.size() < sizeof number;
+    if (is_short_) return 0;
+    std::memcpy(&number, left_.data(), sizeof number);
+    left_.remove_prefix(sizeof number);
+    return number;
+  }
+  // Of things of `size_bytes` that follow.
+  uint64_t Count(size_t size_bytes) {
+    const uint64_t count = Number();
+    is_short_ = is_short_ || count > left_.size() / size_bytes;
+    return is_short_ ? 0 : count;
+  }
+
+  absl::string_view left_;
+  bool is_short_ = false;
+};
+
+std::string ShapeOf(const Offer& offer) {
+  return absl::StrCat("[", absl::StrJoin(offer.shape, ", "), "] of ", NameOf(offer.dtype));
+}
+
+bool Has(const std::vector<Rank>& ranks, size_t rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), Rank(static_cast<int32_t>(rank)));
+}
+
+// The same text on every rank, because all look at the same offers in the same order.
+absl::Status CompareOffers(const std::vector<Offer>& offers) {
+  const Offer& first = offers[0];
+  for (size_t rank = 1; rank < offers.size(); ++rank) {
+    const Offer& other = offers[rank];
+    if (other.name != first.name) {
+      return absl::InvalidArgumentError(absl::StrCat("name: rank 0 makes window '", first.name,
+                                                     "' and rank ", rank, " '", other.name, "'"));
+    }
+    if (other.dtype != first.dtype || other.shape != first.shape || other.count != first.count) {
+      return absl::InvalidArgumentError(absl::StrCat("window '", first.name, "': the tensor is ",
+                                                     ShapeOf(first), " on rank 0 and ",
+                                                     ShapeOf(other), " on rank ", rank));
+    }
+  }
+  for (size_t from = 0; from < offers.size(); ++from) {
+    for (size_t to = 0; to < offers.size(); ++to) {
+      const bool is_sent = Has(offers[from].destinations, to);
+      if (is_sent == Has(offers[to].sources, from)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "window '", first.name, "': rank ", is_sent ? from : to, " has the edge ", from, " -> ",
+          to, " and rank ", is_sent ? to : from,
+          " has not; the ranks' topologies differ, call set_topology with one graph on all"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanks(const std::vector<Rank>& ranks, Rank own, size_t world_size,
+                        absl::string_view what) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int32_t rank = ranks[i].value();
+    if (rank < 0 || static_cast<size_t>(rank) >= world_size || ranks[i] == own ||
+        (i > 0 && ranks[i] <= ranks[i - 1])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": rank ", rank, " is out of range, this rank, or not ascending"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Makes one rank's end, in the steps between which the ranks exchange what they say.
+// Threads: one. Owns: the window until it is done.
+class WindowMaker {
+ public:
+  WindowMaker(Rank rank, std::shared_ptr<const PeerProcesses> processes)
+      : rank_(rank), processes_(std::move(processes)) {}
+
+  absl::StatusOr<std::string> MakeOffer(WindowOptions options) {
+    const auto world_size = static_cast<size_t>(processes_->world_size().value());
+    RETURN_IF_ERROR(CheckWindowType(options.tensor.dtype));
+    RETURN_IF_ERROR(CheckRanks(options.sources, rank_, world_size, "sources"));
+    RETURN_IF_ERROR(CheckRanks(options.destinations, rank_, world_size, "destinations"));
+    mine_.name = options.name;
+    mine_.dtype = options.tensor.dtype;
+    mine_.count = options.tensor.count;
+    mine_.shape = options.shape;
+    mine_.sources = options.sources;
+    mine_.destinations = options.destinations;
+    mine_.tensor_address = reinterpret_cast<uintptr_t>(options.tensor.data);
+    ASSIGN_OR_RETURN(
+        WindowMemory memory,
+        WindowMemory::Create(mine_.Layout(processes_->world_size().value()), options.name));
+    mine_.memory = memory.address();
+    window_.reset(new Window(rank_, std::move(options), std::move(memory), processes_));
+    RETURN_IF_ERROR(FillSlots());
+    return OfferWriter(mine_).Take();
+  }
+
+  // Errors: those of CompareOffers, and of WindowMemory::Attach. The ranks whose tensor this rank
+  // may not read are in unread() then.
+  absl::Status Attach(const std::vector<std::string>& texts) {
+    std::vector<Offer> offers;
+    for (const std::string& text : texts) {
+      ASSIGN_OR_RETURN(Offer offer, OfferReader(text).Read());
+      offers.push_back(std::move(offer));
+    }
+    RETURN_IF_ERROR(CompareOffers(offers));
+    for (size_t peer = 0; peer < offers.size(); ++peer) {
+      if (!Has(mine_.sources, peer) && !Has(mine_.destinations, peer)) continue;
+      RETURN_IF_ERROR(Annotate(AttachTo(Rank(static_cast<int32_t>(peer)), offers[peer]),
+                               absl::StrCat("window '", mine_.name, "', memory of rank ", peer)));
+    }
+    return absl::OkStatus();
+  }
+
+  // One letter a rank: whether this rank has to read its tensor in its window's memory.
+  std::string unread() const {
+    std::string letters(static_cast<size_t>(processes_->world_size().value()), '-');
+    for (const Rank source : mine_.sources) {
+      if (!processes_->may_read(source)) letters[static_cast<size_t>(source.value())] = 'h';
+    }
+    return letters;
+  }
+
+  // `unread`: of all ranks.
+  std::unique_ptr<Window> Finish(const std::vector<std::string>& unread) {
+    for (const std::string& letters : unread) {
+      for (size_t rank = 0; rank < letters.size(); ++rank) {
+        if (letters[rank] == 'h') MoveHome(Rank(static_cast<int32_t>(rank)));
+      }
+    }
+    window_->memory_.Close();
+    return std::move(window_);
+  }
+
+ private:
+  // Buffer 0 of each slot holds this rank's tensor at first.
+  absl::Status FillSlots() {
+    const WindowOptions& options = window_->options_;
+    if (options.zero_init) return absl::OkStatus();
+    EdgeWrite::What what;
+    what.source = static_cast<const std::byte*>(options.tensor.data);
+    what.count = options.tensor.count;
+    what.dtype = options.tensor.dtype;
+    for (size_t source = 0; source < options.sources.size(); ++source) {
+      const EdgeView edge = window_->memory_.edge(source);
+      EdgeWrite write(edge, what);
+      absl::StatusOr<bool> is_done = false;
+      while (is_done.ok() && !*is_done) is_done = write.Advance();
+      RETURN_IF_ERROR(is_done.status());
+      edge.slot->ForgetVersion();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AttachTo(Rank peer, const Offer& offer) {
+    ASSIGN_OR_RETURN(
+        WindowMemory memory,
+        WindowMemory::Attach(offer.Layout(processes_->world_size().value()), offer.memory));
+    Window::FarEnd end{std::move(memory), -1, processes_->pid(peer), offer.tensor_address};
+    const auto ours = std::lower_bound(offer.sources.begin(), offer.sources.end(), rank_);
+    if (ours != offer.sources.end() && *ours == rank_) {
+      end.slot_of_ours = ours - offer.sources.begin();
+    }
+    window_->far_ends_.emplace(peer, std::move(end));
+    return absl::OkStatus();
+  }
+
+  // All readers of `rank` read it there, those that might read elsewhere too.
+  void MoveHome(Rank rank) {
+    if (rank == rank_) {
+      if (window_->home_ != nullptr) return;
+      window_->home_ = window_->memory_.home();
+      Tensor& tensor = window_->options_.tensor;
+      const uint64_t bytes = tensor.count * SizeOf(tensor.dtype);
+      if (bytes > 0) std::memcpy(window_->home_, tensor.data, bytes);
+      tensor.data = window_->home_;
+      return;
+    }
+    const auto found = window_->far_ends_.find(rank);
+    if (found == window_->far_ends_.end()) return;
+    found->second.pid = getpid();
+    found->second.tensor_address = reinterpret_cast<uintptr_t>(found->second.memory.home());
+  }
+
+  const Rank rank_;
+  const std::shared_ptr<const PeerProcesses> processes_;  // shared: all windows of a group use it
+  Offer mine_;
+  std::unique_ptr<Window> window_;
+};
+
+absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
+                                                     std::shared_ptr<const PeerProcesses> processes,
+                                                     WindowOptions options, absl::Time deadline) {
+  WindowMaker maker(communicator.rank(), std::move(processes));
+  const absl::StatusOr<std::string> offer = maker.MakeOffer(std::move(options));
+  RETURN_IF_ERROR(AgreeOnStatus(communicator, offer.status(), deadline));
+  ASSIGN_OR_RETURN(const std::vector<std::string> offers,
+                   ExchangeTexts(communicator, *offer, deadline));
+  RETURN_IF_ERROR(AgreeOnStatus(communicator, maker.Attach(offers), deadline));
+  ASSIGN_OR_RETURN(const std::vector<std::string> unread,
+                   ExchangeTexts(communicator, maker.unread(), deadline));
+  return maker.Finish(unread);
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Window>>> CreateWindowsHere(
+    std::vector<WindowOptions> options) {
+  const WorldSize world_size(static_cast<int32_t>(options.size()));
+  const std::shared_ptr<const PeerProcesses> processes = PeerProcesses::AllHere(world_size);
+  std::vector<WindowMaker> makers;
+  std::vector<std::string> offers;
+  for (int32_t rank = 0; rank < world_size.value(); ++rank) {
+    makers.emplace_back(Rank(rank), processes);
+    ASSIGN_OR_RETURN(offers.emplace_back(),
+                     makers.back().MakeOffer(std::move(options[static_cast<size_t>(rank)])));
+  }
+  for (WindowMaker& maker : makers) RETURN_IF_ERROR(maker.Attach(offers));
+  std::vector<std::unique_ptr<Window>> windows;
+  for (WindowMaker& maker : makers) windows.push_back(maker.Finish({}));
+  return windows;
+}
+
+}  // namespace pelton

@@ -1,0 +1,32 @@
+// Making a window on all ranks of a group.
+#ifndef PELTON_COMM_WINDOW_CREATE_WINDOW_H_
+#define PELTON_COMM_WINDOW_CREATE_WINDOW_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/communicator.h"
+#include "comm/window/peer_processes.h"
+#include "comm/window/window.h"
+
+namespace pelton {
+
+// Collective over `communicator`, with the same names in the same order on all ranks. Ranks are
+// those of the communicator. A rank whose tensor others may not read gets a window with home(): its
+// tensor's bytes are there already, and the caller has to use that memory as the tensor from now
+// on. Blocks: until all have called, or `deadline`. Errors: InvalidArgument: the ranks' names,
+// shapes or dtypes differ, or an edge has one end only; named on every rank, and no rank has a
+// window then; ResourceExhausted; those of the communicator.
+absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
+                                                     std::shared_ptr<const PeerProcesses> processes,
+                                                     WindowOptions options, absl::Time deadline);
+
+// The same for all ranks at once, in one process: for simulations. By rank.
+absl::StatusOr<std::vector<std::unique_ptr<Window>>> CreateWindowsHere(
+    std::vector<WindowOptions> options);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_WINDOW_CREATE_WINDOW_H_

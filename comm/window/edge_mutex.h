@@ -1,0 +1,43 @@
+// The mutex of one edge of a window, in memory that processes share.
+#ifndef PELTON_COMM_WINDOW_EDGE_MUTEX_H_
+#define PELTON_COMM_WINDOW_EDGE_MUTEX_H_
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// Only the edge's writer and its owner take it. The kernel gives it back when the thread that holds
+// it dies, however it dies, and whoever waits has it at once. Threads: any; who took it gives it
+// back. Owns: nothing outside itself; it lies in shared memory and is made there once.
+class EdgeMutex {
+ public:
+  EdgeMutex();
+  EdgeMutex(const EdgeMutex&) = delete;
+  EdgeMutex& operator=(const EdgeMutex&) = delete;
+
+  // Whether `taker`, which reports name, has it now. Blocks: never.
+  bool TryLock(Rank taker);
+  // Blocks: until it is free, or `deadline`. Errors: DeadlineExceeded: names who holds it;
+  // FailedPrecondition: this thread holds it already; InterruptedError.
+  absl::Status Lock(Rank taker, absl::Time deadline);
+  // Errors: FailedPrecondition: this thread does not hold it.
+  absl::Status Unlock();
+
+ private:
+  // Takes over what a dead holder left.
+  bool HasIt(int error, Rank taker);
+
+  pthread_mutex_t mutex_;
+  std::atomic<int32_t> holder_ = -1;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_WINDOW_EDGE_MUTEX_H_

@@ -1,0 +1,114 @@
+#include "comm/window/edge_runs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/transport/shm/remote_memory.h"
+#include "comm/window/arithmetic.h"
+#include "core/base/status.h"
+
+namespace pelton {
+
+absl::StatusOr<bool> EdgeWrite::Advance() {
+  if (!draft_.has_value()) {
+    draft_ = edge_.slot->Begin();
+    RETURN_IF_ERROR(edge_.Provide(draft_->buffer));
+    return false;
+  }
+  if (done_ == what_.count) return Publish();
+  const uint64_t count = std::min(what_.step_count, what_.count - done_);
+  const uint64_t offset = done_ * SizeOf(what_.dtype);
+  Term terms[2];
+  size_t term_count = 0;
+  if (what_.adds && !draft_->is_zero) {
+    terms[term_count++] = {edge_.buffer(draft_->base) + offset, 1, what_.dtype};
+  }
+  terms[term_count++] = {what_.source + offset, what_.weight, what_.dtype};
+  WeightedSum({terms, term_count}, edge_.buffer(draft_->buffer) + offset, count, what_.dtype);
+  done_ += count;
+  return false;
+}
+
+// The owner may have taken away what the sum was made of: then the sum is made anew.
+bool EdgeWrite::Publish() {
+  if (!what_.adds) {
+    edge_.slot->Put(*draft_, what_.p);
+    return true;
+  }
+  const std::optional<Slot::Draft> again = edge_.slot->Add(*draft_, what_.p.value_or(0));
+  if (!again.has_value()) return true;
+  draft_ = *again;
+  done_ = 0;
+  return false;
+}
+
+absl::StatusOr<bool> EdgeFill::Advance() {
+  if (buffer_ < 0) {
+    buffer_ = edge_.slot->BeginFill();
+    RETURN_IF_ERROR(edge_.Provide(buffer_));
+    return false;
+  }
+  if (done_ == what_.count) {
+    edge_.slot->Fill(buffer_);
+    return true;
+  }
+  const uint64_t count = std::min(what_.step_count, what_.count - done_);
+  const uint64_t offset = done_ * SizeOf(what_.dtype);
+  std::byte* const target = edge_.buffer(buffer_) + offset;
+  RETURN_IF_ERROR(
+      shm::ReadMemory(what_.pid, what_.address + offset, target, count * SizeOf(what_.dtype)));
+  if (what_.weight != 1) {
+    const Term term{target, what_.weight, what_.dtype};
+    WeightedSum({&term, 1}, target, count, what_.dtype);
+  }
+  done_ += count;
+  return false;
+}
+
+OwnerUpdate::OwnerUpdate(What what) : what_(std::move(what)) {
+  terms_.push_back({what_.tensor, what_.own_weight, what_.dtype});
+  if (what_.p.has_value() && !what_.is_mean) *what_.p *= what_.own_weight;
+}
+
+bool OwnerUpdate::Advance() {
+  if (taken_ < what_.sources.size()) {
+    Take();
+    return false;
+  }
+  if (done_ < what_.count) {
+    Combine();
+    return false;
+  }
+  for (const Source& source : what_.sources) source.edge.slot->Release();
+  return true;
+}
+
+// One slot; the value that is read and the one that a reset takes away are the same.
+void OwnerUpdate::Take() {
+  const Source& source = what_.sources[taken_++];
+  const Slot::View view = source.edge.slot->Take(
+      {.resets = what_.resets, .resets_p = what_.resets && what_.p.has_value()});
+  if (!view.is_zero) {
+    terms_.push_back({source.edge.buffer(view.buffer), source.weight, what_.dtype});
+  }
+  if (!what_.p.has_value()) return;
+  *what_.p += what_.is_mean ? view.p : source.weight * view.p;
+  const size_t all = what_.sources.size() + 1;
+  if (what_.is_mean && taken_ + 1 == all) *what_.p /= static_cast<double>(all);
+}
+
+void OwnerUpdate::Combine() {
+  const uint64_t count = std::min(what_.step_count, what_.count - done_);
+  const uint64_t offset = done_ * SizeOf(what_.dtype);
+  std::vector<Term> terms = terms_;
+  for (Term& term : terms) term.data += offset;
+  std::byte* const target = what_.target + offset;
+  if (what_.is_mean) {
+    MeanOf(terms, target, count, what_.dtype, what_.sources.size() + 1);
+  } else {
+    WeightedSum(terms, target, count, what_.dtype);
+  }
+  done_ += count;
+}
+
+}  // namespace pelton

@@ -1,0 +1,173 @@
+#include "comm/window/peer_processes.h"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/control/host_identity.h"
+#include "comm/transport/shm/remote_memory.h"
+#include "core/base/descriptor_limit.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// All ranks' pieces, one after the other; the same size everywhere.
+absl::Status GatherBytes(Communicator& communicator, const std::string& mine, std::string& all,
+                         absl::Time deadline) {
+  std::string own = mine;  // Tensor has no constant memory
+  all.resize(mine.size() * static_cast<size_t>(communicator.world_size().value()));
+  ASSIGN_OR_RETURN(const Completion completion,
+                   AllGather(communicator, {own.data(), own.size(), DType::kUInt8},
+                             {all.data(), all.size(), DType::kUInt8}));
+  return Await(communicator, completion, deadline);
+}
+
+uint64_t PidNamespace() {
+  struct stat file = {};
+  return stat("/proc/self/ns/pid", &file) == 0 ? file.st_ino : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& communicator,
+                                                       const std::string& mine,
+                                                       absl::Time deadline) {
+  uint64_t length = mine.size();
+  std::string lengths;
+  RETURN_IF_ERROR(GatherBytes(communicator, {reinterpret_cast<char*>(&length), sizeof length},
+                              lengths, deadline));
+  std::vector<uint64_t> sizes(lengths.size() / sizeof length);
+  std::memcpy(sizes.data(), lengths.data(), lengths.size());
+  const uint64_t room = *std::max_element(sizes.begin(), sizes.end());
+  if (room > (uint64_t{1} << 30)) return absl::InvalidArgumentError("a rank says too much");
+  std::string padded = mine;
+  padded.resize(room);
+  std::string all;
+  if (room > 0) RETURN_IF_ERROR(GatherBytes(communicator, padded, all, deadline));
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    texts.push_back(all.substr(rank * room, sizes[rank]));
+  }
+  return texts;
+}
+
+absl::Status AgreeOnStatus(Communicator& communicator, const absl::Status& mine,
+                           absl::Time deadline) {
+  std::string text;
+  if (!mine.ok()) {
+    text = absl::StrCat(std::string(1, static_cast<char>(mine.code())), mine.message());
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   ExchangeTexts(communicator, text, deadline));
+  if (!mine.ok() &&
+      std::count(texts.begin(), texts.end(), text) == static_cast<ptrdiff_t>(texts.size())) {
+    return mine;  // what all say alike is said once
+  }
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::vector<std::string> failures;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].empty()) continue;
+    if (failures.empty()) code = static_cast<absl::StatusCode>(texts[rank][0]);
+    failures.push_back(absl::StrCat("rank ", rank, ": ", texts[rank].substr(1)));
+  }
+  if (failures.empty()) return absl::OkStatus();
+  return absl::Status(code, absl::StrJoin(failures, "; "));
+}
+
+// Plain numbers: it travels as bytes.
+struct PeerProcesses::Card {
+  int64_t pid = 0;
+  uint64_t pid_namespace = 0;
+  uint64_t probe_address = 0;  // of `probe`, in private memory
+  uint64_t probe = 0;
+  uint64_t permits_reading = 1;  // PELTON_PTRACE=0 forbids it
+  char boot_id[64] = {};
+};
+
+absl::StatusOr<PeerProcesses::Peer> PeerProcesses::Look(const Card& mine, const Card& theirs) {
+  Peer peer;
+  if (std::strncmp(mine.boot_id, theirs.boot_id, sizeof mine.boot_id) != 0) {
+    return absl::UnimplementedError("is on another host");
+  }
+  if (mine.pid_namespace != theirs.pid_namespace) {
+    return absl::UnimplementedError("is in a container with processes of its own");
+  }
+  peer.pid = static_cast<pid_t>(theirs.pid);
+  peer.may_read = theirs.permits_reading != 0;
+  if (peer.pid == getpid()) return peer;
+  peer.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  if (!peer.process.is_open()) {
+    return absl::UnavailableError(
+        absl::StrCat("opening process ", peer.pid, ": ", ErrorText(errno)));
+  }
+  uint64_t read = 0;
+  peer.may_read = theirs.permits_reading != 0 &&
+                  shm::ReadMemory(peer.pid, theirs.probe_address,
+                                  reinterpret_cast<std::byte*>(&read), sizeof read)
+                      .ok() &&
+                  read == theirs.probe;
+  return peer;
+}
+
+absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(Communicator& communicator,
+                                                                         absl::Time deadline) {
+  shm::AllowReaders();
+  Card mine;
+  const HostIdentity identity = HostIdentity::OfThisProcess();
+  mine.pid = getpid();
+  mine.pid_namespace = PidNamespace();
+  mine.probe = static_cast<uint64_t>(mine.pid) * 0x9E3779B97F4A7C15 + communicator.id().value();
+  const uint64_t probe = mine.probe;
+  const char* const permission = std::getenv("PELTON_PTRACE");
+  mine.permits_reading = permission == nullptr || std::string(permission) != "0" ? 1 : 0;
+  mine.probe_address = reinterpret_cast<uintptr_t>(&probe);
+  std::strncpy(mine.boot_id, identity.boot_id.c_str(), sizeof mine.boot_id - 1);
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> cards,
+      ExchangeTexts(communicator, {reinterpret_cast<char*>(&mine), sizeof mine}, deadline));
+  auto met = std::make_shared<PeerProcesses>();
+  absl::Status wrong;
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    Card theirs;
+    if (cards[rank].size() != sizeof theirs) return absl::InternalError("a card of another size");
+    std::memcpy(&theirs, cards[rank].data(), sizeof theirs);
+    absl::StatusOr<Peer> peer = Look(mine, theirs);
+    if (!peer.ok() && wrong.ok()) {
+      wrong = Annotate(peer.status(), absl::StrCat("windows: rank ", rank));
+    }
+    met->peers_.push_back(peer.ok() ? *std::move(peer) : Peer());
+  }
+  // Also holds `probe` until everybody has read it.
+  RETURN_IF_ERROR(AgreeOnStatus(communicator, wrong, deadline));
+  return met;
+}
+
+std::shared_ptr<const PeerProcesses> PeerProcesses::AllHere(WorldSize world_size) {
+  auto here = std::make_shared<PeerProcesses>();
+  here->peers_.resize(static_cast<size_t>(world_size.value()));
+  for (Peer& peer : here->peers_) peer.pid = getpid();
+  return here;
+}
+
+absl::Status PeerProcesses::Check(Rank peer) const {
+  const Peer& other = peers_[Index(peer)];
+  if (!other.process.is_open()) return absl::OkStatus();
+  pollfd ended = {other.process.get(), POLLIN, 0};
+  if (poll(&ended, 1, 0) <= 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("rank ", peer.value(), " (process ", other.pid, ") has ended"));
+}
+
+}  // namespace pelton

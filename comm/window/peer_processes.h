@@ -1,0 +1,65 @@
+// The processes that the ranks of a group are, as windows need to know them.
+#ifndef PELTON_COMM_WINDOW_PEER_PROCESSES_H_
+#define PELTON_COMM_WINDOW_PEER_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/communicator.h"
+#include "comm/transport/descriptor.h"
+
+namespace pelton {
+
+// The texts of all ranks, by rank; collective over the communicator. Blocks: until all have called,
+// or `deadline`. Errors: the communicator's.
+absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& communicator,
+                                                       const std::string& mine,
+                                                       absl::Time deadline);
+
+// OK on every rank where it is so on all, else an error of the first rank's kind on every rank,
+// which names all that failed; collective. Blocks and Errors: also as ExchangeTexts.
+absl::Status AgreeOnStatus(Communicator& communicator, const absl::Status& mine,
+                           absl::Time deadline);
+
+// Which process each rank is, whether it lives, and who reads whose memory. One for all windows of
+// a group. Threads: any. Owns: a descriptor for each peer in another process.
+class PeerProcesses {
+ public:
+  // Collective. Blocks: until all have called, or `deadline`. Errors: Unimplemented: ranks are on
+  // other hosts, or in containers that do not see each other's processes; names them on every rank.
+  static absl::StatusOr<std::shared_ptr<const PeerProcesses>> Meet(Communicator& communicator,
+                                                                   absl::Time deadline);
+  // All ranks in this process: a simulation. Shared: as Meet's.
+  static std::shared_ptr<const PeerProcesses> AllHere(WorldSize world_size);
+
+  // Errors: Unavailable: its process has ended.
+  absl::Status Check(Rank peer) const;
+  pid_t pid(Rank peer) const { return peers_[Index(peer)].pid; }
+  // Whether this process may read the private memory of `peer`.
+  bool may_read(Rank peer) const { return peers_[Index(peer)].may_read; }
+  WorldSize world_size() const { return WorldSize(static_cast<int32_t>(peers_.size())); }
+
+ private:
+  struct Peer {
+    pid_t pid = 0;
+    bool may_read = true;
+    Descriptor process;  // a pidfd; none of this process
+  };
+  struct Card;  // what a rank says of itself
+
+  static size_t Index(Rank rank) { return static_cast<size_t>(rank.value()); }
+  static absl::StatusOr<Peer> Look(const Card& mine, const Card& theirs);
+
+  std::vector<Peer> peers_;  // by rank
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_WINDOW_PEER_PROCESSES_H_

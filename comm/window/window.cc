@@ -1,0 +1,260 @@
+#include "comm/window/window.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/window/arithmetic.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// What went wrong at several edges, as one error of the first one's kind.
+// Threads: one. Owns: the texts.
+class EdgeFailures {
+ public:
+  void Add(Rank rank, const absl::Status& status) {
+    if (status.ok()) return;
+    if (first_.ok()) first_ = status;
+    texts_.push_back(absl::StrCat("edge with rank ", rank.value(), ": ", status.message()));
+  }
+  absl::Status ToStatus(const std::string& window) const {
+    if (first_.ok()) return first_;
+    return absl::Status(first_.code(),
+                        absl::StrCat("window '", window, "': ", absl::StrJoin(texts_, "; ")));
+  }
+
+ private:
+  absl::Status first_;
+  std::vector<std::string> texts_;
+};
+
+std::string ListOf(const std::vector<Rank>& ranks) {
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(ranks, ", ",
+                    [](std::string* text, Rank rank) { absl::StrAppend(text, rank.value()); }),
+      "]");
+}
+
+bool IsMean(double own_weight, absl::Span<const Neighbor> sources) {
+  const auto count = static_cast<double>(sources.size() + 1);
+  const auto is_share = [&](double weight) { return std::abs(weight * count - 1) < 1e-9; };
+  return sources.size() > 0 && is_share(own_weight) &&
+         std::all_of(sources.begin(), sources.end(),
+                     [&](const Neighbor& source) { return is_share(source.weight); });
+}
+
+}  // namespace
+
+Window::Window(Rank rank, WindowOptions options, WindowMemory memory,
+               std::shared_ptr<const PeerProcesses> processes)
+    : rank_(rank),
+      options_(std::move(options)),
+      memory_(std::move(memory)),
+      processes_(std::move(processes)) {}
+
+Window::~Window() = default;
+
+EdgeView Window::edge_to(Rank destination) const {
+  const FarEnd& end = far_ends_.at(destination);
+  return end.memory.edge(static_cast<uint64_t>(end.slot_of_ours));
+}
+
+size_t Window::SlotOf(Rank source) const {
+  const std::vector<Rank>& sources = options_.sources;
+  return static_cast<size_t>(std::lower_bound(sources.begin(), sources.end(), source) -
+                             sources.begin());
+}
+
+absl::Status Window::CheckSource(const Tensor& source) const {
+  if (source.dtype == options_.tensor.dtype && source.count == options_.tensor.count) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tensor: ", source.count, " elements of ", NameOf(source.dtype), "; window '", options_.name,
+      "' has ", options_.tensor.count, " of ", NameOf(options_.tensor.dtype)));
+}
+
+absl::Status Window::CheckWeights(absl::Span<const Neighbor> neighbors,
+                                  const std::vector<Rank>& among, absl::string_view what) const {
+  std::optional<Rank> last;
+  for (const Neighbor& neighbor : neighbors) {
+    if (!std::binary_search(among.begin(), among.end(), neighbor.rank)) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": rank ", neighbor.rank.value(),
+                                                     " is none of window '", options_.name,
+                                                     "', which has ", ListOf(among)));
+    }
+    if (last.has_value() && neighbor.rank <= *last) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": rank ", neighbor.rank.value(), " is twice there or not ascending"));
+    }
+    last = neighbor.rank;
+    RETURN_IF_ERROR(Annotate(CheckWindowWeight(options_.tensor.dtype, neighbor.weight),
+                             absl::StrCat(what, ", rank ", neighbor.rank.value())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Window::Write(const Tensor& source, absl::Span<const Neighbor> destinations,
+                           double own_weight, const WindowAccess& access, bool adds) {
+  RETURN_IF_ERROR(CheckSource(source));
+  RETURN_IF_ERROR(CheckWeights(destinations, options_.destinations, "destinations"));
+  RETURN_IF_ERROR(Annotate(CheckWindowWeight(source.dtype, own_weight), "the window's own weight"));
+  EdgeWrite::What what;
+  what.source = static_cast<const std::byte*>(source.data);
+  what.count = source.count;
+  what.dtype = source.dtype;
+  what.adds = adds;
+  const double p = this->p();
+  EdgeFailures failures;
+  for (const Neighbor& destination : destinations) {
+    what.weight = destination.weight;
+    if (access.with_p) what.p = destination.weight * p;
+    failures.Add(destination.rank, WriteTo(destination, what, access));
+  }
+  if (own_weight != 1) {
+    const Term own{what.source, own_weight, source.dtype};
+    WeightedSum({&own, 1}, static_cast<std::byte*>(source.data), source.count, source.dtype);
+    double seen = p_.load();
+    while (access.with_p && !p_.compare_exchange_weak(seen, seen * own_weight)) {
+    }
+  }
+  return failures.ToStatus(options_.name);
+}
+
+absl::Status Window::WriteTo(const Neighbor& destination, const EdgeWrite::What& what,
+                             const WindowAccess& access) {
+  RETURN_IF_ERROR(processes_->Check(destination.rank));
+  if (access.with_mutex) {
+    RETURN_IF_ERROR(Lock(destination.rank, /*of_own=*/false, access.deadline));
+  }
+  EdgeWrite write(edge_to(destination.rank), what);
+  absl::StatusOr<bool> is_done = false;
+  while (is_done.ok() && !*is_done) is_done = write.Advance();
+  if (access.with_mutex) RETURN_IF_ERROR(Unlock(destination.rank, /*of_own=*/false));
+  return is_done.status();
+}
+
+absl::Status Window::Get(absl::Span<const Neighbor> sources, const WindowAccess& access) {
+  RETURN_IF_ERROR(CheckWeights(sources, options_.sources, "sources"));
+  EdgeFailures failures;
+  for (const Neighbor& source : sources) failures.Add(source.rank, GetFrom(source, access));
+  return failures.ToStatus(options_.name);
+}
+
+absl::Status Window::GetFrom(const Neighbor& source, const WindowAccess& access) {
+  RETURN_IF_ERROR(processes_->Check(source.rank));
+  const FarEnd& end = far_ends_.at(source.rank);
+  if (access.with_mutex) {
+    RETURN_IF_ERROR(Lock(source.rank, /*of_own=*/false, access.deadline));
+  }
+  EdgeFill::What what;
+  what.pid = end.pid;
+  what.address = end.tensor_address;
+  what.count = options_.tensor.count;
+  what.dtype = options_.tensor.dtype;
+  what.weight = source.weight;
+  EdgeFill fill(memory_.edge(SlotOf(source.rank)), what);
+  absl::StatusOr<bool> is_done = false;
+  while (is_done.ok() && !*is_done) is_done = fill.Advance();
+  if (access.with_mutex) RETURN_IF_ERROR(Unlock(source.rank, /*of_own=*/false));
+  return is_done.status();
+}
+
+OwnerUpdate::What Window::PlanOf(const Update& update, bool with_p) const {
+  OwnerUpdate::What what;
+  what.tensor = static_cast<const std::byte*>(options_.tensor.data);
+  what.target =
+      update.target != nullptr ? update.target : static_cast<std::byte*>(options_.tensor.data);
+  what.count = options_.tensor.count;
+  what.dtype = options_.tensor.dtype;
+  what.own_weight = update.own_weight;
+  what.resets = update.resets;
+  what.is_mean = IsMean(update.own_weight, update.sources);
+  if (with_p) what.p = p();
+  for (const Neighbor& source : update.sources) {
+    what.sources.push_back({memory_.edge(SlotOf(source.rank)), source.weight});
+  }
+  return what;
+}
+
+absl::Status Window::UpdateFromSlots(const Update& update, const WindowAccess& access) {
+  RETURN_IF_ERROR(CheckWeights(update.sources, options_.sources, "sources"));
+  RETURN_IF_ERROR(Annotate(CheckWindowWeight(options_.tensor.dtype, update.own_weight),
+                           "the window's own weight"));
+  if (access.with_mutex) RETURN_IF_ERROR(LockSlots(update.sources, access.deadline));
+  const double before = p();
+  OwnerUpdate run(PlanOf(update, access.with_p));
+  while (!run.Advance()) {
+  }
+  // A put of the writer's thread may have scaled p meanwhile: what came in is added to that.
+  double seen = before;
+  while (run.p().has_value() && !p_.compare_exchange_weak(seen, *run.p() + (seen - before))) {
+  }
+  for (size_t slot = 0; slot < options_.sources.size(); ++slot) {
+    const Rank source = options_.sources[slot];
+    const bool is_used =
+        std::any_of(update.sources.begin(), update.sources.end(),
+                    [source](const Neighbor& neighbor) { return neighbor.rank == source; });
+    if (!is_used) memory_.edge(slot).slot->ForgetVersion();
+  }
+  absl::Status unlocked;
+  for (const Neighbor& source : update.sources) {
+    if (access.with_mutex) unlocked.Update(Unlock(source.rank, /*of_own=*/true));
+  }
+  return unlocked;
+}
+
+// All or none.
+absl::Status Window::LockSlots(absl::Span<const Neighbor> sources, absl::Time deadline) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const absl::Status locked = Lock(sources[i].rank, /*of_own=*/true, deadline);
+    if (locked.ok()) continue;
+    for (size_t k = 0; k < i; ++k) RETURN_IF_ERROR(Unlock(sources[k].rank, /*of_own=*/true));
+    return Annotate(locked, absl::StrCat("window '", options_.name, "': edge with rank ",
+                                         sources[i].rank.value()));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::pair<Rank, uint32_t>> Window::versions() const {
+  std::vector<std::pair<Rank, uint32_t>> versions;
+  for (size_t slot = 0; slot < options_.sources.size(); ++slot) {
+    versions.emplace_back(options_.sources[slot], memory_.edge(slot).slot->version());
+  }
+  return versions;
+}
+
+absl::StatusOr<EdgeMutex*> Window::MutexOf(Rank peer, bool of_own) const {
+  if (peer.value() < 0 || peer.value() >= processes_->world_size().value()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", peer.value(), " is not in [0, ",
+                                                   processes_->world_size().value(), ")"));
+  }
+  if (of_own) return &memory_.mutex(peer);
+  const auto found = far_ends_.find(peer);
+  if (found != far_ends_.end()) return &found->second.memory.mutex(rank_);
+  return absl::InvalidArgumentError(absl::StrCat("rank ", peer.value(), " is no neighbour of rank ",
+                                                 rank_.value(), " in window '", options_.name,
+                                                 "'"));
+}
+
+absl::Status Window::Lock(Rank peer, bool of_own, absl::Time deadline) {
+  ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
+  return mutex->Lock(rank_, deadline);
+}
+
+absl::StatusOr<bool> Window::TryLock(Rank peer, bool of_own) {
+  ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
+  return mutex->TryLock(rank_);
+}
+
+absl::Status Window::Unlock(Rank peer, bool of_own) {
+  ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
+  return mutex->Unlock();
+}
+
+}  // namespace pelton

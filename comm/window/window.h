@@ -1,0 +1,156 @@
+// One-sided memory: a tensor of each rank, and for each of its sources a slot that only that source
+// writes.
+#ifndef PELTON_COMM_WINDOW_WINDOW_H_
+#define PELTON_COMM_WINDOW_WINDOW_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "comm/collectives.h"
+#include "comm/window/edge_runs.h"
+#include "comm/window/peer_processes.h"
+#include "comm/window/window_memory.h"
+#include "core/pipeline/weight_table.h"
+
+namespace pelton {
+
+// What one rank brings to a window. Threads: a value. Owns: its lists.
+struct WindowOptions {
+  std::string name;
+  Tensor tensor;                        // the window's own; borrowed until the window ends
+  std::vector<int64_t> shape = {};      // of the tensor, for comparison
+  std::vector<Rank> sources = {};       // that have a slot here, ascending
+  std::vector<Rank> destinations = {};  // that have a slot for this rank, ascending
+  bool zero_init = false;               // slots begin with 0, else with this rank's tensor
+};
+
+// How an operation goes about its edges. Threads: a value. Owns: nothing.
+struct WindowAccess {
+  bool with_p = false;                           // p takes part
+  bool with_mutex = false;                       // each edge's mutex is held meanwhile
+  absl::Time deadline = absl::InfiniteFuture();  // of the waits for mutexes; nothing else waits
+};
+
+// One rank's end of a window; made by CreateWindow (create_window.h). All weights are checked
+// before anything is done. An edge that fails, because its peer has ended or its mutex was not to
+// be had in time, is named, and the other edges are served.
+//
+// MASS-1: what is added to a slot is collected from it exactly once, tensors and p alike, in any
+// interleaving and with or without mutexes.
+//
+// Threads: two, the writer of Put and Accumulate and the owner of Get and Update, each one at a
+// time; a lock is given back by the thread that took it; getters by any. Owns: its memory, and its
+// hold on that of its neighbours.
+class Window {
+ public:
+  ~Window();
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  const WindowOptions& options() const { return options_; }
+  Rank rank() const { return rank_; }
+
+  // The slot of this rank at each destination becomes weight * source, and afterwards source
+  // becomes own_weight * source, in place. With p: that of the slot becomes weight * p, and p
+  // becomes own_weight * p. Shape: as the window's tensor, which `source` may be. Blocks: for
+  // mutexes only. Errors: InvalidArgument: a rank is no destination, or a weight or shape is wrong;
+  // Unavailable: names the ranks that have ended; DeadlineExceeded: names the holder of a mutex;
+  // ResourceExhausted.
+  absl::Status Put(const Tensor& source, absl::Span<const Neighbor> destinations, double own_weight,
+                   const WindowAccess& access) {
+    return Write(source, destinations, own_weight, access, /*adds=*/false);
+  }
+  // The same, but weight * source, and weight * p, are added to what the slot has. No version.
+  absl::Status Accumulate(const Tensor& source, absl::Span<const Neighbor> destinations,
+                          double own_weight, const WindowAccess& access) {
+    return Write(source, destinations, own_weight, access, /*adds=*/true);
+  }
+
+  // This rank's slot of each source becomes weight * the source's tensor as it is there; p stays.
+  // It is whole only under the mutex that the source's own updates take too. Blocks and Errors: as
+  // Put; also PermissionDenied: the kernel forbids reading the source's memory.
+  absl::Status Get(absl::Span<const Neighbor> sources, const WindowAccess& access);
+
+  // Threads: a value. Owns: nothing.
+  struct Update {
+    double own_weight = 1;
+    absl::Span<const Neighbor> sources = {};  // ascending
+    bool resets = false;                      // the slots used become 0 afterwards
+    std::byte* target = nullptr;              // null: the window's tensor, in place
+  };
+  // target = own_weight * tensor + the sum of weight * slot, or the mean where all weights are 1 /
+  // their number. With p: p = own_weight * p + the sum of weight * p of the slot. All versions
+  // become 0. Blocks and Errors: as Put.
+  absl::Status UpdateFromSlots(const Update& update, const WindowAccess& access);
+
+  // Values put into the slot of each source, and got, since the last update; by source.
+  std::vector<std::pair<Rank, uint32_t>> versions() const;
+  double p() const { return p_.load(std::memory_order_relaxed); }
+
+  // The mutex of the edge from this rank to `peer`, or with `of_own` of that from `peer` to this
+  // rank. Several are taken in ascending order of owner, then of source, so that nobody waits in a
+  // circle. Errors: InvalidArgument: no neighbour; those of EdgeMutex.
+  absl::Status Lock(Rank peer, bool of_own, absl::Time deadline);
+  absl::Status Unlock(Rank peer, bool of_own);
+  // Whether this rank has it now. Blocks: never. Errors: InvalidArgument: no neighbour.
+  absl::StatusOr<bool> TryLock(Rank peer, bool of_own);
+
+  // Where the tensor is from now on, because its readers may not read it where it was; null: where
+  // it was. Its bytes are there. Shared: the user's tensor keeps the memory for as long as it
+  // needs.
+  std::shared_ptr<const void> home_owner() const { return memory_.owner(); }
+  std::byte* home() const { return home_; }
+
+  // A slot of this rank, for tests.
+  EdgeView edge_from(size_t source_index) const { return memory_.edge(source_index); }
+  // The slot of this rank at a destination, for tests.
+  EdgeView edge_to(Rank destination) const;
+
+ private:
+  friend class WindowMaker;  // create_window.cc
+  // A neighbour's end. Threads: as the window. Owns: its hold on the memory.
+  struct FarEnd {
+    WindowMemory memory;
+    int64_t slot_of_ours = -1;  // its number there; -1: it has no slot for this rank
+    pid_t pid = 0;              // in whose process the tensor is read
+    uint64_t tensor_address = 0;
+  };
+
+  Window(Rank rank, WindowOptions options, WindowMemory memory,
+         std::shared_ptr<const PeerProcesses> processes);
+
+  absl::Status Write(const Tensor& source, absl::Span<const Neighbor> destinations,
+                     double own_weight, const WindowAccess& access, bool adds);
+  absl::Status CheckSource(const Tensor& source) const;
+  absl::Status CheckWeights(absl::Span<const Neighbor> neighbors, const std::vector<Rank>& among,
+                            absl::string_view what) const;
+  absl::Status WriteTo(const Neighbor& destination, const EdgeWrite::What& what,
+                       const WindowAccess& access);
+  absl::Status GetFrom(const Neighbor& source, const WindowAccess& access);
+  OwnerUpdate::What PlanOf(const Update& update, bool with_p) const;
+  absl::StatusOr<EdgeMutex*> MutexOf(Rank peer, bool of_own) const;
+  absl::Status LockSlots(absl::Span<const Neighbor> sources, absl::Time deadline);
+  size_t SlotOf(Rank source) const;
+
+  const Rank rank_;
+  WindowOptions options_;
+  WindowMemory memory_;
+  std::byte* home_ = nullptr;
+  // Shared: all windows of a group use it.
+  std::shared_ptr<const PeerProcesses> processes_;
+  std::map<Rank, FarEnd> far_ends_;
+  std::atomic<double> p_{1};
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_WINDOW_WINDOW_H_

@@ -1,0 +1,108 @@
+#include "comm/window/window_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/descriptor_limit.h"
+#include "core/base/limits.h"
+#include "core/base/round_up.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr uint64_t kLine = 64;
+constexpr uint64_t kPage = limits::kRegionAlignmentBytes;
+
+static_assert(sizeof(EdgeMutex) <= kLine);
+static_assert(sizeof(Slot) <= kLine);
+
+}  // namespace
+
+// Buffers of a page and more begin on a page: one that is not used takes no memory.
+uint64_t WindowLayout::stride_bytes() const {
+  return RoundUp(value_bytes, value_bytes < kPage ? kLine : kPage);
+}
+uint64_t WindowLayout::slots_offset() const { return kLine * static_cast<uint64_t>(world_size); }
+uint64_t WindowLayout::buffers_offset() const {
+  return RoundUp(slots_offset() + kLine * source_count, value_bytes < kPage ? kLine : kPage);
+}
+uint64_t WindowLayout::home_offset() const {
+  return RoundUp(buffers_offset() + stride_bytes() * Slot::kBuffers * source_count, kPage);
+}
+uint64_t WindowLayout::size_bytes() const { return home_offset() + RoundUp(value_bytes, kPage); }
+
+absl::Status EdgeView::Provide(int number) const {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
+  if (value_bytes < kPage) return absl::OkStatus();
+  if (madvise(buffer(number), stride_bytes, kPopulateWrite) == 0 || errno == EINVAL) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("memory for a window's buffer of ", value_bytes, " bytes: ", ErrorText(errno)));
+}
+
+absl::StatusOr<WindowMemory> WindowMemory::Create(const WindowLayout& layout,
+                                                  const std::string& name) {
+  ASSIGN_OR_RETURN(Descriptor descriptor,
+                   shm::NewSharedMemory(layout.size_bytes(),
+                                        absl::StrCat("pelton-window-", name).substr(0, 200)));
+  ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(descriptor.get()));
+  for (int32_t rank = 0; rank < layout.world_size; ++rank) {
+    new (mapping->data() + kLine * static_cast<uint64_t>(rank)) EdgeMutex();
+  }
+  for (uint64_t source = 0; source < layout.source_count; ++source) {
+    new (mapping->data() + layout.slots_offset() + kLine * source) Slot(/*is_zero=*/true);
+  }
+  return WindowMemory(layout, std::move(descriptor), std::move(mapping));
+}
+
+absl::StatusOr<WindowMemory> WindowMemory::Attach(const WindowLayout& layout,
+                                                  const MemoryAddress& address) {
+  const std::string path = absl::StrCat("/proc/", address.pid, "/fd/", address.descriptor);
+  Descriptor opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!opened.is_open()) {
+    const std::string text = absl::StrCat("opening ", path, ": ", ErrorText(errno));
+    if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(text);
+    if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(text);
+    return absl::NotFoundError(text);
+  }
+  struct stat file;
+  if (fstat(opened.get(), &file) != 0 || file.st_dev != address.device ||
+      file.st_ino != address.inode || static_cast<uint64_t>(file.st_size) != layout.size_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not the window's memory"));
+  }
+  ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(opened.get()));
+  return WindowMemory(layout, Descriptor(), std::move(mapping));
+}
+
+MemoryAddress WindowMemory::address() const {
+  struct stat file = {};
+  (void)fstat(descriptor_.get(), &file);  // of an open descriptor it does not fail
+  return {getpid(), descriptor_.get(), file.st_dev, file.st_ino};
+}
+
+EdgeMutex& WindowMemory::mutex(Rank source) const {
+  return *reinterpret_cast<EdgeMutex*>(mapping_->data() +
+                                       kLine * static_cast<uint64_t>(source.value()));
+}
+
+EdgeView WindowMemory::edge(uint64_t source_index) const {
+  std::byte* const data = mapping_->data();
+  EdgeView view;
+  view.slot = reinterpret_cast<Slot*>(data + layout_.slots_offset() + kLine * source_index);
+  view.stride_bytes = layout_.stride_bytes();
+  view.value_bytes = layout_.value_bytes;
+  view.buffers =
+      data + layout_.buffers_offset() + view.stride_bytes * Slot::kBuffers * source_index;
+  return view;
+}
+
+}  // namespace pelton
