@@ -111,12 +111,15 @@ std::vector<Case> Cases() {
     cases.push_back({name, options, {1, 1, 1}});
     cases.push_back({name, options, {2, 1}});
   }
+  cases.push_back({"choco_sgd", {{"codec", "one_bit"}}, {1, 1, 1}});
+  cases.push_back({"slowmo", {{"base", "ring"}, {"interval", "2"}}, {1, 1, 1}});
   return cases;
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
-  return absl::StrCat(info.param.algorithm, info.param.options.empty() ? "" : "_one_bit", "_on_",
-                      info.param.host_sizes.size(), "_hosts");
+  const bool encodes = info.param.options.contains("codec");
+  const char* const kind = encodes ? "_one_bit" : info.param.options.empty() ? "" : "_on_a_graph";
+  return absl::StrCat(info.param.algorithm, kind, "_on_", info.param.host_sizes.size(), "_hosts");
 }
 
 class CommitTest : public ::testing::TestWithParam<Case> {};

@@ -9,6 +9,12 @@
 namespace pelton {
 
 void CompressionOptions::Bind(OptionTable& table) {
+  BindCodec(table);
+  table.BoolOrAuto("error_feedback", &error_feedback_,
+                   "add what a message lacks to the next; auto: where the codec needs it");
+}
+
+void CompressionOptions::BindCodec(OptionTable& table) {
   std::vector<std::string> codecs;
   if (may_be_none_) codecs.emplace_back(kNone);
   for (const CodecRegistry::Entry& entry : CodecRegistry::Get().List())
@@ -17,8 +23,6 @@ void CompressionOptions::Bind(OptionTable& table) {
   table.Nested(
       "codec.", &codec_options_,
       {"codec.<option>", "the codec's", "those of the codec's option", "an option of the codec"});
-  table.BoolOrAuto("error_feedback", &error_feedback_,
-                   "add what a message lacks to the next; auto: where the codec needs it");
 }
 
 absl::Status CompressionOptions::Finish() {

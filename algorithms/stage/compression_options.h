@@ -26,6 +26,8 @@ class CompressionOptions {
 
   // The options `codec`, those of the codec, and `error_feedback`.
   void Bind(OptionTable& table);
+  // The same without `error_feedback`: of an algorithm that needs none.
+  void BindCodec(OptionTable& table);
   // After they are read. Errors: InvalidArgument: the options of the codec, or options
   // without a codec.
   absl::Status Finish();

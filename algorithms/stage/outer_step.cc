@@ -56,7 +56,10 @@ class ProgressStage final : public Stage {
 class OuterStepStage final : public Stage {
  public:
   OuterStepStage(const OuterStepOptions& options, std::shared_ptr<Anchor> anchor)
-      : rate_(options.learning_rate), momentum_(options.momentum), anchor_(std::move(anchor)) {}
+      : rate_(options.learning_rate),
+        momentum_(options.momentum),
+        nesterov_(options.nesterov),
+        anchor_(std::move(anchor)) {}
   absl::string_view name() const override { return "outer step"; }
   StageKind kind() const override { return StageKind::kMerge; }
 
@@ -78,15 +81,26 @@ class OuterStepStage final : public Stage {
       const Term moved[] = {{velocity.data, momentum_, velocity.dtype}, gradient};
       LinearCombination(moved, {state->buffers()[0].data, velocity.dtype}, count);
     }
-    const Term stepped[] = {{anchor_->data, 1, dtype},
-                            {gradient.data, -rate_, dtype},
-                            {velocity.data, -rate_ * momentum_, velocity.dtype}};
-    LinearCombination({stepped, state == nullptr ? 2u : 3u}, {anchor_->data, dtype}, count);
+    Step(gradient, velocity, {anchor_->data, dtype}, count);
     std::memcpy(run.flat(), anchor_->data, count * SizeOf(dtype));
     return absl::OkStatus();
   }
 
  private:
+  // `velocity` has no data where there is no momentum.
+  void Step(const Term& gradient, const Term& velocity, CombinationTarget anchor,
+            uint64_t count) const {
+    const Term before = {anchor.data, 1, anchor.dtype};
+    const Term down = {gradient.data, -rate_, gradient.dtype};
+    if (velocity.data == nullptr) return LinearCombination({before, down}, anchor, count);
+    if (!nesterov_) {
+      const Term along = {velocity.data, -rate_, velocity.dtype};
+      return LinearCombination({before, along}, anchor, count);
+    }
+    const Term ahead = {velocity.data, -rate_ * momentum_, velocity.dtype};
+    LinearCombination({before, down, ahead}, anchor, count);
+  }
+
   // Small gradients would be lost in a velocity of 16 bits.
   static DType VelocityTypeOf(DType dtype) {
     return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
@@ -94,6 +108,7 @@ class OuterStepStage final : public Stage {
 
   const double rate_;
   const double momentum_;
+  const bool nesterov_;
   const std::shared_ptr<Anchor> anchor_;
 };
 

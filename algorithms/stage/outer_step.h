@@ -5,8 +5,9 @@
 // State per bucket: the anchor a, which begins as the initial model, and with a momentum m > 0 the
 // velocity v, which begins at zero. With x_i rank i's weights and r the learning rate:
 //   g = (sum over i of (a - x_i)) / n;  v = m v + g;  a = a - r (g + m v);  x_i = a
-// which is SGD's step with PyTorch's form of Nesterov's momentum; r = 1 and m = 0 is the mean of
-// the weights.
+// which is SGD's step with PyTorch's form of Nesterov's momentum; with plain momentum
+//   a = a - r v
+// instead. r = 1 and m = 0 is the mean of the weights.
 #ifndef PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
 #define PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_
 
@@ -24,6 +25,7 @@ namespace pelton {
 struct OuterStepOptions {
   double learning_rate = 1;
   double momentum = 0;
+  bool nesterov = true;
   // Of the messages, as CompressedAllReduceOptions; null: an allreduce in full precision.
   std::shared_ptr<const Codec> codec = {};
   bool error_feedback = false;

@@ -41,6 +41,8 @@ def test_an_algorithm_of_the_runtime_alone_is_reached_by_its_name() -> None:
         ("bytegrad", {"codec": "zip"}, ["option codec is 'zip'", "min_max_uint8"]),
         ("bytegrad", {"codec": "top_k", "codec_options": {"fraction": 2}}, ["'fraction' is unknown", "ratio"]),
         ("local_sgd", {"codec": "one_bit", "codec_options": {"x": 1}}, ["codec one_bit", "'x' is unknown", "block"]),
+        ("slowmo", {"base": "circle"}, ["option base is 'circle'", "one of none, base"]),
+        ("choco_sgd", {"error_feedback": True}, ["error_feedback", "part of the next in any case"]),
         ("diloco", {"codec_options": {"x": 1}}, ["codec.x is given, but option codec is 'none'"]),
         ("async_model_average", {"pause": 3}, ["option 'pause' is unknown", "sync_interval_ms"]),
         ("qadam", {}, ["qadam", "q_adam_optimizer"]),

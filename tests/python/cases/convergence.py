@@ -127,6 +127,8 @@ _SETUPS: dict[str, Setup] = {
     "diloco in 4 bits": _sgd(
         "diloco", interval=5, outer_learning_rate=0.7, outer_momentum=0.5, hierarchical=False, codec="block_int4"
     ),
+    "slowmo": _sgd("slowmo", interval=5, slow_momentum=0.5),
+    "choco_sgd in 4 bits": _sgd("choco_sgd", codec="block_int4"),
     "qadam": _adam("qadam", QAdamOptimizer, warmup_steps=40),
     "one_bit_adam": _adam("one_bit_adam", OneBitAdamOptimizer, warmup_steps=60, variance_floor=0.01),
     "zero_one_adam": _adam("zero_one_adam", ZeroOneAdamOptimizer, **_RARELY),

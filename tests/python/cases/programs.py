@@ -78,6 +78,8 @@ ALGORITHMS = {
         Kind("local_sgd", {"interval": 2}),
         Kind("post_local_sgd", {"warmup_steps": WARM_UP, "interval": 2}),
         Kind("diloco", {"interval": 2}),
+        Kind("slowmo", {"interval": 2, "base": "ring"}),
+        Kind("choco_sgd", {}),
         Kind("qadam", {"hierarchical": False}, QAdamOptimizer),
         Kind("one_bit_adam", {"hierarchical": False}, OneBitAdamOptimizer),
         Kind("zero_one_adam", {}, ZeroOneAdamOptimizer),
@@ -85,7 +87,16 @@ ALGORITHMS = {
 }
 BY_GRADIENTS = ("gradient_allreduce", "bytegrad")
 EVERY = tuple(ALGORITHMS)
-BY_STEPS = ("low_precision_decentralized", "local_sgd", "post_local_sgd", "diloco", "qadam", "one_bit_adam")
+BY_STEPS = (
+    "low_precision_decentralized",
+    "choco_sgd",
+    "local_sgd",
+    "post_local_sgd",
+    "diloco",
+    "slowmo",
+    "qadam",
+    "one_bit_adam",
+)
 
 
 class Under(OnRank):

@@ -7,7 +7,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import pelton
+import pelton.torch_api as bagua
 import torch
+from pelton.errors import InvalidArgument
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.decentralized import LowPrecisionDecentralizedAlgorithm
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
@@ -165,6 +168,55 @@ def a_local_step_of_one_of_two_optimizers_does_not_count() -> None:
         optimizers[1].step()
         assert model.bagua_ddp.statistics()["rounds"] == step // 2
     assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(1, 2, 3, 4)
+def slowmo_equals_the_simulated_world() -> None:
+    model, optimizer = _wrapped(pelton.algorithm("slowmo", interval=2, slow_momentum=0.5))
+    world = World()
+    anchor = world.weights()[0]
+    momentum = [torch.zeros_like(weight) for weight in anchor]
+    for step in range(STEPS):
+        train_step(model, optimizer, step)
+        world.backward(step)
+        world.step()
+        if (step + 1) % 2 == 0:
+            momentum = [0.5 * v + (a - mean) for v, a, mean in zip(momentum, anchor, world.means())]
+            anchor = [a - v for a, v in zip(anchor, momentum)]
+            world.set_weights([anchor] * world.size)
+        assert_weights(model, world.mine(), tolerance=1e-5)
+
+
+def _mean(tensor: torch.Tensor) -> torch.Tensor:
+    mean = tensor.detach().clone()
+    bagua.allreduce_inplace(mean)
+    return mean / rank_and_size()[1]
+
+
+@case(2, 4)
+def choco_sgd_keeps_the_mean_of_what_ranks_learn() -> None:
+    rank, _ = rank_and_size()
+    model, optimizer = _wrapped(pelton.algorithm("choco_sgd", codec="block_int4"))
+    start = [weight.detach().clone() for weight in model.parameters()]
+    learnt = [torch.zeros_like(weight) for weight in start]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        run(model, rank, step)
+        for total, weight in zip(learnt, model.parameters()):
+            total.sub_(0.05 * _mean(weight.grad))
+        for group in optimizer.param_groups:
+            group["lr"], group["momentum"] = 0.05, 0.0
+        optimizer.step()
+    for weight, begin, total in zip(model.parameters(), start, learnt):
+        assert torch.allclose(_mean(weight), begin + total, atol=1e-4)
+    assert model.bagua_ddp.statistics()["rounds"] == STEPS
+
+
+@case(4)
+def choco_sgd_refuses_graphs_that_are_not_symmetric_or_change() -> None:
+    for graph, text in (("exponential", "not symmetric"), ("one_peer_exponential", "not the same in every step")):
+        with raises(InvalidArgument, f"option graph is '{graph}', which on 4 ranks is", text):
+            _wrapped(pelton.algorithm("choco_sgd", graph=graph))
 
 
 @case(2)

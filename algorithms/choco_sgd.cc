@@ -1,0 +1,216 @@
+// CHOCO-SGD: decentralized training in which every rank tells its neighbours in a graph, in a
+// codec's few bits, how far its weights are from what it has told of them so far. Whatever the
+// codec, also one that drops nearly everything, what is left is told later.
+//
+// State per bucket, both of which begin as the initial model, the same on all ranks: h, what this
+// rank has told of its weights so far, and s, the sum over it and its neighbours of weight times
+// what each has told. With x the weights after an optimizer's step, W the graph's weights, D(q)
+// what the message q decodes to and c the consensus rate:
+//   q = encode(x - h), the bucket as one chunk, to every neighbour
+//   h += D(q);  s += W_ii D(q) + the sum over the neighbours j, ascending, of W_ij D(q of j)
+//   x += c (s - h)
+// The graph is the same in every step and symmetric, so that the s - h of all ranks add up to zero
+// and the mean over the ranks is kept, up to rounding. h and s are float32 for tensors of 16 bits,
+// which would round away what is told late. There is no error feedback: x - h has what earlier
+// messages lack. A rank without neighbours keeps its weights.
+//
+// c must be the smaller the more a codec drops. `auto` is 1 for codecs whose error is below half of
+// the largest element (min_max_uint8, block_uint8, block_int4 and the casts), else 0.02 (one_bit,
+// top_k): with top_k at 1 % four ranks on a ring come to their mean at 0.02 and part at 0.1.
+//
+// Steps: a send and a receive for each neighbour per bucket.
+// Bytes: with E the size of a bucket encoded, E to each neighbour: on a ring 2 E, on 2 ranks E.
+// Result: ranks differ; a rank's s is what its neighbours' h make it, up to the rounding of sums.
+// Source: Koloskova et al., Decentralized Stochastic Optimization and Gossip Algorithms with
+// Compressed Communication, arXiv 1902.00340, algorithm 2, in the form of its appendix that keeps
+// two vectors however many neighbours there are; its gamma is c. There h and s begin at zero.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/codec/codec.h"
+#include "algorithms/codec/error_feedback.h"
+#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/neighbor_messages.h"
+#include "comm/graph/graph_sequence.h"
+#include "comm/reduction/linear_combination.h"
+#include "comm/scratch.h"
+#include "core/base/status.h"
+#include "core/pipeline/flat_state.h"
+
+namespace pelton {
+namespace {
+
+constexpr NumberRange kFraction = {0, 1};
+constexpr double kRateOfLossyCodecs = 0.02;
+
+// Exchange: the step of the head of this file.
+// Threads: as Stage. Owns: the messages of a round, and a bucket's worth of differences.
+class ChocoStage final : public Stage {
+ public:
+  struct Parts {
+    std::shared_ptr<const Codec> codec;  // shared by the stages of all buckets
+    double rate = 1;
+    Neighborhood neighborhood;
+    std::unique_ptr<Scratch> mine;  // the message of this rank
+    std::unique_ptr<NeighborMessages> messages;
+  };
+
+  explicit ChocoStage(Parts parts) : parts_(std::move(parts)) {}
+  absl::string_view name() const override { return "compressed gossip"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    const std::initializer_list<absl::string_view> names = {"told", "sum"};
+    return std::make_unique<FlatState>(layout, FeedbackDType(layout.dtype), names);
+  }
+
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    if (layout.flat_count == 0) return;
+    const Term initial[] = {{flat, 1, layout.dtype}};
+    for (const StateBuffer& buffer : state.buffers()) {
+      LinearCombination(initial, {buffer.data, buffer.dtype}, layout.flat_count);
+    }
+  }
+
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    takes_part_ = run.layout().flat_count > 0 && !parts_.neighborhood.sources.empty();
+    if (!takes_part_) return absl::OkStatus();
+    const DType dtype = run.layout().dtype;
+    const uint64_t count = run.layout().flat_count;
+    const StateBuffer& told = state->buffers()[kTold];
+    difference_.resize(count * SizeOf(told.dtype));
+    const Term terms[] = {{run.flat(), 1, dtype}, {told.data, -1, told.dtype}};
+    LinearCombination(terms, {difference_.data(), dtype}, count);
+    parts_.codec->Encode(difference_.data(), count, dtype, parts_.mine->data());
+    parts_.messages->Begin(parts_.neighborhood, parts_.mine->At(0));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    if (!takes_part_) return true;
+    ASSIGN_OR_RETURN(const bool done, parts_.messages->Advance(run));
+    if (done) Update(run, *state);
+    return done;
+  }
+
+ private:
+  static constexpr size_t kTold = 0;
+  static constexpr size_t kSum = 1;
+
+  void Update(const BucketRun& run, const StageState& state) {
+    const StateBuffer& told = state.buffers()[kTold];
+    const StateBuffer& sum = state.buffers()[kSum];
+    Decode(run, parts_.mine->data());
+    AddDecoded(run, 1, told);
+    AddDecoded(run, parts_.neighborhood.own, sum);
+    for (size_t i = 0; i < parts_.neighborhood.sources.size(); ++i) {
+      Decode(run, parts_.messages->from(i));
+      AddDecoded(run, parts_.neighborhood.sources[i].weight, sum);
+    }
+    // The difference first: both are large where it is small.
+    const Term apart[] = {{sum.data, 1, sum.dtype}, {told.data, -1, told.dtype}};
+    LinearCombination(apart, {difference_.data(), told.dtype}, run.layout().flat_count);
+    const DType dtype = run.layout().dtype;
+    const Term moved[] = {{run.flat(), 1, dtype}, {difference_.data(), parts_.rate, told.dtype}};
+    LinearCombination(moved, {run.flat(), dtype}, run.layout().flat_count);
+  }
+
+  void Decode(const BucketRun& run, const std::byte* message) {
+    parts_.codec->Decode(message, run.layout().flat_count, run.layout().dtype, difference_.data());
+  }
+
+  void AddDecoded(const BucketRun& run, double weight, const StateBuffer& target) const {
+    const Term terms[] = {{target.data, 1, target.dtype},
+                          {difference_.data(), weight, run.layout().dtype}};
+    LinearCombination(terms, {target.data, target.dtype}, run.layout().flat_count);
+  }
+
+  const Parts parts_;
+  std::vector<std::byte> difference_;  // or what a message decodes to, or s - h
+  bool takes_part_ = false;
+};
+
+// Threads: as Algorithm. Owns: its options.
+class ChocoSgd final : public Algorithm {
+ public:
+  void BindOptions(OptionTable& table) override {
+    table.Choice("graph", &graph_, GraphNames(),
+                 "whose edges join neighbours; the same in every step and symmetric");
+    table.Count("interval", &interval_, 1, "steps from one round to the next");
+    table.NumberOrAuto(
+        "consensus_rate", &rate_, kFraction,
+        "how far a round goes towards the neighbours; auto: 1, but 0.02 with a codec "
+        "that may drop whole elements");
+    compression_.BindCodec(table);
+    table.Refuse("error_feedback", "what a message lacks is part of the next in any case");
+  }
+  absl::Status CheckOptions() override { return compression_.Finish(); }
+  std::string BytesSent() const override { return "an encoded bucket to each neighbour"; }
+
+  Schedule schedule() const override {
+    return {.source = Source::kWeights,
+            .trigger = TriggerKind::kAfterStep,
+            .first_step = interval_,
+            .interval = interval_};
+  }
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    constraints.packs_slots = true;  // a gap would be part of the chunk
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && compression_.Takes(tensor.dtype);
+  }
+  bool RanksAgree() const override { return false; }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    Communicator& communicator = *tiers.all;
+    ChocoStage::Parts parts;
+    parts.codec = compression_.codec();
+    parts.rate = rate_.value_or(parts.codec->Bound().of_largest < 0.5 ? 1 : kRateOfLossyCodecs);
+    ASSIGN_OR_RETURN(const Graph graph, MakeGraph(communicator.world_size()));
+    parts.neighborhood = graph.Of(communicator.rank());
+    const uint64_t bytes = parts.codec->EncodedBytes(layout.flat_count, layout.dtype);
+    ASSIGN_OR_RETURN(parts.mine,
+                     Scratch::Create(communicator, "gossip message", std::max<uint64_t>(bytes, 1)));
+    ASSIGN_OR_RETURN(parts.messages,
+                     NeighborMessages::Create(communicator, "neighbours' messages", bytes,
+                                              parts.neighborhood.sources.size()));
+    PipelineSpec spec;
+    spec.allows_standalone = false;
+    spec.stages.push_back(std::make_unique<ChocoStage>(std::move(parts)));
+    return spec;
+  }
+
+ private:
+  absl::StatusOr<Graph> MakeGraph(WorldSize size) const {
+    ASSIGN_OR_RETURN(const std::unique_ptr<GraphSequence> graphs, MakeGraphs(graph_, size, {}));
+    Graph graph = graphs->At(0);
+    if (graphs->period() == 1 && graph.IsSymmetric() && graph.TakesMeans()) return graph;
+    return absl::InvalidArgumentError(
+        absl::StrCat("option graph is '", graph_, "', which on ", size.value(), " ranks is not ",
+                     graphs->period() == 1 ? "symmetric" : "the same in every step",
+                     "; ring, star, mesh_grid, symmetric_exponential and fully_connected are"));
+  }
+
+  std::string graph_ = "ring";
+  uint64_t interval_ = 1;
+  std::optional<double> rate_;
+  CompressionOptions compression_{"min_max_uint8"};
+};
+
+REGISTER_ALGORITHM(
+    choco_sgd,
+    "weights averaged with the neighbours in a graph, as compressed differences that "
+    "later ones complete",
+    ChocoSgd);
+
+}  // namespace
+}  // namespace pelton

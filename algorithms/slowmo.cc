@@ -1,0 +1,235 @@
+// SlowMo: momentum on top of any way of training side by side. Every `interval` steps the ranks
+// come to the exact mean of their weights; a slow momentum, of how far that mean is from where it
+// was `interval` steps ago, then moves all of them, and they go on from there.
+//
+// State per bucket: a, the weights after the last slow step, which begin as the initial model, and
+// v, the slow momentum, which begins at zero. With x_i rank i's weights, r the slow learning rate
+// and m the slow momentum (algorithms/stage/outer_step.h, with plain momentum):
+//   g = (sum over i of (a - x_i)) / n;  v = m v + g;  a = a - r v;  x_i = a
+// In the steps between, with base=none, ranks train by themselves (the paper's Local SGD as the
+// base); with the name of a graph, all of which keep the mean over the ranks, they take after each
+// step the means of its edges (D-PSGD as the base):
+//   x_i = W_ii x_i + the sum over i's sources j, ascending, of W_ji x_j
+// In the step of a slow step that mean is left out: the exact one is the same with it and without.
+//
+// The paper divides what v adds up by the fast learning rate and multiplies the step by it; where
+// that rate stands still both cancel. Where a schedule lowers it, v here keeps the size of the
+// steps that it was made of, as momentum in DiLoCo does.
+//
+// Steps: each `interval` steps an allreduce per bucket, with a codec a compressed one; with a graph
+// a send for each destination and a receive for each source per bucket in the others.
+// Bytes: for a bucket of B bytes those of the communicator's allreduce of B bytes, with a codec
+// those of algorithms/stage/compressed_allreduce.h, each `interval` steps; with a graph B to each
+// destination in the others.
+// Result: a is bitwise equal on all ranks (SUM-1a); between slow steps ranks differ.
+// Source: Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow
+// Momentum, arXiv 1910.00643, algorithm 1; its alpha is the slow learning rate, its beta the slow
+// momentum, its tau the interval, and its u is v over the fast rate.
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algorithms/algorithm.h"
+#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/neighbor_messages.h"
+#include "algorithms/stage/outer_step.h"
+#include "comm/graph/graph_sequence.h"
+#include "comm/reduction/linear_combination.h"
+#include "comm/topology/neighbor_source.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr char kNone[] = "none";
+constexpr NumberRange kAnyRate = {0, 1e6};
+constexpr NumberRange kFraction = {0, 1};
+
+// Rounds count from 1; the last of each `interval` has the slow step.
+bool IsSlow(const BucketRun& run, uint64_t interval) {
+  return static_cast<uint64_t>(run.round().value()) % interval == 0;
+}
+
+// A stage of the slow step, which is left out in the rounds between.
+// Threads: as Stage. Owns: the stage.
+class SlowStage final : public Stage {
+ public:
+  SlowStage(std::unique_ptr<Stage> stage, uint64_t interval)
+      : stage_(std::move(stage)), interval_(interval) {}
+  absl::string_view name() const override { return stage_->name(); }
+  StageKind kind() const override { return stage_->kind(); }
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return stage_->MakeState(layout);
+  }
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    stage_->Prime(layout, flat, state);
+  }
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    return IsSlow(run, interval_) ? stage_->Start(run, state) : absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    if (!IsSlow(run, interval_)) return true;
+    return stage_->Advance(run, state);
+  }
+
+ private:
+  const std::unique_ptr<Stage> stage_;
+  const uint64_t interval_;
+};
+
+// Exchange: the bucket becomes its mean with the neighbours' of the round, unless that is a slow
+// one's.
+// Threads: as Stage. Owns: its graphs, and memory for what comes.
+class NeighborMeanStage final : public Stage {
+ public:
+  struct Parts {
+    std::unique_ptr<NeighborSource> neighbors;
+    std::unique_ptr<NeighborMessages> messages;
+    uint64_t interval = 1;
+  };
+
+  explicit NeighborMeanStage(Parts parts) : parts_(std::move(parts)) {}
+  absl::string_view name() const override { return "neighbours' mean"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    takes_part_ = !IsSlow(run, parts_.interval) && run.layout().flat_count > 0;
+    if (!takes_part_) return absl::OkStatus();
+    // A graph is known in every step.
+    now_ = *parts_.neighbors->NeighborsAt(static_cast<uint64_t>(run.round().value()) - 1);
+    parts_.messages->Begin(now_, run.segments().front().location);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    if (!takes_part_) return true;
+    ASSIGN_OR_RETURN(const bool done, parts_.messages->Advance(run));
+    if (done) Average(run);
+    return done;
+  }
+
+ private:
+  void Average(const BucketRun& run) const {
+    const DType dtype = run.layout().dtype;
+    std::vector<Term> terms = {{run.flat(), now_.own, dtype}};
+    for (size_t i = 0; i < now_.sources.size(); ++i) {
+      terms.push_back({parts_.messages->from(i), now_.sources[i].weight, dtype});
+    }
+    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
+  }
+
+  const Parts parts_;
+  Neighborhood now_;
+  bool takes_part_ = false;
+};
+
+// The most sources that a rank has in any step.
+size_t MostSources(const GraphSequence& graphs) {
+  constexpr uint64_t kLookedAt = 64;  // steps, of a sequence that never repeats or hardly ever
+  const bool is_short = graphs.period() > 0 && graphs.period() <= kLookedAt;
+  size_t most = 0;
+  for (uint64_t step = 0; step < (is_short ? graphs.period() : kLookedAt); ++step) {
+    const Graph graph = graphs.At(step);
+    std::vector<size_t> counts(static_cast<size_t>(graphs.size().value()));
+    for (const Graph::Edge& edge : graph.edges()) {
+      most = std::max(most, ++counts[static_cast<size_t>(edge.destination)]);
+    }
+  }
+  return is_short ? most : static_cast<size_t>(graphs.size().value()) - 1;
+}
+
+// Threads: as Algorithm. Owns: its options.
+class SlowMo final : public Algorithm {
+ public:
+  void BindOptions(OptionTable& table) override {
+    table.Count("interval", &interval_, 1, "steps from one exact mean and slow step to the next");
+    table.Number("slow_learning_rate", &outer_.learning_rate, kAnyRate, "of the slow step");
+    table.Number("slow_momentum", &outer_.momentum, kFraction, "how much of itself it keeps");
+    table.Choice("base", &base_, GraphNames({kNone}),
+                 "in the other steps, none: ranks train by themselves; else they take the means of "
+                 "that graph's edges");
+    table.Bool("hierarchical", &hierarchical_,
+               "with a codec, true: only the hosts' leaders exchange the messages of exact means");
+    compression_.Bind(table);
+  }
+  absl::Status CheckOptions() override {
+    RETURN_IF_ERROR(compression_.Finish());
+    outer_.codec = compression_.codec();
+    outer_.error_feedback = compression_.error_feedback();
+    return absl::OkStatus();
+  }
+  std::string BytesSent() const override {
+    return "each interval those of an allreduce of B bytes, with a codec 2 (n - 1) / n times the "
+           "encoded bucket; with a graph B to each destination in the other steps";
+  }
+
+  Schedule schedule() const override {
+    const uint64_t interval = has_graph() ? 1 : interval_;
+    return {.source = Source::kWeights,
+            .trigger = TriggerKind::kAfterStep,
+            .first_step = interval,
+            .interval = interval};
+  }
+  bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
+  PlanConstraints Constraints() const override {
+    PlanConstraints constraints;
+    constraints.allows_standalone = false;
+    return constraints;
+  }
+  bool Takes(const TensorSpec& tensor) const override {
+    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype) &&
+           compression_.Takes(tensor.dtype);
+  }
+  bool RanksAgree() const override { return !has_graph(); }
+
+  absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
+    PipelineSpec spec;
+    spec.allows_standalone = false;
+    if (!has_graph()) {
+      RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, spec));
+      return spec;
+    }
+    RETURN_IF_ERROR(AddNeighborMean(*tiers.all, layout, spec));
+    PipelineSpec slow;
+    RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, slow));
+    for (std::unique_ptr<Stage>& stage : slow.stages) {
+      spec.stages.push_back(std::make_unique<SlowStage>(std::move(stage), interval_));
+    }
+    return spec;
+  }
+
+ private:
+  bool has_graph() const { return base_ != kNone; }
+
+  absl::Status AddNeighborMean(Communicator& communicator, const BucketLayout& layout,
+                               PipelineSpec& spec) const {
+    ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
+                     MakeGraphs(base_, communicator.world_size(), {}));
+    const size_t most_sources = MostSources(*graphs);
+    NeighborMeanStage::Parts parts;
+    parts.interval = interval_;
+    parts.neighbors = std::make_unique<GraphNeighbors>(std::move(graphs), communicator.rank());
+    ASSIGN_OR_RETURN(parts.messages, NeighborMessages::Create(
+                                         communicator, "neighbours' weights",
+                                         layout.flat_count * SizeOf(layout.dtype), most_sources));
+    spec.stages.push_back(std::make_unique<NeighborMeanStage>(std::move(parts)));
+    return absl::OkStatus();
+  }
+
+  uint64_t interval_ = 12;
+  OuterStepOptions outer_{.learning_rate = 1, .momentum = 0.7, .nesterov = false};
+  std::string base_ = kNone;
+  bool hierarchical_ = false;
+  CompressionOptions compression_;
+};
+
+REGISTER_ALGORITHM(slowmo,
+                   "momentum on the exact mean of all ranks' weights each few steps, over local "
+                   "training or neighbours' means",
+                   SlowMo);
+
+}  // namespace
+}  // namespace pelton
