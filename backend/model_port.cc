@@ -59,7 +59,9 @@ ModelPort::ModelPort(const PortOptions& options, const Schedule& schedule, bool 
       tensors_(tensors),
       trigger_(schedule, makes_equal, options.steps,
                std::any_of(options.state.tensors.begin(), options.state.tensors.end(),
-                           [](const TensorState& state) { return state.key == kOpenResult; })) {}
+                           [](const TensorState& state) { return state.key == kOpenResult; })),
+      order_is_adopted_(options.keeps_order || schedule.trigger != TriggerKind::kWhenReady ||
+                        !options.state.order.empty()) {}
 
 absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
                                 std::vector<TensorSpec> specs, ModelState state) {
@@ -74,9 +76,7 @@ absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> alg
     PlaceAll();
     return InstallLoop();
   }
-  const bool when_ready = schedule_.trigger == TriggerKind::kWhenReady;
-  if (!when_ready) RETURN_IF_ERROR(Prime());
-  order_is_adopted_ = !when_ready || !state.order.empty();
+  if (schedule_.trigger != TriggerKind::kWhenReady) RETURN_IF_ERROR(Prime());
   const std::vector<TensorState> results = TakeOpenResults(state);
   RETURN_IF_ERROR(Restore(std::move(state), rounds(), Clock::Real().Now() + options_.timeout));
   PlaceAll();  // a plan that was restored has buckets of its own
@@ -134,6 +134,7 @@ absl::Status ModelPort::OnReady(const TrainingEvent& event) {
       for (SlotId slot : rounds().UnmarkedSlots()) RETURN_IF_ERROR(Mark(slot, false));
       return rounds().EndRound();
     default:
+      trigger_.On(event);  // nothing is due, but it knows who has stepped
       return absl::OkStatus();
   }
 }
@@ -213,15 +214,23 @@ absl::Status ModelPort::Finish() {
   RETURN_IF_ERROR(failure_);
   if (!is_open_) return absl::OkStatus();
   is_open_ = false;
+  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
   if (!has_results_) failure_ = WaitRound();
   RETURN_IF_ERROR(failure_);
   has_results_ = false;
+  failure_ = MergeAll(deadline);
+  RETURN_IF_ERROR(failure_);
+  return order_is_adopted_ ? absl::OkStatus() : rounds().BeginOrder();
+}
+
+absl::Status ModelPort::MergeAll(absl::Time deadline) {
+  RETURN_IF_ERROR(tensors_.BeginMerge(deadline));
   for (size_t i = 0; i < tensor_count_; ++i) {
     const SlotId slot(static_cast<int32_t>(i));
     if (!communicates_[i]) continue;
     tensors_.Merge(slot, schedule_.commit, rounds().ResultOf(slot).used_by_any);
   }
-  return order_is_adopted_ ? absl::OkStatus() : rounds().BeginOrder();
+  return tensors_.EndMerge();
 }
 
 absl::Status ModelPort::AdoptOrder() {

@@ -37,6 +37,8 @@ struct PortOptions {
   ModelOptions model;
   // The trainer's calls begin rounds, whatever the algorithm's own trigger is.
   bool on_call = false;
+  // Of tensors that are communicated when ready: buckets stay as they were planned.
+  bool keeps_order = false;
   uint64_t steps = 0;  // that the trigger has counted before
   ModelState state;    // what an earlier model of the same algorithm and tensors left
 };
@@ -134,6 +136,7 @@ class ModelPort {
   absl::Status Begin();
   absl::Status MarkAll();
   absl::Status Finish();
+  absl::Status MergeAll(absl::Time deadline);
   absl::Status FinishUnchanged();
   absl::Status WaitRound();
   absl::Status CheckLoop() const;
@@ -153,7 +156,7 @@ class ModelPort {
   ProcessPtr<Model> model_;
   ProcessPtr<AveragingLoop> loop_;  // null unless rounds are by a timer
   std::vector<bool> communicates_;  // by slot, in the open round
-  bool order_is_adopted_ = true;
+  bool order_is_adopted_;
   bool is_open_ = false;
   bool has_results_ = false;              // of the open round, in the buckets
   std::optional<uint64_t> fingerprint_;   // of the tensors, where a merge waits

@@ -35,7 +35,18 @@ class PlainTensors final : public TensorPort {
   }
 
   Tensors& tensors() { return tensors_; }
+  // What the tensors cannot be had for, at the next merge; and the steps of merges so far.
+  absl::Status refusal;
+  std::vector<std::string> merges;
 
+  absl::Status BeginMerge(absl::Time) override {
+    merges.emplace_back("begin");
+    return std::exchange(refusal, absl::OkStatus());
+  }
+  absl::Status EndMerge() override {
+    merges.emplace_back("end");
+    return absl::OkStatus();
+  }
   void Place(SlotId slot, std::byte* memory) override { places_[Index(slot)] = memory; }
   absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override {
     std::vector<float>& tensor = tensors_[Index(slot)];
@@ -44,6 +55,7 @@ class PlainTensors final : public TensorPort {
     return Brought{places_[Index(slot)], is_used};
   }
   void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override {
+    merges.push_back(absl::StrCat("t", slot.value()));
     if (!used_by_any) return;
     const auto* const result = reinterpret_cast<const float*>(places_[Index(slot)]);
     std::vector<float>& tensor = tensors_[Index(slot)];
@@ -112,6 +124,7 @@ struct Settings {
   bool on_call = false;
   uint64_t steps = 0;
   ModelState state = {};
+  bool keeps_order = false;
 };
 
 absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Settings& settings,
@@ -125,6 +138,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Sett
   options.model.bucket_size_bytes = 300;  // each tensor is a bucket of its own
   options.model.commits_state = true;
   options.on_call = settings.on_call;
+  options.keeps_order = settings.keeps_order;
   options.steps = settings.steps;
   options.state = settings.state;
   std::vector<TensorSpec> specs;
@@ -390,6 +404,54 @@ TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
     return absl::OkStatus();
   });
   for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ModelPortTest, WhereTheTensorsAreNotToBeHadNothingIsMerged) {
+  const auto ended = RunRanks(1, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
+                     MakePort(*backend, {"local_sgd", {{"interval", "1"}}}, tensors));
+    RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
+    EXPECT_THAT(std::exchange(tensors.merges, {}),
+                ::testing::ElementsAre("begin", "t0", "t1", "end"));
+    tensors.refusal = absl::DeadlineExceededError("somebody holds the weights");
+    const absl::Status refused = port->Post(Event(EventKind::kAfterStep));
+    EXPECT_EQ(refused.message(), "somebody holds the weights");
+    EXPECT_THAT(tensors.merges, ::testing::ElementsAre("begin"));
+    EXPECT_EQ(port->failure(), refused) << "what the other ranks have merged is lost here";
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(ended[0].ok()) << ended[0];
+}
+
+TEST(ModelPortTest, TheUsersOrderOfBucketsIsKept) {
+  const auto ended = RunRanks(1, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    for (const bool keeps_order : {false, true}) {
+      PlainTensors tensors(Initial());
+      Settings settings = {"gradient_allreduce"};
+      settings.keeps_order = keeps_order;
+      ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+      RETURN_IF_ERROR(BackwardPass(*port, {0, 1}));
+      EXPECT_EQ(port->statistics().plan_generation, keeps_order ? 1 : 2);
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(ended[0].ok()) << ended[0];
+}
+
+TEST(ModelPortTest, KnowsWhoHasSteppedAlsoWhereStepsMakeNothingDue) {
+  RunWorld(1, {"gradient_allreduce"}, [](ModelPort& port, Tensors&, int32_t) {
+    TrainingEvent step = Event(EventKind::kAfterStep);
+    step.given_count = 2;
+    RETURN_IF_ERROR(port.Post(step));
+    EXPECT_FALSE(port.trigger().completed_step());
+    step.optimizer = 1;
+    RETURN_IF_ERROR(port.Post(step));
+    EXPECT_TRUE(port.trigger().completed_step());
+    return absl::OkStatus();
+  });
 }
 
 TEST(ModelPortTest, AChangeThatAResultWouldUndoIsRefusedUntilItIsGone) {

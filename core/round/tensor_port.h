@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/round/schedule.h"
 
@@ -28,9 +30,14 @@ class TensorPort {
   // Brings the tensor as it is now to its place. `is_used` false: nothing has made one in this
   // round; the port may know better. Blocks: never. Errors: the tensor cannot be communicated.
   virtual absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) = 0;
+  // Before the first Merge of a round that is complete on this rank. Blocks: until `deadline`.
+  // Errors: the tensors are not to be had; then nothing is merged.
+  virtual absl::Status BeginMerge(absl::Time deadline) { return absl::OkStatus(); }
   // Merges what lies at its place into the tensor; `used_by_any`: some rank has used it. Cannot
   // fail, so that all tensors of a round change together (COMMIT-1). Blocks: never.
   virtual void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) = 0;
+  // After the last one: whatever else the round's results change, and the tensors are given free.
+  virtual absl::Status EndMerge() { return absl::OkStatus(); }
   // The place is the slot's no longer.
   virtual void Release(SlotId) {}
   // Changes when something writes to the tensors. Of tensors that are merged some time after they

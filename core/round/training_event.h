@@ -32,13 +32,12 @@ struct TrainingEvent {
   bool is_evaluation = false;
   // Of kBackwardEnds: another backward pass may follow that needs the weights as they are.
   bool may_go_on = false;
-  // Of steps: the optimizer is one of those that the algorithm was given; and with this step all of
-  // those have stepped, or none was given.
+  // Of steps: the optimizer is one of those that the algorithm was given.
   bool is_given = true;
-  bool completes = true;
-  int32_t slot = 0;        // of kTensorReady
-  uint64_t optimizer = 0;  // of steps: which one; any number that is its own
-  uint64_t reserved[5] = {};
+  int32_t slot = 0;          // of kTensorReady
+  uint64_t optimizer = 0;    // of steps: which one; any number that is its own
+  uint32_t given_count = 1;  // of steps: how many optimizers the algorithm was given
+  uint32_t reserved[9] = {};
 };
 static_assert(sizeof(TrainingEvent) == 64 && std::is_trivially_copyable_v<TrainingEvent>);
 

@@ -12,6 +12,8 @@ Trigger::Trigger(const Schedule& schedule, bool makes_equal, uint64_t steps, boo
 }
 
 RoundActions Trigger::On(const TrainingEvent& event) {
+  // kAfterStep looks at who had stepped before it notes the step.
+  completed_step_ = schedule_.trigger != TriggerKind::kAfterStep && Complete(event);
   switch (schedule_.trigger) {
     case TriggerKind::kWhenReady:
       return {};
@@ -71,17 +73,39 @@ void Trigger::BeginIteration(RoundActions& actions) {
   if (IsDue()) actions.push_back(RoundAction::kBegin);
 }
 
+bool Trigger::Complete(const TrainingEvent& event) {
+  const bool is_skipped = event.kind == EventKind::kStepSkipped;
+  if (event.kind != EventKind::kAfterStep && !is_skipped) return false;
+  if (!event.is_synchronized) return false;
+  if (!event.is_given && !is_skipped) return event.given_count == 0;
+  const auto same = [&](const Stepped& one) { return one.optimizer == event.optimizer; };
+  const auto found = std::find_if(have_stepped_.begin(), have_stepped_.end(), same);
+  if (found == have_stepped_.end()) {
+    have_stepped_.push_back({event.optimizer, false});
+  } else {
+    found->is_counted = false;
+  }
+  if (have_stepped_.size() < event.given_count) return false;
+  have_stepped_.clear();
+  return true;
+}
+
 bool Trigger::HasStepped(uint64_t optimizer) const {
-  return std::find(have_stepped_.begin(), have_stepped_.end(), optimizer) != have_stepped_.end();
+  return std::any_of(have_stepped_.begin(), have_stepped_.end(), [&](const Stepped& one) {
+    return one.optimizer == optimizer && !one.is_counted;
+  });
+}
+
+bool Trigger::HasUncounted() const {
+  return std::any_of(have_stepped_.begin(), have_stepped_.end(),
+                     [](const Stepped& one) { return !one.is_counted; });
 }
 
 RoundActions Trigger::OnAfterStep(const TrainingEvent& event) {
   RoundActions actions;
   const bool is_skipped = event.kind == EventKind::kStepSkipped;
   if (event.kind == EventKind::kForwardBegins) {
-    if (event.is_synchronized && !event.is_recomputed && !have_stepped_.empty()) {
-      CountStep(actions);
-    }
+    if (event.is_synchronized && !event.is_recomputed && HasUncounted()) CountStep(actions);
   }
   // Each rank's scaler looks at its own gradients, and all ranks have to count alike.
   if (event.kind == EventKind::kBeforeStep || is_skipped) {
@@ -89,15 +113,14 @@ RoundActions Trigger::OnAfterStep(const TrainingEvent& event) {
   }
   if (event.kind == EventKind::kAfterStep || is_skipped) {
     tensors_are_equal_ = false;
-    if (!event.is_synchronized || !(event.is_given || is_skipped)) return actions;
-    if (!HasStepped(event.optimizer)) have_stepped_.push_back(event.optimizer);
-    if (event.completes) CountStep(actions);
+    completed_step_ = Complete(event);
+    if (completed_step_ && (event.is_given || is_skipped)) CountStep(actions);
   }
   return actions;
 }
 
 void Trigger::CountStep(RoundActions& actions) {
-  have_stepped_.clear();
+  for (Stepped& one : have_stepped_) one.is_counted = true;
   ++steps_;
   if (is_open_ && steps_ - begun_at_ >= schedule_.delay) {
     actions.push_back(RoundAction::kFinish);
@@ -137,7 +160,7 @@ RoundActions Trigger::OnTimer(const TrainingEvent& event) {
       has_backward_ |= event.is_synchronized;
       break;
     case EventKind::kAfterStep:
-      if (!event.is_synchronized || !event.completes) break;
+      if (!completed_step_) break;
       Free(actions);
       if (!forwards_are_seen_) actions.push_back(RoundAction::kClaim);
       break;

@@ -33,8 +33,12 @@ using RoundActions = absl::InlinedVector<RoundAction, 4>;
 // backward pass ends, so that whatever changes the weights after it, announced or not, changes the
 // results.
 //
-// kAfterStep: a step is one in which all optimizers have stepped. Where only some have, it is
-// counted at the next forward pass in training mode, or when one of them is about to step again.
+// Whatever the trigger is, a step is complete when all optimizers that the algorithm was given have
+// stepped, or have been skipped, since the last one was; where none was given, with the step of
+// any.
+//
+// kAfterStep: a complete step counts. Where only some optimizers have stepped, a step is counted at
+// the next forward pass in training mode, or when one of them is about to step again.
 //
 // kTimer: the trainer holds the tensors from each forward pass to the optimizer's step, or, where
 // no optimizer steps after a backward pass, to the next forward pass. Inside no_sync they are not
@@ -64,11 +68,16 @@ class Trigger {
   bool is_wanted() const { return is_wanted_; }
 
   uint64_t steps() const { return steps_; }
+  // Whether the last event completed a step.
+  bool completed_step() const { return completed_step_; }
+  // Whether what is communicated may differ between ranks from one round to the next.
+  bool may_differ() const { return schedule_.trigger != TriggerKind::kWhenReady; }
   // Whether, now that a step has ended, all ranks hold the same.
-  bool tensors_are_equal() const { return tensors_are_equal_; }
+  bool tensors_are_equal() const { return !may_differ() || tensors_are_equal_; }
   // Whether a step now is in step with the other ranks only if a backward pass has been since the
-  // last one: an iteration's round has not begun.
+  // last one: each backward pass is a round, or an iteration's round has not begun.
   bool needs_backward() const {
+    if (schedule_.trigger == TriggerKind::kWhenReady) return true;
     return schedule_.trigger == TriggerKind::kInForward && !is_in_iteration_;
   }
 
@@ -78,7 +87,11 @@ class Trigger {
   RoundActions OnTimer(const TrainingEvent& event);
   void BeginIteration(RoundActions& actions);
   void CountStep(RoundActions& actions);
+  // Notes the step that has ended, or was skipped; whether it completes one of the model's.
+  bool Complete(const TrainingEvent& event);
+  // Whether the optimizer has stepped since the last step was counted; whether any has.
   bool HasStepped(uint64_t optimizer) const;
+  bool HasUncounted() const;
   // The first forward pass or gradient starts the timer.
   bool Start(RoundActions& actions);
   void Free(RoundActions& actions);
@@ -87,14 +100,20 @@ class Trigger {
   Schedule schedule_;
   bool makes_equal_;
   uint64_t steps_;
+  // The given optimizers that have stepped since the last step was complete.
+  struct Stepped {
+    uint64_t optimizer;
+    bool is_counted;  // in a step that had to be counted before all had stepped
+  };
+  absl::InlinedVector<Stepped, 2> have_stepped_{};
+  bool completed_step_ = false;
   bool has_backward_ = false;  // since the iteration began; by a timer: since tensors were free
   // kInForward.
   bool is_in_iteration_ = false;
   bool is_announced_ = false;  // the iteration, by a forward pass
   // kAfterStep.
-  bool is_open_;                                     // a delayed round
-  uint64_t begun_at_ = 0;                            // the open round, at this step
-  absl::InlinedVector<uint64_t, 2> have_stepped_{};  // optimizers, since the last step counted
+  bool is_open_;           // a delayed round
+  uint64_t begun_at_ = 0;  // the open round, at this step
   bool tensors_are_equal_ = false;
   // kTimer.
   bool has_begun_ = false;

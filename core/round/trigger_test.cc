@@ -33,11 +33,11 @@ TrainingEvent Recomputed(Kind kind) {
   return event;
 }
 
-// Of the optimizer with that number, where the given ones are several.
-TrainingEvent Step(Kind kind, uint64_t optimizer, bool completes) {
+// Of the optimizer with that number, where two are given.
+TrainingEvent Step(Kind kind, uint64_t optimizer) {
   TrainingEvent event = Event(kind);
   event.optimizer = optimizer;
-  event.completes = completes;
+  event.given_count = 2;
   return event;
 }
 
@@ -123,17 +123,75 @@ TEST(AfterStepTriggerTest, GoesOnFromTheStepsOfBeforeWithTheRoundThatWasOpen) {
 
 TEST(AfterStepTriggerTest, CountsAStepOnceAllOptimizersHaveStepped) {
   Trigger trigger = EachStep();
-  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1, false)}), IsEmpty());
-  EXPECT_THAT(On(trigger, {Step(Kind::kBeforeStep, 2, false), Step(Kind::kAfterStep, 2, true)}),
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1)}), IsEmpty());
+  EXPECT_THAT(On(trigger, {Step(Kind::kBeforeStep, 2), Step(Kind::kAfterStep, 2)}),
               ElementsAre(Action::kBegin, Action::kFinish));
   EXPECT_EQ(trigger.steps(), 1);
 }
 
+TEST(AfterStepTriggerTest,
+     OptimizersThatTakeTurnsAreCountedAtForwardPassesAndCompleteAStepTogether) {
+  Trigger trigger = EachStep();
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1)}), IsEmpty());
+  EXPECT_FALSE(trigger.completed_step());
+  EXPECT_THAT(On(trigger, {kForward}), ElementsAre(Action::kBegin, Action::kFinish));
+  EXPECT_FALSE(trigger.completed_step());
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 2)}),
+              ElementsAre(Action::kBegin, Action::kFinish));
+  EXPECT_TRUE(trigger.completed_step());
+  EXPECT_THAT(On(trigger, {kForward}), IsEmpty());
+  EXPECT_EQ(trigger.steps(), 2);
+}
+
+TEST(AfterStepTriggerTest, ASkippedStepOfOneThatHadSteppedCountsTheStepBeforeIt) {
+  Trigger trigger = EachStep();
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1)}), IsEmpty());
+  EXPECT_THAT(On(trigger, {Step(Kind::kStepSkipped, 1)}),
+              ElementsAre(Action::kBegin, Action::kFinish));
+  // Its skipped step is not counted yet.
+  EXPECT_THAT(On(trigger, {kForward}), ElementsAre(Action::kBegin, Action::kFinish));
+  EXPECT_EQ(trigger.steps(), 2);
+}
+
+TEST(TriggerTest, KnowsUnderEveryTriggerWhenAllGivenOptimizersHaveStepped) {
+  for (TriggerKind kind : {TriggerKind::kWhenReady, TriggerKind::kInForward,
+                           TriggerKind::kAfterStep, TriggerKind::kTimer, TriggerKind::kOnCall}) {
+    SCOPED_TRACE(NameOf(kind));
+    Trigger trigger = Make({.trigger = kind});
+    On(trigger, {Step(Kind::kAfterStep, 1)});
+    EXPECT_FALSE(trigger.completed_step());
+    On(trigger, {Step(Kind::kAfterStep, 1)});  // again, and so not the other one
+    EXPECT_FALSE(trigger.completed_step());
+    TrainingEvent local = Step(Kind::kAfterStep, 2);
+    local.is_synchronized = false;
+    On(trigger, {local});
+    EXPECT_FALSE(trigger.completed_step());
+    On(trigger, {Step(Kind::kStepSkipped, 2)});
+    EXPECT_TRUE(trigger.completed_step());
+    On(trigger, {Step(Kind::kAfterStep, 2)});
+    EXPECT_FALSE(trigger.completed_step());
+  }
+}
+
+TEST(TriggerTest, WhereNoOptimizerWasGivenTheStepOfAnyCompletesOne) {
+  Trigger trigger = Make({.trigger = TriggerKind::kWhenReady});
+  TrainingEvent foreign = kAfter;
+  foreign.is_given = false;
+  On(trigger, {foreign});
+  EXPECT_FALSE(trigger.completed_step());
+  foreign.given_count = 0;
+  On(trigger, {foreign});
+  EXPECT_TRUE(trigger.completed_step());
+  foreign.is_synchronized = false;
+  On(trigger, {foreign});
+  EXPECT_FALSE(trigger.completed_step());
+}
+
 TEST(AfterStepTriggerTest, CountsAStepOfSomeBeforeTheyStepAgainOrAForwardPass) {
   Trigger trigger = EachStep();
-  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1, false), Step(Kind::kBeforeStep, 1, false)}),
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1), Step(Kind::kBeforeStep, 1)}),
               ElementsAre(Action::kBegin, Action::kFinish));
-  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1, false), Recomputed(Kind::kForwardBegins)}),
+  EXPECT_THAT(On(trigger, {Step(Kind::kAfterStep, 1), Recomputed(Kind::kForwardBegins)}),
               IsEmpty());
   EXPECT_THAT(On(trigger, {kForward, kForward}), ElementsAre(Action::kBegin, Action::kFinish));
   EXPECT_EQ(trigger.steps(), 2);

@@ -132,15 +132,15 @@ void DefineEvents(py::module_& module) {
       .value("CALL", EventKind::kCall);
 }
 
-void Post(WrappedModel& model, EventKind kind, uint64_t optimizer, bool is_given, bool completes,
-          bool may_go_on) {
+bool Post(WrappedModel& model, EventKind kind, uint64_t optimizer, bool is_given,
+          uint32_t given_count, bool may_go_on) {
   TrainingEvent event;
   event.kind = kind;
   event.optimizer = optimizer;
   event.is_given = is_given;
-  event.completes = completes;
+  event.given_count = given_count;
   event.may_go_on = may_go_on;
-  ThrowIfError(model.Post(event));
+  return ValueOrThrow(model.Post(event));
 }
 
 void DefineWrappedModel(py::module_& module) {
@@ -152,7 +152,7 @@ void DefineWrappedModel(py::module_& module) {
            py::arg("moments") = PlainMoments(), py::arg("on_call") = false, py::arg("steps") = 0,
            py::arg("state") = PlainState(), NoGil())
       .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
-           py::arg("completes") = true, py::arg("may_go_on") = false, NoGil())
+           py::arg("given_count") = 1, py::arg("may_go_on") = false, NoGil())
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
       .def("check_parameters", &M::Changes)
       .def(
@@ -174,8 +174,13 @@ void DefineWrappedModel(py::module_& module) {
       .def(
           "resume", [](M& self) { ThrowIfError(self.port().Resume()); }, NoGil())
       .def("stay_stopped", [](M& self) { self.port().StayStopped(); })
-      .def_property_readonly("is_wanted",
-                             [](const M& self) { return self.port().trigger().is_wanted(); })
+      .def_property_readonly("is_averaging",
+                             [](const M& self) {
+                               return self.port().schedule().trigger == TriggerKind::kTimer &&
+                                      self.port().trigger().is_wanted();
+                             })
+      .def_property_readonly("may_differ",
+                             [](const M& self) { return self.port().trigger().may_differ(); })
       .def_property_readonly("steps", [](const M& self) { return self.port().trigger().steps(); })
       .def_property_readonly("interval",
                              [](const M& self) { return self.port().schedule().interval; })

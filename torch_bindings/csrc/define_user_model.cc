@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/round/training_event.h"
 #include "torch_bindings/csrc/averaging_control.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -127,6 +128,17 @@ void MarkReady(UserModel& model, int32_t slot, const std::optional<at::Tensor>& 
   ThrowIfError(model.MarkReady(SlotId(slot), std::move(memory)));
 }
 
+bool PostStep(UserModel& model, EventKind kind, uint64_t optimizer, bool is_given,
+              uint32_t given_count, bool is_synchronized) {
+  TrainingEvent event;
+  event.kind = kind;
+  event.optimizer = optimizer;
+  event.is_given = is_given;
+  event.given_count = given_count;
+  event.is_synchronized = is_synchronized;
+  return model.Post(event);
+}
+
 void DefineControl(py::module_& module) {
   using C = AveragingControl;
   py::class_<C, std::shared_ptr<C>>(module, "AveragingControl")
@@ -164,6 +176,8 @@ void DefineUserModel(py::module_& module) {
           py::arg("slot"), NoGil())
       .def(
           "finish_round", [](M& self) { ThrowIfError(self.FinishRound()); }, NoGil())
+      .def("post", &PostStep, py::arg("event"), py::arg("optimizer"), py::arg("is_given"),
+           py::arg("given_count"), py::arg("is_synchronized"))
       .def(
           "used_by_any", [](const M& self, int32_t slot) { return self.UsedByAny(SlotId(slot)); },
           py::arg("slot"))

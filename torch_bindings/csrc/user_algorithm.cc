@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/reduction/reduction.h"
 #include "core/base/status.h"
 
 namespace pelton::torch_bindings {
@@ -47,6 +46,7 @@ absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
   std::unique_ptr<UserAlgorithm> made(new UserAlgorithm);
   for (size_t i = 0; i < buckets.size(); ++i) {
     std::vector<Step>& steps = made->buckets_.emplace_back();
+    made->outcomes_.push_back(std::make_shared<Outcomes>());
     for (UserOperation& operation : buckets[i]) {
       Step& step = steps.emplace_back();
       step.operation = std::move(operation);
@@ -112,7 +112,7 @@ absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout
 absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, const Tiers& tiers,
                                     PipelineSpec& spec) {
   if (step.algorithm == nullptr) {
-    spec.stages.push_back(MakeFunctionStage(step.operation.function));
+    spec.stages.push_back(MakeFunctionStage(step.operation.function, OutcomesOf(layout)));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(PipelineSpec part, step.algorithm->StagesFor(layout, tiers));
@@ -132,7 +132,9 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
 void UserAlgorithm::AddStages(const UserOperation& operation, const BucketLayout& layout,
                               std::vector<std::unique_ptr<Stage>> stages, PipelineSpec& spec) {
   AsideStages aside;
-  if (operation.peer_weight.count > 0) aside = MakeAsideStages(operation.peer_weight);
+  if (operation.peer_weight.count > 0) {
+    aside = MakeAsideStages(operation.peer_weight, OutcomesOf(layout));
+  }
   if (aside.first != nullptr) spec.stages.push_back(std::move(aside.first));
   if (operation.control != nullptr) {
     spec.stages.push_back(MakeAgreeToStopStage(operation.control));
@@ -149,31 +151,35 @@ std::unique_ptr<Stage> UserAlgorithm::Adapt(const UserOperation& operation,
   if (operation.control != nullptr) stage = UnlessStopped(std::move(stage), operation.control);
   // On ranks that lead no host no stage may keep any.
   if (!operation.replicas.empty() && KeepsState(*stage, layout)) {
-    stage = WithReplicas(std::move(stage), operation.replicas);
+    stage = WithReplicas(std::move(stage), operation.replicas, OutcomesOf(layout));
   }
   return stage;
 }
 
-absl::Status UserAlgorithm::AddToLive(const ModelRounds& rounds, const LiveMemory& live,
-                                      absl::Time deadline) const {
-  const auto running = Running();
-  // All locks first, so that either all of the round's outcome is added or nothing.
-  size_t locked = 0;
-  absl::Status status;
-  while (locked < running.size() && status.ok()) {
-    status = running[locked].second->LockWeights(deadline);
-    if (status.ok()) ++locked;
-  }
-  for (const auto& [bucket, control] : running) {
-    if (!status.ok()) break;
-    for (SlotId slot : rounds.plan().bucket(bucket).slots) {
-      const UserMemory& memory = live[static_cast<size_t>(slot.value())];
-      if (memory.count == 0) continue;
-      const std::byte* const terms[] = {memory.data, rounds.ResultOf(slot).data};
-      Reduce(terms, {&memory.data, 1}, memory.count, memory.dtype, ReduceOp::kSum);
+absl::Status UserAlgorithm::Lock(absl::Time deadline) {
+  for (const auto& one : Running()) {
+    if (absl::Status status = one.second->LockWeights(deadline); !status.ok()) {
+      for (const auto& held : locked_) held.second->UnlockWeights().IgnoreError();
+      locked_.clear();
+      return status;
     }
+    locked_.push_back(one);
   }
-  while (locked > 0) status.Update(running[--locked].second->UnlockWeights());
+  return absl::OkStatus();
+}
+
+bool UserAlgorithm::AddsToLive(BucketId bucket) const {
+  return std::any_of(locked_.begin(), locked_.end(),
+                     [bucket](const auto& one) { return one.first == bucket; });
+}
+
+absl::Status UserAlgorithm::Commit() {
+  for (const std::shared_ptr<Outcomes>& outcomes : outcomes_) outcomes->Commit();
+  absl::Status status;
+  while (!locked_.empty()) {
+    status.Update(locked_.back().second->UnlockWeights());
+    locked_.pop_back();
+  }
   return status;
 }
 

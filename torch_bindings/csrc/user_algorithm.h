@@ -16,7 +16,6 @@
 #include "algorithms/algorithm.h"
 #include "comm/tiers.h"
 #include "core/base/ids.h"
-#include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
 #include "torch_bindings/csrc/averaging_control.h"
@@ -59,12 +58,16 @@ class UserAlgorithm final : public Algorithm {
   bool RanksAgree() const override { return false; }
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override;
 
-  // Of a round that is complete: adds its outcome to the live tensors, where an averaging beside
-  // training goes on, under the locks of all of them (COMMIT-1). Blocks: for the locks, until
-  // `deadline`. Errors: FailedPrecondition: this thread holds a lock; DeadlineExceeded: another one
-  // does; nothing was added then.
-  absl::Status AddToLive(const ModelRounds& rounds, const LiveMemory& live,
-                         absl::Time deadline) const;
+  // Of a round that is complete, before its outcome is added to live tensors: takes the locks of
+  // all averagings beside training that go on (COMMIT-1). Blocks: until `deadline`. Errors:
+  // FailedPrecondition: this thread holds a lock; DeadlineExceeded: another one does; then none is
+  // taken.
+  absl::Status Lock(absl::Time deadline);
+  // Between Lock and Commit: whether the bucket's outcome goes to the live tensors.
+  bool AddsToLive(BucketId bucket) const;
+  // Gives the user's other tensors what the stages have made for them, and the locks back. Errors:
+  // FailedPrecondition: somebody has given a lock back already.
+  absl::Status Commit();
 
  private:
   // An operation, with the algorithm that it names; null for a function.
@@ -81,12 +84,17 @@ class UserAlgorithm final : public Algorithm {
                  std::vector<std::unique_ptr<Stage>> stages, PipelineSpec& spec);
   std::unique_ptr<Stage> Adapt(const UserOperation& operation, const BucketLayout& layout,
                                std::unique_ptr<Stage> stage) const;
+  const std::shared_ptr<Outcomes>& OutcomesOf(const BucketLayout& layout) const {
+    return outcomes_[static_cast<size_t>(layout.id.value())];
+  }
   // What every algorithm among the steps says, if all say the same.
   std::optional<ReduceOp> CommonTailOp() const;
   // The averagings beside training that the ranks have not agreed to stop.
   std::vector<std::pair<BucketId, AveragingControl*>> Running() const;
 
   std::vector<std::vector<Step>> buckets_;
+  std::vector<std::shared_ptr<Outcomes>> outcomes_;  // by bucket; shared with its stages
+  std::vector<std::pair<BucketId, AveragingControl*>> locked_;
 };
 
 }  // namespace pelton::torch_bindings

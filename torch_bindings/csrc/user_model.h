@@ -13,9 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/backend.h"
-#include "backend/model.h"
+#include "backend/model_port.h"
 #include "core/base/ids.h"
 #include "core/bucket/tensor_spec.h"
+#include "core/round/tensor_port.h"
+#include "core/round/training_event.h"
 #include "torch_bindings/csrc/user_algorithm.h"
 
 namespace pelton::torch_bindings {
@@ -28,7 +30,7 @@ class UserModel {
  public:
   // Plans the buckets as `options.buckets` says, each with its operations, and agrees on all of it
   // with the ranks of the group. Collective. Blocks: until they agree, or the backend's join
-  // timeout. Errors: those of UserAlgorithm::Create and of Model::Create.
+  // timeout. Errors: those of UserAlgorithm::Create and of ModelPort::Create.
   static absl::StatusOr<std::shared_ptr<UserModel>> Create(std::shared_ptr<Backend> backend,
                                                            ModelOptions options,
                                                            std::vector<TensorSpec> tensors,
@@ -47,10 +49,13 @@ class UserModel {
   // As MarkReady, for a tensor that this rank did not use; its elements count all the same.
   absl::Status MarkUnused(SlotId slot);
 
-  // Counts unmarked slots as unused zeros, waits for the round and adds the outcome of averagings
-  // beside training to the live tensors. Blocks: until that is done, or the model's timeout.
-  // Errors: as ModelRounds::WaitRound and UserAlgorithm::AddToLive; it is every later call's too.
+  // Counts unmarked slots as unused zeros, waits for the round and lets its outcome be: averagings
+  // beside training are added to the live tensors, peer weights and replicas get theirs, all of it
+  // or nothing (COMMIT-1). Blocks: until that is done, or the model's timeout. Errors: as
+  // ModelPort::Wait and UserAlgorithm::Lock; it is every later call's too.
   absl::Status FinishRound();
+  // Of an optimizer's step: whether it completes one of the model's.
+  bool Post(const TrainingEvent& event);
   // Of the last round: whether any rank used the tensor; true too where that is not known.
   bool UsedByAny(SlotId slot) const;
 
@@ -63,27 +68,36 @@ class UserModel {
   void Detach();
 
  private:
-  // The model goes before its backend.
-  struct Owned {
+  // The port's tensors: Python has them in their places before they are marked. The port goes
+  // before its backend.
+  struct Owned final : TensorPort {
+    void Place(SlotId slot, std::byte* memory) override;
+    absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override;
+    absl::Status BeginMerge(absl::Time deadline) override { return algorithm->Lock(deadline); }
+    void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
+    absl::Status EndMerge() override { return algorithm->Commit(); }
+
     std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
+    std::vector<BucketId> bucket_of;   // by slot, as are those below
+    std::vector<TensorSpec> specs;
+    std::vector<std::byte*> places;
     LiveMemory live;
-    const UserAlgorithm* algorithm = nullptr;  // the model's
-    std::unique_ptr<Model> model;
+    std::vector<char> is_marked;         // as used; bytes: several threads may mark
+    UserAlgorithm* algorithm = nullptr;  // the port's
+    std::unique_ptr<ModelPort> port;
   };
 
-  explicit UserModel(absl::Duration timeout) : timeout_(timeout) {}
+  UserModel() = default;
 
   absl::Status CheckMark() const;
-  ModelRounds& rounds() const { return owned_->model->rounds(); }
+  absl::Status MarkSlot(SlotId slot);
+  absl::Status EndRound();
+  ModelPort& port() const { return *owned_->port; }
 
-  const absl::Duration timeout_;
   // Shared: tensors that lie in the buckets keep it. Null once detached.
   std::shared_ptr<Owned> owned_;
+  ModelPort::Statistics statistics_;  // of before Detach
   std::atomic<bool> is_finishing_{false};
-  absl::Status failure_;  // the first round that failed
-  uint64_t round_bytes_ = 0;
-  uint64_t round_count_ = 0;
-  absl::Duration waited_;
 };
 
 }  // namespace pelton::torch_bindings

@@ -12,16 +12,23 @@
 namespace pelton::torch_bindings {
 namespace {
 
+uint64_t SizeBytesOf(const UserMemory& memory) { return memory.count * SizeOf(memory.dtype); }
+
 // Threads: as Stage. Owns: the function.
 class FunctionStage final : public Stage {
  public:
-  explicit FunctionStage(std::function<absl::Status()> call) : call_(std::move(call)) {}
+  FunctionStage(std::function<absl::Status()> call, std::shared_ptr<Outcomes> outcomes)
+      : call_(std::move(call)), outcomes_(std::move(outcomes)) {}
   absl::string_view name() const override { return "user's function"; }
   StageKind kind() const override { return StageKind::kTransform; }
-  absl::Status Start(BucketRun&, StageState*) override { return call_(); }
+  absl::Status Start(BucketRun&, StageState*) override {
+    outcomes_->Commit();
+    return call_();
+  }
 
  private:
   const std::function<absl::Status()> call_;
+  const std::shared_ptr<Outcomes> outcomes_;
 };
 
 // Threads: as Stage. Owns: nothing.
@@ -54,21 +61,23 @@ class KeepStage final : public Stage {
 // Threads: as Stage. Owns: as KeepStage; keeps the user's tensor alive.
 class MoveAsideStage final : public Stage {
  public:
-  MoveAsideStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target)
-      : kept_(std::move(kept)), target_(std::move(target)) {}
+  MoveAsideStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target,
+                 std::shared_ptr<Outcomes> outcomes)
+      : kept_(std::move(kept)), target_(std::move(target)), outcomes_(std::move(outcomes)) {}
   absl::string_view name() const override { return "move aside"; }
   StageKind kind() const override { return StageKind::kMerge; }
   absl::Status Start(BucketRun& run, StageState*) override {
     PELTON_CHECK(target_.count <= run.layout().flat_count) << "a peer weight of another bucket";
     if (target_.count == 0) return absl::OkStatus();
-    std::memcpy(target_.data, run.flat(), target_.count * SizeOf(target_.dtype));
-    std::memcpy(run.flat(), kept_->data(), kept_->size());
+    std::swap_ranges(kept_->begin(), kept_->end(), run.flat());
+    outcomes_->Add(kept_->data(), target_);
     return absl::OkStatus();
   }
 
  private:
   const std::shared_ptr<std::vector<std::byte>> kept_;
   const UserMemory target_;
+  const std::shared_ptr<Outcomes> outcomes_;
 };
 
 // A stage that leaves to another what it does not change.
@@ -98,8 +107,11 @@ class WrappedStage : public Stage {
 // Threads: as Stage. Owns: as WrappedStage; keeps the user's tensors alive.
 class ReplicasStage final : public WrappedStage {
  public:
-  ReplicasStage(std::unique_ptr<Stage> stage, NamedMemory replicas)
-      : WrappedStage(std::move(stage)), replicas_(std::move(replicas)) {}
+  ReplicasStage(std::unique_ptr<Stage> stage, NamedMemory replicas,
+                std::shared_ptr<Outcomes> outcomes)
+      : WrappedStage(std::move(stage)),
+        replicas_(std::move(replicas)),
+        outcomes_(std::move(outcomes)) {}
 
   absl::Status Start(BucketRun& run, StageState* state) override {
     for (const auto& replica : replicas_) {
@@ -108,7 +120,7 @@ class ReplicasStage final : public WrappedStage {
         return absl::InvalidArgumentError(
             absl::StrCat("stage '", name(), "' keeps no '", replica.first, "'"));
       }
-      std::memcpy(buffer->data, replica.second.data, SizeBytesOf(replica.second));
+      std::memcpy(buffer->data, outcomes_->LatestOf(replica.second), SizeBytesOf(replica.second));
     }
     return WrappedStage::Start(run, state);
   }
@@ -117,16 +129,12 @@ class ReplicasStage final : public WrappedStage {
     const absl::StatusOr<bool> done = WrappedStage::Advance(run, state);
     if (!done.ok() || !*done) return done;
     for (const auto& replica : replicas_) {
-      std::memcpy(replica.second.data, BufferOf(state, replica.first)->data,
-                  SizeBytesOf(replica.second));
+      outcomes_->Add(BufferOf(state, replica.first)->data, replica.second);
     }
     return true;
   }
 
  private:
-  static uint64_t SizeBytesOf(const UserMemory& memory) {
-    return memory.count * SizeOf(memory.dtype);
-  }
   static const StateBuffer* BufferOf(const StageState* state, const std::string& name) {
     if (state == nullptr) return nullptr;
     const absl::Span<const StateBuffer> buffers = state->buffers();
@@ -136,6 +144,7 @@ class ReplicasStage final : public WrappedStage {
   }
 
   const NamedMemory replicas_;
+  const std::shared_ptr<Outcomes> outcomes_;
 };
 
 // One byte, of which the smallest counts: 1 where a rank wants to stop.
@@ -194,21 +203,42 @@ class UnlessStoppedStage final : public WrappedStage {
 
 }  // namespace
 
-std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call) {
-  return std::make_unique<FunctionStage>(std::move(call));
+void Outcomes::Add(const std::byte* data, UserMemory target) {
+  outcomes_.push_back({data, std::move(target)});
+}
+
+const std::byte* Outcomes::LatestOf(const UserMemory& memory) const {
+  for (auto outcome = outcomes_.rbegin(); outcome != outcomes_.rend(); ++outcome) {
+    if (outcome->target.data == memory.data) return outcome->data;
+  }
+  return memory.data;
+}
+
+void Outcomes::Commit() {
+  for (const Outcome& outcome : outcomes_) {
+    std::memcpy(outcome.target.data, outcome.data, SizeBytesOf(outcome.target));
+  }
+  outcomes_.clear();
+}
+
+std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
+                                         std::shared_ptr<Outcomes> outcomes) {
+  return std::make_unique<FunctionStage>(std::move(call), std::move(outcomes));
 }
 
 std::unique_ptr<Stage> MakeNothingStage() { return std::make_unique<NothingStage>(); }
 
-AsideStages MakeAsideStages(UserMemory peer_weight) {
+AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes) {
   // Shared by the two: each is a stage of its own.
   const auto kept = std::make_shared<std::vector<std::byte>>();
   return {std::make_unique<KeepStage>(kept),
-          std::make_unique<MoveAsideStage>(kept, std::move(peer_weight))};
+          std::make_unique<MoveAsideStage>(kept, std::move(peer_weight), std::move(outcomes))};
 }
 
-std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas) {
-  return std::make_unique<ReplicasStage>(std::move(stage), std::move(replicas));
+std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
+                                    std::shared_ptr<Outcomes> outcomes) {
+  return std::make_unique<ReplicasStage>(std::move(stage), std::move(replicas),
+                                         std::move(outcomes));
 }
 
 std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control) {

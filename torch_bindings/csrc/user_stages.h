@@ -33,23 +33,47 @@ using LiveMemory = std::vector<UserMemory>;
 // By the name of the state's buffer.
 using NamedMemory = std::vector<std::pair<std::string, UserMemory>>;
 
-// Calls a function of the bucket's name; it may block.
-std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call);
+// What the stages of one bucket have made for tensors of the user's; those get it once the round is
+// complete (COMMIT-1).
+// Threads: the channel's while the round lasts, then the trainer's. Owns: the list; keeps the
+// tensors alive.
+class Outcomes {
+ public:
+  // `data` has the elements of `target` and stays as it is until Commit.
+  void Add(const std::byte* data, UserMemory target);
+  // What `memory` holds, or will once what was added last for it is there.
+  const std::byte* LatestOf(const UserMemory& memory) const;
+  void Commit();
+
+ private:
+  struct Outcome {
+    const std::byte* data;
+    UserMemory target;
+  };
+  std::vector<Outcome> outcomes_;
+};
+
+// Calls a function of the bucket's name; it may block. It looks at the user's tensors: what the
+// stages before it have made for them is there, although the round may yet fail.
+std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
+                                         std::shared_ptr<Outcomes> outcomes);
 
 // Does nothing: for a bucket without operations.
 std::unique_ptr<Stage> MakeNothingStage();
 
 // Of an operation whose outcome goes to `peer_weight` while the bucket stays as it was: the first
-// stage keeps the bucket's elements, the last one moves the outcome and puts them back.
+// stage keeps the bucket's elements, the last one puts them back and has the outcome.
 struct AsideStages {
   std::unique_ptr<Stage> first;
   std::unique_ptr<Stage> last;
 };
-AsideStages MakeAsideStages(UserMemory peer_weight);
+AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes);
 
-// `stage`, with the buffers of its state filled from the user's memory of the same name before, and
-// copied back after it. Errors, in Start: InvalidArgument: it keeps no buffer of that name.
-std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas);
+// `stage`, with the buffers of its state filled from the user's memory of the same name before;
+// what they hold after it is the outcome for that. Errors, in Start: InvalidArgument: it keeps no
+// buffer of that name.
+std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
+                                    std::shared_ptr<Outcomes> outcomes);
 
 // Has all ranks agree on whether to stop: the control's is_running() is the answer.
 std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control);

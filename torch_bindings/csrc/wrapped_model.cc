@@ -205,10 +205,17 @@ uint64_t WrappedModel::Fingerprint() const {
   return print;
 }
 
-absl::Status WrappedModel::Post(TrainingEvent event) {
+absl::StatusOr<bool> WrappedModel::Post(TrainingEvent event) {
   event.is_synchronized = synchronized_;
   event.is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
-  return port().Post(event);
+  if (when_ready_ && event.kind == EventKind::kBackwardEnds) return false;
+  if (when_ready_ && event.kind == EventKind::kBackwardBegins) {
+    RETURN_IF_ERROR(CheckRound());
+    return false;
+  }
+  if (when_ready_ && event.kind == EventKind::kBeforeStep) RETURN_IF_ERROR(FinishRound());
+  RETURN_IF_ERROR(port().Post(event));
+  return port().trigger().completed_step();
 }
 
 absl::Status WrappedModel::CheckRound() const {
@@ -287,6 +294,7 @@ absl::Status WrappedModel::MarkReady(size_t index) {
 }
 
 void WrappedModel::WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode) {
+  if (!when_ready_) return;
   // A forward within a backward (checkpointing recomputes the model): that backward is the one.
   const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (is_in_backward) return OnOutputReached(mode);

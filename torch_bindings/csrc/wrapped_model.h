@@ -54,8 +54,11 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
 
   // Not after Detach.
   ModelPort& port() const { return *owned_->port; }
-  // ModelPort::Post of a trainer's event, with what the bindings know themselves.
-  absl::Status Post(TrainingEvent event);
+  // ModelPort::Post of a trainer's event, with what the bindings know themselves; whether it
+  // completes a step. Where tensors are communicated when ready, the model's own hooks tell the
+  // port of backward passes: the beginning of one is refused if CheckRound has an error, and what
+  // an optimizer is about to use is finished first.
+  absl::StatusOr<bool> Post(TrainingEvent event);
 
   // Off: gradients accumulate locally; the next synchronised round communicates their sum. Events
   // from now on are of no_sync.
@@ -73,6 +76,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // it uses none of the parameters. It is the outermost of the round, and its end is the round's,
   // even if the gradients come from inner ones (re-entrant checkpointing). A backward of a forward
   // in evaluation mode takes part like any other, and ends in an error where ranks differ in that.
+  // Of tensors that are communicated between steps it does nothing.
   void WatchOutputs(const std::vector<at::Tensor>& outputs, RoundMode mode);
 
   // Ends a round that is open: one between steps, or one that an inner backward left open because

@@ -235,10 +235,12 @@ class Model:
         event: Event,
         optimizer: int = 0,  # of steps: a number of its own
         is_given: bool = True,  # the algorithm was given it
-        completes: bool = True,  # with it all of those have stepped, or none was given
+        given_count: int = 1,  # how many the algorithm was given
         may_go_on: bool = False,  # of BACKWARD_ENDS: another backward may follow that needs the weights as they are
-    ) -> None:
-        """Does what is due then: begins a round, waits for one and merges its results. Raises what a round failed with."""
+    ) -> bool:
+        """Does what is due then: begins a round, waits for one and merges its results; says whether the event completes a
+        step of the model's. Raises what a round failed with.
+        """
     def set_synchronized(self, enabled: bool) -> None:
         """False: backwards accumulate locally (`no_sync`), and the next synchronised round communicates the sum; events
         are local."""
@@ -255,8 +257,10 @@ class Model:
         """Lets them go on when all ranks have asked for it. Idempotent."""
     def stay_stopped(self) -> None:
         """Has those that have begun on no rank wait for `resume`."""
-    is_wanted: bool
-    """False from `stop` to `resume`."""
+    is_averaging: bool
+    """Whether rounds by a timer go on, or will with the first forward pass."""
+    may_differ: bool
+    """Whether what is communicated may differ between ranks from one round to the next."""
     steps: int
     """That the trigger has counted."""
     interval: int
@@ -330,6 +334,8 @@ class UserModel:
         """As mark_ready, for a tensor that this rank did not use."""
     def finish_round(self) -> None:
         """Waits for the round; what is not marked counts as unused zeros."""
+    def post(self, event: Event, optimizer: int, is_given: bool, given_count: int, is_synchronized: bool) -> bool:
+        """Of steps; whether the event completes one of the model's: see Model.post."""
     def used_by_any(self, slot: int) -> bool:
         """Of the last round; True where that is not known."""
     def abort(self, reason: str) -> None:

@@ -346,6 +346,45 @@ def an_asynchronous_average_lands_in_all_buckets_or_in_none() -> None:
 
 
 @case(2)
+def a_round_that_fails_leaves_peer_weights_and_replicas() -> None:
+    rank, _ = rank_and_size()
+    peer_weight: Any = torch.full((49,), 7.0)
+    replicas = [torch.zeros(49) for _ in range(3)]
+    appended: list[str] = []
+    fails: list[bool] = []
+
+    def fail(name: str) -> None:
+        if fails:
+            raise ZeroDivisionError(name)
+
+    def append(bucket: BaguaBucket) -> Any:
+        appended.append(bucket.name)
+        if len(appended) == 1:
+            tensor = peer_weight.ensure_bagua_tensor("peer_weight")
+            return bucket.append_decentralized_synchronous_op(tensor, hierarchical=False, peer_selection_mode="all")
+        if len(appended) == 2:
+            weight, left, right = replicas
+            return bucket.append_low_precision_decentralized_synchronous_op(weight, left, right, hierarchical=False)
+        return bucket.append_python_op(fail)
+
+    model: Any = nn.Sequential(*(nn.Linear(7, 7, bias=False) for _ in range(3)))
+    model.with_bagua([], Written(lambda group: _BucketPerWeight(group, append)))
+    for weight in model.parameters():
+        weight.data.fill_(rank)
+    _mark_and_wait(model)
+    assert peer_weight.unique().tolist() == [0.5]
+    assert torch.equal(replicas[0].round(), torch.full((49,), float(rank)))
+    before = [tensor.clone() for tensor in (peer_weight, *replicas)]
+    for weight in model.parameters():
+        weight.data.fill_(rank + 5)
+    fails.append(True)
+    with contextlib.suppress(ZeroDivisionError, PeltonError):  # of this rank's own function, or of the other's
+        _mark_and_wait(model)
+    for tensor, kept in zip((peer_weight, *replicas), before):
+        assert torch.equal(tensor, kept), (tensor, kept)
+
+
+@case(2)
 def padding_counts_as_ready() -> None:
     rank, _ = rank_and_size()
 

@@ -250,6 +250,10 @@ class UserRounds:
             slot.collect(not slot.is_unused or self._model.used_by_any(index))
         return len(self.buckets)
 
+    def post(self, event: _C.Event, optimizer: int, is_given: bool, given_count: int, is_synchronized: bool) -> bool:
+        """Tells the runtime of an optimizer's step; whether that completes a step of the model's."""
+        return self._model.post(event, optimizer, is_given, given_count, is_synchronized)
+
     def check(self) -> None:
         """Raises what an earlier round failed with."""
         if self._failure is not None:

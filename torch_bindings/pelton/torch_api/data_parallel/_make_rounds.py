@@ -11,11 +11,9 @@ from pelton import _C
 from pelton.errors import InvalidArgument
 from pelton.torch_api._parameters import NamedTensors, SelectedTensors, names_without_optimizer
 from pelton.torch_api._session import Session
-from pelton.torch_api.algorithms.base import OptimizerExchange, RegisteredAlgorithm
+from pelton.torch_api.algorithms.base import RegisteredAlgorithm
 from pelton.torch_api.data_parallel._algorithm_state import NOTHING, AlgorithmState
-from pelton.torch_api.data_parallel._optimizer_rounds import OptimizerRounds
-from pelton.torch_api.data_parallel._rounds import Rounds
-from pelton.torch_api.data_parallel._runtime_rounds import GradientRounds, WeightRounds
+from pelton.torch_api.data_parallel._runtime_rounds import OptimizerState, RuntimeRounds
 from pelton.torch_api.data_parallel._steps import ModelSteps
 
 
@@ -33,7 +31,7 @@ class Registration:
     bucket_bytes: int
 
 
-def make_rounds(registration: Registration, state: AlgorithmState | None = None) -> Rounds:
+def make_rounds(registration: Registration, state: AlgorithmState | None = None) -> RuntimeRounds:
     """Registers a model with the runtime. Collective over the ranks.
 
     Args:
@@ -43,16 +41,22 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     Raises:
       InvalidArgument: the algorithm's options, or a parameter that it needs an optimizer for; or the ranks differ.
     """
-    algorithm, runtime = registration.algorithm, state.runtime if state else NOTHING
+    algorithm = registration.algorithm
     _, trigger = _C.schedule(algorithm.name, algorithm.options)
     _check_optimizers(registration, trigger)
+    source = _optimizer_state(registration)
+    models = [_algorithms_model(registration, source, state)]
     if algorithm.exchange is not None:
-        return _optimizer_rounds(registration, algorithm.exchange, runtime)
-    if trigger == "when_ready":
-        return _gradient_rounds(registration, runtime)
-    steps = state.steps if state else 0
-    model = _model(registration, registration.trainable, algorithm, runtime, steps=steps)
-    return WeightRounds(model, trigger, registration.session.timeout_s, algorithm.runs_apart)
+        gradients = RegisteredAlgorithm("gradient_allreduce")
+        models.append(_model(registration, registration.trainable, gradients, NOTHING))
+    return RuntimeRounds(
+        models,
+        registration.optimizers,
+        trigger,
+        registration.session.timeout_s,
+        state=source,
+        runs_apart=algorithm.runs_apart,
+    )
 
 
 def model_steps(
@@ -106,25 +110,32 @@ def _check_optimizers(registration: Registration, trigger: str) -> None:
             )
 
 
-def _gradient_rounds(registration: Registration, runtime: _C.State) -> GradientRounds:
-    algorithm, trainable = registration.algorithm, registration.trainable
-    moment_of = algorithm.moment_of
+def _optimizer_state(registration: Registration) -> OptimizerState | None:
+    """What the algorithm communicates of an optimizer, if it does."""
+    parameters = [parameter for _, parameter in registration.trainable]
+    exchange, moment_of = registration.algorithm.exchange, registration.algorithm.moment_of
+    if exchange is not None:
+        return OptimizerState(lambda: [exchange.accumulated_of(p) for p in parameters], exchange=exchange)
+    if moment_of is not None:
+        return OptimizerState(
+            lambda: [moment_of(p)[0] for p in parameters], lambda: [moment_of(p)[1] for p in parameters]
+        )
+    return None
 
-    def moments() -> list[tuple[torch.Tensor, float]]:
-        return [moment_of(parameter) for _, parameter in trainable] if moment_of is not None else []
 
-    model = _model(registration, trainable, algorithm, runtime, moments=moments())
-    return GradientRounds(model, moments if moment_of is not None else None)
-
-
-def _optimizer_rounds(registration: Registration, exchange: OptimizerExchange, runtime: _C.State) -> OptimizerRounds:
-    accumulated = [(name, exchange.accumulated_of(parameter)) for name, parameter in registration.trainable]
-    return OptimizerRounds(
-        _model(registration, registration.trainable, RegisteredAlgorithm("gradient_allreduce"), NOTHING),
-        _model(registration, accumulated, registration.algorithm, runtime, on_call=True),
-        exchange,
-        registration.trainable,
-    )
+def _algorithms_model(
+    registration: Registration, source: OptimizerState | None, state: AlgorithmState | None
+) -> _C.Model:
+    """The model that runs the algorithm itself."""
+    tensors, runtime = registration.trainable, state.runtime if state else NOTHING
+    steps = state.steps if state else 0
+    if source is None:
+        return _model(registration, tensors, registration.algorithm, runtime, steps=steps)
+    if source.betas is not None:
+        moments = list(zip(source.tensors(), source.betas()))
+        return _model(registration, tensors, registration.algorithm, runtime, moments=moments)
+    named = [(name, tensor) for (name, _), tensor in zip(tensors, source.tensors())]
+    return _model(registration, named, registration.algorithm, runtime, on_call=True)
 
 
 def _model(

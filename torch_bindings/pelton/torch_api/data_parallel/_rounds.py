@@ -92,22 +92,22 @@ class Rounds:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer of communicated parameters is about to step, one that was given or another."""
 
-    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """It has stepped.
 
-        Args:
-          optimizer: the optimizer.
-          is_given: it is one of those that the algorithm was given.
-          completes: all those have stepped; or none was given.
+        Returns:
+          Whether that completes a step of the model's: all optimizers that the algorithm was given have stepped, or
+          none was given. A step inside `no_sync` is none of the model's.
         """
+        raise NotImplementedError
 
-    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
+    def step_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
         """A gradient scaler has skipped the step of an optimizer that was given: on this rank, perhaps on it alone.
 
-        Args:
-          optimizer: the optimizer.
-          completes: all those that were given have stepped, or have been skipped.
+        Returns:
+          As `after_step`.
         """
+        raise NotImplementedError
 
     def finish(self) -> int:
         """Completes the round that is open, if one is; the number of its buckets. Collective then."""

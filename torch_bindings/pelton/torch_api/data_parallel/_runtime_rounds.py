@@ -1,171 +1,154 @@
-"""Rounds of the runtime's own algorithms: what the trainer does is handed on as events, and the runtime's model does
-the rest.
-"""
+"""Rounds of the runtime's own algorithms: events are handed on as they come, and the runtime does the rest."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from pelton import _C
+from pelton.errors import FailedPrecondition
+from pelton.torch_api.algorithms.base import OptimizerExchange
 from pelton.torch_api.data_parallel._rounds import Rounds
 
-Moments = Callable[[], Sequence[tuple[torch.Tensor, float]]]
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an algorithm communicates of an optimizer. Threads: the trainer's. Owns: nothing."""
+
+    tensors: Callable[[], Sequence[torch.Tensor]]  # as the optimizer has them now, by parameter
+    betas: Callable[[], Sequence[float]] | None = None  # of momenta: how much of each a new gradient leaves now
+    exchange: OptimizerExchange | None = None  # where the optimizer asks for rounds within its step
 
 
-class _RuntimeRounds(Rounds):
-    """What all of them share. Threads: the trainer's. Owns: the runtime's model."""
+class RuntimeRounds(Rounds):
+    """The algorithm's trigger, in the runtime, makes rounds of the events (`core/round/trigger.h`).
 
-    _model: _C.Model
-
-    def check(self) -> None:
-        """See `Rounds`."""
-        self._model.check_round()
-
-    def changes(self) -> list[str]:
-        """See `Rounds`."""
-        return self._model.check_parameters()
-
-    def set_synchronized(self, enabled: bool) -> None:
-        """See `Rounds`."""
-        self._model.set_synchronized(enabled)
-
-    def finish(self) -> int:
-        """See `Rounds`."""
-        self._model.finish()
-        return len(self._model.buckets())
-
-    def buckets(self) -> list[list[str]]:
-        """See `Rounds`."""
-        return self._model.buckets()
-
-    def statistics(self) -> dict[str, float]:
-        """See `Rounds`."""
-        return self._model.statistics()
-
-    def state(self) -> _C.State:
-        """See `Rounds`."""
-        return self._model.state()
-
-    def detach(self, timeout_s: float = 0.0) -> None:
-        """See `Rounds`."""
-        self._model.detach(timeout_s)
-
-
-class GradientRounds(_RuntimeRounds):
-    """Of what backward passes make, gradients or momenta: complete when the outermost one ends. C++ hooks do the work.
-
-    Threads: the trainer's. Owns: the runtime's model.
+    Threads: the trainer's. Owns: the runtime's models, and the attribute `exchange` of an optimizer that has one.
     """
 
-    weights_are_equal = True
-    needs_backward = True
-
-    def __init__(self, model: _C.Model, moments: Moments | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[_C.Model],
+        optimizers: Sequence[torch.optim.Optimizer],
+        trigger: str,
+        timeout_s: float,
+        *,
+        state: OptimizerState | None = None,
+        runs_apart: bool = False,
+    ) -> None:
         """Args:
-        model: the runtime's.
-        moments: where it communicates momenta, those of the parameters as the optimizer has them now, each with how
-          much of it a new gradient leaves, which schedulers may change.
-        """
-        self._model = model
-        self._moments = moments
-        self._registered = [moment for moment, _ in moments()] if moments is not None else []
-
-    def changes(self) -> list[str]:
-        """See `Rounds`."""
-        changes = super().changes()
-        if self._moments is not None:
-            now = [moment for moment, _ in self._moments()]
-            if any(map(operator.is_not, now, self._registered)):
-                changes.append("the optimizer's moments were replaced")
-        return changes
-
-    def backward_began(self) -> None:
-        """See `Rounds`."""
-        self.check()
-        if self._moments is not None:
-            self._model.set_betas([beta for _, beta in self._moments()])
-
-    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
-        """See `Rounds`."""
-        self._model.watch_outputs(outputs, is_training)
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Completes a round that a nested backward left open, where the loss was not made of the model's outputs."""
-        self._model.finish()
-
-
-class WeightRounds(_RuntimeRounds):
-    """Of tensors between steps, weights for instance. The algorithm's trigger, in the runtime, makes rounds of the
-    events (`core/round/trigger.h`).
-
-    Threads: the trainer's. Owns: the runtime's model.
-    """
-
-    may_differ = True
-
-    def __init__(self, model: _C.Model, trigger: str, timeout_s: float, runs_apart: bool = False) -> None:
-        """Args:
-        model: the runtime's.
-        trigger: the name of its algorithm's.
+        models: the runtime's: the algorithm's own, and, where an optimizer asks for its rounds, that of the gradients.
+        optimizers: those that the algorithm was given.
+        trigger: the name of the algorithm's.
         timeout_s: how long to wait for the other ranks to stop. Units: seconds.
+        state: what is communicated, where that is an optimizer's.
         runs_apart: whether a rank's round is no affair of ranks that are at others.
         """
-        self._model = model
-        self._is_timed = trigger == "timer"
+        self._models = tuple(models)
+        self._model = self._models[0]
+        self._optimizers = list(optimizers)
         self._timeout_s = timeout_s
-        self.remembers_weights = trigger == "after_step"
-        self.runs_apart = runs_apart or self._is_timed or (self.remembers_weights and model.interval > 1)
+        self._state = state
+        self._registered = list(state.tensors()) if state is not None else []
+        self._exchange = state.exchange if state is not None else None
+        self._is_synchronized = True
+        self.may_differ = self._model.may_differ
+        self.remembers_optimizer = self._exchange is not None
+        self.remembers_weights = trigger == "after_step" and self._exchange is None
+        goes_apart = self.remembers_weights and self._model.interval > 1
+        self.runs_apart = runs_apart or trigger == "timer" or goes_apart or self._exchange is not None
+        if self._exchange is not None:
+            self._exchange.optimizer.exchange = self._call
 
     @property
-    def steps(self) -> int:  # type: ignore[override]  # elsewhere it is a constant, as the three below
-        """See `Rounds`."""
-        return self._model.steps
-
-    @property
-    def weights_are_equal(self) -> bool:  # type: ignore[override]
+    def weights_are_equal(self) -> bool:  # type: ignore[override]  # elsewhere it is a constant, as those below
         """See `Rounds`."""
         return self._model.tensors_are_equal
 
     @property
     def needs_backward(self) -> bool:  # type: ignore[override]
         """See `Rounds`."""
-        return self._model.needs_backward
+        return any(model.needs_backward for model in self._models)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """See `Rounds`."""
+        return self._model.steps
 
     @property
     def is_averaging(self) -> bool:  # type: ignore[override]
         """See `Rounds`."""
-        return self._is_timed and self._model.is_wanted
+        return self._model.is_averaging
+
+    def check(self) -> None:
+        """See `Rounds`."""
+        for model in self._models:
+            model.check_round()
+
+    def changes(self) -> list[str]:
+        """See `Rounds`."""
+        changes = [change for model in self._models for change in model.check_parameters()]
+        return changes + ["the optimizer's state was replaced"] * self._was_replaced()
+
+    def set_synchronized(self, enabled: bool) -> None:
+        """See `Rounds`."""
+        self._is_synchronized = enabled
+        self._model.set_synchronized(enabled)
+        for gradients in self._models[1:]:
+            assert self._exchange is not None, "gradients are beside what an optimizer exchanges"
+            gradients.set_synchronized(enabled and self._exchange.needs_gradients())
 
     def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""
-        self._model.post(_C.Event.FORWARD_BEGINS)
+        self._post(_C.Event.FORWARD_BEGINS)
 
     def before_evaluation(self) -> None:
         """See `Rounds`."""
-        self._model.post(_C.Event.EVALUATION_BEGINS)
+        self._post(_C.Event.EVALUATION_BEGINS)
+
+    def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
+        """See `Rounds`."""
+        for model in self._models:
+            model.watch_outputs(outputs, is_training)
 
     def backward_began(self) -> None:
         """See `Rounds`."""
-        self._model.post(_C.Event.BACKWARD_BEGINS)
+        self._post(_C.Event.BACKWARD_BEGINS)
+        if self._state is not None and self._state.betas is not None:
+            self._model.set_betas(self._state.betas())
 
     def backward_ended(self, may_go_on: bool) -> None:
         """See `Rounds`."""
-        self._model.post(_C.Event.BACKWARD_ENDS, may_go_on=may_go_on)
+        self._post(_C.Event.BACKWARD_ENDS, may_go_on=may_go_on)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Rounds`."""
-        self._model.post(_C.Event.BEFORE_STEP, id(optimizer))
+        self._post(_C.Event.BEFORE_STEP, optimizer)
 
-    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """See `Rounds`."""
-        self._model.post(_C.Event.AFTER_STEP, id(optimizer), is_given, completes)
+        return self._post(_C.Event.AFTER_STEP, optimizer)
 
-    def step_skipped(self, optimizer: torch.optim.Optimizer, completes: bool) -> None:
+    def step_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
         """See `Rounds`."""
-        self._model.post(_C.Event.STEP_SKIPPED, id(optimizer), completes=completes)
+        return self._post(_C.Event.STEP_SKIPPED, optimizer)
+
+    def finish(self) -> int:
+        """See `Rounds`."""
+        for model in self._models:
+            model.finish()
+        return len(self.buckets())
+
+    def come_together(self, has_changed: bool) -> bool:
+        """See `Rounds`; an optimizer exchanges what it has accumulated since it last did."""
+        if self._exchange is None:
+            return super().come_together(has_changed)
+        if not has_changed:
+            self._exchange.optimizer.come_together()
+        return True
 
     def stop(self) -> None:
         """See `Rounds`."""
@@ -178,3 +161,48 @@ class WeightRounds(_RuntimeRounds):
     def resume(self) -> None:
         """See `Rounds`."""
         self._model.resume()
+
+    def buckets(self) -> list[list[str]]:
+        """See `Rounds`."""
+        return self._model.buckets()
+
+    def statistics(self) -> dict[str, float]:
+        """See `Rounds`; those of all models together."""
+        counts = [model.statistics() for model in self._models]
+        return {name: sum(count[name] for count in counts) for name in counts[0]}
+
+    def state(self) -> _C.State:
+        """See `Rounds`."""
+        return self._model.state()
+
+    def detach(self, timeout_s: float = 0.0) -> None:
+        """See `Rounds`."""
+        if self._exchange is not None:
+            self._exchange.optimizer.exchange = None
+        for model in self._models:
+            model.detach(timeout_s)
+
+    def _post(
+        self, event: _C.Event, optimizer: torch.optim.Optimizer | None = None, *, may_go_on: bool = False
+    ) -> bool:
+        """Whether the algorithm's own model says that the event completes a step."""
+        if self._exchange is not None and optimizer is None:
+            self.set_synchronized(self._is_synchronized)  # whether the gradients of what comes are needed
+        is_given = any(optimizer is given for given in self._optimizers)
+        number, count = id(optimizer), len(self._optimizers)
+        completes = [model.post(event, number, is_given, count, may_go_on) for model in self._models]
+        return completes[0]
+
+    def _was_replaced(self) -> bool:
+        """`load_state_dict` of an optimizer puts other tensors in place of those that are registered."""
+        now = self._state.tensors() if self._state is not None else []
+        return any(map(operator.is_not, now, self._registered))
+
+    def _call(self) -> None:
+        assert self._exchange is not None
+        if self._was_replaced():
+            raise FailedPrecondition(
+                f"{type(self._exchange.optimizer).__name__}: its state was replaced since the last forward pass; load "
+                "an optimizer's state before the forward pass, not between that and the step"
+            )
+        self._model.post(_C.Event.CALL)

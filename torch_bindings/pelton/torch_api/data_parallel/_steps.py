@@ -92,7 +92,8 @@ def _step_skipped(optimizer: Any) -> None:
 
 
 class ModelSteps:
-    """Which optimizers step a model's communicated parameters, and whether the given ones do.
+    """Which optimizers step a model's communicated parameters, and whether they may: when all of them have stepped is
+    the trigger's to know (`core/round/trigger.h`).
 
     Where an algorithm counts the steps of the optimizers that it was given, a step of another one, or of no optimizer
     at all, would leave the ranks apart without a word: it is refused. Threads: the trainer's. Owns: nothing.
@@ -120,7 +121,6 @@ class ModelSteps:
             weakref.WeakKeyDictionary()
         )
         self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._stepped: set[int] = set()
         self._count_at_backward = -1  # the first backward pass is as one after a step
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
         self._print_at_backward: list[float] | None = None
@@ -199,22 +199,15 @@ class ModelSteps:
     def _parameters_of(self, optimizer: Optimizer) -> list[torch.Tensor]:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._names]
 
-    def after(self, optimizer: Optimizer, *, is_synchronized: bool) -> bool:
-        """The step has ended; says whether it completes one of the model's: all given optimizers have stepped, or,
-        where none was given, this one has. A step inside `no_sync` is none of the model's.
+    def after(self, optimizer: Optimizer) -> None:
+        """The step has ended, or was skipped.
 
         Raises:
           FailedPrecondition: only steps of the given optimizers count, and none of those is behind this one.
         """
         if self.is_given(optimizer):
             self._count += 1
-            if not is_synchronized:
-                return False
-            self._stepped.add(id(optimizer))
-            if len(self._stepped) < len(self._given):
-                return False
-            self._stepped.clear()
-            return True
+            return
         if type(optimizer).__name__ not in self.unknown:
             self.unknown.append(type(optimizer).__name__)
         if self._counts_given and self._count == self._count_before.get(optimizer):
@@ -225,7 +218,6 @@ class ModelSteps:
                 f"would drift apart. Give this {kind} to with_bagua on all ranks, and call that again where an "
                 "optimizer is replaced"
             )
-        return not self._given and is_synchronized
 
     def backward_ended(self) -> None:
         """A backward pass has ended.

@@ -182,20 +182,25 @@ class UserAlgorithm(Rounds):
                 control.lock_weight(_session.current().timeout_s)
                 self._locked.append(control)
 
-    def after_step(self, optimizer: torch.optim.Optimizer, is_given: bool, completes: bool) -> None:
-        """Calls the algorithm's hook after a step of an optimizer that was given.
-
-        Args:
-          optimizer: what has stepped.
-          is_given: see `Rounds`, as the other.
-          completes: see there.
-        """
+    def after_step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Calls the algorithm's hook after a step of an optimizer that was given; see `Rounds`."""
         while self._locked:
             self._locked.pop().unlock_weight()
-        if not is_given:
-            return
-        with self._failing("the post-step hook"):
-            self._post_step_hook(optimizer)
+        if any(optimizer is given for given in self._alive().bagua_optimizers):
+            with self._failing("the post-step hook"):
+                self._post_step_hook(optimizer)
+        return self._post_step(_C.Event.AFTER_STEP, optimizer)
+
+    def step_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
+        """See `Rounds`."""
+        return self._post_step(_C.Event.STEP_SKIPPED, optimizer)
+
+    def _post_step(self, event: _C.Event, optimizer: torch.optim.Optimizer) -> bool:
+        if self._rounds is None:
+            return False
+        given = self._alive().bagua_optimizers
+        is_given = any(optimizer is other for other in given)
+        return self._rounds.post(event, id(optimizer), is_given, len(given), self._is_synchronized)
 
     def finish(self) -> int:
         """Completes the round that is open, if one is; the number of its buckets.

@@ -270,9 +270,8 @@ class BaguaDistributedDataParallel:
         """See `Listener`."""
         if self._rounds is None or is_in_backward() or not self._concerns(optimizer):
             return
-        completes = self._steps.after(optimizer, is_synchronized=self._is_synchronized)
-        self._rounds.after_step(optimizer, self._steps.is_given(optimizer), completes)
-        self._finish_step(completes)
+        self._steps.after(optimizer)
+        self._finish_step(self._rounds.after_step(optimizer))
 
     def before_scaled_step(self, scaler: Any, optimizer: Any) -> None:
         """See `Listener`: ranks that must stay equal skip a step together, or none does."""
@@ -284,9 +283,8 @@ class BaguaDistributedDataParallel:
     def step_skipped(self, optimizer: Any) -> None:
         """See `Listener`: what counts the steps of the given optimizers counts this one, too."""
         for given in self._steps.given_behind(optimizer) if self._rounds is not None else ():
-            completes = self._steps.after(given, is_synchronized=self._is_synchronized)
-            self._live_rounds().step_skipped(given, completes)
-            self._finish_step(completes)
+            self._steps.after(given)
+            self._finish_step(self._live_rounds().step_skipped(given))
 
     def _finish_step(self, completes: bool) -> None:
         if not self._is_synchronized:
