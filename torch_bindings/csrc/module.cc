@@ -24,6 +24,7 @@
 #include "torch_bindings/csrc/define_model.h"
 #include "torch_bindings/csrc/define_queue.h"
 #include "torch_bindings/csrc/define_user_model.h"
+#include "torch_bindings/csrc/define_windows.h"
 #include "torch_bindings/csrc/log_lines.h"
 #include "torch_bindings/csrc/python_communicator.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -226,6 +227,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineUserModel(module);
   bindings::DefineC10d(module);
   bindings::DefineGraphs(module);
+  bindings::DefineWindows(module);
   bindings::DefineQueue(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("describe_algorithm", &bindings::DescribeAlgorithm, pybind11::arg("name"));

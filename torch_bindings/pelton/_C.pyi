@@ -158,6 +158,75 @@ class Queue:
     def close(self) -> None:
         """Ends what is under way; later operations raise FailedPrecondition. Idempotent."""
 
+class Window:
+    """A rank's end of a window, made by `Windows.create`.
+
+    Threads: those of put and accumulate one at a time, those of get and update too; the two may overlap. Who locks
+    unlocks. Owns: the window, and a reference to its tensor.
+    """
+
+    tensor: torch.Tensor
+    p: float  # of push-sum
+    def put(
+        self, tensor: torch.Tensor, destinations: list[tuple[int, float]], own_weight: float, with_p: bool
+    ) -> None:
+        """Raises:
+        InvalidArgument: a rank is no destination, or the tensor is unlike the window's.
+        PeerLost: names the destinations that have ended; the others were served.
+        """
+    def accumulate(
+        self, tensor: torch.Tensor, destinations: list[tuple[int, float]], own_weight: float, with_p: bool
+    ) -> None:
+        """Raises: as put."""
+    def get(self, sources: list[tuple[int, float]]) -> None:
+        """Raises: as put."""
+    def update(
+        self,
+        own_weight: float,
+        sources: list[tuple[int, float]],
+        resets: bool,
+        with_p: bool,
+        target: torch.Tensor | None = None,
+    ) -> None:
+        """Raises:
+        InvalidArgument: a rank is no source.
+        """
+    def versions(self) -> list[tuple[int, int]]:
+        """Of each source: values put and got since the last update."""
+    def lock(self, peer: int, of_own: bool) -> None:
+        """Raises:
+        DeadlineExceeded: names who holds the mutex.
+        FailedPrecondition: this thread does.
+        """
+    def unlock(self, peer: int, of_own: bool) -> None:
+        """Raises:
+        FailedPrecondition: this thread does not hold the mutex.
+        """
+
+class Windows:
+    """The windows of a group, and a communicator by which they are made.
+
+    Threads: one at a time. Owns: the communicator.
+    """
+
+    def __init__(self, backend: Backend, ranks: Sequence[int]) -> None:
+        """Opens it; collective over `ranks`.
+
+        Raises:
+          Unsupported: the ranks are on several hosts.
+        """
+    def create(
+        self, name: str, tensor: torch.Tensor, sources: list[int], destinations: list[int], zero_init: bool
+    ) -> Window:
+        """Collective.
+
+        Raises:
+          InvalidArgument: the ranks' names, shapes, dtypes or edges differ; said on every rank.
+        """
+    def barrier(self) -> None: ...
+    def close(self) -> None:
+        """Gives the communicator back; the windows stay usable. Idempotent."""
+
 def number_of_name(name: str) -> int:
     """The number that stands for an operation's name in the runtime's texts, as its bucket."""
 

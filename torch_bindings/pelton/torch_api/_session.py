@@ -31,6 +31,10 @@ class _Detachable(Protocol):
     def detach(self, reason: str = ..., timeout_s: float = ..., *, keeps_watch: bool = ...) -> None: ...
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
 _Key = tuple[str, str, tuple[int, ...]]  # group, kind, ranks
 
 
@@ -53,10 +57,10 @@ class Session:
         self._place = place
         self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
-        self._queues: list[_C.Queue] = []
+        self._queues: list[_Closable] = []
 
-    def close_at_end(self, queue: _C.Queue) -> None:
-        """Has a queue closed before the backend stops. Closing it earlier does no harm."""
+    def close_at_end(self, queue: _Closable) -> None:
+        """Has what uses the backend closed before that stops. Closing it earlier does no harm."""
         self._queues.append(queue)
 
     def communicator(self, group_name: str, kind: str, ranks: Sequence[int]) -> _C.Communicator:

@@ -20,6 +20,7 @@ from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._basics import is_topo_weighted as is_topo_weighted
 from pelton.bluefog.torch._handles import HANDLES, Kind
 from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of, machine_table_of, table_of
+from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.errors import InvalidArgument
 
 _SUM, _MEAN = 0, 10  # the runtime's numbers of them

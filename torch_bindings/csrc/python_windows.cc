@@ -1,0 +1,172 @@
+#include "torch_bindings/csrc/python_windows.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "comm/await.h"
+#include "comm/collectives.h"
+#include "comm/group.h"
+#include "comm/window/create_window.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/signals.h"
+#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
+
+namespace pelton::torch_bindings {
+namespace {
+
+std::vector<Neighbor> NeighborsOf(const PythonWindow::Weights& weights) {
+  std::vector<Neighbor> neighbors;
+  neighbors.reserve(weights.size());
+  for (const auto& [rank, weight] : weights) neighbors.push_back({Rank(rank), weight});
+  return neighbors;
+}
+
+std::vector<Rank> RanksOf(std::vector<int32_t> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  std::vector<Rank> ranks;
+  for (const int32_t number : numbers) ranks.emplace_back(number);
+  return ranks;
+}
+
+Group GroupOf(const std::vector<int32_t>& ranks) {
+  Group group;
+  group.generation = Generation(1);
+  for (const int32_t rank : ranks) group.members.emplace_back(rank);
+  return group;
+}
+
+// Throws what a signal's handler has raised, if that ended the call, else `status`.
+void Check(const absl::Status& status, const std::string& call) {
+  if (status.ok()) return;
+  ThrowIfRaisedBySignal(status);
+  ThrowStatus(Annotate(status, call));
+}
+
+// The storage of `tensor`, and with it every view of it, moves to the window's memory.
+absl::Status MoveTo(const Window& window, const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  const size_t bytes = tensor.nbytes();
+  if (tensor.storage_offset() != 0 || storage.nbytes() != bytes || !storage.resizable()) {
+    return absl::InvalidArgumentError(
+        "tensor: is a part of other memory, and other ranks may not read this process's memory; "
+        "pass a tensor of its own, such as tensor.clone()");
+  }
+  auto owner = std::make_unique<std::shared_ptr<const void>>(window.home_owner());
+  const auto let_go = [](void* held) {
+    if (!IsForkedChild()) delete static_cast<std::shared_ptr<const void>*>(held);
+  };
+  storage.set_data_ptr_noswap(
+      c10::DataPtr(window.home(), owner.release(), let_go, c10::Device(c10::DeviceType::CPU)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void PythonWindow::Check(const absl::Status& status, const char* call) const {
+  if (status.ok()) return;
+  torch_bindings::Check(status, absl::StrCat(call, " of window '", window_->options().name, "'"));
+}
+
+void PythonWindow::Put(const at::Tensor& source, const Weights& destinations, double own_weight,
+                       bool with_p) {
+  const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
+  Check(window_->Put(flat, NeighborsOf(destinations), own_weight, {.with_p = with_p}), "win_put");
+}
+
+void PythonWindow::Accumulate(const at::Tensor& source, const Weights& destinations,
+                              double own_weight, bool with_p) {
+  const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
+  Check(window_->Accumulate(flat, NeighborsOf(destinations), own_weight, {.with_p = with_p}),
+        "win_accumulate");
+}
+
+void PythonWindow::Get(const Weights& sources) {
+  Check(window_->Get(NeighborsOf(sources), {}), "win_get");
+}
+
+void PythonWindow::Update(double own_weight, const Weights& sources, bool resets, bool with_p,
+                          const std::optional<at::Tensor>& target) {
+  const std::vector<Neighbor> neighbors = NeighborsOf(sources);
+  Window::Update update;
+  update.own_weight = own_weight;
+  update.sources = neighbors;
+  update.resets = resets;
+  if (target.has_value()) {
+    const Tensor flat = ValueOrThrow(Flat(*target, "target"));
+    update.target = static_cast<std::byte*>(flat.data);
+  }
+  Check(window_->UpdateFromSlots(update, {.with_p = with_p}), "win_update");
+}
+
+std::vector<std::pair<int32_t, uint32_t>> PythonWindow::Versions() const {
+  std::vector<std::pair<int32_t, uint32_t>> versions;
+  for (const auto& [rank, version] : window_->versions()) {
+    versions.emplace_back(rank.value(), version);
+  }
+  return versions;
+}
+
+void PythonWindow::Lock(int32_t peer, bool of_own) {
+  Check(window_->Lock(Rank(peer), of_own, Clock::Real().Now() + timeout_), "win_mutex");
+}
+
+void PythonWindow::Unlock(int32_t peer, bool of_own) {
+  Check(window_->Unlock(Rank(peer), of_own), "win_mutex");
+}
+
+PythonWindows::PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks)
+    : backend_(std::move(backend)) {
+  ThrowIfError(CheckNotForkedChild());
+  communicator_ = ValueOrThrow(backend_->Open(GroupOf(ranks)));
+  processes_ = ValueOrThrow(PeerProcesses::Meet(
+      *communicator_, Clock::Real().Now() + backend_->options().operation_timeout));
+}
+
+absl::StatusOr<Communicator*> PythonWindows::Open() const {
+  RETURN_IF_ERROR(CheckNotForkedChild());
+  if (communicator_ != nullptr) return communicator_.get();
+  return absl::FailedPreconditionError("the job of these windows has ended");
+}
+
+std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
+                                                    const at::Tensor& tensor,
+                                                    const std::vector<int32_t>& sources,
+                                                    const std::vector<int32_t>& destinations,
+                                                    bool zero_init) {
+  Communicator* const communicator = ValueOrThrow(Open());
+  const absl::Duration timeout = backend_->options().operation_timeout;
+  const absl::StatusOr<Tensor> flat = Flat(tensor, "tensor");
+  Check(AgreeOnStatus(*communicator, flat.status(), Clock::Real().Now() + timeout), "win_create");
+  WindowOptions options;
+  options.name = name;
+  options.tensor = *flat;
+  options.shape = tensor.sizes().vec();
+  options.sources = RanksOf(sources);
+  options.destinations = RanksOf(destinations);
+  options.zero_init = zero_init;
+  absl::StatusOr<std::unique_ptr<Window>> window =
+      CreateWindow(*communicator, processes_, std::move(options), Clock::Real().Now() + timeout);
+  Check(window.status(), "win_create");
+  if ((*window)->home() != nullptr) ThrowIfError(MoveTo(**window, tensor));
+  return std::make_unique<PythonWindow>(*std::move(window), tensor, timeout);
+}
+
+void PythonWindows::Barrier() {
+  Communicator* const communicator = ValueOrThrow(Open());
+  const Completion completion = ValueOrThrow(pelton::Barrier(*communicator));
+  Check(
+      Await(*communicator, completion, Clock::Real().Now() + backend_->options().operation_timeout),
+      "win_free");
+}
+
+void PythonWindows::Close() {
+  if (IsForkedChild()) return;
+  communicator_.reset();
+}
+
+}  // namespace pelton::torch_bindings

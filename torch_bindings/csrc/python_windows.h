@@ -1,0 +1,85 @@
+// The windows that Python's one-sided operations work on.
+#ifndef PELTON_TORCH_BINDINGS_CSRC_PYTHON_WINDOWS_H_
+#define PELTON_TORCH_BINDINGS_CSRC_PYTHON_WINDOWS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "backend/backend.h"
+#include "comm/communicator.h"
+#include "comm/window/peer_processes.h"
+#include "comm/window/window.h"
+
+namespace pelton::torch_bindings {
+
+// A window with its tensor. Called without the GIL. Threads: as Window; the binding's caller sees
+// to it. Owns: the window and a hold on its tensor.
+class PythonWindow {
+ public:
+  // Of each rank that takes part, its weight; ascending.
+  using Weights = std::vector<std::pair<int32_t, double>>;
+
+  PythonWindow(std::unique_ptr<Window> window, at::Tensor tensor, absl::Duration timeout)
+      : window_(std::move(window)), tensor_(std::move(tensor)), timeout_(timeout) {}
+
+  const at::Tensor& tensor() const { return tensor_; }
+
+  // All: Errors (thrown): those of Window, with the window's name.
+  void Put(const at::Tensor& source, const Weights& destinations, double own_weight, bool with_p);
+  void Accumulate(const at::Tensor& source, const Weights& destinations, double own_weight,
+                  bool with_p);
+  void Get(const Weights& sources);
+  // `target`: none for in place.
+  void Update(double own_weight, const Weights& sources, bool resets, bool with_p,
+              const std::optional<at::Tensor>& target);
+  std::vector<std::pair<int32_t, uint32_t>> Versions() const;
+  double p() const { return window_->p(); }
+  void Lock(int32_t peer, bool of_own);
+  void Unlock(int32_t peer, bool of_own);
+
+ private:
+  void Check(const absl::Status& status, const char* call) const;
+
+  const std::unique_ptr<Window> window_;
+  const at::Tensor tensor_;
+  const absl::Duration timeout_;
+};
+
+// The windows of a group: a communicator of their own, by which they are made, and what all ranks
+// know of each other's processes. Threads: one at a time. Owns: the communicator; keeps the backend
+// alive.
+class PythonWindows {
+ public:
+  // Collective. Errors (thrown): those of Backend::Open and of PeerProcesses::Meet.
+  PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks);
+
+  // Collective. Where others may not read the tensor's memory, the tensor moves: its storage, and
+  // with it every view, is in shared memory from then on. Errors (thrown): those of CreateWindow;
+  // ValueError: the tensor is not contiguous, or not on the CPU.
+  std::unique_ptr<PythonWindow> Create(const std::string& name, const at::Tensor& tensor,
+                                       const std::vector<int32_t>& sources,
+                                       const std::vector<int32_t>& destinations, bool zero_init);
+  // Waits for all ranks. Errors (thrown): those of the communicator.
+  void Barrier();
+  // Gives the communicator back; windows stay usable. Idempotent.
+  void Close();
+
+ private:
+  absl::StatusOr<Communicator*> Open() const;
+
+  std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
+  std::unique_ptr<Communicator> communicator_;
+  // Shared: the windows outlive this.
+  std::shared_ptr<const PeerProcesses> processes_;
+};
+
+}  // namespace pelton::torch_bindings
+
+#endif  // PELTON_TORCH_BINDINGS_CSRC_PYTHON_WINDOWS_H_

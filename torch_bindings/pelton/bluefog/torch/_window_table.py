@@ -1,0 +1,305 @@
+"""The windows of a process by name, and how operations go about their edges, mutexes and handles."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, ClassVar, Union
+
+import torch
+
+from pelton import _C
+from pelton.bluefog._timeline import now_us
+from pelton.bluefog._world import World
+from pelton.bluefog.torch._basics import active_world
+from pelton.errors import InvalidArgument, NotFound, PeltonError
+from pelton.torch_api import _fork
+
+Weights = Mapping[int, float]
+Pairs = list[tuple[int, float]]
+Arguments = tuple[float, Union[Weights, None], bool]  # own weight, of destinations, whether mutexes are held
+
+_MOST_NAMES_SHOWN = 8
+
+
+class NoSuchWindow(NotFound, KeyError):
+    """A window's name that `win_create` was not given, or that was freed since."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Window:
+    """A window and what it was made with.
+
+    Threads: any; those that write go one at a time, those that read its buffers too. Nobody holds one of the two locks
+    while it waits for a mutex. Owns: the window.
+    """
+
+    def __init__(
+        self, name: str, native: _C.Window, tensor: torch.Tensor, sources: list[int], destinations: list[int]
+    ) -> None:
+        self.name = name
+        self.native = native
+        self.tensor = tensor
+        self.sources = sources
+        self.destinations = destinations
+        self.writer = threading.Lock()
+        self.owner = threading.Lock()
+
+    @contextmanager
+    def mutex(self, rank: int, of_own: bool) -> Iterator[None]:
+        """Holds that of the edge to `rank`, or with `of_own` of that from it.
+
+        Args:
+          rank: at the other end.
+          of_own: whether the edge's buffer is here.
+        """
+        self.native.lock(rank, of_own)
+        try:
+            yield
+        finally:
+            self.native.unlock(rank, of_own)
+
+
+class Windows:
+    """Those of one `init`, and their operations under way.
+
+    Threads: any. Owns: the windows, and the thread of non-blocking operations.
+    """
+
+    def __init__(self, world: World) -> None:
+        """Collective."""
+        self.world = world
+        self.by_name: dict[str, Window] = {}
+        self.native = _C.Windows(world.session.backend, range(world.size))
+        self._thread: ThreadPoolExecutor | None = None
+        world.session.close_at_end(self)
+
+    def submit(self, call: Callable[[], None]) -> Future[None]:
+        """Runs `call` in the background, after those that were submitted before."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows")
+        return self._thread.submit(call)
+
+    def close(self) -> None:
+        """Ends the windows, after the operations that are under way. Idempotent."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.by_name.clear()
+        self.world.live_windows.clear()
+        self.native.close()
+
+
+class _State:
+    """What the functions of this module share. Threads: as Python's dicts. Owns: all of it."""
+
+    windows: Windows | None = None
+    uses_p = False
+    numbers = itertools.count()
+    handles: ClassVar[dict[int, Future[None]]] = {}
+
+
+def windows() -> Windows:
+    """Those of the world; opened at the first use, which is collective."""
+    world = active_world()
+    if _State.windows is None or _State.windows.world is not world:
+        _State.windows = Windows(world)
+    return _State.windows
+
+
+def names() -> list[str]:
+    """The names of the windows, sorted."""
+    world = active_world()
+    return sorted(_State.windows.by_name) if _State.windows is not None and _State.windows.world is world else []
+
+
+def window_of(name: str) -> Window:
+    """The window of a name.
+
+    Raises:
+      NoSuchWindow: there is none.
+    """
+    living = names()
+    if name not in living:
+        shown = ", ".join(living[:_MOST_NAMES_SHOWN]) or "none"
+        raise NoSuchWindow(f"name={name!r}: there is no window of that name; there are: {shown}")
+    return windows().by_name[name]
+
+
+def set_uses_p(uses_p: bool) -> None:
+    """Whether p takes part in the operations that are called from now on."""
+    _State.uses_p = uses_p
+
+
+def uses_p() -> bool:
+    """What `set_uses_p` was told last."""
+    return _State.uses_p
+
+
+@contextmanager
+def span(window: Window, label: str) -> Iterator[None]:
+    """Shows a `with` block in the timeline, if there is one.
+
+    Args:
+      window: whose row it is in.
+      label: of the activity.
+    """
+    timeline = active_world().timeline
+    begin_us = now_us() if timeline is not None else 0.0
+    yield
+    if timeline is not None:
+        timeline.span(window.name, label, begin_us)
+
+
+def pairs_of(weights: Weights | None, ranks: list[int], default: float, argument: str) -> Pairs:
+    """Ranks and weights, ascending.
+
+    Args:
+      weights: as given; None for all `ranks` with `default`.
+      ranks: that may be named.
+      default: a weight.
+      argument: its name.
+
+    Raises:
+      InvalidArgument: it is no mapping, or names another rank.
+    """
+    if weights is None:
+        return [(rank, default) for rank in ranks]
+    if not isinstance(weights, Mapping):
+        raise InvalidArgument(f"{argument}={weights!r}: must map ranks to weights")
+    strangers = sorted(set(weights) - set(ranks))
+    if strangers:
+        raise InvalidArgument(f"{argument}: rank(s) {strangers} are no neighbors in this window, which are {ranks}")
+    return sorted((int(rank), float(weight)) for rank, weight in weights.items())
+
+
+def arguments_of(self_weight: Any, dst_weights: Any, require_mutex: bool) -> Arguments:
+    """Those of a put. BlueFog before 0.2.2 had (tensor, name, dst_weights, require_mutex): told by their types."""
+    if isinstance(self_weight, Mapping):
+        return 1.0, self_weight, require_mutex if dst_weights is None else bool(dst_weights)
+    own = 1.0 if self_weight is None else float(self_weight)
+    if isinstance(dst_weights, bool):
+        return own, None, dst_weights
+    return own, dst_weights, require_mutex
+
+
+def update_weights(window: Window, own: float | None, weights: Weights | None) -> tuple[float, Pairs]:
+    """Own and others' weights of an update.
+
+    Raises:
+      InvalidArgument: only one of the two is given, or a rank is no source.
+    """
+    if own is not None and weights is not None:
+        return float(own), pairs_of(weights, window.sources, 0.0, "neighbor_weights")
+    if own is not None or weights is not None:
+        raise InvalidArgument(f"self_weight={own!r}, neighbor_weights={weights!r}: give both or none")
+    topology = active_world().topology
+    if topology is not None and topology.is_weighted:
+        return topology.own, pairs_of(topology.sources, window.sources, 0.0, "topology")
+    share = 1.0 / (len(window.sources) + 1)
+    return share, pairs_of(None, window.sources, share, "")
+
+
+class Write:
+    """A put or an accumulate, with its arguments checked. Threads: one at a time. Owns: nothing."""
+
+    def __init__(self, window: Window, tensor: torch.Tensor, arguments: Arguments, adds: bool) -> None:
+        self._window = window
+        self._tensor = tensor.detach()
+        self._own, weights, self._holds_mutex = arguments
+        self._pairs = pairs_of(weights, window.destinations, 1.0, "dst_weights")
+        self._call = window.native.accumulate if adds else window.native.put
+        self._label = "WIN_ACCUMULATE" if adds else "WIN_PUT"
+        self._uses_p = uses_p()
+
+    def run(self) -> None:
+        """Does it. The tensor is scaled at the end, by whatever edges it went."""
+        flat = self._tensor.contiguous()
+        with span(self._window, self._label):
+            if self._holds_mutex:
+                self._write_one_by_one(flat)
+            else:
+                with self._window.writer:
+                    self._call(flat, self._pairs, self._own, self._uses_p)
+        if self._own != 1.0 and flat.data_ptr() != self._tensor.data_ptr():
+            self._tensor.copy_(flat)
+
+    def _write_one_by_one(self, flat: torch.Tensor) -> None:
+        try:
+            each_edge(
+                self._window, self._pairs, self._window.writer, lambda pair: self._call(flat, [pair], 1.0, self._uses_p)
+            )
+        finally:
+            with self._window.writer:
+                self._call(flat, [], self._own, self._uses_p)
+
+
+class Get:
+    """A get, with its arguments checked. Threads: one at a time. Owns: nothing."""
+
+    def __init__(self, window: Window, weights: Weights | None, holds_mutex: bool) -> None:
+        self._window = window
+        self._pairs = pairs_of(weights, window.sources, 1.0, "src_weights")
+        self._holds_mutex = holds_mutex
+
+    def run(self) -> None:
+        """Does it."""
+        window = self._window
+        with span(window, "WIN_GET"):
+            if self._holds_mutex:
+                each_edge(window, self._pairs, window.owner, lambda pair: window.native.get([pair]))
+            else:
+                with window.owner:
+                    window.native.get(self._pairs)
+
+
+def each_edge(window: Window, pairs: Pairs, lock: threading.Lock, call: Callable[[tuple[int, float]], None]) -> None:
+    """One edge after the other, each under its mutex; all of them, also after one that fails.
+
+    Args:
+      window: of the edges.
+      pairs: ranks and weights.
+      lock: held during `call`, and not while a mutex is waited for.
+      call: what is done to one edge.
+
+    Raises:
+      PeltonError: of the first edge's kind; the text names all that failed.
+    """
+    failures: list[PeltonError] = []
+    for pair in pairs:
+        try:
+            with window.mutex(pair[0], of_own=False), lock:
+                call(pair)
+        except PeltonError as error:
+            failures.append(error)
+    if failures:
+        raise type(failures[0])("; ".join(str(error) for error in failures))
+
+
+def later(call: Callable[[], None]) -> int:
+    """Runs `call` in the background; a handle."""
+    number = next(_State.numbers)
+    _State.handles[number] = windows().submit(call)
+    return number
+
+
+def future_of(handle: int, forget: bool) -> Future[None] | None:
+    """What runs under a handle; None: nothing.
+
+    Args:
+      handle: what `later` has given.
+      forget: whether it is asked for the last time.
+    """
+    return _State.handles.pop(handle, None) if forget else _State.handles.get(handle)
+
+
+def _forget_in_child() -> None:
+    _State.windows = None
+    _State.handles.clear()
+
+
+_fork.forget_in_child(_forget_in_child)

@@ -1,0 +1,402 @@
+"""BlueFog's windows: a tensor of each rank, and a buffer for each in-neighbor that only that one writes.
+
+On one host a put, accumulate, get or update waits for no other rank, unless it asks for a mutex.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Union
+
+import torch
+
+from pelton import _log
+from pelton.bluefog.torch._window_table import (
+    Get,
+    Weights,
+    Window,
+    Write,
+    arguments_of,
+    future_of,
+    later,
+    names,
+    set_uses_p,
+    span,
+    update_weights,
+    uses_p,
+    window_of,
+    windows,
+)
+from pelton.errors import FailedPrecondition
+
+__all__ = [
+    "get_current_created_window_names",
+    "get_win_version",
+    "neighbor_win_accumulate",
+    "neighbor_win_accumulate_nonblocking",
+    "neighbor_win_get",
+    "neighbor_win_get_nonblocking",
+    "neighbor_win_put",
+    "neighbor_win_put_nonblocking",
+    "turn_off_win_ops_with_associated_p",
+    "turn_on_win_ops_with_associated_p",
+    "win_accumulate",
+    "win_accumulate_async",
+    "win_accumulate_nonblocking",
+    "win_associated_p",
+    "win_create",
+    "win_free",
+    "win_get",
+    "win_get_async",
+    "win_get_nonblocking",
+    "win_lock",
+    "win_mutex",
+    "win_poll",
+    "win_put",
+    "win_put_async",
+    "win_put_nonblocking",
+    "win_sync",
+    "win_sync_then_collect",
+    "win_update",
+    "win_update_then_collect",
+    "win_wait",
+]
+
+
+def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool:
+    """Makes a window. Collective. The window's memory is the tensor itself: what changes it changes all views of it.
+
+    Args:
+      tensor: contiguous, on the CPU, of one shape and dtype on all ranks.
+      name: of the window.
+      zero_init: whether the buffers of the in-neighbors begin with 0; else with this rank's own tensor.
+
+    Returns:
+      False: there is a window of that name already.
+
+    Raises:
+      InvalidArgument: ranks' names, shapes, dtypes or topologies differ; the text is the same on all ranks.
+      Unsupported: ranks are on several hosts.
+    """
+    living = windows()
+    if name in living.by_name:
+        return False
+    topology = living.world.topology
+    if topology is None:
+        raise FailedPrecondition("win_create: there is no topology; call set_topology() first")
+    sources, destinations = sorted(topology.in_neighbors), sorted(topology.out_neighbors)
+    native = living.native.create(name, tensor.detach(), sources, destinations, zero_init)
+    living.by_name[name] = Window(name, native, tensor, sources, destinations)
+    living.world.live_windows.add(name)
+    return True
+
+
+def win_free(name: str | None = None) -> bool:
+    """Ends a window when all ranks have called. Collective.
+
+    Args:
+      name: of the window; None for all.
+
+    Raises:
+      NoSuchWindow: there is no window of that name.
+    """
+    freed = names() if name is None else [window_of(name).name]
+    if freed:
+        living = windows()
+        living.submit(lambda: None).result()  # what is under way comes first
+        living.native.barrier()
+        for each in freed:
+            del living.by_name[each]
+            living.world.live_windows.discard(each)
+    return True
+
+
+def get_current_created_window_names() -> list[str]:
+    """The names of the windows, sorted."""
+    return names()
+
+
+def win_put(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: Union[float, Weights, None] = None,
+    dst_weights: Union[Weights, bool, None] = None,
+    require_mutex: bool = False,
+) -> bool:
+    """Replaces this rank's buffer at each destination by weight * tensor; then the tensor becomes self_weight * tensor.
+
+    Args:
+      tensor: of the window's shape and dtype; it need not be the window's.
+      name: of the window.
+      self_weight: 1 if None. A mapping here is dst_weights, as in BlueFog before 0.2.2.
+      dst_weights: by out-neighbor; all of them, with weight 1, if None.
+      require_mutex: whether to hold the mutex of each edge meanwhile.
+
+    Raises:
+      NoSuchWindow: there is no window of that name.
+      InvalidArgument: a rank is no out-neighbor, or the tensor is another one than the window's.
+      PeerLost: a destination has ended; the others were served.
+      DeadlineExceeded: a mutex was not given back in time; the text names who holds it.
+    """
+    Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False).run()
+    return True
+
+
+def win_put_nonblocking(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: Union[float, Weights, None] = None,
+    dst_weights: Union[Weights, bool, None] = None,
+    require_mutex: bool = False,
+) -> int:
+    """The same as `win_put`, in the background; a handle for `win_wait`.
+
+    Args:
+      tensor: not to be changed until it is done.
+      name: of the window.
+      self_weight: as `win_put`.
+      dst_weights: as `win_put`.
+      require_mutex: as `win_put`.
+    """
+    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
+    return later(write.run)
+
+
+def win_accumulate(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: Union[float, Weights, None] = None,
+    dst_weights: Union[Weights, bool, None] = None,
+    require_mutex: bool = False,
+) -> bool:
+    """As `win_put`, but adds weight * tensor to the buffers. Their versions stay.
+
+    Args:
+      tensor: of the window's shape and dtype.
+      name: of the window.
+      self_weight: as `win_put`.
+      dst_weights: as `win_put`.
+      require_mutex: as `win_put`; sums are exact without it, too.
+    """
+    Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True).run()
+    return True
+
+
+def win_accumulate_nonblocking(
+    tensor: torch.Tensor,
+    name: str,
+    self_weight: Union[float, Weights, None] = None,
+    dst_weights: Union[Weights, bool, None] = None,
+    require_mutex: bool = False,
+) -> int:
+    """The same as `win_accumulate`, in the background; a handle for `win_wait`.
+
+    Args:
+      tensor: not to be changed until it is done.
+      name: of the window.
+      self_weight: as `win_put`.
+      dst_weights: as `win_put`.
+      require_mutex: as `win_accumulate`.
+    """
+    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True)
+    return later(write.run)
+
+
+def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool = False) -> bool:
+    """Replaces the buffer of each source by weight * the source's tensor, as that is now.
+
+    Args:
+      name: of the window.
+      src_weights: by in-neighbor; all of them, with weight 1, if None.
+      require_mutex: whether to hold the mutex at each source meanwhile. A tensor that its rank changes without that
+        may be read in the middle of the change.
+
+    Raises:
+      NoSuchWindow: there is no window of that name.
+      InvalidArgument: a rank is no in-neighbor.
+      PeerLost: a source has ended; the others were read.
+      DeadlineExceeded: a mutex was not given back in time.
+    """
+    Get(window_of(name), src_weights, require_mutex).run()
+    return True
+
+
+def win_get_nonblocking(name: str, src_weights: Weights | None = None, require_mutex: bool = False) -> int:
+    """The same as `win_get`, in the background; a handle for `win_wait`.
+
+    Args:
+      name: of the window.
+      src_weights: as `win_get`.
+      require_mutex: as `win_get`.
+    """
+    return later(Get(window_of(name), src_weights, require_mutex).run)
+
+
+def win_update(
+    name: str,
+    self_weight: float | None = None,
+    neighbor_weights: Weights | None = None,
+    reset: bool = False,
+    clone: bool = False,
+    require_mutex: bool = False,
+) -> torch.Tensor:
+    """Makes the tensor self_weight * tensor + the sum of weight * buffer, in place. Local.
+
+    Args:
+      name: of the window.
+      self_weight: with neighbor_weights, or neither: then the topology's column if that is weighted, else the mean.
+      neighbor_weights: by in-neighbor; those that are missing take no part.
+      reset: whether the buffers that take part become 0 afterwards.
+      clone: whether to leave the tensor as it is, and to give a new one.
+      require_mutex: whether to hold the mutexes of the edges that take part meanwhile.
+
+    Returns:
+      The window's own tensor, the same object that `win_create` was given; or the new one.
+
+    Raises:
+      NoSuchWindow: there is no window of that name.
+      InvalidArgument: one of the weights is missing, or a rank is no in-neighbor.
+      DeadlineExceeded: a mutex was not given back in time.
+    """
+    window = window_of(name)
+    own, pairs = update_weights(window, self_weight, neighbor_weights)
+    target = torch.empty_like(window.tensor, requires_grad=False) if clone else None
+    with ExitStack() as held:
+        held.enter_context(span(window, "WIN_SYNC_COMPUTE_AVERAGE"))
+        if require_mutex:
+            for rank, _ in pairs:
+                held.enter_context(window.mutex(rank, of_own=True))
+        with window.owner:
+            window.native.update(own, pairs, reset, uses_p(), target)
+    return window.tensor if target is None else target
+
+
+def win_update_then_collect(name: str, require_mutex: bool = True) -> torch.Tensor:
+    """Adds all buffers to the tensor, and resets them.
+
+    Args:
+      name: of the window.
+      require_mutex: as `win_update`; nothing is lost without it, either.
+    """
+    return win_update(name, 1.0, dict.fromkeys(window_of(name).sources, 1.0), reset=True, require_mutex=require_mutex)
+
+
+def win_poll(handle: int) -> bool:
+    """Whether an operation in the background is done; False also for a handle that is none.
+
+    Args:
+      handle: what a non-blocking operation has given.
+    """
+    future = future_of(handle, forget=False)
+    if future is None:
+        _log.tell(logging.WARNING, f"bluefog: win_poll: {handle!r} is no handle, or was waited for already")
+        return False
+    return future.done()
+
+
+def win_wait(handle: int) -> bool:
+    """Waits for an operation in the background, once; False for a handle that is none.
+
+    Args:
+      handle: what a non-blocking operation has given.
+
+    Raises:
+      PeltonError: the operation's.
+    """
+    future = future_of(handle, forget=True)
+    if future is None:
+        _log.tell(logging.WARNING, f"bluefog: win_wait: {handle!r} is no handle, or was waited for already")
+        return False
+    future.result()
+    return True
+
+
+def get_win_version(name: str) -> dict[int, int]:
+    """How often each in-neighbor has put, or was got from, since the last update.
+
+    Args:
+      name: of the window.
+    """
+    return dict(window_of(name).native.versions())
+
+
+def win_associated_p(name: str) -> float:
+    """This rank's p: what its tensor is to be divided by in push-sum.
+
+    Args:
+      name: of the window.
+    """
+    return window_of(name).native.p
+
+
+def turn_on_win_ops_with_associated_p() -> None:
+    """Has p take part in all operations from now on."""
+    set_uses_p(True)
+
+
+def turn_off_win_ops_with_associated_p() -> None:
+    """Leaves p as it is in all operations from now on."""
+    set_uses_p(False)
+
+
+@contextmanager
+def win_mutex(
+    name: Union[str, Sequence[int], None] = None, for_self: bool = False, ranks: Sequence[int] | None = None
+) -> Iterator[None]:
+    """Holds the mutexes of edges for a `with` block, on one thread.
+
+    Args:
+      name: of the window. A list of ranks here, or nothing, means those ranks in all windows, as in BlueFog 0.2.0.
+      for_self: of the edges from `ranks` to this rank, which its updates take; else of those from this rank to `ranks`.
+      ranks: all out-neighbors if None, for both.
+
+    Raises:
+      NoSuchWindow: there is no window of that name.
+      InvalidArgument: a rank is no neighbor.
+      DeadlineExceeded: a mutex was not given back in time; the text names who holds it.
+    """
+    if isinstance(name, str):
+        chosen = [window_of(name)]
+    else:
+        ranks = ranks if name is None else name
+        chosen = [window_of(each) for each in names()]
+    with ExitStack() as held:
+        for window in chosen:
+            for rank in sorted(set(window.destinations if ranks is None else ranks)):
+                held.enter_context(window.mutex(rank, of_own=for_self))
+        yield
+
+
+@contextmanager
+def win_lock(name: str) -> Iterator[None]:
+    """Holds the mutexes of all edges to this rank for a `with` block: nobody writes meanwhile who asks for a mutex.
+
+    Args:
+      name: of the window.
+    """
+    with win_mutex(name, for_self=True, ranks=window_of(name).sources):
+        yield
+
+
+neighbor_win_put = win_put
+neighbor_win_put_nonblocking = win_put_nonblocking
+neighbor_win_accumulate = win_accumulate
+neighbor_win_accumulate_nonblocking = win_accumulate_nonblocking
+neighbor_win_get = win_get
+neighbor_win_get_nonblocking = win_get_nonblocking
+# BlueFog 0.2.0's names.
+win_put_async = win_put_nonblocking
+win_accumulate_async = win_accumulate_nonblocking
+win_get_async = win_get_nonblocking
+win_sync = win_update
+
+
+def win_sync_then_collect(name: str) -> torch.Tensor:
+    """As `win_update_then_collect`, by its name of BlueFog 0.2.0.
+
+    Args:
+      name: of the window.
+    """
+    return win_update_then_collect(name)
