@@ -103,6 +103,7 @@ def make_algorithm(
         "async": {"sync_interval_ms": 20, "warmup_steps": 20},
         "decentralized": {"peer_selection_mode": "shift_one"},
         "diloco": {"interval": 4, "outer_momentum": 0.5},
+        "slowmo": {"interval": 4, "slow_learning_rate": 0.5, "slow_momentum": 0.5},
         "post_local_sgd": {"warmup_steps": 60},
         # Within one host a hierarchical one encodes nothing.
         "bytegrad": {"hierarchical": False},

@@ -107,6 +107,7 @@ std::vector<Variant> Variants() {
           {"bytegrad", "bytegrad", {}},
           {"qadam", "qadam", {{"hierarchical", "true"}, {"error_feedback", "true"}}},
           {"one_bit_adam", "one_bit_adam", {}},
+          {"slowmo", "slowmo", {{"codec", "one_bit"}, {"hierarchical", "true"}}},
           {"power_sgd", "power_sgd", {{"rank", "2"}, {"start_round", "2"}}}};
 }
 

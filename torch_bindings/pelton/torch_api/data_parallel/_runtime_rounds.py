@@ -188,7 +188,7 @@ class RuntimeRounds(Rounds):
         """Whether the algorithm's own model says that the event completes a step."""
         if self._exchange is not None and optimizer is None:
             self.set_synchronized(self._is_synchronized)  # whether the gradients of what comes are needed
-        is_given = any(optimizer is given for given in self._optimizers)
+        is_given = optimizer is not None and any(optimizer is given for given in self._optimizers)
         number, count = id(optimizer), len(self._optimizers)
         completes = [model.post(event, number, is_given, count, may_go_on) for model in self._models]
         return completes[0]
