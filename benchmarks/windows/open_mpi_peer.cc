@@ -1,5 +1,6 @@
-// Times MPI_Put and a local sum: mpirun -n RANKS open_mpi_peer BYTES... The pattern of
-// pelton_peer.cc: a ring, a put to the next rank, completed there by unlocking.
+// Times MPI_Put and a local sum: mpirun -n RANKS open_mpi_peer allocated|own BYTES... The pattern
+// of pelton_peer.cc: a ring, a put to the next rank, completed there by unlocking. Puts go to
+// memory that MPI has allocated, or to the program's own.
 #include <mpi.h>
 
 #include <cstdlib>
@@ -10,13 +11,18 @@
 
 namespace {
 
-void TimeSize(const pelton::timing::Place& place, size_t bytes) {
+void TimeSize(const pelton::timing::Place& place, bool in_own_memory, size_t bytes) {
   const size_t count = bytes / sizeof(float);
   std::vector<float> tensor(count, 1);
-  float* buffer = nullptr;
+  std::vector<float> own(in_own_memory ? count : 0);
+  float* buffer = own.data();
   MPI_Win window;
-  MPI_Win_allocate(static_cast<MPI_Aint>(bytes), sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD,
-                   &buffer, &window);
+  const auto size = static_cast<MPI_Aint>(bytes);
+  if (in_own_memory) {
+    MPI_Win_create(buffer, size, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+  } else {
+    MPI_Win_allocate(size, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &buffer, &window);
+  }
   std::memset(buffer, 0, bytes);
   const int next = (place.rank + 1) % place.ranks;
   const auto put = [&] {
@@ -58,8 +64,9 @@ int main(int argc, char** argv) {
   if (rank == 0) std::memset(static_cast<void*>(board), 0, sizeof(*board));
   MPI_Barrier(MPI_COMM_WORLD);
   int meetings = 0;
-  for (int i = 1; i < argc; ++i) {
-    TimeSize({board, rank, ranks, &meetings}, std::strtoull(argv[i], nullptr, 10));
+  const bool in_own_memory = argc > 1 && std::strcmp(argv[1], "own") == 0;
+  for (int i = 2; i < argc; ++i) {
+    TimeSize({board, rank, ranks, &meetings}, in_own_memory, std::strtoull(argv[i], nullptr, 10));
   }
   MPI_Win_free(&shared);
   MPI_Finalize();

@@ -33,7 +33,9 @@ def commands(ranks: int, sizes: list[int], folder: pathlib.Path) -> dict[str, li
         subprocess.run(
             ["mpicxx", "-O3", "-march=native", "-std=c++17", f"-I{ROOT}", source, "-o", str(binary)], check=True
         )
-    peers["Open MPI"] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), str(binary), *words]
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), str(binary)]
+    for kind in ("allocated", "own"):
+        peers[f"Open MPI, {kind} memory"] = [*start, kind, *words]
     return peers
 
 
@@ -58,17 +60,17 @@ def report(ranks: int, sizes: list[int], turns: dict[str, list[Turn]]) -> None:
     def median(peer: str, what: str, size: int) -> float:
         return statistics.median(turn[what, size][0] for turn in turns[peer])
 
-    print(
-        f"\n{ranks} ranks: median of {len(turns['Pelton'])} turns' medians in microseconds; (Open MPI's over Pelton's)"
-    )
+    others = [peer for peer in turns if peer != "Pelton"]
+    print(f"\n{ranks} ranks: median of {len(turns['Pelton'])} turns' medians in microseconds")
+    print(f"in brackets over Pelton's: {'; '.join(others) or 'nobody'}")
     print("| bytes | copy | put, share of copy | put | update | put+update |\n" + "| --- " * 6 + "|")
     for size in sizes:
         copy, put = median("Pelton", "copy", size), median("Pelton", "put", size)
         cells = [f"{copy * 1e6:.2f}", f"{copy / put:.0%}"]
         for what in ("put", "update", "put+update"):
             ours = median("Pelton", what, size)
-            theirs = f" ({median('Open MPI', what, size) / ours:.1f}x)" if "Open MPI" in turns else ""
-            cells.append(f"{ours * 1e6:.2f}{theirs}")
+            ratios = [f"{median(peer, what, size) / ours:.1f}x" for peer in others]
+            cells.append(f"{ours * 1e6:.2f} ({'; '.join(ratios)})")
         print(f"| {name_of(size)} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -1,5 +1,8 @@
 #include "comm/window/arithmetic.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -23,6 +26,18 @@ void WholeSum(absl::Span<const Term> terms, std::byte* target, uint64_t count) {
       sum += element * static_cast<Unsigned>(static_cast<int64_t>(term.factor));
     }
     std::memcpy(target + i * sizeof(sum), &sum, sizeof(sum));
+  }
+}
+
+// The C library streams large copies past the caches. What fits into the last one is soon read
+// again by somebody, so it is copied in pieces that are not large.
+void Copy(const std::byte* source, std::byte* target, uint64_t bytes) {
+  static const int64_t cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+  const bool fits = static_cast<int64_t>(2 * bytes) <= cache_bytes;
+  const uint64_t piece = fits ? kPieceBytes : bytes;
+  for (uint64_t done = 0; done < bytes; done += piece) {
+    std::memcpy(target + done, source + done, std::min(piece, bytes - done));
   }
 }
 
@@ -53,7 +68,7 @@ void WeightedSum(absl::Span<const Term> terms, std::byte* target, uint64_t count
   if (dtype == DType::kInt32) return WholeSum<uint32_t>(terms, target, count);
   if (dtype == DType::kInt64) return WholeSum<uint64_t>(terms, target, count);
   if (terms.size() == 1 && terms[0].factor == 1) {
-    if (terms[0].data != target) std::memcpy(target, terms[0].data, count * SizeOf(dtype));
+    if (terms[0].data != target) Copy(terms[0].data, target, count * SizeOf(dtype));
     return;
   }
   LinearCombination(terms, {target, dtype}, count);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 
@@ -51,7 +52,9 @@ absl::Status EdgeMutex::Lock(Rank taker, absl::Time deadline) {
           "this thread holds the window's mutex already; call without require_mutex inside "
           "win_mutex");
     }
-    PELTON_CHECK(error == ETIMEDOUT || error == EINTR || error == EAGAIN) << error;
+    if (error != ETIMEDOUT && error != EINTR && error != EAGAIN) {
+      return absl::InternalError(absl::StrCat("the window's mutex: ", ErrorText(error)));
+    }
     RETURN_IF_ERROR(CheckInterrupt());
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("rank ", holder_.load(),

@@ -121,29 +121,40 @@ absl::StatusOr<PeerProcesses::Peer> PeerProcesses::Look(const Card& mine, const 
   return peer;
 }
 
+PeerProcesses::Card PeerProcesses::CardOf(const uint64_t& probe) {
+  Card card;
+  const HostIdentity identity = HostIdentity::OfThisProcess();
+  card.pid = getpid();
+  card.pid_namespace = PidNamespace();
+  card.probe = probe;
+  card.probe_address = reinterpret_cast<uintptr_t>(&probe);
+  const char* const permission = std::getenv("PELTON_PTRACE");
+  card.permits_reading = permission == nullptr || std::string(permission) != "0" ? 1 : 0;
+  std::strncpy(card.boot_id, identity.boot_id.c_str(), sizeof card.boot_id - 1);
+  return card;
+}
+
 absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(Communicator& communicator,
                                                                          absl::Time deadline) {
-  shm::AllowReaders();
-  Card mine;
-  const HostIdentity identity = HostIdentity::OfThisProcess();
-  mine.pid = getpid();
-  mine.pid_namespace = PidNamespace();
-  mine.probe = static_cast<uint64_t>(mine.pid) * 0x9E3779B97F4A7C15 + communicator.id().value();
-  const uint64_t probe = mine.probe;
-  const char* const permission = std::getenv("PELTON_PTRACE");
-  mine.permits_reading = permission == nullptr || std::string(permission) != "0" ? 1 : 0;
-  mine.probe_address = reinterpret_cast<uintptr_t>(&probe);
-  std::strncpy(mine.boot_id, identity.boot_id.c_str(), sizeof mine.boot_id - 1);
+  const uint64_t probe =
+      static_cast<uint64_t>(getpid()) * 0x9E3779B97F4A7C15 + communicator.id().value();
+  const Card mine = CardOf(probe);
   ASSIGN_OR_RETURN(
-      const std::vector<std::string> cards,
-      ExchangeTexts(communicator, {reinterpret_cast<char*>(&mine), sizeof mine}, deadline));
+      const std::vector<std::string> texts,
+      ExchangeTexts(communicator, {reinterpret_cast<const char*>(&mine), sizeof mine}, deadline));
+  std::vector<Card> cards(texts.size());
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].size() != sizeof mine) return absl::InternalError("a card of another size");
+    std::memcpy(&cards[rank], texts[rank].data(), sizeof mine);
+    // No more processes than have to: the kernel keeps one name, or lets in all of this user's.
+    if (cards[rank].pid != mine.pid) shm::AllowReaders(static_cast<pid_t>(cards[rank].pid));
+  }
+  // Everybody has let the others in before anybody tries.
+  RETURN_IF_ERROR(AgreeOnStatus(communicator, absl::OkStatus(), deadline));
   auto met = std::make_shared<PeerProcesses>();
   absl::Status wrong;
   for (size_t rank = 0; rank < cards.size(); ++rank) {
-    Card theirs;
-    if (cards[rank].size() != sizeof theirs) return absl::InternalError("a card of another size");
-    std::memcpy(&theirs, cards[rank].data(), sizeof theirs);
-    absl::StatusOr<Peer> peer = Look(mine, theirs);
+    absl::StatusOr<Peer> peer = Look(mine, cards[rank]);
     if (!peer.ok() && wrong.ok()) {
       wrong = Annotate(peer.status(), absl::StrCat("windows: rank ", rank));
     }

@@ -55,6 +55,8 @@ class PeerProcesses {
   struct Card;  // what a rank says of itself
 
   static size_t Index(Rank rank) { return static_cast<size_t>(rank.value()); }
+  // `probe` is what others try to read.
+  static Card CardOf(const uint64_t& probe);
   static absl::StatusOr<Peer> Look(const Card& mine, const Card& theirs);
 
   std::vector<Peer> peers_;  // by rank

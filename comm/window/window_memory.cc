@@ -54,6 +54,13 @@ absl::StatusOr<WindowMemory> WindowMemory::Create(const WindowLayout& layout,
   ASSIGN_OR_RETURN(Descriptor descriptor,
                    shm::NewSharedMemory(layout.size_bytes(),
                                         absl::StrCat("pelton-window-", name).substr(0, 200)));
+  // What is written here, and small values: want of memory would else be a signal later.
+  const uint64_t now = layout.value_bytes < kPage ? layout.size_bytes() : layout.buffers_offset();
+  if (fallocate(descriptor.get(), 0, 0, static_cast<off_t>(now)) != 0 && errno != EOPNOTSUPP &&
+      errno != ENOSYS) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory for window '", name, "': ", ErrorText(errno)));
+  }
   ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(descriptor.get()));
   for (int32_t rank = 0; rank < layout.world_size; ++rank) {
     new (mapping->data() + kLine * static_cast<uint64_t>(rank)) EdgeMutex();

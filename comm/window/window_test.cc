@@ -68,6 +68,18 @@ TEST(WindowTest, APutReplacesScalesItsSourceAndCounts) {
   EXPECT_EQ(pair[1].versions()[0].second, 0u);
 }
 
+TEST(WindowTest, LargeValuesAreCopiedWhole) {
+  constexpr size_t kCount = 300'001;  // several pieces and a rest
+  std::vector<float> values(kCount);
+  for (size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i);
+  Floats pair(DType::kFloat32, values, std::vector<float>(kCount, -1), /*zero_init=*/true);
+  const Neighbor to_1 = To(1);
+  ASSERT_TRUE(pair[0].Put(pair.TensorOf(pair.tensors[0]), {&to_1, 1}, 1, {}).ok());
+  const Neighbor from_0 = To(0);
+  ASSERT_TRUE(pair[1].UpdateFromSlots({.own_weight = 0, .sources = {&from_0, 1}}, {}).ok());
+  EXPECT_EQ(pair.tensors[1], values);
+}
+
 TEST(WindowTest, AnAverageIsASumThenADivision) {
   Pair<double> pair(DType::kFloat64, {0x1p-1000, 3}, {0x1p-1000, 4});
   const Neighbor to_1 = To(1);
