@@ -19,6 +19,7 @@
 #include "backend/averaging_loop.h"
 #include "backend/backend.h"
 #include "backend/model.h"
+#include "backend/plan_tuning.h"
 #include "core/base/fork.h"
 #include "core/base/ids.h"
 #include "core/bucket/model_rounds.h"
@@ -76,8 +77,17 @@ class ModelPort {
   absl::Status Wait();
   // Of tensors that are communicated when ready, after each Wait: the first round has shown in
   // which order they come, and buckets follow rank 0's from then on. Collective. Blocks: until the
-  // timeout. Errors: those of ModelRounds::AgreeOnOrder and Replan.
+  // timeout. Errors: those of ModelRounds::AgreeOnOrder and Replan. While the bucket size is tuned
+  // it moves to the next one that is tried.
   absl::Status AdoptOrder();
+  // Tunes the bucket size from the next round on (PlanTuning), on all ranks alike. `csv_path`: see
+  // PlanTuningOptions. Errors: Unimplemented: the algorithm's results depend on the buckets, or it
+  // has no rounds in backward passes, or the buckets are a GPU's; the text says which.
+  // FailedPrecondition: a round is open.
+  absl::Status Tune(std::string csv_path);
+  // Stays with the plan in force; between rounds, on all ranks at the same one. Idempotent.
+  void EndTuning();
+  bool is_tuning() const { return wants_tuning_.has_value() || tuning_ != nullptr; }
   // In the plan's order.
   std::vector<SlotId> UnmarkedSlots() const { return rounds().UnmarkedSlots(); }
   // Ends this round and all later ones, here and on the peers. Threads: any. Blocks: never.
@@ -110,6 +120,7 @@ class ModelPort {
     uint64_t sent_bytes = 0;    // by this rank; see Model::sent_bytes
     uint64_t copied_bytes = 0;  // unless tensors are communicated when ready: their port knows
     uint32_t plan_generation = 0;
+    uint64_t bucket_size_bytes = 0;
   };
   Statistics statistics() const;
   // Tensor names by bucket, in launch order.
@@ -131,6 +142,10 @@ class ModelPort {
   void PlaceAll();
   absl::Status OnReady(const TrainingEvent& event);
   absl::Status Mark(SlotId slot, bool is_used);
+  absl::Status MoveTo(absl::Span<const SlotId> order, std::optional<uint64_t> bucket_size_bytes,
+                      absl::Time deadline);
+  absl::Status CheckTunable() const;
+  void BeginTuning(std::vector<SlotId> order);
   absl::Status Do(RoundAction action);
   absl::Status DoAll(absl::Span<const RoundAction> actions);
   absl::Status Begin();
@@ -154,8 +169,10 @@ class ModelPort {
   Trigger trigger_;
   // Null once detached; the loop goes first.
   ProcessPtr<Model> model_;
-  ProcessPtr<AveragingLoop> loop_;  // null unless rounds are by a timer
-  std::vector<bool> communicates_;  // by slot, in the open round
+  ProcessPtr<AveragingLoop> loop_;                 // null unless rounds are by a timer
+  std::optional<PlanTuningOptions> wants_tuning_;  // until the order is adopted
+  std::unique_ptr<PlanTuning> tuning_;             // null unless the bucket size is being tuned
+  std::vector<bool> communicates_;                 // by slot, in the open round
   bool order_is_adopted_;
   bool is_open_ = false;
   bool has_results_ = false;              // of the open round, in the buckets

@@ -332,6 +332,46 @@ TEST(ModelPortTest, QAdamsExchangeIsTheMeanOfTheMoments) {
   }
 }
 
+// Tuning changes the plan in the middle, several times, and nothing else.
+TEST(ModelPortTest, RoundsThatAreTunedGiveTheSameMeans) {
+  constexpr uint64_t kSteps = 70;
+  for (const bool is_late : {false, true}) {  // before the order is adopted, or after
+    const std::vector<Tensors> reduced =
+        RunWorld(3, {"gradient_allreduce"}, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+          uint32_t plans = 0;
+          for (uint64_t step = 1; step <= kSteps; ++step) {
+            if (step == (is_late ? 3 : 1)) RETURN_IF_ERROR(port.Tune(""));
+            std::vector<Tensors> all(3, Initial());
+            for (int32_t other = 0; other < 3; ++other) Train(all[other], other, step);
+            tensors = all[static_cast<size_t>(rank)];
+            RETURN_IF_ERROR(BackwardPass(port, {1, 0}));
+            for (size_t slot = 0; slot < 2; ++slot) {
+              EXPECT_EQ(tensors[slot], MeanOf(all, slot)) << "step " << step;
+            }
+            plans = port.statistics().plan_generation;
+          }
+          EXPECT_FALSE(port.is_tuning());
+          EXPECT_GE(plans, 4U) << "both plans had turns";
+          return absl::OkStatus();
+        });
+    EXPECT_EQ(reduced.size(), 3U);
+  }
+}
+
+TEST(ModelPortTest, WhatDependsOnItsBucketsIsNotTuned) {
+  const auto check = [](const Settings& settings, const std::string& what) {
+    RunWorld(2, settings, [&](ModelPort& port, Tensors&, int32_t) {
+      const absl::Status status = port.Tune("");
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+      EXPECT_THAT(status.message(), HasSubstr(what));
+      EXPECT_FALSE(port.is_tuning());
+      return absl::OkStatus();
+    });
+  };
+  check({"bytegrad", {{"hierarchical", "false"}}}, "results would change with the buckets");
+  check({"local_sgd"}, "its rounds are not in backward passes");
+}
+
 TEST(ModelPortTest, GradientsThatBecomeReadyAreReplacedByTheirMean) {
   std::vector<Tensors> expected(3, Initial());
   const auto make = [](Tensors& tensors, int32_t rank, uint64_t step) {

@@ -1,5 +1,6 @@
 #include "core/bucket/bucket.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,7 +12,8 @@ namespace pelton {
 
 absl::StatusOr<std::unique_ptr<BucketStorage>> BucketStorage::Create(const Plan& plan,
                                                                      const std::string& name,
-                                                                     DeviceQueue* device) {
+                                                                     DeviceQueue* device,
+                                                                     uint64_t capacity_bytes) {
   const DeviceKind kind = device == nullptr ? DeviceKind::kHost : device->stream().device();
   for (const BucketLayout& bucket : plan.buckets()) {
     if (bucket.device.kind == kind && (device == nullptr || bucket.standalone.empty())) continue;
@@ -21,26 +23,62 @@ absl::StatusOr<std::unique_ptr<BucketStorage>> BucketStorage::Create(const Plan&
                      ", the model's buckets are on ", NameOf(kind)));
   }
   std::unique_ptr<BucketStorage> storage(new BucketStorage(plan, device));
-  if (plan.flat_bytes() > 0) RETURN_IF_ERROR(storage->MakeRegion(name));
-  const size_t slot_count = plan.slots().size();
-  storage->addresses_.resize(slot_count, nullptr);
-  storage->spare_.resize(slot_count);
-  for (size_t i = 0; i < slot_count; ++i) {
-    const SlotLayout& slot = plan.slots()[i];
-    if (slot.standalone || storage->region_ == nullptr) continue;
-    storage->addresses_[i] = storage->region_->data() + slot.offset_bytes;
+  if (plan.flat_bytes() > 0) {
+    RETURN_IF_ERROR(storage->MakeRegion(name, std::max(plan.flat_bytes(), capacity_bytes)));
   }
+  storage->PlaceSlots();
   return storage;
 }
 
-absl::Status BucketStorage::MakeRegion(const std::string& name) {
+std::unique_ptr<BucketStorage> BucketStorage::CreateToFollow(const Plan& plan) {
+  return std::unique_ptr<BucketStorage>(new BucketStorage(plan, nullptr));
+}
+
+absl::Status BucketStorage::MakeRegion(const std::string& name, uint64_t size_bytes) {
   if (device_ == nullptr) {
-    ASSIGN_OR_RETURN(region_, Region::Create(plan_.flat_bytes(), name));
+    ASSIGN_OR_RETURN(region_, Region::Create(size_bytes, name));
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(std::byte* const memory, device_->Allocate(plan_.flat_bytes()));
-  region_ = Region::Adopt(memory, plan_.flat_bytes(), name);
+  ASSIGN_OR_RETURN(std::byte* const memory, device_->Allocate(size_bytes));
+  region_ = Region::Adopt(memory, size_bytes, name);
   return absl::OkStatus();
+}
+
+void BucketStorage::PlaceSlots() {
+  const size_t slot_count = plan_.slots().size();
+  addresses_.resize(slot_count, nullptr);
+  spare_.resize(slot_count);
+  for (size_t i = 0; i < slot_count; ++i) {
+    const SlotLayout& slot = plan_.slots()[i];
+    if (slot.standalone || region_ == nullptr) continue;
+    addresses_[i] = region_->data() + slot.offset_bytes;
+  }
+}
+
+bool BucketStorage::Fits(const Plan& plan) const {
+  return device_ == nullptr && region_ != nullptr && plan.flat_bytes() <= region_->size_bytes();
+}
+
+void BucketStorage::TakeMemoryOf(BucketStorage& before) {
+  region_ = std::move(before.region_);
+  PlaceSlots();
+  ZeroGaps();
+}
+
+// Codecs look at whole buckets, and sums of what was there would grow from round to round.
+void BucketStorage::ZeroGaps() {
+  for (const BucketLayout& bucket : plan_.buckets()) {
+    std::byte* cursor = FlatOf(bucket.id);
+    if (cursor == nullptr) continue;
+    std::byte* const end = cursor + bucket.flat_count * SizeOf(bucket.dtype);
+    for (SlotId slot : bucket.slots) {
+      const SlotLayout& layout = plan_.slot(slot);
+      if (layout.standalone) continue;
+      std::memset(cursor, 0, static_cast<size_t>(DataOf(slot) - cursor));
+      cursor = DataOf(slot) + layout.size_bytes;
+    }
+    std::memset(cursor, 0, static_cast<size_t>(end - cursor));
+  }
 }
 
 BucketStorage::~BucketStorage() {

@@ -34,9 +34,14 @@ class BucketStorage {
  public:
   // Zeros, in the host's memory or in that of `device`, which outlives the storage. Errors: those
   // of Region::Create and of Allocate; InvalidArgument: a bucket that is not where the memory is.
+  // `capacity_bytes`: for plans that follow, where they need more than this one.
   static absl::StatusOr<std::unique_ptr<BucketStorage>> Create(const Plan& plan,
                                                                const std::string& name,
-                                                               DeviceQueue* device = nullptr);
+                                                               DeviceQueue* device = nullptr,
+                                                               uint64_t capacity_bytes = 0);
+  // Without memory yet: TakeMemoryOf gives it that of the storage before, which Fits. Making and
+  // faulting in another region would take tens of milliseconds for 134 MB.
+  static std::unique_ptr<BucketStorage> CreateToFollow(const Plan& plan);
   ~BucketStorage();
   BucketStorage(const BucketStorage&) = delete;
   BucketStorage& operator=(const BucketStorage&) = delete;
@@ -45,6 +50,12 @@ class BucketStorage {
   const Region* region() const { return region_.get(); }
   // Null: the host.
   DeviceQueue* device() const { return device_; }
+
+  // Whether the flat parts of `plan` have room in the memory, which is the host's.
+  bool Fits(const Plan& plan) const;
+  // Takes over the region of `before`, which nobody uses any more. Slots hold what lay there; what
+  // lies between them is zeros.
+  void TakeMemoryOf(BucketStorage& before);
 
   // The slot's first element: in the flat part, or where the last round's producer put it; null
   // for a standalone slot that has no place yet.
@@ -63,7 +74,9 @@ class BucketStorage {
 
  private:
   BucketStorage(const Plan& plan, DeviceQueue* device) : plan_(plan), device_(device) {}
-  absl::Status MakeRegion(const std::string& name);
+  absl::Status MakeRegion(const std::string& name, uint64_t size_bytes);
+  void PlaceSlots();
+  void ZeroGaps();
 
   const Plan& plan_;
   DeviceQueue* const device_;

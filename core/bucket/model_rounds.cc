@@ -104,24 +104,33 @@ class ModelRounds::Impl {
   SlotResult ResultOf(SlotId slot) const;
   absl::Status BeginOrder();
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
+  absl::Status BeginAgreement(std::vector<int32_t> words);
+  absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline);
+  BucketTimes& times() { return times_; }
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
+  absl::Status Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                      absl::Time deadline);
   void Abort(const absl::Status& reason);
   Future<void> RoundDone(absl::Time deadline);
   absl::Status CloseRound(absl::Status status);
 
  private:
-  absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first);
+  absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first,
+                                                             uint64_t capacity_bytes = 0);
+  absl::Status MakeStorage(PlanInstance& instance, uint64_t capacity_bytes);
+  absl::Status MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline);
   void Forget(const PlanInstance& instance);
   Executor& MakeExecutor();
   absl::Status Await(Future<void> future, absl::Time deadline);
   // Until no device is at operations of earlier rounds.
   absl::Status AwaitDevice(absl::Time deadline);
-  absl::Status FetchOrder(absl::Time deadline);
+  absl::Status FetchWords(absl::Time deadline);
   // Brings the used tails to the host that tell of slots which this rank did not use.
   absl::Status ReadTails();
   bool AnyUnusedHere(const BucketLayout& bucket) const;
 
   ModelRoundsOptions options_;
+  BucketTimes times_;
   std::unique_ptr<PlanInstance> instance_;
   SchedulerSink sink_;
   RoundWaiter waiter_;
@@ -131,9 +140,9 @@ class ModelRounds::Impl {
   // Of the last round that was waited for.
   Round result_round_{0};
   // What is broadcast, here or on the device: it outlives a call that gave up.
-  std::vector<int32_t> order_;
-  std::byte* order_on_device_ = nullptr;
-  std::optional<Future<void>> ordering_;       // since BeginOrder
+  std::vector<int32_t> words_;
+  std::byte* words_on_device_ = nullptr;
+  std::optional<Future<void>> agreeing_;       // since BeginAgreement
   std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
 };
 
@@ -176,6 +185,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler.on_failure = std::move(options_.on_failure);
   scheduler.waiter_drives = waiter_.drives();
   scheduler.commits_state = options_.commits_state;
+  scheduler.times = &times_;
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
   // A message per bucket, besides the few of the waiter; both versions may have room reserved.
@@ -188,23 +198,31 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<PlanInstance>> ModelRounds::Impl::MakeInstance(Plan plan,
-                                                                              Round first) {
+absl::StatusOr<std::unique_ptr<PlanInstance>> ModelRounds::Impl::MakeInstance(
+    Plan plan, Round first, uint64_t capacity_bytes) {
   auto instance = std::make_unique<PlanInstance>(std::move(plan));
   for (const BucketLayout& bucket : instance->plan.buckets()) {
     absl::StatusOr<Pipeline> pipeline = options_.pipeline_factory(bucket);
     if (!pipeline.ok()) return Annotate(pipeline.status(), instance->plan.Describe(bucket.id));
     instance->pipelines.push_back(*std::move(pipeline));
   }
-  ASSIGN_OR_RETURN(instance->storage,
-                   BucketStorage::Create(instance->plan, options_.model_name, options_.device));
+  RETURN_IF_ERROR(MakeStorage(*instance, capacity_bytes));
   instance->tracker =
       std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
-  const Region* const region = instance->storage->region();
-  if (region != nullptr && options_.register_region != nullptr) {
-    RETURN_IF_ERROR(options_.register_region(*region));
-  }
   return instance;
+}
+
+// The memory of the plan in force where that is large enough, once nothing can fail any more.
+absl::Status ModelRounds::Impl::MakeStorage(PlanInstance& instance, uint64_t capacity_bytes) {
+  if (instance_ != nullptr && instance_->storage->Fits(instance.plan)) {
+    instance.storage = BucketStorage::CreateToFollow(instance.plan);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(instance.storage, BucketStorage::Create(instance.plan, options_.model_name,
+                                                           options_.device, capacity_bytes));
+  const Region* const region = instance.storage->region();
+  if (region == nullptr || options_.register_region == nullptr) return absl::OkStatus();
+  return options_.register_region(*region);
 }
 
 void ModelRounds::Impl::Forget(const PlanInstance& instance) {
@@ -302,44 +320,58 @@ SlotResult ModelRounds::Impl::ResultOf(SlotId slot) const {
 }
 
 absl::Status ModelRounds::Impl::BeginOrder() {
-  order_.clear();
-  for (SlotId slot : tracker().ReadyOrder()) order_.push_back(slot.value());
-  const size_t size_bytes = order_.size() * sizeof(int32_t);
-  void* data = order_.data();
+  std::vector<int32_t> order;
+  for (SlotId slot : tracker().ReadyOrder()) order.push_back(slot.value());
+  return BeginAgreement(std::move(order));
+}
+
+absl::Status ModelRounds::Impl::BeginAgreement(std::vector<int32_t> words) {
+  words_ = std::move(words);
+  const size_t size_bytes = words_.size() * sizeof(int32_t);
+  void* data = words_.data();
   if (options_.device != nullptr) {
-    ASSIGN_OR_RETURN(order_on_device_, options_.device->Allocate(size_bytes));
-    RETURN_IF_ERROR(options_.device->Write(order_on_device_, order_.data(), size_bytes,
+    ASSIGN_OR_RETURN(words_on_device_, options_.device->Allocate(size_bytes));
+    RETURN_IF_ERROR(options_.device->Write(words_on_device_, words_.data(), size_bytes,
                                            WaitClock().Now() + options_.operation_timeout));
-    data = order_on_device_;
+    data = words_on_device_;
   }
   RunOperation request;
   request.operation.kind = OperationKind::kBroadcast;
   request.operation.dtype = DType::kInt32;
-  request.operation.count = order_.size();
+  request.operation.count = words_.size();
   request.operation.peer = 0;
   request.operation.set_target(Locate(data, size_bytes));
-  ordering_ = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  agreeing_ = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
   options_.runner->Wake();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<SlotId>> ModelRounds::Impl::AgreeOnOrder(absl::Time deadline) {
-  if (!ordering_.has_value()) RETURN_IF_ERROR(BeginOrder());
-  const absl::Status status = Await(*std::exchange(ordering_, std::nullopt), deadline);
-  if (absl::IsDeadlineExceeded(status)) Abort(status);
-  RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(FetchOrder(deadline));
+  if (!agreeing_.has_value()) RETURN_IF_ERROR(BeginOrder());
+  ASSIGN_OR_RETURN(const std::vector<int32_t> words, Agreed(deadline));
   std::vector<SlotId> order;
-  for (int32_t slot : order_) order.emplace_back(slot);
+  for (int32_t slot : words) order.emplace_back(slot);
   return order;
 }
 
+absl::StatusOr<std::vector<int32_t>> ModelRounds::Impl::Agreed(absl::Time deadline) {
+  if (!agreeing_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", options_.model_name, "': no agreement was begun"));
+  }
+  const absl::Status status = Await(*std::exchange(agreeing_, std::nullopt), deadline);
+  if (absl::IsDeadlineExceeded(status)) Abort(status);
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(FetchWords(deadline));
+  return words_;
+}
+
 // After a failure the device may still be at the memory: then the queue's end releases it.
-absl::Status ModelRounds::Impl::FetchOrder(absl::Time deadline) {
+absl::Status ModelRounds::Impl::FetchWords(absl::Time deadline) {
   if (options_.device == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(options_.device->Read(order_.data(), order_on_device_,
-                                        order_.size() * sizeof(int32_t), deadline));
-  options_.device->Release(order_on_device_);
+  RETURN_IF_ERROR(options_.device->Read(words_.data(), words_on_device_,
+                                        words_.size() * sizeof(int32_t), deadline));
+  options_.device->Release(words_on_device_);
   return absl::OkStatus();
 }
 
@@ -353,8 +385,22 @@ absl::Status ModelRounds::Impl::AwaitDevice(absl::Time deadline) {
 absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
   RETURN_IF_ERROR(AwaitDevice(deadline));
   ASSIGN_OR_RETURN(Plan plan, instance_->plan.Reordered(order));
+  return MoveTo(std::move(plan), 0, deadline);
+}
+
+// Memory that has to be made is made large enough for every size: with a bucket for each tensor
+// there is the most of what lies between them.
+absl::Status ModelRounds::Impl::Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                                       absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitDevice(deadline));
+  ASSIGN_OR_RETURN(Plan plan, instance_->plan.Resized(order, bucket_size_bytes));
+  ASSIGN_OR_RETURN(const Plan largest, instance_->plan.Resized(order, 1));
+  return MoveTo(std::move(plan), largest.flat_bytes(), deadline);
+}
+
+absl::Status ModelRounds::Impl::MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline) {
   ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
-                   MakeInstance(std::move(plan), tracker().round()));
+                   MakeInstance(std::move(plan), tracker().round(), capacity_bytes));
   InstallPlan request{PlanInstanceLoan(next.get()), {}};
   Future<void> installed = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
   options_.runner->Wake();
@@ -364,6 +410,9 @@ absl::Status ModelRounds::Impl::Replan(absl::Span<const SlotId> order, absl::Tim
     return status;
   }
   instance_.swap(next);  // the scheduler has given the old one back
+  if (instance_->storage->region() == nullptr) {
+    instance_->storage->TakeMemoryOf(*next->storage);
+  }
   CopySlotStates(SlotStatesOf(*next), SlotStatesOf(*instance_));
   Forget(*next);
   sink_.Arm(instance_->plan);
@@ -416,8 +465,19 @@ absl::Status ModelRounds::BeginOrder() { return impl_->BeginOrder(); }
 absl::StatusOr<std::vector<SlotId>> ModelRounds::AgreeOnOrder(absl::Time deadline) {
   return impl_->AgreeOnOrder(deadline);
 }
+absl::Status ModelRounds::BeginAgreement(std::vector<int32_t> words) {
+  return impl_->BeginAgreement(std::move(words));
+}
+absl::StatusOr<std::vector<int32_t>> ModelRounds::Agreed(absl::Time deadline) {
+  return impl_->Agreed(deadline);
+}
+BucketTimes& ModelRounds::times() { return impl_->times(); }
 absl::Status ModelRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
   return impl_->Replan(order, deadline);
+}
+absl::Status ModelRounds::Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                                 absl::Time deadline) {
+  return impl_->Resize(order, bucket_size_bytes, deadline);
 }
 void ModelRounds::Abort(const absl::Status& reason) { impl_->Abort(reason); }
 

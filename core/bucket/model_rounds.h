@@ -16,6 +16,7 @@
 #include "core/actor/promise.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
+#include "core/bucket/bucket_times.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/round_mode.h"
 #include "core/bucket/slot_state.h"
@@ -155,11 +156,20 @@ class ModelRounds {
   // Rank 0's ReadyOrder, on every rank; collective, between rounds; begins what was not begun.
   // Blocks: until `deadline`. Errors: as WaitRound.
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
+  // The same for words of any meaning, as many on every rank: rank 0's, which all get. Begin* comes
+  // first; one agreement at a time. Blocks, Errors: as those of BeginOrder and of AgreeOnOrder.
+  absl::Status BeginAgreement(std::vector<int32_t> words);
+  absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline);
+  // Of the buckets' rounds, where it is on.
+  BucketTimes& times();
   // Moves to a plan in `order`, the same on all ranks; collective in that sense, between rounds.
   // Results of the last round are gone; addresses change; the stages' state is taken along, tensor
   // by tensor. Blocks: until `deadline`. Errors: FailedPrecondition: a round is under way;
   // those of Plan::Reordered and Create, after which the old plan stays.
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline);
+  // The same, with buckets of another size. Errors: also those of Plan::Resized.
+  absl::Status Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                      absl::Time deadline);
 
  private:
   class Impl;

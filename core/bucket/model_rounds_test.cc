@@ -262,6 +262,71 @@ TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
   EXPECT_EQ(First(*ranks_[0], SlotId(2)), 7);
 }
 
+// A bucket's elements behind its slots' are part of what codecs see.
+TEST_F(ModelRoundsTest, BucketsOfAnotherSizeLieInTheSameMemory) {
+  Start(PlanOf(Tensors(6, 100), 2, 5000), 2);
+  const std::vector<SlotId> order = {SlotId(5), SlotId(3), SlotId(4),
+                                     SlotId(0), SlotId(1), SlotId(2)};
+  const std::byte* memory = nullptr;
+  float base = 1;
+  for (uint64_t size : {400u, 900u, 5000u, 400u, 1u << 20}) {
+    ProduceAll(base);
+    for (auto& rank : ranks_) {
+      ASSERT_TRUE(rank->EndRound().ok());
+      ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+      for (int32_t slot = 0; slot < 6; ++slot) {
+        EXPECT_EQ(First(*rank, SlotId(slot)), 2 * base + 1) << "before " << size;
+      }
+    }
+    for (auto& rank : ranks_) ASSERT_TRUE(rank->Resize(order, size, In(absl::Seconds(1))).ok());
+    const ModelRounds& first = *ranks_.front();
+    const std::byte* const now = first.DataOf(SlotId(5));  // of the first bucket, the first
+    if (memory != nullptr) EXPECT_EQ(now, memory) << "it was made for every size: " << size;
+    memory = now;
+    EXPECT_EQ(first.plan().options().bucket_size_bytes, size);
+    for (const BucketLayout& bucket : first.plan().buckets()) {
+      const auto* const begin = reinterpret_cast<const float*>(first.DataOf(bucket.slots.front()));
+      float sum = 0;
+      for (uint64_t i = bucket.tail_offset_count; i < bucket.flat_count; ++i) sum += begin[i];
+      EXPECT_EQ(sum, 0) << "behind bucket " << bucket.id << " of " << size;
+    }
+    base *= 3;
+  }
+  EXPECT_EQ(ranks_[0]->Resize(order, 0, In(absl::Seconds(1))).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModelRoundsTest, RanksAgreeOnTheWordsOfRankZero) {
+  Start(PlanOf(Tensors(1, 10), 2, 100), 2);
+  EXPECT_EQ(ranks_[0]->Agreed(In(absl::Seconds(1))).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(ranks_[0]->BeginAgreement({7, -8, 9}).ok());
+  ASSERT_TRUE(ranks_[1]->BeginAgreement({0, 0, 0}).ok());
+  for (auto& rank : ranks_) {
+    const auto words = rank->Agreed(In(absl::Seconds(1)));
+    ASSERT_TRUE(words.ok()) << words.status();
+    EXPECT_EQ(*words, (std::vector<int32_t>{7, -8, 9}));
+  }
+}
+
+TEST_F(ModelRoundsTest, TellsWhenBucketsWereReadyAndComplete) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1);
+  ModelRounds& rounds = *ranks_[0];
+  const auto round = [&] {
+    ProduceAll(1);
+    ASSERT_TRUE(rounds.EndRound().ok());
+    ASSERT_TRUE(rounds.WaitRound(In(absl::Seconds(1))).ok());
+  };
+  round();
+  EXPECT_EQ(rounds.times().done_ns(BucketId(0)), 0) << "it is off";
+  rounds.times().Begin(2);
+  round();
+  for (int32_t bucket = 0; bucket < 2; ++bucket) {
+    EXPECT_GT(rounds.times().ready_ns(BucketId(bucket)), 0);
+    EXPECT_GE(rounds.times().done_ns(BucketId(bucket)), rounds.times().ready_ns(BucketId(bucket)));
+  }
+}
+
 // Counts its rounds in its state.
 // Threads: one. Owns: nothing.
 class CountingStage final : public Stage {

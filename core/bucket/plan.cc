@@ -133,6 +133,15 @@ absl::StatusOr<Plan> Plan::Reordered(absl::Span<const SlotId> order) const {
   return BuildInOrder(tensors_, options_, order, PlanVersion(version_.value() + 1));
 }
 
+absl::StatusOr<Plan> Plan::Resized(absl::Span<const SlotId> order,
+                                   uint64_t bucket_size_bytes) const {
+  RETURN_IF_ERROR(CheckOrder(order, tensors_.size()));
+  PlanOptions options = options_;
+  options.bucket_size_bytes = bucket_size_bytes;
+  RETURN_IF_ERROR(CheckOptions(options));
+  return BuildInOrder(tensors_, std::move(options), order, PlanVersion(version_.value() + 1));
+}
+
 absl::StatusOr<Plan> Plan::BuildInOrder(std::vector<TensorSpec> tensors, PlanOptions options,
                                         absl::Span<const SlotId> order, PlanVersion version) {
   Plan plan;

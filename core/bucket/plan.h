@@ -95,6 +95,9 @@ class Plan {
   // buckets, `order` tells when each is released. Errors: InvalidArgument: `order` is not a
   // permutation of the slots; names the first that is wrong.
   absl::StatusOr<Plan> Reordered(absl::Span<const SlotId> order) const;
+  // The same with buckets of another size, which is of no meaning where the user has chosen them.
+  // Errors: also InvalidArgument: `bucket_size_bytes` is out of range.
+  absl::StatusOr<Plan> Resized(absl::Span<const SlotId> order, uint64_t bucket_size_bytes) const;
 
   PlanVersion version() const { return version_; }
   const PlanOptions& options() const { return options_; }

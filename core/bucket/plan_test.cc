@@ -123,6 +123,18 @@ TEST(PlanTest, RefusesWhatCannotBePlanned) {
   EXPECT_THAT(ErrorOf({Float("x", 1)}, options), HasSubstr("standalone_bytes is 0"));
 }
 
+TEST(PlanTest, ResizedIsTheNextVersionWithOtherBuckets) {
+  const Plan plan = *Plan::Build({Float("a", 10), Float("b", 10), Float("c", 10)}, Options(80));
+  const Plan next = *plan.Resized({{SlotId(0), SlotId(2), SlotId(1)}}, 40);
+  EXPECT_EQ(next.version(), PlanVersion(2));
+  EXPECT_EQ(next.options().bucket_size_bytes, 40u);
+  ASSERT_EQ(next.buckets().size(), 3u);
+  EXPECT_THAT(next.bucket(BucketId(1)).slots, ElementsAre(SlotId(2)));
+  EXPECT_THAT(plan.Resized({{SlotId(0)}}, 40).status().ToString(), HasSubstr("order of 1 slots"));
+  EXPECT_THAT(plan.Resized({{SlotId(0), SlotId(2), SlotId(1)}}, 0).status().ToString(),
+              HasSubstr("bucket_size_bytes is 0"));
+}
+
 TEST(PlanTest, ReorderedIsTheNextVersion) {
   const Plan plan = *Plan::Build({Float("a", 10), Float("b", 10), Float("c", 10)}, Options(80));
   const Plan next = *plan.Reordered({{SlotId(1), SlotId(0), SlotId(2)}});

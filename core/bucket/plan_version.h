@@ -8,8 +8,8 @@
 
 namespace pelton {
 
-// From 1; grows by one with each new order of the same tensors (GEN-1). Another number than the
-// Generation of the membership.
+// From 1; grows by one with each new order or bucket size of the same tensors (GEN-1). Another
+// number than the Generation of the membership.
 using PlanVersion = Id<struct PlanVersionTag, uint32_t>;
 
 }  // namespace pelton

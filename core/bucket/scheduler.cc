@@ -75,6 +75,7 @@ void BucketScheduler::Handle(BucketReady message) {
   progress_at_ = context().Now();
   if (!std::exchange(any_ready_, true)) ArmWatch(progress_at_ + options_.operation_timeout);
   Tracer::Get().Count("bucket ready", 1, message.bucket.value(), message.round.value());
+  if (options_.times != nullptr) options_.times->Ready(message.bucket, progress_at_);
   policy_.OnReady(message.bucket);
   ReleaseReady();
   Settle();
@@ -100,6 +101,9 @@ void BucketScheduler::ReleaseReady() {
 void BucketScheduler::OnBucketComplete(BucketId bucket, Round round, const absl::Status& status) {
   PELTON_CHECK(round == round_) << "a completion of round " << round << " in round " << round_;
   PELTON_CHECK_OK(ledger_.Complete(bucket, status));  // ONCE-1
+  if (options_.times != nullptr && options_.times->on()) {
+    options_.times->Done(bucket, context().Now());
+  }
   Tracer::Get().Count("bucket complete", status.ok() ? 1 : 0, bucket.value(), round.value());
 }
 

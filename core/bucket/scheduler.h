@@ -16,6 +16,7 @@
 #include "core/actor/timer.h"
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
+#include "core/bucket/bucket_times.h"
 #include "core/bucket/plan_instance.h"
 #include "core/bucket/plan_version.h"
 #include "core/bucket/release_policy.h"
@@ -75,7 +76,8 @@ struct SchedulerOptions {
   // While true, only a waiter that has borrowed the actor polls it: its executor's own polls come
   // to nothing, so that the waiter finds it idle. May be null; outlives the actor.
   const std::atomic<bool>* waiter_drives = nullptr;
-  bool commits_state = false;  // see ModelRoundsOptions
+  bool commits_state = false;    // see ModelRoundsOptions
+  BucketTimes* times = nullptr;  // where it is on, told of each bucket; outlives the actor
 };
 
 // Scheduler, channel and watchdog of one model in one actor: with one channel a message between

@@ -115,7 +115,8 @@ def _trains(names: Names) -> None:
 # What a block presumes.
 CONTEXTS: dict[str, Callable[[], Names]] = {
     "coming_from/bluefog.md 1": _bare,
-    "autotune.md 1": _bare,
+    "autotune.md 1": lambda: {**_joined(), **_with_batches()},
+    "autotune.md 2": _bare,
     "communication.md 1": _joined,
     "contrib.md 1": _joined,
     "contrib.md 2": _joined,

@@ -111,7 +111,8 @@ std::map<std::string, double> ToPlain(const ModelPort::Statistics& statistics) {
           {"bytes", static_cast<double>(statistics.bytes)},
           {"sent_bytes", static_cast<double>(statistics.sent_bytes)},
           {"copied_bytes", static_cast<double>(statistics.copied_bytes)},
-          {"plan_generation", static_cast<double>(statistics.plan_generation)}};
+          {"plan_generation", static_cast<double>(statistics.plan_generation)},
+          {"bucket_size_bytes", static_cast<double>(statistics.bucket_size_bytes)}};
 }
 
 std::pair<std::string, std::string> ScheduleOf(const std::string& algorithm,
@@ -193,6 +194,11 @@ void DefineWrappedModel(py::module_& module) {
           "set_betas",
           [](M& self, const std::vector<double>& betas) { ThrowIfError(self.SetBetas(betas)); },
           py::arg("betas"))
+      .def(
+          "tune", [](M& self, const std::string& csv_path) { ThrowIfError(self.Tune(csv_path)); },
+          py::arg("csv_path"), NoGil())
+      .def("end_tuning", &M::EndTuning, NoGil())
+      .def_property_readonly("is_tuning", &M::is_tuning)
       .def("buckets", &M::Buckets)
       .def(
           "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())

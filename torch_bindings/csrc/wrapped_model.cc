@@ -426,6 +426,19 @@ absl::Status WrappedModel::CloseRound() {
   return absl::OkStatus();
 }
 
+absl::Status WrappedModel::Tune(const std::string& csv_path) {
+  if (owned_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("autotune: model '", options_.name, "' was detached"));
+  }
+  if (when_ready_) RETURN_IF_ERROR(CheckRound());
+  return port().Tune(csv_path);
+}
+
+void WrappedModel::EndTuning() {
+  if (owned_ != nullptr) port().EndTuning();
+}
+
 std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
   return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
 }

@@ -86,6 +86,10 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // Of the rounds to come; by parameter. Errors: InvalidArgument: as many as there are momenta.
   absl::Status SetBetas(const std::vector<double>& betas);
 
+  // See ModelPort::Tune. Errors: also FailedPrecondition: it was detached.
+  absl::Status Tune(const std::string& csv_path);
+  void EndTuning();
+  bool is_tuning() const { return owned_ != nullptr && port().is_tuning(); }
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
   // Errors: FailedPrecondition: a round is open.

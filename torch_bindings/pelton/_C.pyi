@@ -346,8 +346,19 @@ class Model:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def state(self) -> State:
         """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
+    def tune(self, csv_path: str) -> None:
+        """Tunes the bucket size from the next round on, on all ranks alike. Raises Unsupported where it cannot be.
+
+        Args:
+          csv_path: where rank 0 of the group adds what it measured; "": nowhere.
+        """
+    def end_tuning(self) -> None:
+        """Stays with the plan in force, on all ranks at the same round. Idempotent."""
+    is_tuning: bool
     def statistics(self) -> dict[str, float]:
-        """rounds, wait_seconds (trainer blocked on communication), bytes, copied_bytes, plan_generation."""
+        """rounds, wait_seconds (trainer blocked on communication), bytes, sent_bytes, copied_bytes, plan_generation,
+        bucket_size_bytes.
+        """
     def detach(self, timeout_s: float = 0) -> None:
         """Removes the hooks and frees the buckets; gradients that lie in them get memory of their own. A round that is open comes to nothing, rounds by a timer are stopped in agreement with the
         other ranks if that can be had in time. Idempotent.

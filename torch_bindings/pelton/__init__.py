@@ -29,7 +29,7 @@ from pelton import _C as _C
 from pelton import errors
 from pelton._algorithms import AlgorithmDescription, OptionDescription, algorithm, algorithms
 from pelton._check import check
-from pelton._front import init, rank, world_size, wrap
+from pelton._front import autotune, init, rank, world_size, wrap
 from pelton._log import set_log_callback
 
 pelton_autoload.register()
@@ -39,6 +39,7 @@ __all__ = [
     "OptionDescription",
     "algorithm",
     "algorithms",
+    "autotune",
     "check",
     "empty",
     "errors",

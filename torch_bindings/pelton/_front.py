@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,33 @@ def init(*, timeout: float | None = None, join_timeout: float | None = None) -> 
     from pelton import torch_api  # which puts `with_bagua` on modules: whoever only imports pelton keeps them plain
 
     torch_api.init_process_group(timeout=timeout, join_timeout=join_timeout)
+
+
+def autotune(model: nn.Module, *, csv: str | os.PathLike[str] | None = None) -> None:
+    """Tunes the bucket size of a wrapped model while it is trained, from the next step on, for 60 steps at most.
+
+    Rank 0 measures two rounds, computes what a round would take with buckets of other sizes, tries the best few in
+    turns with the size in force, and takes one whose steps are faster by more than the noise. All ranks change
+    together. Weights are those of the untuned run, bit for bit, where a sum does not depend on its place in a bucket
+    (see docs/autotune.md). BAGUA_AUTOTUNE=1 does the same for every model that can be tuned. Collective, between steps.
+
+    Args:
+      model: wrapped with `wrap`, `with_bagua` or `DistributedDataParallel`.
+      csv: a file to which rank 0 adds a line for each size that was tried, with Bagua's columns; None: one in the
+        folder for temporary files, if BAGUA_IS_OUTPUT_AUTOTUNE_LOG is set.
+
+    Raises:
+      InvalidArgument: the model is not wrapped.
+      Unsupported: results of its algorithm depend on the buckets, or it has no rounds in backward passes, or its
+        buckets are on a GPU; the text says which.
+      FailedPrecondition: a round is open, on this rank or another.
+    """
+    from pelton.errors import InvalidArgument
+
+    inner: Any = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)
+    if inner is None or not hasattr(inner, "bagua_optimizers"):
+        raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped; pelton.wrap() does that")
+    inner.autotune(None if csv is None else os.fspath(csv))
 
 
 def rank() -> int:

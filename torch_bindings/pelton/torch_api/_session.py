@@ -208,7 +208,6 @@ def _make_torch_group(session: Session) -> None:
 def _tell_what_is_ignored(rank: int) -> None:
     """Says once a process, on rank 0, that some of Bagua's variables have no effect."""
     set_ones = {
-        "BAGUA_AUTOTUNE": env.get_autotune_level() > 0,
         "BAGUA_REPORT_METRICS": env.is_report_metrics_switch_on(),
     }
     for name, is_set in set_ones.items():

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pelton import _C
+from pelton.errors import Unsupported
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,27 @@ class Rounds:
     def register_ordered_buckets(self, buckets: Sequence[Any]) -> None:
         """See `ModelBackend`; only where the runtime does not choose the buckets."""
         raise NotImplementedError
+
+    def tune(self, csv_path: str) -> None:
+        """Tunes the bucket size from the next round on. On all ranks alike.
+
+        Args:
+          csv_path: where rank 0 of the group adds what it measured; "": nowhere.
+
+        Raises:
+          Unsupported: these are rounds whose buckets are not the runtime's to choose, or that depend on them.
+        """
+        raise Unsupported(
+            f"autotune: the bucket size cannot be tuned under rounds of the kind {type(self).__name__}; leave it out"
+        )
+
+    def end_tuning(self) -> None:
+        """Stays with the buckets in force, on all ranks at the same round. Idempotent."""
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether the bucket size is being tuned."""
+        return False
 
     def statistics(self) -> dict[str, float]:
         """Counts since registration."""

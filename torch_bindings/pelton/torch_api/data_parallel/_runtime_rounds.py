@@ -166,10 +166,24 @@ class RuntimeRounds(Rounds):
         """See `Rounds`."""
         return self._model.buckets()
 
+    def tune(self, csv_path: str) -> None:
+        """See `Rounds`."""
+        self._model.tune(csv_path)
+
+    def end_tuning(self) -> None:
+        """See `Rounds`."""
+        self._model.end_tuning()
+
+    @property
+    def is_tuning(self) -> bool:
+        """See `Rounds`."""
+        return self._model.is_tuning
+
     def statistics(self) -> dict[str, float]:
-        """See `Rounds`; those of all models together."""
+        """See `Rounds`; those of all models together, but for the size of the buckets."""
         counts = [model.statistics() for model in self._models]
-        return {name: sum(count[name] for count in counts) for name in counts[0]}
+        sums = {name: sum(count[name] for count in counts) for name in counts[0]}
+        return {**sums, "bucket_size_bytes": counts[0]["bucket_size_bytes"]}
 
     def state(self) -> _C.State:
         """See `Rounds`."""

@@ -32,6 +32,7 @@ from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._scalers import ScalerAgreement
 from pelton.torch_api.data_parallel._steps import forget, is_in_backward, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
+from pelton.torch_api.data_parallel._tuning import Tuning, tuning_of_environment
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 
 
@@ -93,6 +94,7 @@ class BaguaDistributedDataParallel:
         self._session = _session.current()
         self._equality = check_of(self)
         self._loaded = LoadedWeights()
+        self._tuning = tuning_of_environment(process_group.get_global_communicator())
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
         listen(self)
@@ -141,8 +143,21 @@ class BaguaDistributedDataParallel:
             self.require_backward_grad_sync = before
 
     def statistics(self) -> dict[str, float]:
-        """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation."""
+        """Counts since registration: rounds, wait_seconds, bytes, sent_bytes, copied_bytes, plan_generation; and
+        bucket_size_bytes, the size up to which tensors share a bucket now.
+        """
         return self._rounds.statistics() if self._rounds is not None else {}
+
+    def autotune(self, csv_path: str | None = None) -> None:
+        """See `pelton.autotune`."""
+        self._live_rounds()
+        self._tuning = Tuning(csv_path, is_demanded=True)
+        self._tuning.begin(self)
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether the bucket size is being tuned."""
+        return self._rounds is not None and self._rounds.is_tuning
 
     def algorithm_state_dict(self) -> dict[str, Any]:
         """What the algorithm remembers on this rank: residuals, peers' weights, momenta, counts; plain containers and
@@ -467,6 +482,8 @@ class BaguaDistributedDataParallel:
             self._install_hooks(selected)
         else:
             self._rounds = self._make_rounds(selected, algorithm, state)
+            if self._tuning is not None:
+                self._tuning.begin(self)
         self._live_rounds().set_synchronized(self._is_synchronized)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
