@@ -445,6 +445,25 @@ std::vector<std::vector<std::string>> ModelPort::Buckets() const {
   return buckets;
 }
 
+std::vector<ModelPort::FlatPart> ModelPort::FlatParts() const {
+  std::vector<FlatPart> parts;
+  if (model_ == nullptr) return parts;
+  const Plan& plan = rounds().plan();
+  for (const BucketLayout& bucket : plan.buckets()) {
+    FlatPart part;
+    part.dtype = bucket.dtype;
+    part.count = bucket.tail_offset_count;
+    for (SlotId slot : bucket.slots) {
+      if (plan.slot(slot).standalone) continue;
+      const uint64_t begin_bytes = plan.slot(slot).offset_bytes - bucket.flat_offset_bytes;
+      part.slots.emplace_back(slot, begin_bytes / SizeOf(bucket.dtype));
+      if (part.data == nullptr) part.data = rounds().DataOf(slot) - begin_bytes;
+    }
+    if (!part.slots.empty()) parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
 void ModelPort::Detach(absl::Duration timeout) {
   if (model_ == nullptr || IsForkedChild()) return;
   // Where the others do not stop in time, they are told by the end of the loop.

@@ -125,6 +125,16 @@ class ModelPort {
   Statistics statistics() const;
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
+  // The elements of a bucket that lie one after the other, without its used tail.
+  // Threads: a value. Owns: nothing; of use until the plan changes.
+  struct FlatPart {
+    std::byte* data = nullptr;
+    DType dtype = DType::kFloat32;
+    uint64_t count = 0;
+    std::vector<std::pair<SlotId, uint64_t>> slots;  // each with its first element
+  };
+  // Of the buckets that have one, in launch order.
+  std::vector<FlatPart> FlatParts() const;
 
   // Frees everything; a round that is open comes to nothing. Rounds by a timer are stopped in
   // agreement with the other ranks where that can be had within `timeout`. Idempotent. Blocks:

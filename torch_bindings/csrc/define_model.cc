@@ -200,6 +200,7 @@ void DefineWrappedModel(py::module_& module) {
       .def("end_tuning", &M::EndTuning, NoGil())
       .def_property_readonly("is_tuning", &M::is_tuning)
       .def("buckets", &M::Buckets)
+      .def("flat_buckets", &M::FlatBuckets, NoGil())
       .def(
           "state", [](M& self) { return ToPlain(ValueOrThrow(self.State())); }, NoGil())
       .def("statistics", [](const M& self) { return ToPlain(self.statistics()); })

@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/wrapped_model.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/slot.h"
 #include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
 #include "torch_bindings/csrc/weight_slot.h"
 
 namespace pelton::torch_bindings {
@@ -441,6 +443,22 @@ void WrappedModel::EndTuning() {
 
 std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
   return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
+}
+
+std::vector<WrappedModel::FlatGradients> WrappedModel::FlatBuckets() const {
+  std::vector<FlatGradients> buckets;
+  if (owned_ == nullptr || !when_ready_ || !momenta_.empty()) return buckets;
+  for (const ModelPort::FlatPart& part : port().FlatParts()) {
+    FlatGradients& bucket = buckets.emplace_back();
+    const auto options = at::TensorOptions().dtype(ToScalarType(part.dtype)).device(device_);
+    // Not an owner: a tensor that somebody keeps must not keep the rounds alive.
+    bucket.first = at::from_blob(
+        part.data, {static_cast<int64_t>(part.count)}, {1}, [](void*) {}, options, device_);
+    for (const auto& [slot, begin] : part.slots) {
+      if (!at(slot).is_staged()) bucket.second.emplace_back(at(slot).name(), begin);
+    }
+  }
+  return buckets;
 }
 
 absl::StatusOr<ModelState> WrappedModel::State() {

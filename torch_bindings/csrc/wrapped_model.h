@@ -92,6 +92,10 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   bool is_tuning() const { return owned_ != nullptr && port().is_tuning(); }
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
+  // The memory in which gradients lie one after the other, by bucket, and the first element of each
+  // parameter's; nothing where none do. It is the buckets', and of use until the plan changes.
+  using FlatGradients = std::pair<at::Tensor, std::vector<std::pair<std::string, uint64_t>>>;
+  std::vector<FlatGradients> FlatBuckets() const;
   // Errors: FailedPrecondition: a round is open.
   absl::StatusOr<ModelState> State();
 

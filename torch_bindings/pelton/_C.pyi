@@ -346,6 +346,10 @@ class Model:
         """Tensor names by bucket, in the order in which buckets are launched."""
     def state(self) -> State:
         """A copy of what the algorithm remembers. Raises FailedPrecondition while a round is open."""
+    def flat_buckets(self) -> list[tuple[torch.Tensor, list[tuple[str, int]]]]:
+        """The memory in which gradients lie one after the other, by bucket, and the first element of each parameter's;
+        nothing where none do. It is the buckets', and of use until the plan changes.
+        """
     def tune(self, csv_path: str) -> None:
         """Tunes the bucket size from the next round on, on all ranks alike. Raises Unsupported where it cannot be.
 

@@ -154,6 +154,12 @@ class Rounds:
         """See `ModelBackend`; only where the runtime does not choose the buckets."""
         raise NotImplementedError
 
+    def flat_buckets(self) -> list[tuple[torch.Tensor, list[tuple[str, int]]]]:
+        """The memory in which gradients lie one after the other, by bucket, and the first element of each parameter's;
+        of use until the buckets change.
+        """
+        return []
+
     def tune(self, csv_path: str) -> None:
         """Tunes the bucket size from the next round on. On all ranks alike.
 

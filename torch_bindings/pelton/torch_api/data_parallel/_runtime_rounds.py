@@ -166,6 +166,10 @@ class RuntimeRounds(Rounds):
         """See `Rounds`."""
         return self._model.buckets()
 
+    def flat_buckets(self) -> list[tuple[torch.Tensor, list[tuple[str, int]]]]:
+        """See `Rounds`."""
+        return [bucket for model in self._models for bucket in model.flat_buckets()]
+
     def tune(self, csv_path: str) -> None:
         """See `Rounds`."""
         self._model.tune(csv_path)

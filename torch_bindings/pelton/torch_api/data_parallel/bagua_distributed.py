@@ -148,6 +148,12 @@ class BaguaDistributedDataParallel:
         """
         return self._rounds.statistics() if self._rounds is not None else {}
 
+    def flat_buckets(self) -> list[tuple[torch.Tensor, list[tuple[str, int]]]]:
+        """The memory in which gradients lie one after the other, by bucket, and the first element of each parameter's;
+        of use until the buckets change, and nothing where gradients lie by themselves.
+        """
+        return self._rounds.flat_buckets() if self._rounds is not None else []
+
     def autotune(self, csv_path: str | None = None) -> None:
         """See `pelton.autotune`."""
         self._live_rounds()

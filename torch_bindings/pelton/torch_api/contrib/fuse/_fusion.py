@@ -24,9 +24,10 @@ from pelton.torch_api.contrib.fuse._members import (
     state_kind,
 )
 from pelton.torch_api.contrib.fuse._shelf import Shelf, may_move
+from pelton.torch_api.contrib.fuse._wrapped import WrappedParameters
 
-_Kind = tuple[int, torch.dtype, torch.device]
-_Ids = set[int]
+_Kind = tuple[int, torch.dtype, torch.device, int]  # group, and the number of the flat bucket, or none
+_NONE = -1
 
 
 @dataclass
@@ -59,60 +60,81 @@ class Fusion:
         self._shelves: dict[_Kind, Shelf] = {}
         self._last: _Last | None = None
 
-    def flatten(self, optimizer: Optimizer, flat_ones: _Ids, single_ones: _Ids) -> None:
-        """Lays out weights, gradients and states of each group one after the other.
+    def flatten(self, optimizer: Optimizer, wrapped: WrappedParameters) -> None:
+        """Lays out weights, gradients and states of each group one after the other, or as the gradients lie in buckets.
 
         Args:
           optimizer: whose.
-          flat_ones: ids of parameters whose gradients lie in flat buckets.
-          single_ones: ids of all other parameters of wrapped models.
+          wrapped: the parameters of wrapped models.
         """
         if not self._does_flatten:
             return
-        uses = Counter(p.data_ptr() for group in optimizer.param_groups for p in group["params"])
+        before, self._shelves = self._shelves, {}
         for number, group in enumerate(optimizer.param_groups):
+            movable = self._movable(optimizer, group, before)
             by_kind: dict[_Kind, list[torch.Tensor]] = defaultdict(list)
-            for parameter in group["params"]:
-                is_tied = uses[parameter.data_ptr()] > 1  # by memory: one that moved would leave the other behind
-                if is_position_blind(parameter, group) and id(parameter) not in flat_ones and not is_tied:
-                    by_kind[number, parameter.dtype, parameter.device].append(parameter)
+            for parameter in movable:
+                if id(parameter) not in wrapped.flat_ones:
+                    by_kind[number, parameter.dtype, parameter.device, _NONE].append(parameter)
             for kind, members in by_kind.items():
-                shelf = self._shelf(kind, members)
-                if shelf is not None:
-                    _lay_out(shelf, optimizer.state, single_ones)
+                self._put(kind, members, None, before)
+            ids = {id(parameter) for parameter in movable}
+            for place, bucket in enumerate(wrapped.buckets):
+                found = [(p, begin) for p, begin in zip(bucket.members, bucket.begins) if id(p) in ids]
+                kind = (number, bucket.gradients.dtype, bucket.gradients.device, place)
+                self._put(kind, [p for p, _ in found], [begin for _, begin in found], before, bucket.gradients)
+        for shelf in self._shelves.values():
+            _lay_out(shelf, optimizer.state, wrapped.single_ones)
 
-    def _shelf(self, kind: _Kind, parameters: Sequence[torch.Tensor]) -> Shelf | None:
-        """The shelf of those that can be moved, or lie there."""
-        known = self._shelves.get(kind)
-        members = [p for p in parameters if may_move(p) or (known and known.owns(WEIGHTS, _storage(p)))]
+    def _movable(self, optimizer: Optimizer, group: dict[str, Any], shelves: dict[_Kind, Shelf]) -> list[torch.Tensor]:
+        """The parameters of a group that may be moved, or were."""
+        uses = Counter(p.data_ptr() for each in optimizer.param_groups for p in each["params"])
+        return [
+            p
+            for p in group["params"]
+            if is_position_blind(p, group)
+            and uses[p.data_ptr()] == 1  # by memory: one that moved would leave the other behind
+            and (may_move(p) or any(shelf.owns(WEIGHTS, _storage(p)) for shelf in shelves.values()))
+        ]
+
+    def _put(
+        self,
+        kind: _Kind,
+        members: list[torch.Tensor],
+        offsets: list[int] | None,
+        before: dict[_Kind, Shelf],
+        gradients: torch.Tensor | None = None,
+    ) -> None:
+        """Gives parameters a shelf, that of before where it was made for them."""
         if len(members) < 2:
-            self._shelves.pop(kind, None)
-            return None
-        if known is None or not known.holds(members):
-            self._shelves[kind] = known = Shelf(members)
-        return known
+            return
+        known = before.get(kind)
+        if known is None or not known.holds(members, offsets):
+            known = Shelf(members, offsets)
+        if any(offset % known.alignment for offset in known.offsets):
+            return  # of a bucket without gaps: weights at such addresses may be multiplied with other roundings
+        known.gradients = gradients
+        self._shelves[kind] = known
 
-    def step(
-        self, optimizer: Optimizer, own_step: Callable[[Optimizer], Any], flat_ones: _Ids, single_ones: _Ids
-    ) -> int:
+    def step(self, optimizer: Optimizer, own_step: Callable[[Optimizer], Any], wrapped: WrappedParameters) -> int:
         """One step of the optimizer.
 
         Args:
           optimizer: the optimizer.
           own_step: its code.
-          flat_ones: as for `flatten`.
-          single_ones: as for `flatten`.
+          wrapped: as for `flatten`.
 
         Returns:
           The number of groups in which something was fused.
         """
         last, self._last = self._last, None
         places = last[0] if last is not None else None
+        flat_ones = wrapped.flat_ones
         runs = self._unchanged(last, optimizer, flat_ones)
         if runs is None:
             places = None
             if self._keeps_flat:
-                self.flatten(optimizer, flat_ones, single_ones)
+                self.flatten(optimizer, wrapped)
             numbered = enumerate(optimizer.param_groups)
             runs = [self._runs(number, group, optimizer.state, flat_ones) for number, group in numbered]
         own_groups, own_state = optimizer.param_groups, optimizer.state
@@ -126,7 +148,7 @@ class Fusion:
             self._last = (places or _places(optimizer, flat_ones), runs)
         return sum(any(len(run.members) > 1 for run in of_group) for of_group in runs)
 
-    def _unchanged(self, last: _Last | None, optimizer: Optimizer, flat_ones: _Ids) -> list[list[_Run]] | None:
+    def _unchanged(self, last: _Last | None, optimizer: Optimizer, flat_ones: set[int]) -> list[list[_Run]] | None:
         """The runs of the last step, if everything lies where it lay after that, and numbers are equal in each."""
         if last is None or last[0] != _places(optimizer, flat_ones):
             return None
@@ -142,22 +164,23 @@ class Fusion:
         return runs if is_equal else None
 
     def _runs(self, number: int, group: dict[str, Any], state: Any, flat_ones: set[int]) -> list[_Run]:
-        shelf_of = {
-            id(parameter): shelf
-            for (of_group, _, _), shelf in self._shelves.items()
-            if of_group == number
-            for parameter in shelf.members
-        }
+        shelves = [shelf for kind, shelf in self._shelves.items() if kind[0] == number]
+        shelf_of = {id(parameter): shelf for shelf in shelves for parameter in shelf.members}
         by_kind: dict[tuple[torch.dtype, torch.device], list[Member | None]] = defaultdict(list)
+        in_buckets: dict[int, Member | None] = {}
         for p in group["params"]:
-            is_free = id(p) not in flat_ones and is_position_blind(p, group)
-            member = member_of(p, state.get(p), shelf_of.get(id(p))) if is_free else None
-            by_kind[p.dtype, p.device].append(member)
-        read_numbers([member for members in by_kind.values() for member in members if member is not None])
-        return [_as_one(run) for members in by_kind.values() for run in runs_of(members)]
+            is_in_bucket, is_free = id(p) in flat_ones, is_position_blind(p, group)
+            member = member_of(p, state.get(p), shelf_of.get(id(p)), is_in_bucket) if is_free else None
+            by_kind[p.dtype, p.device].append(None if is_in_bucket else member)
+            if is_in_bucket:
+                in_buckets[id(p)] = member
+        rows = [*by_kind.values()]
+        rows += [[in_buckets.get(id(p)) for p in shelf.members] for shelf in shelves if shelf.gradients is not None]
+        read_numbers([member for members in rows for member in members if member is not None])
+        return [_as_one(run) for members in rows for run in runs_of(members)]
 
 
-def _places(optimizer: Optimizer, flat_ones: _Ids) -> list[Any]:
+def _places(optimizer: Optimizer, flat_ones: set[int]) -> list[Any]:
     """Where everything lies that a step looks at; what is the same after a step and before the next one has stayed."""
     places: list[Any] = [flat_ones]
     for group in optimizer.param_groups:
@@ -184,7 +207,9 @@ def _lay_out(shelf: Shelf, state: Any, single_ones: set[int]) -> None:
 
     with torch.no_grad():
         shelf.lay_out(WEIGHTS, [member.detach() for member in shelf.members], put_weights)
-        shelf.lay_out(GRADIENTS, [_movable_gradient(shelf, p, single_ones) for p in shelf.members], put_gradient)
+        if shelf.gradients is None:
+            gradients = [_movable_gradient(shelf, p, single_ones) for p in shelf.members]
+            shelf.lay_out(GRADIENTS, gradients, put_gradient)
         own = [state.get(member, {}) for member in shelf.members]
         for key in dict.fromkeys(key for states in own for key in states):
             tensors = [_movable_state(states.get(key), member) for states, member in zip(own, shelf.members)]

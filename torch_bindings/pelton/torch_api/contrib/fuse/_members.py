@@ -56,18 +56,26 @@ class Member:
             return False
         mine, its = (shelf.numbers[id(parameter)] for parameter in (self.parameter, other.parameter))
         is_next = its == mine + 1 and distance == shelf.offsets[its] - shelf.offsets[mine]
+        is_next = is_next and distance - self.parameter.numel() < shelf.alignment  # else another's gradient is between
         return is_next and all(shelf.owns(kind, storage) for kind, (storage, _) in self.places.items())
 
 
-def member_of(parameter: torch.Tensor, state: dict[Any, Any] | None, shelf: Shelf | None) -> Member | None:
+def member_of(
+    parameter: torch.Tensor, state: dict[Any, Any] | None, shelf: Shelf | None, is_in_bucket: bool = False
+) -> Member | None:
     """What there is of a parameter; None where it must be stepped by itself.
 
     Args:
       parameter: one with a gradient.
       state: what the optimizer remembers of it; None before its first step.
       shelf: where it is kept, if anywhere.
+      is_in_bucket: its gradient lies in a bucket, of which it must be a part that the shelf knows.
     """
     gradient = parameter.grad
+    if is_in_bucket and (gradient is None or not is_like(gradient, parameter)):
+        return None
+    if is_in_bucket:
+        gradient = shelf.gradient_of(parameter) if shelf is not None else None
     if gradient is None or not can_be_flat(parameter) or not is_like(gradient, parameter):
         return None
     tensors, scalars = {WEIGHTS: parameter, GRADIENTS: gradient}, {}

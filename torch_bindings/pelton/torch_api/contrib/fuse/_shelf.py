@@ -27,27 +27,41 @@ class Shelf:
     four bytes long, belong to nobody and may be written to. Threads: the trainer's. Owns: the flat tensors.
     """
 
-    def __init__(self, members: Sequence[torch.Tensor]) -> None:
+    def __init__(self, members: Sequence[torch.Tensor], offsets: Sequence[int] | None = None) -> None:
         """Args:
         members: the parameters, none of them empty.
+        offsets: where each begins, growing multiples of the alignment with room for what lies before; None: as close
+          to each other as that allows.
         """
         self.members = list(members)
-        self.offsets: list[int] = []
-        step = _ALIGNMENT_BYTES // members[0].element_size()
-        self.size = 0
-        for member in members:
+        self.offsets = [] if offsets is None else list(offsets)
+        self.alignment = _ALIGNMENT_BYTES // members[0].element_size()
+        self.size = self.offsets[-1] + members[-1].numel() if self.offsets else 0
+        for member in members if offsets is None else ():
             self.offsets.append(self.size)
-            self.size += -(-member.numel() // step) * step
+            self.size += -(-member.numel() // self.alignment) * self.alignment
+        self.gradients: torch.Tensor | None = None  # a bucket's, in which each has the same offset
         self.numbers = {id(member): i for i, member in enumerate(self.members)}
         self._owned: dict[str, list[torch.Tensor]] = {}
 
-    def holds(self, members: Sequence[torch.Tensor]) -> bool:
-        """Whether it was made for these."""
-        return len(members) == len(self.members) and all(a is b for a, b in zip(members, self.members))
+    def holds(self, members: Sequence[torch.Tensor], offsets: Sequence[int] | None = None) -> bool:
+        """Whether it was made for these, at these places if they matter."""
+        is_same = len(members) == len(self.members) and all(a is b for a, b in zip(members, self.members))
+        return is_same and (offsets is None or list(offsets) == self.offsets)
+
+    def gradient_of(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The part of the bucket that a parameter's gradient lies in; None if it lies elsewhere."""
+        gradient, i = parameter.grad, self.numbers[id(parameter)]
+        if gradient is None or self.gradients is None or gradient.dtype != self.gradients.dtype:
+            return None
+        part = self.gradients[self.offsets[i] : self.offsets[i] + parameter.numel()].view(parameter.shape)
+        return part if part.data_ptr() == gradient.data_ptr() else None
 
     def owns(self, kind: str, storage: int) -> bool:
         """Whether a storage is one that it made, or was given, for a kind."""
-        return any(flat.untyped_storage().data_ptr() == storage for flat in self._owned.get(kind, ()))
+        of_bucket = [self.gradients] if kind == "gradients" and self.gradients is not None else []
+        flats = [*self._owned.get(kind, ()), *of_bucket]
+        return any(flat.untyped_storage().data_ptr() == storage for flat in flats)
 
     def adopt(self, kind: str, flat: torch.Tensor) -> None:
         """Counts memory as its own whose gaps nobody uses: a state that was made for a run of members."""

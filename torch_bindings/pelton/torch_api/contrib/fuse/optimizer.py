@@ -15,8 +15,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api import _session
 from pelton.torch_api.contrib.fuse._fusion import Fusion
+from pelton.torch_api.contrib.fuse._wrapped import WrappedParameters, wrapped_parameters
 
 __all__ = ["fuse_optimizer", "fuse_step", "is_fused_optimizer"]
 
@@ -54,8 +54,8 @@ def fuse_optimizer(
       optimizer: any one of torch's kind.
       do_flatten: weights, gradients and states of each group and dtype are moved, so that they lie one after the
         other: the parameters stay the same objects with other memory. Gradients that lie in the buckets of a wrapped
-        model, or in another library's, stay there, and their parameters are stepped plainly; `with_bagua` takes
-        `do_flatten=False` for that.
+        model stay there, and weights and states are laid out as they are. Gradients in another library's buckets, or
+        in those of an algorithm written in Python, stay as well, and their parameters are stepped plainly.
       check_flatten: before each fused step, what has come to lie elsewhere since is moved back, gradients that a
         backward pass made anew among it (`zero_grad(set_to_none=False)` spares that copy). Needs `do_flatten`.
       elementwise: whether the optimizer treats each element by itself; None: of torch's own that is known. True is
@@ -86,7 +86,7 @@ def fuse_optimizer(
     named._bagua_fused_count = 0
     named.fuse_step = _method(optimizer)
     if fusion is not None:
-        fusion.flatten(optimizer, *_wrapped_parameters())
+        fusion.flatten(optimizer, _wrapped_parameters(optimizer))
     return optimizer
 
 
@@ -142,7 +142,7 @@ def _hooked(optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
             loss = closure()
     with torch.no_grad():
         fusion: Fusion = getattr(named, _FUSION)
-        named._bagua_fused_count += fusion.step(optimizer, _own_step(optimizer), *_wrapped_parameters())
+        named._bagua_fused_count += fusion.step(optimizer, _own_step(optimizer), _wrapped_parameters(optimizer))
     return loss
 
 
@@ -196,13 +196,5 @@ def _check_options(optimizer: Optimizer) -> None:
                 )
 
 
-def _wrapped_parameters() -> tuple[set[int], set[int]]:
-    """Ids of parameters whose gradients lie in the flat buckets of wrapped models, and of such models' other ones."""
-    flat_ones: set[int] = set()
-    single_ones: set[int] = set()
-    if _session.is_initialized():
-        models: list[Any] = list(_session.current().models())
-        for model in models:
-            ids = {id(parameter) for _, parameter in model.bagua_build_params()}
-            (flat_ones if model._flatten else single_ones).update(ids)
-    return flat_ones, single_ones
+def _wrapped_parameters(optimizer: Optimizer) -> WrappedParameters:
+    return wrapped_parameters({id(parameter) for group in optimizer.param_groups for parameter in group["params"]})
