@@ -61,10 +61,15 @@ struct VectorMax {
   }
 };
 
-// The vector at element `i` of all sources, reduced.
+// What becomes of a sum. A division by a power of two is a multiplication with the same bits, and
+// takes a fraction of the time.
+enum class Ending { kNone, kDivide, kMultiply };
+
+// The vector at element `i` of all sources, reduced. `last`: the divisor, or what it is multiplied
+// by instead.
 template <class Format, class Op>
 HWY_INLINE hn::Vec<typename Format::D> ReduceVector(const ReductionArguments& a, size_t i,
-                                                    typename Format::Lane divisor, bool divides) {
+                                                    typename Format::Lane last, Ending ending) {
   using Element = typename Format::Element;
   const typename Format::D d;
   auto sum = Format::Load(d, reinterpret_cast<const Element*>(a.sources[0]) + i);
@@ -72,7 +77,8 @@ HWY_INLINE hn::Vec<typename Format::D> ReduceVector(const ReductionArguments& a,
     const auto x = Format::Load(d, reinterpret_cast<const Element*>(a.sources[s]) + i);
     sum = Op::Combine(sum, x);
   }
-  return divides ? hn::Div(sum, hn::Set(d, divisor)) : sum;
+  if (ending == Ending::kMultiply) return hn::Mul(sum, hn::Set(d, last));
+  return ending == Ending::kDivide ? hn::Div(sum, hn::Set(d, last)) : sum;
 }
 
 // Fewer elements than a vector has: through buffers of a whole vector, with the same arithmetic.
@@ -102,13 +108,17 @@ HWY_NOINLINE void ReduceFloats(const ReductionArguments& a) {
   const typename Format::D d;
   const size_t lanes = hn::Lanes(d);
   const auto divisor = static_cast<typename Format::Lane>(a.divisor);
-  const bool divides = a.op == ReduceOp::kAvg;
+  const bool is_power = a.divisor > 0 && (a.divisor & (a.divisor - 1)) == 0;
+  const Ending ending = a.op != ReduceOp::kAvg ? Ending::kNone
+                        : is_power             ? Ending::kMultiply
+                                               : Ending::kDivide;
+  const auto last = is_power ? 1 / divisor : divisor;
   size_t i = 0;
   for (; i + 4 * lanes <= a.count; i += 4 * lanes) {
-    const auto v0 = ReduceVector<Format, Op>(a, i, divisor, divides);
-    const auto v1 = ReduceVector<Format, Op>(a, i + lanes, divisor, divides);
-    const auto v2 = ReduceVector<Format, Op>(a, i + 2 * lanes, divisor, divides);
-    const auto v3 = ReduceVector<Format, Op>(a, i + 3 * lanes, divisor, divides);
+    const auto v0 = ReduceVector<Format, Op>(a, i, last, ending);
+    const auto v1 = ReduceVector<Format, Op>(a, i + lanes, last, ending);
+    const auto v2 = ReduceVector<Format, Op>(a, i + 2 * lanes, last, ending);
+    const auto v3 = ReduceVector<Format, Op>(a, i + 3 * lanes, last, ending);
     for (size_t t = 0; t < a.target_count; ++t) {
       Element* const to = reinterpret_cast<Element*>(a.targets[t]) + i;
       Format::Store(d, v0, to);
@@ -118,7 +128,7 @@ HWY_NOINLINE void ReduceFloats(const ReductionArguments& a) {
     }
   }
   for (; i + lanes <= a.count; i += lanes) {
-    const auto v = ReduceVector<Format, Op>(a, i, divisor, divides);
+    const auto v = ReduceVector<Format, Op>(a, i, last, ending);
     for (size_t t = 0; t < a.target_count; ++t) {
       Format::Store(d, v, reinterpret_cast<Element*>(a.targets[t]) + i);
     }
