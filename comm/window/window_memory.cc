@@ -22,7 +22,9 @@ constexpr uint64_t kLine = 64;
 constexpr uint64_t kPage = limits::kRegionAlignmentBytes;
 
 static_assert(sizeof(EdgeMutex) <= kLine);
-static_assert(sizeof(Slot) <= kLine);
+// At the end of a slot's line.
+constexpr uint64_t kProvidedOffset = kLine - sizeof(std::atomic<uint32_t>);
+static_assert(sizeof(Slot) <= kProvidedOffset);
 
 }  // namespace
 
@@ -41,8 +43,12 @@ uint64_t WindowLayout::size_bytes() const { return home_offset() + RoundUp(value
 
 absl::Status EdgeView::Provide(int number) const {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
-  if (value_bytes < kPage) return absl::OkStatus();
+  const uint32_t bit = uint32_t{1} << number;
+  if (value_bytes < kPage || (provided->load(std::memory_order_relaxed) & bit) != 0) {
+    return absl::OkStatus();
+  }
   if (madvise(buffer(number), stride_bytes, kPopulateWrite) == 0 || errno == EINVAL) {
+    provided->fetch_or(bit, std::memory_order_relaxed);
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(
@@ -66,7 +72,9 @@ absl::StatusOr<WindowMemory> WindowMemory::Create(const WindowLayout& layout,
     new (mapping->data() + kLine * static_cast<uint64_t>(rank)) EdgeMutex();
   }
   for (uint64_t source = 0; source < layout.source_count; ++source) {
-    new (mapping->data() + layout.slots_offset() + kLine * source) Slot(/*is_zero=*/true);
+    std::byte* const line = mapping->data() + layout.slots_offset() + kLine * source;
+    new (line) Slot(/*is_zero=*/true);
+    new (line + kProvidedOffset) std::atomic<uint32_t>(0);
   }
   return WindowMemory(layout, std::move(descriptor), std::move(mapping));
 }
@@ -104,7 +112,9 @@ EdgeMutex& WindowMemory::mutex(Rank source) const {
 EdgeView WindowMemory::edge(uint64_t source_index) const {
   std::byte* const data = mapping_->data();
   EdgeView view;
-  view.slot = reinterpret_cast<Slot*>(data + layout_.slots_offset() + kLine * source_index);
+  std::byte* const line = data + layout_.slots_offset() + kLine * source_index;
+  view.slot = reinterpret_cast<Slot*>(line);
+  view.provided = reinterpret_cast<std::atomic<uint32_t>*>(line + kProvidedOffset);
   view.stride_bytes = layout_.stride_bytes();
   view.value_bytes = layout_.value_bytes;
   view.buffers =

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,7 @@ struct WindowLayout {
 // One edge, as either end sees it. Threads: a value. Owns: nothing.
 struct EdgeView {
   Slot* slot = nullptr;
+  std::atomic<uint32_t>* provided = nullptr;  // a bit for each buffer whose memory is there
   std::byte* buffers = nullptr;
   uint64_t stride_bytes = 0;
   uint64_t value_bytes = 0;
@@ -44,7 +46,7 @@ struct EdgeView {
   std::byte* buffer(int number) const {
     return buffers + stride_bytes * static_cast<uint64_t>(number);
   }
-  // Has the kernel provide the memory of a buffer, so that want of it is an error here and no
+  // Has the kernel provide the memory of a buffer, once, so that want of it is an error here and no
   // signal while the buffer is filled. Errors: ResourceExhausted.
   absl::Status Provide(int number) const;
 };
