@@ -2,9 +2,11 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
 #include "comm/tags.h"
