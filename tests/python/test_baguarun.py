@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,21 +19,8 @@ from pelton_run.processes import processes_of
 from spawn import Outcome, environment, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.network.hosts import Hosts, NotPermitted
+from tests.network.hosts import Hosts
 
-# As ssh and its server do: the command gets a session, a shell and hardly any variable. The client's end ends nothing
-# but the command's input. What stood on the client's command line is kept beside the program.
-_SSH = """#!/bin/sh
-printf '%s\\n' "$@" > "$0.$$"
-while :; do case $1 in -o|-p) shift 2;; -*) shift;; *) break;; esac; done
-[ "$1" != gone.invalid ] || { echo "ssh: no route to $1" >&2; exit 255; }
-host=$1
-shift
-exec 3<&0
-env -i PATH=/usr/bin:/bin setsid /bin/sh -c "$*" <&3 3<&- &
-exec 3<&-
-wait $!
-"""
 _MEET = """
 import os, sys
 import torch
@@ -47,26 +34,6 @@ _SHOW = 'echo $RANK $NODE_RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT "$A" ${UNSE
 _TWO = "--host_list=127.0.0.1,localhost:2222"
 
 Command = Callable[..., list[str]]
-
-
-@pytest.fixture
-def ssh(tmp_path: Path) -> Path:
-    program = tmp_path / "bin" / "ssh with spaces"
-    program.parent.mkdir()
-    program.write_text(_SSH)
-    program.chmod(0o755)
-    return program
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    """Two hosts that are network namespaces, or a skip that says why there are none."""
-    try:
-        made = Hosts(2).__enter__()
-    except (NotPermitted, FileNotFoundError) as reason:
-        pytest.skip(f"network namespaces are not permitted here: {reason}")
-    yield made
-    made.__exit__()
 
 
 @pytest.fixture
@@ -131,7 +98,7 @@ def test_ranks_of_two_hosts_with_networks_of_their_own_meet(hosts: Hosts, ssh: P
     addresses = [hosts.address(host) for host in range(2)]
     names = " ".join(f"{address}) name={hosts.name(host)};;" for host, address in enumerate(addresses))
     enter = f"case $host in {names} esac\nip netns exec $name env -i"
-    ssh.write_text(_SSH.replace("env -i", enter))
+    ssh.write_text(ssh.read_text().replace("env -i", enter))
     script = tmp_path / "meet.py"
     script.write_text(_MEET)
     words = [

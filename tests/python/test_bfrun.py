@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pelton_run.bfrun import parsed
 from spawn import Outcome, run
-from test_baguarun import _SSH
 
 _SHOW = (
     "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'of', os.environ['OMPI_COMM_WORLD_SIZE'], "
@@ -26,14 +25,6 @@ print("total", total.item(), flush=True)
 
 def bfrun(*words: object, **variables: str) -> Outcome:
     return run([sys.executable, "-m", "pelton_run.bfrun", *map(str, words)], 120, variables)
-
-
-@pytest.fixture
-def ssh(tmp_path: Path) -> Path:
-    program = tmp_path / "ssh"
-    program.write_text(_SSH)
-    program.chmod(0o755)
-    return program
 
 
 def test_ranks_have_open_mpis_names() -> None:
@@ -58,13 +49,13 @@ def test_hosts_are_reached_by_ssh(ssh: Path, tmp_path: Path, form: str) -> None:
     file = tmp_path / "hosts"
     file.write_text("# two of them\n127.0.0.1 slots=1\nlocalhost slots=4\n")
     hosts = ("-H", "127.0.0.1:1,localhost:4") if form == "flag" else ("-hostfile", file)
-    words = ("-np", 2, "--ssh", ssh, "-p", 2222, "--network-interface", "lo", *hosts)
+    words = ("-np", 2, "--ssh", f"'{ssh}'", "-p", 2222, "--network-interface", "lo", *hosts)
     outcome = bfrun(*words, sys.executable, "-c", _SHOW, OF_MINE="a 'quoted' value")
     assert outcome.code == 0, outcome.errors
     assert sorted(outcome.output.splitlines()) == [
         f"[rank {rank}] rank {rank} of 2 0 1 None lo a 'quoted' value" for rank in range(2)
     ]
-    said = [path.read_text().split() for path in tmp_path.glob("ssh.*")]
+    said = [path.read_text().split() for path in ssh.parent.glob(f"{ssh.name}.*")]
     assert len(said) == 2 and all(words[words.index("-p") + 1] == "2222" for words in said)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,13 @@ from pelton.torch_api.env import find_free_network_port
 from spawn import HERE, environment, launcher, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.network.hosts import Hosts, NotPermitted
+from tests.network.hosts import Hosts
 
 _LIMIT_S = 120
 _PORT = "29713"  # of a namespace that nobody else is in
 _SCRIPT = [sys.executable, str(HERE / "host_main.py")]
 
 Start = Callable[[int, dict[str, str]], "subprocess.Popen[str]"]  # takes the rank and its environment
-
-
-@pytest.fixture
-def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    """Two hosts, the parameter's seconds apart, or a skip that says why there are none."""
-    try:
-        made = Hosts(2, delay_s=request.param).__enter__()
-    except (NotPermitted, FileNotFoundError) as reason:
-        pytest.skip(f"network namespaces are not permitted here: {reason}")
-    yield made
-    made.__exit__()
 
 
 def _run(host_of: list[int], address: str, port: str, start: Start) -> list[dict[str, Any]]:
@@ -85,7 +74,6 @@ def test_ranks_of_two_hosts_reduce_and_train(hosts: Hosts, host_of: list[int], w
     _check(_run(host_of, hosts.address(0), _PORT, start), host_of)
 
 
-@pytest.mark.parametrize("hosts", [0], indirect=True)
 def test_the_token_does_not_cross_the_network_in_clear(hosts: Hosts) -> None:
     """Both ranks are told at once why, and what to do."""
     processes = []

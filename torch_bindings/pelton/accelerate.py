@@ -23,6 +23,7 @@ from pelton_autoload import gloos_seat  # noqa: E402
 
 import pelton  # noqa: E402
 from pelton import torch_api  # noqa: E402
+from pelton.torch_api.data_parallel._attachment import wrapping_of  # noqa: E402
 
 if TYPE_CHECKING:
     from pelton.torch_api.algorithms.base import Algorithm
@@ -71,12 +72,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
         """As its base, but that neither a wrapped model nor one without gradients becomes DistributedDataParallel's."""
-        is_ours = "bagua_ddp" in model.__dict__ or _is_frozen(model)
+        is_ours = wrapping_of(model) is not None or _is_frozen(model)
         prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_ours)
         return prepared
 
     def _wrap(self, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-        if _is_frozen(model) or "bagua_ddp" in model.__dict__:
+        if _is_frozen(model) or wrapping_of(model) is not None:
             return
         model.to(self.device)  # before its parameters are registered; an optimizer keeps them
         parameters = {id(parameter) for parameter in model.parameters()}

@@ -13,7 +13,7 @@ from torch import nn
 from pelton.errors import InvalidArgument
 from pelton.torch_api import _session, communication
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
-from pelton.torch_api.data_parallel._attachment import attach, module_numbers, name_of
+from pelton.torch_api.data_parallel._attachment import attach, module_numbers, name_of, wrapping_of
 from pelton.torch_api.data_parallel._rounds import Bucket
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
@@ -106,7 +106,7 @@ class BaguaModule:
             group,
             bagua_module_name=name_of(self),
             gradient_as_bucket_view=do_flatten,
-            predecessor=self.__dict__.get("bagua_ddp"),
+            predecessor=wrapping_of(self),
         )
         attach(self, inner)
         return self

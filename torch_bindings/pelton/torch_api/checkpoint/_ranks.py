@@ -13,6 +13,7 @@ from pelton.errors import FailedPrecondition, PeltonError, ResourceExhausted
 from pelton.torch_api import _session, communication
 from pelton.torch_api._objects import broadcast_object
 from pelton.torch_api._state_broadcast import agree, everyone
+from pelton.torch_api.data_parallel._attachment import wrapping_of
 
 Result = TypeVar("Result")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -22,8 +23,8 @@ def wrapped_parts(model: nn.Module) -> dict[str, Any]:
     """The objects behind a model's wrapped parts, by the parts' names; the model's own is "" or "module"."""
     if not _session.is_initialized():
         return {}
-    found = {name: part.__dict__["bagua_ddp"] for name, part in model.named_modules() if "bagua_ddp" in part.__dict__}
-    return {name: inner for name, inner in found.items() if inner._rounds is not None}
+    found = {name: wrapping_of(part) for name, part in model.named_modules()}
+    return {name: inner for name, inner in found.items() if inner is not None and inner._rounds is not None}
 
 
 class Ranks:

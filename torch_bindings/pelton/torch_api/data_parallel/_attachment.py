@@ -30,9 +30,15 @@ def name_of(module: nn.Module) -> str:
     return str(name) if name is not None else f"{type(module).__name__}_{next(module_numbers)}"
 
 
+def wrapping_of(module: nn.Module) -> BaguaDistributedDataParallel | None:
+    """What keeps the module's ranks together; None: it is not wrapped."""
+    inner: BaguaDistributedDataParallel | None = module.__dict__.get("bagua_ddp")
+    return inner
+
+
 def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     """Puts everything on a module that has just been wrapped, in the place of an earlier wrapping's."""
-    predecessor = module.__dict__.get("bagua_ddp")
+    predecessor = wrapping_of(module)
     if predecessor is not None:
         release(module, predecessor)
     pre_hook = module.register_forward_pre_hook(_before_forward)
@@ -53,7 +59,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
 
 def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     """Takes everything away again, unless the module has been wrapped anew since. Idempotent."""
-    if module.__dict__.get("bagua_ddp") is not inner:
+    if wrapping_of(module) is not inner:
         return
     for hooks, ours in ((module._forward_pre_hooks, _before_forward), (module._forward_hooks, _after_forward)):
         for key in [key for key, hook in hooks.items() if hook is ours]:
@@ -68,20 +74,20 @@ def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
 @_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
 def _before_forward(module: nn.Module, inputs: object) -> None:
     """The hook on every wrapped module; a function of the module, so that a copy of its `__dict__` carries no state."""
-    inner = module.__dict__.get("bagua_ddp")
+    inner = wrapping_of(module)
     if inner is not None and torch.is_grad_enabled():
         inner.before_forward(inputs)
 
 
 @_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
 def _after_forward(module: nn.Module, _inputs: object, output: object) -> None:
-    inner = module.__dict__.get("bagua_ddp")
+    inner = wrapping_of(module)
     if inner is not None and torch.is_grad_enabled():
         inner.after_forward(output)
 
 
 def _before_load(module: nn.Module, *_: object) -> None:
-    inner = module.__dict__.get("bagua_ddp")
+    inner = wrapping_of(module)
     if inner is not None:
         inner.before_load()
 

@@ -17,7 +17,7 @@ from pelton.torch_api._packed import broadcast_packed
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
-from pelton.torch_api.data_parallel._attachment import attach, name_of
+from pelton.torch_api.data_parallel._attachment import attach, name_of, wrapping_of
 from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
@@ -159,7 +159,7 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
             bagua_module_name=name_of(module),
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
-            predecessor=module.__dict__.get("bagua_ddp"),
+            predecessor=wrapping_of(module),
             bucket_bytes=_bytes_of(bucket_cap_mb),
         )
         attach(module, self.inner)
