@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,25 @@ def test_the_writer_learns() -> None:
 def test_experts_are_no_worse_than_the_dense_net() -> None:
     """After equally many epochs with the same optimizer."""
     assert accuracy_of("experts") >= accuracy_of("gradients") - 0.005
+
+
+def test_local_steps_and_codecs_spare_a_slow_link() -> None:
+    """A short form of examples/slow_link; bytes do not depend on how busy this machine is, and times do."""
+    script = FOLDER.parent / "slow_link" / "compare.py"
+    ways = ("allreduce", "bytes", "local steps", "local steps in 4 bits")
+    command = [sys.executable, str(script), "--rate", "10gbit", "--epochs", "2", "--ways", *ways]
+    outcome = run(command, 280)
+    if outcome.code == 3:
+        pytest.skip(outcome.errors.splitlines()[-1])
+    assert outcome.code == 0, outcome.errors
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.output.splitlines()[2:]]
+    assert len(rows) == len(ways), outcome.output
+    megabytes = [float(row[3]) for row in rows]
+    assert megabytes[0] == pytest.approx(4.5, rel=0.05)  # each rank sends half of a bucket, twice
+    assert megabytes[1] == pytest.approx(megabytes[0] / 4, rel=0.05)
+    assert megabytes[2] < megabytes[0] / 7
+    assert megabytes[3] < megabytes[2] / 6
+    assert all(float(row[4]) >= LEAST_ACCURACY for row in rows), outcome.output
 
 
 def test_every_family_has_one() -> None:
