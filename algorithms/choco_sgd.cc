@@ -18,6 +18,8 @@
 // the largest element (min_max_uint8, block_uint8, block_int4 and the casts), else 0.02 (one_bit,
 // top_k): with top_k at 1 % four ranks on a ring come to their mean at 0.02 and part at 0.1.
 //
+// Another number of ranks goes on with h = s = the weights, which are all ranks' alike then.
+//
 // Steps: a send and a receive for each neighbour per bucket.
 // Bytes: with E the size of a bucket encoded, E to each neighbour: on a ring 2 E, on 2 ranks E.
 // Result: ranks differ; a rank's s is what its neighbours' h make it, up to the rounding of sums.
@@ -67,7 +69,8 @@ class ChocoStage final : public Stage {
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     const std::initializer_list<absl::string_view> names = {"told", "sum"};
-    return std::make_unique<FlatState>(layout, FeedbackDType(layout.dtype), names);
+    return std::make_unique<FlatState>(layout, FeedbackDType(layout.dtype), names,
+                                       StateScope::kReplica);
   }
 
   void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {

@@ -18,6 +18,9 @@
 //
 // Error feedback, where the codec needs it: what D(q) lacks of the difference is added to the next.
 //
+// Another number of ranks goes on with w = l = r = the weights, which are all ranks' alike then,
+// and with the mean of what D(q) lacked; alone, a rank's weights take that.
+//
 // Steps: two sends and two receives per bucket (on 2 ranks one of each); hierarchical: a reduce and
 // a broadcast on the host around them.
 // Bytes: with E the size of a bucket encoded, each rank (hierarchical: each host's leader) sends
@@ -38,6 +41,7 @@
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/deliver.h"
 #include "algorithms/stage/tier_stages.h"
 #include "comm/communicator.h"
 #include "comm/reduction/linear_combination.h"
@@ -50,6 +54,9 @@
 
 namespace pelton {
 namespace {
+
+constexpr absl::string_view kRingExchange = "ring exchange";
+constexpr absl::string_view kResidualName = "residual";
 
 // A rank's place on the ring, and what its neighbours' weights count.
 struct RingPlace {
@@ -90,14 +97,17 @@ class RingExchangeStage final : public Stage {
   };
 
   explicit RingExchangeStage(Parts parts) : parts_(std::move(parts)) {}
-  absl::string_view name() const override { return "ring exchange"; }
+  absl::string_view name() const override { return kRingExchange; }
   StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    auto state =
-        std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"});
+    auto state = std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"},
+                                             StateScope::kReplica);
     if (parts_.error_feedback) {
-      state->Add("residual", FeedbackDType(layout.dtype), 0, layout.flat_count);
+      state->Add({.name = kResidualName,
+                  .dtype = FeedbackDType(layout.dtype),
+                  .scope = StateScope::kOwn,
+                  .count = layout.flat_count});
     }
     return state;
   }
@@ -257,6 +267,9 @@ class LowPrecisionDecentralized final : public Algorithm {
   absl::Status AddExchange(Communicator& ring, const std::vector<int32_t>& sizes,
                            const BucketLayout& layout, PipelineSpec& spec) const {
     if (sizes.size() == 1) {
+      if (compression_.error_feedback()) {
+        spec.stages.push_back(MakeDeliverStage(kRingExchange, {{kResidualName, StateScope::kOwn}}));
+      }
       spec.stages.push_back(std::make_unique<AloneStage>());
       return absl::OkStatus();
     }

@@ -16,6 +16,7 @@
 #include <array>
 
 #include "algorithms/algorithm.h"
+#include "algorithms/stage/deliver.h"
 #include "algorithms/stage/power_sgd_stage.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
@@ -61,9 +62,15 @@ class PowerSgd final : public Algorithm {
     spec.allows_standalone = false;
     spec.yields_used_tail = true;
     spec.stages.push_back(MakeUsedTailStage());
-    spec.stages.push_back(tiers.all->world_size().value() == 1
-                              ? MakeAllReduceStage(ReduceOp::kAvg)
-                              : MakePowerSgdStage(options_, layout, *tiers.all));
+    if (tiers.all->world_size().value() > 1) {
+      spec.stages.push_back(MakePowerSgdStage(options_, layout, *tiers.all));
+      return spec;
+    }
+    if (tiers.device == nullptr) {
+      spec.stages.push_back(MakeDeliverStage(
+          kPowerSgd, {{kPowerSgdError, StateScope::kOwn}, {kPowerSgdQuery, StateScope::kCommon}}));
+    }
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
     return spec;
   }
 

@@ -28,6 +28,8 @@ class TestWorld {
   int32_t size() const { return ranks_.world_size(); }
   ModelRounds& rounds(int32_t rank) { return ranks_.rounds(rank); }
   const Plan& plan() { return rounds(0).plan(); }
+  SimExecutor& executor() { return ranks_.executor(); }
+  absl::Status Replan(const std::vector<SlotId>& order) { return ranks_.Replan(order); }
   // Units: bytes; of all buckets' flat parts, and of what has left any rank so far.
   uint64_t BucketBytes();
   uint64_t SentBytes() { return ranks_.SentBytes(); }

@@ -11,6 +11,7 @@
 #include "core/bucket/plan.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/dtype.h"
+#include "core/round/reshard.h"
 
 namespace pelton {
 namespace {
@@ -33,6 +34,18 @@ std::vector<TensorState> TakeOpenResults(ModelState& state) {
   return results;
 }
 
+// The states of a group of another size keep what Reshard deals out. What is one for all of them
+// goes into `options.state`: how many rounds have been, of ranks that run apart the most of them;
+// the order, and the results of a round that was open, which a mean over the ranks has made.
+void TakeWhatIsOne(PortOptions& options) {
+  for (ModelState& state : options.states) {
+    options.state.rounds = std::max(options.state.rounds, state.rounds);
+    std::vector<TensorState> results = TakeOpenResults(state);
+    if (&state == &options.states.front()) options.state.tensors = std::move(results);
+  }
+  if (!options.states.empty()) options.state.order = options.states.front().order;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, PortOptions options,
@@ -40,6 +53,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
   const Schedule schedule = ScheduleOf(*algorithm, options.on_call);
+  TakeWhatIsOne(options);
   options.model.first_round = Round(options.state.rounds + 1);
   if (schedule.trigger != TriggerKind::kWhenReady) {
     // Tensors are copied in any case: a segment outside of the buckets would save nothing.
@@ -48,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
   const bool makes_equal = algorithm->RanksAgree() && schedule.commit.kept == 0;
   std::unique_ptr<ModelPort> port(new ModelPort(options, schedule, makes_equal, tensors));
   RETURN_IF_ERROR(
-      port->Install(backend, std::move(algorithm), std::move(specs), std::move(options.state)));
+      port->Install(backend, std::move(algorithm), std::move(specs), std::move(options)));
   return port;
 }
 
@@ -64,7 +78,8 @@ ModelPort::ModelPort(const PortOptions& options, const Schedule& schedule, bool 
                         !options.state.order.empty()) {}
 
 absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
-                                std::vector<TensorSpec> specs, ModelState state) {
+                                std::vector<TensorSpec> specs, PortOptions options) {
+  ModelState& state = options.state;
   tensor_count_ = specs.size();
   for (const TensorSpec& tensor : specs) size_bytes_ += tensor.size_bytes();
   communicates_.assign(tensor_count_, true);
@@ -78,7 +93,9 @@ absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> alg
   }
   if (schedule_.trigger != TriggerKind::kWhenReady) RETURN_IF_ERROR(Prime());
   const std::vector<TensorState> results = TakeOpenResults(state);
-  RETURN_IF_ERROR(Restore(std::move(state), rounds(), Clock::Real().Now() + options_.timeout));
+  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  RETURN_IF_ERROR(options.states.empty() ? Restore(std::move(state), rounds(), deadline)
+                                         : Reshard(options.states, rounds(), deadline));
   PlaceAll();  // a plan that was restored has buckets of its own
   return Reopen(results);
 }

@@ -42,6 +42,8 @@ struct PortOptions {
   bool keeps_order = false;
   uint64_t steps = 0;  // that the trigger has counted before
   ModelState state;    // what an earlier model of the same algorithm and tensors left
+  // In place of it: what all ranks of a group of any size left, by rank; see Reshard.
+  std::vector<ModelState> states;
 };
 
 // A trainer's tensors in buckets, whose rounds are in its backward passes, between its steps or
@@ -57,8 +59,8 @@ class ModelPort {
  public:
   // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's
   // state with the tensors, unless they are communicated when ready: they must be the same on all
-  // ranks; or with `options.state`. Collective. Blocks: until the ranks agree, or the timeout.
-  // Errors: those of Model::Create and of Restore.
+  // ranks; or with `options.state`, or `options.states`. Collective. Blocks: until the ranks agree,
+  // or the timeout. Errors: those of Model::Create, of Restore and of Reshard.
   static absl::StatusOr<std::unique_ptr<ModelPort>> Create(Backend& backend, PortOptions options,
                                                            std::unique_ptr<Algorithm> algorithm,
                                                            std::vector<TensorSpec> specs,
@@ -146,7 +148,7 @@ class ModelPort {
             TensorPort& tensors);
 
   absl::Status Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
-                       std::vector<TensorSpec> specs, ModelState state);
+                       std::vector<TensorSpec> specs, PortOptions options);
   absl::Status InstallLoop();
   absl::Status Prime();
   void PlaceAll();

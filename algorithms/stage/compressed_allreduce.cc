@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/stage/compressed_exchange.h"
+#include "algorithms/stage/deliver.h"
 #include "algorithms/stage/tier_stages.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
@@ -75,6 +76,11 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
   spec.yields_used_tail = true;
   spec.stages.push_back(MakeUsedTailStage());
   if (IsAlone(tiers)) {
+    if (options.error_feedback && tiers.device == nullptr) {
+      spec.stages.push_back(MakeDeliverStage(
+          kCompressedExchange,
+          {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kShared}}));
+    }
     spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
     return spec;
   }

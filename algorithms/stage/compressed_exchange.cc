@@ -68,7 +68,7 @@ class CompressedExchangeStage final : public Stage {
     return absl::OkStatus();
   }
 
-  absl::string_view name() const override { return "compressed exchange"; }
+  absl::string_view name() const override { return kCompressedExchange; }
   StageKind kind() const override { return StageKind::kExchange; }
   bool takes_device_memory() const override { return is_on_device_; }
 
@@ -76,8 +76,15 @@ class CompressedExchangeStage final : public Stage {
     if (!has_feedback_) return nullptr;
     auto state = std::make_unique<FlatState>();
     const DType dtype = FeedbackDType(layout.dtype);
-    state->Add("residual", dtype, 0, layout.tail_offset_count);
-    state->Add("server_residual", dtype, chunks_.BeginOf(rank_), chunks_.CountOf(rank_));
+    state->Add({.name = kResidual,
+                .dtype = dtype,
+                .scope = StateScope::kOwn,
+                .count = layout.tail_offset_count});
+    state->Add({.name = kServerResidual,
+                .dtype = dtype,
+                .scope = StateScope::kShared,
+                .begin_count = chunks_.BeginOf(rank_),
+                .count = chunks_.CountOf(rank_)});
     return state;
   }
 

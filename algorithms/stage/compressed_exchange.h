@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "algorithms/codec/codec.h"
 #include "comm/communicator.h"
 #include "core/bucket/plan.h"
@@ -13,6 +14,12 @@
 #include "core/pipeline/stage.h"
 
 namespace pelton {
+
+// The stage's name and those of what it keeps with error feedback, under which a group that
+// exchanges nothing keeps the same (deliver.h).
+inline constexpr absl::string_view kCompressedExchange = "compressed exchange";
+inline constexpr absl::string_view kResidual = "residual";
+inline constexpr absl::string_view kServerResidual = "server_residual";
 
 // Threads: a value. Owns: a share of the codec, which the stages of all buckets use.
 struct CompressedExchangeOptions {

@@ -29,7 +29,10 @@ class ProgressStage final : public Stage {
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     auto state = std::make_unique<FlatState>();
-    state->Add("anchor", layout.dtype, 0, layout.flat_count);
+    state->Add({.name = "anchor",
+                .dtype = layout.dtype,
+                .scope = StateScope::kCommon,
+                .count = layout.flat_count});
     return state;
   }
 
@@ -66,7 +69,10 @@ class OuterStepStage final : public Stage {
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     if (momentum_ == 0) return nullptr;
     auto state = std::make_unique<FlatState>();
-    state->Add("momentum", VelocityTypeOf(layout.dtype), 0, layout.flat_count);
+    state->Add({.name = "momentum",
+                .dtype = VelocityTypeOf(layout.dtype),
+                .scope = StateScope::kCommon,
+                .count = layout.flat_count});
     return state;
   }
 

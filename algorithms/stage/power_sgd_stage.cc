@@ -88,13 +88,18 @@ class PowerSgdStage final : public Stage {
   PowerSgdStage(const PowerSgdOptions& options, const BucketLayout& layout, Communicator& ranks)
       : options_(options), dtype_(layout.dtype), ranks_(ranks) {}
 
-  absl::string_view name() const override { return "power sgd"; }
+  absl::string_view name() const override { return kPowerSgd; }
   StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     auto state = std::make_unique<FlatState>();
-    state->Add("error", kWorkDType, 0, layout.tail_offset_count);
-    state->Add("query", kWorkDType, 0, layout.tail_offset_count);
+    const uint64_t count = layout.tail_offset_count;
+    state->Add(
+        {.name = kPowerSgdError, .dtype = kWorkDType, .scope = StateScope::kOwn, .count = count});
+    state->Add({.name = kPowerSgdQuery,
+                .dtype = kWorkDType,
+                .scope = StateScope::kCommon,
+                .count = count});
     return state;
   }
 

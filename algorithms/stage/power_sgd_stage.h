@@ -5,12 +5,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/strings/string_view.h"
 #include "comm/communicator.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/tensor_spec.h"
 #include "core/pipeline/stage.h"
 
 namespace pelton {
+
+// The stage's name and those of what it keeps, under which one rank keeps the same (deliver.h).
+inline constexpr absl::string_view kPowerSgd = "power sgd";
+inline constexpr absl::string_view kPowerSgdError = "error";
+inline constexpr absl::string_view kPowerSgdQuery = "query";
 
 // Threads: a value. Owns: nothing.
 struct PowerSgdOptions {

@@ -47,6 +47,7 @@ void Append(const StateBuffer& buffer, const std::string& key, SlotId slot, uint
   states.push_back({.key = key,
                     .slot = slot,
                     .dtype = buffer.dtype,
+                    .scope = buffer.scope,
                     .begin_count = begin - slot_begin,
                     .bytes = absl::MakeSpan(data, (end - begin) * element_bytes)});
 }

@@ -12,6 +12,7 @@
 #include "core/base/ids.h"
 #include "core/bucket/plan_instance.h"
 #include "core/memory/dtype.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 
@@ -23,6 +24,7 @@ struct SlotState {
   std::string key;
   SlotId slot;
   DType dtype = DType::kFloat32;
+  StateScope scope = StateScope::kOwn;
   uint64_t begin_count = 0;  // the tensor's element that the first one belongs to
   absl::Span<std::byte> bytes;
 };

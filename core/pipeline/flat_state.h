@@ -20,13 +20,15 @@ class FlatState final : public StageState {
   FlatState() = default;
   // Arrays of `dtype` beside the whole flat part of `layout`, filled with zeros. The names outlive
   // the state: literals.
-  FlatState(const BucketLayout& layout, DType dtype,
-            std::initializer_list<absl::string_view> names) {
-    for (absl::string_view name : names) Add(name, dtype, 0, layout.flat_count);
+  FlatState(const BucketLayout& layout, DType dtype, std::initializer_list<absl::string_view> names,
+            StateScope scope = StateScope::kOwn) {
+    for (absl::string_view name : names) {
+      Add({.name = name, .dtype = dtype, .scope = scope, .count = layout.flat_count});
+    }
   }
 
-  // Adds `count` zeros beside the elements from `begin_count` on.
-  void Add(absl::string_view name, DType dtype, uint64_t begin_count, uint64_t count);
+  // Adds zeros, as `buffer` describes them but for its data.
+  void Add(StateBuffer buffer);
 
   absl::Span<const StateBuffer> buffers() const override { return buffers_; }
   // The elements of the array added as number `index`.

@@ -25,11 +25,21 @@ namespace pelton {
 enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge };
 absl::string_view NameOf(StageKind kind);
 
+// Whose the elements of a state are, which decides what becomes of them when a group of another
+// size goes on from it (core/round/reshard.h).
+enum class StateScope : uint8_t {
+  kCommon,   // all ranks' alike, bitwise: anchors, momenta of means
+  kOwn,      // this rank's, of which the mean over the ranks that keep it counts: residuals
+  kReplica,  // copies of weights, its own or its neighbours': Stage::Prime makes them
+  kShared,   // of each element one rank keeps the only one: the server's part of an exchange
+};
+
 // Elements that a stage keeps beside those of a bucket's flat part, one each.
 // Threads: a value. Owns: nothing.
 struct StateBuffer {
   absl::string_view name;  // unique in its stage: "residual"
   DType dtype = DType::kFloat32;
+  StateScope scope = StateScope::kOwn;
   uint64_t begin_count = 0;  // the flat part's element that the first one belongs to
   uint64_t count = 0;
   std::byte* data = nullptr;

@@ -27,15 +27,6 @@ absl::StatusOr<SlotId> Find(const SlotsByName& slots, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("state: the model has no tensor '", name, "'"));
 }
 
-absl::StatusOr<std::vector<SlotId>> OrderOf(const ModelState& state, const SlotsByName& slots) {
-  std::vector<SlotId> order;
-  for (const std::string& name : state.order) {
-    ASSIGN_OR_RETURN(const SlotId slot, Find(slots, name));
-    order.push_back(slot);
-  }
-  return order;
-}
-
 using SlotStatesByKey = absl::flat_hash_map<std::pair<std::string, SlotId>, const SlotState*>;
 
 SlotStatesByKey ByKey(const std::vector<SlotState>& states) {
@@ -106,6 +97,18 @@ ModelState StateOf(ModelRounds& rounds) {
   return state;
 }
 
+absl::Status AdoptOrder(const std::vector<std::string>& order, ModelRounds& rounds,
+                        absl::Time deadline) {
+  if (order.empty()) return absl::OkStatus();
+  const SlotsByName slots = SlotsOf(rounds.plan());
+  std::vector<SlotId> ordered;
+  for (const std::string& name : order) {
+    ASSIGN_OR_RETURN(const SlotId slot, Find(slots, name));
+    ordered.push_back(slot);
+  }
+  return rounds.Replan(ordered, deadline);
+}
+
 absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline) {
   if (IsNew(state)) return absl::OkStatus();
   const SlotsByName slots = SlotsOf(rounds.plan());
@@ -118,8 +121,7 @@ absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline)
                      .begin_count = tensor.begin,
                      .bytes = absl::MakeSpan(tensor.bytes)});
   }
-  ASSIGN_OR_RETURN(const std::vector<SlotId> order, OrderOf(state, slots));
-  if (!order.empty()) RETURN_IF_ERROR(rounds.Replan(order, deadline));
+  RETURN_IF_ERROR(AdoptOrder(state.order, rounds, deadline));
   const std::vector<SlotState> kept = rounds.States();
   RETURN_IF_ERROR(CheckCovers(saved, kept, rounds.plan()));
   CopySlotStates(saved, kept);

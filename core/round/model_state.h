@@ -34,6 +34,12 @@ struct ModelState {
 // Between rounds.
 ModelState StateOf(ModelRounds& rounds);
 
+// Moves a new model on to the plan in which the tensors come in this order; none: the first plan is
+// the one. Collective. Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model
+// does not have; those of Replan.
+absl::Status AdoptOrder(const std::vector<std::string>& order, ModelRounds& rounds,
+                        absl::Time deadline);
+
 // Moves a new model, which has had no round, on to the plan and the state that StateOf told; its
 // rounds were created to count on from `state.rounds`. Collective where the state has an order.
 // Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model does not have;

@@ -1,8 +1,12 @@
-"""A rank of test_lightning.py: `lightning_main.py FOLDER`. Prints a line for each check that holds; errors end it."""
+"""A rank of test_lightning.py: `lightning_main.py FOLDER [half|rest]`. Prints a line for each check that holds.
+
+Errors end it. `half` saves a checkpoint in the middle, and `rest`, of another number of ranks, goes on from it.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -81,7 +85,7 @@ def fit(strategy: Any, module: lightning.LightningModule, epochs: int = 2, path:
     trainer = lightning.Trainer(
         strategy=strategy,
         accelerator="cpu",
-        devices=2,
+        devices=int(os.environ.get("WORLD_SIZE", "2")),
         max_epochs=epochs,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -147,6 +151,26 @@ class _SaveAtEnd(lightning.Callback):
         trainer.save_checkpoint(self.path)
 
 
+class _Remembers(lightning.Callback):
+    """Asks what the algorithm goes on from."""
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        strategy: Any = trainer.strategy
+        state = strategy.wrapped.inner.algorithm_state_dict()
+        assert state["rounds"] > 0, state["rounds"]
+        held_back = [entry["values"] for entry in state["tensors"] if entry["key"].endswith("/residual")]
+        assert any(values.any() for values in held_back), "what error feedback held back is lost"
+
+
+def half_or_rest(folder: str, part: str) -> None:
+    strategy = BaguaStrategy("bytegrad", codec="one_bit", hierarchical=False)
+    path = f"{folder}/half.ckpt"
+    if part == "half":
+        fit(strategy, Net(), callbacks=[_SaveAtEnd(path)])
+    else:
+        fit(strategy, Net(), epochs=4, path=path, callbacks=[_Remembers()])
+
+
 def check_refusal() -> None:
     with pytest.raises(InvalidArgument, match="intervall"):
         fit(BaguaStrategy("local_sgd", intervall=8), Net())
@@ -154,6 +178,10 @@ def check_refusal() -> None:
 
 if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    if len(sys.argv) == 3:
+        half_or_rest(*sys.argv[1:])
+        print("done", flush=True)
+        sys.exit()
     check_ddp()
     print("as under DDP", flush=True)
     for algorithm in ALGORITHMS:

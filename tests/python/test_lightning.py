@@ -30,6 +30,13 @@ def test_it_trains(check: str) -> None:
     assert outcome.code == 0, outcome.errors
 
 
+def test_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
+    for ranks, part in ((2, "half"), (3, "rest")):
+        outcome = run(launcher(ranks, SCRIPT, tmp_path, part), LIMIT_S)
+        assert outcome.code == 0, outcome.errors
+        assert outcome.output.count("done") == ranks
+
+
 def test_lightnings_own_launcher_starts_the_other_rank(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

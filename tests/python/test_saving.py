@@ -7,7 +7,7 @@ import sys
 import pytest
 from spawn import HERE, case_ids, check_case, run
 
-MODULES = ("cases.saving", "cases.saving_experts", "cases.saving_failures")
+MODULES = ("cases.saving", "cases.saving_experts", "cases.saving_failures", "cases.resharding")
 CASES = [(module, *case) for module in MODULES for case in sorted(case_ids(module))]
 
 

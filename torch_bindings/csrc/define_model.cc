@@ -87,7 +87,8 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
                                         NamedTensors parameters, std::string algorithm,
                                         AlgorithmOptions options, size_t bucket_size_bytes,
                                         bool flatten, double timeout_s, const PlainMoments& moments,
-                                        bool on_call, uint64_t steps, const PlainState& state) {
+                                        bool on_call, uint64_t steps, const PlainState& state,
+                                        const std::vector<PlainState>& states) {
   PortOptions port;
   port.model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
                          bucket_size_bytes, timeout_s);
@@ -99,6 +100,7 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
   port.on_call = on_call;
   port.steps = steps;
   port.state = FromPlain(state);
+  for (const PlainState& other : states) port.states.push_back(FromPlain(other));
   WrappedModel::Contents contents;
   contents.parameters = std::move(parameters);
   for (const auto& [tensor, beta] : moments) contents.moments.push_back({tensor, beta});
@@ -151,7 +153,7 @@ void DefineWrappedModel(py::module_& module) {
            py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
            py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"),
            py::arg("moments") = PlainMoments(), py::arg("on_call") = false, py::arg("steps") = 0,
-           py::arg("state") = PlainState(), NoGil())
+           py::arg("state") = PlainState(), py::arg("states") = std::vector<PlainState>(), NoGil())
       .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
            py::arg("given_count") = 1, py::arg("may_go_on") = false, NoGil())
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))

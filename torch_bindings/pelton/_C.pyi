@@ -293,6 +293,7 @@ class Model:
         on_call: bool = False,  # Event.CALL makes rounds of the parameters, whatever the algorithm's trigger is
         steps: int = 0,  # that the trigger has counted before
         state: State = ...,  # of an earlier model of the same algorithm and tensors
+        states: Sequence[State] = ...,  # in place of it: of all ranks of a group of any size, by rank
     ) -> None:
         """Plans the buckets, agrees on the plan with all ranks and installs the hooks. Collective over `ranks`.
 

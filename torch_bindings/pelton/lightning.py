@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Generator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -143,19 +142,12 @@ class BaguaStrategy(DDPStrategy):
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """As its base; then the algorithm goes on from what it remembered, if there were as many ranks. Collective."""
+        """As its base; then the algorithm goes on from what it remembered, on whatever number of ranks. Collective."""
         super().load_optimizer_state_dict(checkpoint)
         states = checkpoint.get(_STATES)
         if states is None or self.wrapped is None:
             return
-        if len(states) != self.world_size:
-            warnings.warn(
-                f"the checkpoint is of {len(states)} ranks, there are {self.world_size}: what the algorithm remembered "
-                "(residuals, momenta) is left behind, and it begins anew",
-                stacklevel=2,
-            )
-            return
-        self.wrapped.inner.load_algorithm_state_dict(states[self.global_rank])
+        self.wrapped.inner.load_algorithm_state_dict(states)
 
     def on_train_end(self) -> None:
         """`fit` has come to its end on all ranks. Collective where the algorithm lets ranks run apart."""

@@ -332,7 +332,7 @@ def foreign_states_are_refused_on_all_ranks() -> None:
     inner = model.bagua_ddp
     with raises(ValueError, "algorithm_state_dict()"):
         inner.load_algorithm_state_dict({"format": 3})
-    with raises(ValueError, "its format is 1; this version reads 3"):
+    with raises(ValueError, "its format is 1; this version reads 3 and 4"):
         inner.load_algorithm_state_dict({"format": 1})
     with raises(ValueError, "this is rank" if rank == 1 else "rank 1"):
         inner.load_algorithm_state_dict({**state, "rank": 0})

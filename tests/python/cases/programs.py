@@ -102,9 +102,11 @@ BY_STEPS = (
 class Under(OnRank):
     """Under one of Pelton's algorithms. Threads: the test's. Owns: nothing."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, group: Any = None) -> None:
+        """Args: group: the ranks that take part; None: all."""
         super().__init__(self._with_bagua)
         self.kind = kind
+        self.group = group
 
     def optimizer(self, parameters: Any, lr: float = 0.05) -> torch.optim.Optimizer:
         if self.kind.optimizer is None:
@@ -117,7 +119,7 @@ class Under(OnRank):
         if self.kind.optimizer is not None:
             mine = [given for given in optimizers if isinstance(given, self.kind.optimizer)]
             options[_ARGUMENT[self.kind.name]] = mine[0] if mine else self.optimizer(model.parameters())
-        return model.with_bagua(optimizers, Algorithm.init(self.kind.name, **options))
+        return model.with_bagua(optimizers, Algorithm.init(self.kind.name, **options), self.group)
 
 
 _ARGUMENT = {

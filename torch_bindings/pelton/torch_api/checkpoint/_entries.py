@@ -95,6 +95,56 @@ def own_of(entries: Entries, rank_0s: Mapping[Key, bytes]) -> tuple[Entries, lis
     return own, [key for key in rank_0s if key not in mine]
 
 
+def of_rank(entries: Entries, absent: Sequence[Key], own: Entries) -> Entries:
+    """A rank's entries again.
+
+    Args:
+      entries: rank 0's.
+      absent: which of those it does not have.
+      own: what it has kept.
+    """
+    return {**{key: value for key, value in entries.items() if key not in set(absent)}, **own}
+
+
+def are_same(values: Sequence[Any]) -> bool:
+    """Whether all of them have one content."""
+    return len({_digest(value) for value in values}) == 1
+
+
+def means(everyones: Sequence[Entries]) -> Entries:
+    """What a group of another size goes on with: of floating point tensors the mean over those ranks that have one,
+    of everything else, of what has other shapes and of single numbers (they count) the first rank's.
+
+    Args:
+      everyones: by rank.
+    """
+    keys = {key: None for entries in everyones for key in entries}
+    return {key: _mean([entries[key] for entries in everyones if key in entries]) for key in keys}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if len(values) == 1 or all(value is values[0] for value in values) or are_same(values):
+        return values[0]
+    flattened = [_pytree.tree_flatten(value) for value in values]
+    leaves, form = flattened[0]
+    if any(other != form for _, other in flattened):
+        return values[0]
+    found = [_mean_leaf([mine[i] for mine, _ in flattened]) for i in range(len(leaves))]
+    return _pytree.tree_unflatten(found, form)
+
+
+def _mean_leaf(leaves: Sequence[Any]) -> Any:
+    first = leaves[0]
+    if not isinstance(first, torch.Tensor) or not first.is_floating_point() or first.dim() == 0:
+        return first
+    if any(not isinstance(leaf, torch.Tensor) or leaf.shape != first.shape for leaf in leaves):
+        return first
+    total = torch.zeros_like(first, dtype=torch.float64)
+    for leaf in leaves:
+        total += leaf
+    return (total / len(leaves)).to(first.dtype)
+
+
 def saved(value: Any, what: str) -> Any:
     """The value in the form in which it is written: tensors that are parts of larger memory (a bucket's) by themselves.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
@@ -101,7 +102,9 @@ def load_checkpoint(
       lr_scheduler: takes its state; the same.
       strict: names of the model and of the checkpoint must be the same.
       algorithm_state: False: each rank takes rank 0's weights and optimizers, and the algorithm begins anew. For
-        another algorithm or number of ranks than the checkpoint was saved with.
+        another algorithm than the checkpoint was saved with. On another number of ranks the algorithm goes on, see
+        `load_algorithm_state_dict`; where the ranks' weights, statistics or optimizers differed, each rank takes the
+        mean of what is a floating point tensor and rank 0's of the rest.
 
     Returns:
       The checkpoint's number; 0, with a warning, if there is none, and for a release: a checkpoint that somebody has
@@ -119,9 +122,9 @@ def load_checkpoint(
         _LOG.warning("%s: there is no %s; nothing is loaded", path, _folders.TRACKER)
         return 0
     iteration, name, is_release, manifest = latest
-    goes_on = _goes_on(manifest, ranks, wrapped, algorithm_state)
+    parts = _parts(manifest, ranks, wrapped, algorithm_state)
     saved_by = 0 if manifest is None else int(manifest["world_size"])
-    source = _Source(os.path.join(path, name), is_release, goes_on, saved_by)
+    source = _Source(os.path.join(path, name), is_release, parts, saved_by)
     with paused(wrapped):
         targets = _Targets(model, _listed(optimizer), _listed(lr_scheduler))
         found = ranks.together(lambda: _read(source, targets, ranks))
@@ -291,19 +294,20 @@ def _manifest_of(folder: str) -> dict[str, Any] | None:
     raise InvalidArgument(f"{name}: its format is {manifest['format']!r}; this version reads {_FORMAT}")
 
 
-def _goes_on(manifest: dict[str, Any] | None, ranks: Ranks, wrapped: dict[str, Any], is_wanted: bool) -> bool:
-    """Whether each rank goes on from its own part, and not from rank 0's."""
+class _Parts(enum.Enum):
+    """Which ranks' parts of a checkpoint a rank goes on from."""
+
+    FIRST = "rank 0's alone"
+    OWN = "its own"
+    ALL = "all ranks', of which there was another number"
+
+
+def _parts(manifest: dict[str, Any] | None, ranks: Ranks, wrapped: dict[str, Any], is_wanted: bool) -> _Parts:
     if manifest is None or not is_wanted:
-        return False
-    saved_by = int(manifest["world_size"])
-    if saved_by == ranks.size:
-        return True
-    if wrapped and manifest["ranks_differ"]:
-        raise InvalidArgument(
-            f"the checkpoint was saved by {saved_by} ranks, each with a state of its own, and these are {ranks.size}: "
-            "pass algorithm_state=False to begin the algorithm anew from rank 0's weights and optimizers"
-        )
-    return False
+        return _Parts.FIRST
+    if int(manifest["world_size"]) == ranks.size:
+        return _Parts.OWN
+    return _Parts.ALL if wrapped else _Parts.FIRST
 
 
 @dataclass(frozen=True)
@@ -312,7 +316,7 @@ class _Source:
 
     folder: str
     is_release: bool
-    goes_on: bool
+    parts: _Parts
     saved_by: int  # ranks; 0: Bagua's do not say
 
     def file(self, name: str) -> str:
@@ -354,11 +358,15 @@ def _read(source: _Source, targets: _Targets, ranks: Ranks) -> _Found:
     if not local.count:
         entries.update(_entries.optimizer_entries(optimizers))
     algorithms: dict[str, Any] = {}
-    if source.goes_on:
+    if source.parts is _Parts.OWN:
         kept = source.read(_folders.rank_file(ranks.rank))
         algorithms = kept["algorithms"]
-        entries = {key: value for key, value in entries.items() if key not in set(kept["absent"])}
-        entries.update(_wanted(kept["own"], optimizers, schedulers))
+        entries = _entries.of_rank(entries, kept["absent"], _wanted(kept["own"], optimizers, schedulers))
+    elif source.parts is _Parts.ALL:
+        everyones = [source.read(_folders.rank_file(rank)) for rank in range(source.saved_by)]
+        algorithms = {name: [kept["algorithms"][name] for kept in everyones] for name in everyones[0]["algorithms"]}
+        own = [_wanted(kept["own"], optimizers, schedulers) for kept in everyones]
+        entries = _entries.means([_entries.of_rank(entries, k["absent"], mine) for k, mine in zip(everyones, own)])
     model = _entries.model_state(entries, getattr(shared["model"], "_metadata", None))
     for expert in range(local.count):
         number = local.number(expert)
@@ -384,7 +392,7 @@ def _optimizers_of(
         raise InvalidArgument(f"{source.folder} holds more experts than the {total} of this model")
     if not targets.optimizers:
         return None
-    if source.saved_by and not source.goes_on:
+    if source.saved_by and source.parts is not _Parts.OWN:
         return _moved_optimizers(source, targets, local)
     others = source.file(_folders.optimizer_file(ranks.size))
     mine = source.file(_folders.optimizer_file(ranks.rank))
@@ -431,10 +439,18 @@ def _apply(found: _Found, targets: _Targets, strict: bool) -> None:
         scheduler.load_state_dict(state)
 
 
-def _continue_algorithm(inner: Any, state: dict[str, Any] | None) -> None:
-    if state is None:
+def _continue_algorithm(inner: Any, state: dict[str, Any] | list[dict[str, Any]] | None) -> None:
+    """Args: state: this rank's, or all ranks', of which there was another number."""
+    first = state[0] if isinstance(state, list) else state
+    if state is None or first is None:
         begin_anew(inner)
-    elif state.get("python"):
-        inner.bagua_algorithm.load_state_dict(state["implementation"])
-    else:
+    elif not first.get("python"):
         inner.load_algorithm_state_dict(state)
+    elif isinstance(state, list) and not _entries.are_same([each["implementation"] for each in state]):
+        raise InvalidArgument(
+            f"{type(inner.bagua_algorithm).__name__} is written in Python, the checkpoint has what it remembered on "
+            f"each of {len(state)} ranks, and nothing says what another number of ranks makes of that: pass "
+            "algorithm_state=False to begin it anew from rank 0's weights and optimizers"
+        )
+    else:
+        inner.bagua_algorithm.load_state_dict(first["implementation"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
 
 # 1: residuals of 16-bit tensors in 16 bits, stages by their place in the pipeline. 2: results of an open round in the
-# order of logical elements, where 3 has that of memory, as everything else.
-_FORMAT = 3
+# order of logical elements, where 3 has that of memory, as everything else. 3: one rank, or one host, keeps nothing for
+# a larger group; of one rank it is read as the state of another number of ranks, which may lack that.
+_FORMAT = 4
+_WITHOUT_HELD_BACK = 3
 NOTHING: _C.State = (0, [], [])
 
 
@@ -30,6 +32,7 @@ class AlgorithmState:
     implementation: dict[str, Any] = field(default_factory=dict)  # what its Python class remembers
     steps: int = 0
     runtime: _C.State = NOTHING  # rounds, order, tensors
+    whole: Sequence[_C.State] = ()  # in place of it: what all ranks of a group of another size had, by rank
 
     def fits(self, algorithm: RegisteredAlgorithm, ranks: Sequence[int]) -> bool:
         """Whether an algorithm on a group can go on from it."""
@@ -38,6 +41,8 @@ class AlgorithmState:
     def common(self) -> list[Any]:
         """What must be the same on all ranks, for comparison. Of ranks that run apart each has counts of its own."""
         rounds, order, _ = self.runtime
+        if self.whole:
+            return [self.steps, [[rounds, order] for rounds, order, _ in self.whole]]
         return [order] if self.algorithm.runs_apart else [self.steps, rounds, order]
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,21 +65,64 @@ class AlgorithmState:
         }
 
 
-def from_dict(state: dict[str, Any], ranks: Sequence[int], rank: int) -> AlgorithmState:
+def from_dict(state: dict[str, Any] | Sequence[dict[str, Any]], ranks: Sequence[int], rank: int) -> AlgorithmState:
     """What `AlgorithmState.to_dict` told.
 
     Args:
-      state: the dictionary.
+      state: the dictionary; or those of all ranks of a group of any size, in rank order.
       ranks: of the group it is to be loaded on.
       rank: this one.
 
     Raises:
       InvalidArgument: it is malformed, of another group or of another rank; the text says which.
     """
-    try:
-        if state["format"] != _FORMAT:
+    if isinstance(state, Sequence):
+        return _from_all(state, ranks, rank)
+    found = _parsed(state)
+    if (len(found.ranks), found.rank) != (len(ranks), rank):
+        size = len(found.ranks)
+        way = "" if size == len(ranks) else f". To go on from it pass the list of all {size} ranks' states, by rank"
+        raise InvalidArgument(
+            f"state: it is that of rank {found.rank} of {size}, this is rank {rank} of {len(ranks)}{way}"
+        )
+    if state["format"] == _WITHOUT_HELD_BACK and len(ranks) == 1:
+        return replace(found, runtime=NOTHING, whole=[found.runtime])
+    return found
+
+
+def _from_all(states: Sequence[dict[str, Any]], ranks: Sequence[int], rank: int) -> AlgorithmState:
+    if len(states) == len(ranks):
+        return from_dict(states[rank], ranks, rank)
+    if not states:
+        raise InvalidArgument("state: an empty list; pass the states of all ranks that saved, in rank order")
+    all_states = [_parsed(state) for state in states]
+    first = all_states[0]
+    for number, found in enumerate(all_states):
+        if (len(found.ranks), found.rank) != (len(states), number):
             raise InvalidArgument(
-                f"state: its format is {state['format']!r}; this version reads {_FORMAT}. Resume from the weights and "
+                f"state: number {number} of the {len(states)} is that of rank {found.rank} of {len(found.ranks)}; pass "
+                "the states of all ranks of one group, in rank order"
+            )
+        if (found.algorithm, found.runtime[1]) != (first.algorithm, first.runtime[1]):
+            raise InvalidArgument(
+                f"state: rank {number}'s is of another algorithm or another plan than rank 0's; pass the states of one "
+                "checkpoint"
+            )
+    return replace(
+        first,
+        ranks=ranks,
+        rank=rank,
+        steps=max(found.steps for found in all_states),  # they are the same, unless the ranks ran apart
+        runtime=NOTHING,
+        whole=[found.runtime for found in all_states],
+    )
+
+
+def _parsed(state: dict[str, Any]) -> AlgorithmState:
+    try:
+        if state["format"] not in (_WITHOUT_HELD_BACK, _FORMAT):
+            raise InvalidArgument(
+                f"state: its format is {state['format']!r}; this version reads 3 and 4. Resume from the weights and "
                 "the optimizer's state alone: the algorithm begins anew then, and makes up for it in some steps"
             )
         found = AlgorithmState(
@@ -87,10 +135,6 @@ def from_dict(state: dict[str, Any], ranks: Sequence[int], rank: int) -> Algorit
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"state: not what algorithm_state_dict() returns: {error!r}") from None
-    if (len(found.ranks), found.rank) != (len(ranks), rank):
-        raise InvalidArgument(
-            f"state: it is that of rank {found.rank} of {len(found.ranks)}, this is rank {rank} of {len(ranks)}"
-        )
     return found
 
 

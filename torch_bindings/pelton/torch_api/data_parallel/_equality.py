@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pelton import _C
-from pelton.errors import FailedPrecondition
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api import env
 from pelton.torch_api._parameters import NamedTensors
 
@@ -40,6 +40,21 @@ def first_difference(communicator: _C.Communicator, named: NamedTensors) -> Diff
         return None
     ranks = differs[:, columns[0]].nonzero().reshape(-1).tolist()
     return Difference(named[columns[0]][0], [int(rank) for rank in ranks], len(columns))
+
+
+def check_equal(communicator: _C.Communicator, named: NamedTensors, model: str) -> None:
+    """Before the state of another number of ranks is loaded, which belongs to weights that all ranks hold. Collective.
+
+    Raises:
+      InvalidArgument: they hold different ones; on all ranks.
+    """
+    found = first_difference(communicator, named)
+    if found is not None:
+        raise InvalidArgument(
+            f"{model}: '{found.name}' on {_list(found.ranks)} differs from rank 0's, and so do {found.count - 1} other "
+            "tensors, but a state of another number of ranks goes on from the same weights on all of them. Load their "
+            "mean, or one rank's, on every rank first"
+        )
 
 
 def hashes(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

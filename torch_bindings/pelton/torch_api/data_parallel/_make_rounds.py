@@ -48,7 +48,7 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
     models = [_algorithms_model(registration, source, state)]
     if algorithm.exchange is not None:
         gradients = RegisteredAlgorithm("gradient_allreduce")
-        models.append(_model(registration, registration.trainable, gradients, NOTHING))
+        models.append(_model(registration, registration.trainable, gradients, None))
     return RuntimeRounds(
         models,
         registration.optimizers,
@@ -127,22 +127,22 @@ def _algorithms_model(
     registration: Registration, source: OptimizerState | None, state: AlgorithmState | None
 ) -> _C.Model:
     """The model that runs the algorithm itself."""
-    tensors, runtime = registration.trainable, state.runtime if state else NOTHING
+    tensors = registration.trainable
     steps = state.steps if state else 0
     if source is None:
-        return _model(registration, tensors, registration.algorithm, runtime, steps=steps)
+        return _model(registration, tensors, registration.algorithm, state, steps=steps)
     if source.betas is not None:
         moments = list(zip(source.tensors(), source.betas()))
-        return _model(registration, tensors, registration.algorithm, runtime, moments=moments)
+        return _model(registration, tensors, registration.algorithm, state, moments=moments)
     named = [(name, tensor) for (name, _), tensor in zip(tensors, source.tensors())]
-    return _model(registration, named, registration.algorithm, runtime, on_call=True)
+    return _model(registration, named, registration.algorithm, state, on_call=True)
 
 
 def _model(
     registration: Registration,
     tensors: NamedTensors,
     algorithm: RegisteredAlgorithm,
-    runtime: _C.State,
+    state: AlgorithmState | None,
     *,
     moments: Sequence[tuple[torch.Tensor, float]] = (),
     on_call: bool = False,
@@ -161,5 +161,6 @@ def _model(
         moments,
         on_call,
         steps,
-        runtime,
+        state.runtime if state else NOTHING,
+        list(state.whole) if state else [],
     )

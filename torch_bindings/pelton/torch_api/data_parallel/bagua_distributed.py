@@ -24,7 +24,7 @@ from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
 from pelton.torch_api.data_parallel._attachment import nothing, release
 from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
-from pelton.torch_api.data_parallel._equality import check_of
+from pelton.torch_api.data_parallel._equality import check_equal, check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._loaded_weights import LoadedWeights, settle_loaded
 from pelton.torch_api.data_parallel._make_rounds import Registration, make_rounds, model_steps
@@ -175,18 +175,21 @@ class BaguaDistributedDataParallel:
         """
         return self._state().to_dict()
 
-    def load_algorithm_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what `algorithm_state_dict` told on this rank of a group of the same size. Collective.
+    def load_algorithm_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Goes on from what `algorithm_state_dict` told on this rank of a group of the same size, or on all ranks of
+        one of any size. Collective.
 
-        Weights and the optimizers' state are not part of it: load them too, after wrapping, since that brings all
-        ranks to rank 0's.
+        Weights and the optimizers' state are not part of it: load them too, before it and after wrapping, since that
+        brings all ranks to rank 0's.
 
         Args:
-          state_dict: the dictionary.
+          state_dict: the dictionary; or the list of all ranks', in rank order. From another number of ranks what is
+            common stays, what error feedback holds back keeps its mean over the ranks, servers' parts move to the
+            ranks that serve those elements now, and neighbours' weights are those that all ranks have loaded.
 
         Raises:
-          InvalidArgument: it is malformed, or of another rank, algorithm or model; the text says which. Raised on
-            all ranks.
+          InvalidArgument: it is malformed, or of another rank, algorithm or model; from another number of ranks also:
+            the ranks hold different weights. The text says which. Raised on all ranks.
           FailedPrecondition: the process group has ended.
         """
         rounds = self._live_rounds()
@@ -201,6 +204,8 @@ class BaguaDistributedDataParallel:
         agree(communicator, complaint)
         assert state is not None
         agree_on(communicator, "state", state.common())
+        if state.whole:
+            check_equal(communicator, self._selected.trainable, self.bagua_module_name)
         rounds.detach(self._session.timeout_s)
         self._rounds = None
         install_agreed(self, state)
