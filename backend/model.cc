@@ -199,6 +199,7 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.operation_timeout = TimeoutOf(options, backend_);
   rounds.first_round = options.first_round;
   rounds.commits_state = options.commits_state;
+  rounds.viewer = options.viewer;
   rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
   // Told to the others should this rank be lost.
   rounds.on_round = [this](Round round) { backend_.control().SetRound(round); };

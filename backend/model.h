@@ -24,6 +24,7 @@
 #include "core/memory/cuda/cuda_queue.h"
 #include "core/memory/cuda/cuda_runtime.h"
 #include "core/memory/stream.h"
+#include "core/trace/range_viewer.h"
 
 namespace pelton {
 
@@ -39,6 +40,7 @@ struct ModelOptions {
   absl::Duration timeout = absl::ZeroDuration();  // of each operation; zero: the backend's
   Round first_round{1};                           // as ModelRoundsOptions::first_round
   bool commits_state = false;                     // as ModelRoundsOptions::commits_state
+  RangeViewer* viewer = nullptr;                  // as ModelRoundsOptions::viewer
   // Where the tensors are on a GPU: the stream on which the calling thread puts its work.
   CudaQueue::CallersStream callers_stream;
 };

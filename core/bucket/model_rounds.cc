@@ -186,6 +186,7 @@ absl::Status ModelRounds::Impl::Start(Plan plan) {
   scheduler.waiter_drives = waiter_.drives();
   scheduler.commits_state = options_.commits_state;
   scheduler.times = &times_;
+  scheduler.viewer = options_.viewer;
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
   // A message per bucket, besides the few of the waiter; both versions may have room reserved.

@@ -24,6 +24,7 @@
 #include "core/memory/region.h"
 #include "core/pipeline/operation_runner.h"
 #include "core/pipeline/pipeline.h"
+#include "core/trace/range_viewer.h"
 
 namespace pelton {
 
@@ -50,6 +51,8 @@ struct ModelRoundsOptions {
   // what it was (COMMIT-1). Costs the memory of that state once more and a copy of it each round;
   // worth it only where the model is used after a failure.
   bool commits_state = false;
+  // Is shown each bucket, waiting and running. May be null; outlives the rounds.
+  RangeViewer* viewer = nullptr;
   // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
   // Hears of each round that opens, on the thread that closes the one before. Must not block.

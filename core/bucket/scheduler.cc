@@ -26,7 +26,7 @@ BucketScheduler::BucketScheduler(SchedulerOptions options, PlanInstanceLoan inst
     : options_(std::move(options)), instance_(instance.get()) {}
 
 absl::Status BucketScheduler::OnStart() {
-  channel_.emplace(*options_.runner, context().executor().clock());
+  channel_.emplace(*options_.runner, context().executor().clock(), options_.viewer);
   BeginRound(instance_->tracker->round());
   return absl::OkStatus();
 }

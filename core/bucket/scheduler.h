@@ -24,6 +24,7 @@
 #include "core/pipeline/channel.h"
 #include "core/pipeline/completion.h"
 #include "core/pipeline/operation.h"
+#include "core/trace/range_viewer.h"
 
 namespace pelton {
 
@@ -76,8 +77,9 @@ struct SchedulerOptions {
   // While true, only a waiter that has borrowed the actor polls it: its executor's own polls come
   // to nothing, so that the waiter finds it idle. May be null; outlives the actor.
   const std::atomic<bool>* waiter_drives = nullptr;
-  bool commits_state = false;    // see ModelRoundsOptions
-  BucketTimes* times = nullptr;  // where it is on, told of each bucket; outlives the actor
+  bool commits_state = false;     // see ModelRoundsOptions
+  BucketTimes* times = nullptr;   // where it is on, told of each bucket; outlives the actor
+  RangeViewer* viewer = nullptr;  // see ModelRoundsOptions
 };
 
 // Scheduler, channel and watchdog of one model in one actor: with one channel a message between

@@ -28,6 +28,18 @@ void Channel::Push(Pipeline& pipeline, BucketRun run, BucketCompletion completio
   job.pipeline = &pipeline;
   job.run.emplace(std::move(run));
   job.completion.emplace(std::move(completion));
+  Show(job, "waits");
+}
+
+void Channel::Show(Job& job, absl::string_view what) const {
+  if (absl::AnyInvocable<void()> end = std::exchange(job.end_range, nullptr)) end();
+  if (what.empty() || viewer_ == nullptr || !viewer_->is_looking() || !job.run.has_value()) return;
+  const BucketLayout& bucket = job.run->layout();
+  uint64_t size_bytes = 0;
+  for (SlotId slot : bucket.slots) size_bytes += job.run->plan().tensor(slot).size_bytes();
+  job.end_range =
+      viewer_->Begin(absl::StrCat("pelton:", job.run->plan().Describe(bucket.id), ", ",
+                                  bucket.slots.size(), " tensors, ", size_bytes, " bytes, ", what));
 }
 
 void Channel::Push(const Operation& operation, absl::AnyInvocable<void(absl::Status) &&> done) {
@@ -52,6 +64,7 @@ bool Channel::Advance() {
     if (job == begun_.end()) {
       begun_.splice(begun_.end(), queue_, queue_.begin());
       job = std::prev(begun_.end());
+      Show(*job, "runs");
       launched_at_ = clock_.Now();
       moved = true;
     }
@@ -147,6 +160,7 @@ absl::StatusOr<bool> Channel::StepOperation(Job& job) {
 }
 
 void Channel::Finish(Job job, const absl::Status& status) {
+  Show(job, "");
   if (job.pipeline == nullptr) {
     if (!status.ok() && !absl::IsInvalidArgument(status)) Break(status);
     std::move(job.done)(status);

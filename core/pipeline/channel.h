@@ -8,12 +8,14 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/pipeline/completion.h"
 #include "core/pipeline/operation_runner.h"
 #include "core/pipeline/pipeline.h"
 #include "core/pipeline/stage.h"
+#include "core/trace/range_viewer.h"
 
 namespace pelton {
 
@@ -24,7 +26,9 @@ namespace pelton {
 // Threads: its actor's turns. Owns: the runs, never pipelines or memory.
 class Channel {
  public:
-  Channel(OperationRunner& runner, const Clock& clock) : runner_(runner), clock_(clock) {}
+  // `viewer` is shown each bucket, waiting and running; it may be null, and outlives the channel.
+  Channel(OperationRunner& runner, const Clock& clock, RangeViewer* viewer = nullptr)
+      : runner_(runner), clock_(clock), viewer_(viewer) {}
   // Every completion still owed is answered with an error.
   ~Channel();
   Channel(const Channel&) = delete;
@@ -71,7 +75,8 @@ class Channel {
     std::optional<BucketCompletion> completion;
     size_t stage = 0;
     bool stage_started = false;
-    absl::Status failure;  // waits for the operations in flight to end
+    absl::Status failure;                  // waits for the operations in flight to end
+    absl::AnyInvocable<void()> end_range;  // that a viewer is shown; null: none
     // Of a user's call.
     Operation operation;
     absl::AnyInvocable<void(absl::Status) &&> done;
@@ -94,6 +99,8 @@ class Channel {
   // Two keep the wire busy; more would only hold memory longer.
   static constexpr size_t kJobsAtOnce = 2;
 
+  // Ends the range that a viewer is shown of a bucket, and begins the next.
+  void Show(Job& job, absl::string_view what) const;
   bool CanBegin() const;
   bool AdvanceDevice();
   absl::StatusOr<bool> Step(Job& job);
@@ -106,6 +113,7 @@ class Channel {
 
   OperationRunner& runner_;
   const Clock& clock_;
+  RangeViewer* const viewer_;
   HostStream stream_;
   std::list<Job> queue_;
   std::list<Job> begun_;  // in the order of their launches

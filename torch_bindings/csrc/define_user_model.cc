@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "core/round/training_event.h"
 #include "torch_bindings/csrc/averaging_control.h"
+#include "torch_bindings/csrc/profiler_range.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
 #include "torch_bindings/csrc/user_algorithm.h"
@@ -107,8 +108,9 @@ std::shared_ptr<UserModel> MakeUserModel(std::shared_ptr<Backend> backend,
     spec.count = static_cast<uint64_t>(count);
     options.buckets.push_back(bucket);
   }
-  std::shared_ptr<UserModel> model = ValueOrThrow(UserModel::Create(
-      std::move(backend), std::move(options), std::move(specs), std::move(operations)));
+  std::shared_ptr<UserModel> model =
+      ValueOrThrow(UserModel::Create(std::move(backend), std::move(options), std::move(specs),
+                                     std::move(operations), std::make_shared<ProfiledRounds>()));
   UserModel* const made = model.get();
   return {made, [kept = std::move(model)](UserModel*) mutable { DropWithoutGil(kept); }};
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reduction.h"
 #include "core/base/fork.h"
@@ -17,13 +18,16 @@ size_t IndexOf(SlotId slot) { return static_cast<size_t>(slot.value()); }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(
-    std::shared_ptr<Backend> backend, ModelOptions options, std::vector<TensorSpec> tensors,
-    std::vector<UserOperations> operations) {
+absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(std::shared_ptr<Backend> backend,
+                                                             ModelOptions options,
+                                                             std::vector<TensorSpec> tensors,
+                                                             std::vector<UserOperations> operations,
+                                                             std::shared_ptr<RangeViewer> viewer) {
   std::shared_ptr<UserModel> made(new UserModel);
   made->owned_ = MakeProcessShared(std::make_unique<Owned>());
   Owned& owned = *made->owned_;
   owned.backend = std::move(backend);
+  owned.viewer = std::move(viewer);
   owned.specs = tensors;
   owned.places.resize(tensors.size());
   owned.live.resize(tensors.size());
@@ -31,6 +35,7 @@ absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(
   for (int32_t bucket : options.buckets) owned.bucket_of.emplace_back(bucket);
   // What the ranks compare, beside the tensors.
   options.algorithm = "user's";
+  options.viewer = owned.viewer.get();
   for (size_t i = 0; i < operations.size(); ++i) {
     options.algorithm_options[absl::StrCat("bucket ", i)] = DescribeOperations(operations[i]);
   }
@@ -81,6 +86,9 @@ absl::Status UserModel::MarkReady(SlotId slot, UserMemory live) {
   // Between two rounds nobody reads it; whoever marks twice hears of it from the rounds.
   owned_->live[IndexOf(slot)] = std::move(live);
   owned_->is_marked[IndexOf(slot)] = 1;
+  if (RangeViewer* viewer = owned_->viewer.get(); viewer != nullptr && !viewer->is_looking()) {
+    viewer->Follow();
+  }
   return MarkSlot(slot);
 }
 
@@ -102,7 +110,14 @@ absl::Status UserModel::FinishRound() {
   if (is_finishing_.exchange(true, std::memory_order_acq_rel)) {
     return absl::FailedPreconditionError("the round is being waited for by another thread");
   }
+  RangeViewer* const viewer = owned_->viewer.get();
+  absl::AnyInvocable<void()> end_range;
+  if (viewer != nullptr && viewer->is_looking()) {
+    end_range = viewer->Begin("pelton:wait for the round");
+  }
   absl::Status status = EndRound();
+  if (end_range != nullptr) end_range();
+  if (viewer != nullptr) viewer->Leave();
   is_finishing_.store(false, std::memory_order_release);
   return status;
 }

@@ -18,6 +18,7 @@
 #include "core/bucket/tensor_spec.h"
 #include "core/round/tensor_port.h"
 #include "core/round/training_event.h"
+#include "core/trace/range_viewer.h"
 #include "torch_bindings/csrc/user_algorithm.h"
 
 namespace pelton::torch_bindings {
@@ -29,12 +30,12 @@ namespace pelton::torch_bindings {
 class UserModel {
  public:
   // Plans the buckets as `options.buckets` says, each with its operations, and agrees on all of it
-  // with the ranks of the group. Collective. Blocks: until they agree, or the backend's join
-  // timeout. Errors: those of UserAlgorithm::Create and of ModelPort::Create.
-  static absl::StatusOr<std::shared_ptr<UserModel>> Create(std::shared_ptr<Backend> backend,
-                                                           ModelOptions options,
-                                                           std::vector<TensorSpec> tensors,
-                                                           std::vector<UserOperations> operations);
+  // with the ranks of the group. `viewer`, which may be null, is shown the rounds. Collective.
+  // Blocks: until they agree, or the backend's join timeout. Errors: those of UserAlgorithm::Create
+  // and of ModelPort::Create.
+  static absl::StatusOr<std::shared_ptr<UserModel>> Create(
+      std::shared_ptr<Backend> backend, ModelOptions options, std::vector<TensorSpec> tensors,
+      std::vector<UserOperations> operations, std::shared_ptr<RangeViewer> viewer = nullptr);
   UserModel(const UserModel&) = delete;
   UserModel& operator=(const UserModel&) = delete;
 
@@ -77,8 +78,9 @@ class UserModel {
     void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
     absl::Status EndMerge() override { return algorithm->Commit(); }
 
-    std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
-    std::vector<BucketId> bucket_of;   // by slot, as are those below
+    std::shared_ptr<Backend> backend;     // shared: Python's objects go in any order
+    std::shared_ptr<RangeViewer> viewer;  // shared: tensors may outlive the model
+    std::vector<BucketId> bucket_of;      // by slot, as are those below
     std::vector<TensorSpec> specs;
     std::vector<std::byte*> places;
     LiveMemory live;

@@ -99,7 +99,9 @@ struct WrappedModel::Backward {
 WrappedModel::WrappedModel(std::shared_ptr<Backend> backend, const PortOptions& options)
     : options_(options.model),
       sums_(Sums(options_)),
-      owned_(new Owned{std::move(backend), nullptr}, DeleteUnlessForked<Owned>()) {}
+      owned_(new Owned, DeleteUnlessForked<Owned>()) {
+  owned_->backend = std::move(backend);
+}
 
 WrappedModel::~WrappedModel() { Detach(absl::ZeroDuration()); }
 
@@ -129,6 +131,7 @@ absl::Status WrappedModel::Install(PortOptions options, const Contents& contents
     options.model.callers_stream = CurrentStreamOf(device);
   }
   MakeSlots(contents);
+  options.model.viewer = &owned_->profiled;
   ASSIGN_OR_RETURN(owned_->port, ModelPort::Create(*owned_->backend, std::move(options),
                                                    std::move(algorithm), std::move(specs), *this));
   is_installed_ = true;
@@ -216,7 +219,13 @@ absl::StatusOr<bool> WrappedModel::Post(TrainingEvent event) {
     return false;
   }
   if (when_ready_ && event.kind == EventKind::kBeforeStep) RETURN_IF_ERROR(FinishRound());
-  RETURN_IF_ERROR(port().Post(event));
+  // What goes on beside training may outlast the profiler.
+  const Schedule& schedule = port().schedule();
+  const bool shows = !when_ready_ && schedule.delay == 0 && schedule.trigger != TriggerKind::kTimer;
+  if (shows) owned_->profiled.Follow();
+  const absl::Status status = port().Post(event);
+  if (shows && !port().is_open()) owned_->profiled.Leave();
+  RETURN_IF_ERROR(status);
   return port().trigger().completed_step();
 }
 
@@ -240,6 +249,7 @@ std::vector<std::string> WrappedModel::Changes() const {
 // Gradients of the rest of this backward are born in shared memory, where they need not be copied.
 void WrappedModel::OpenRound() {
   round_is_open_ = true;
+  owned_->profiled.Follow();
   TrainingEvent begins{.kind = EventKind::kBackwardBegins};
   begins.is_evaluation = mode_ == RoundMode::kEvaluation;
   port().Post(begins).IgnoreError();  // it cannot fail
@@ -391,6 +401,7 @@ absl::Status WrappedModel::Settled(absl::Status status) {
 absl::Status WrappedModel::Fail(absl::Status status) {
   round_is_open_ = false;
   CloseAllocations();
+  if (owned_ != nullptr) owned_->profiled.Leave();
   if (!failure_.ok()) return status;
   failure_ = status;
   if (owned_ != nullptr) port().Abort(status);
@@ -415,7 +426,14 @@ absl::Status WrappedModel::LaunchRest() {
 
 absl::Status WrappedModel::AwaitRound() {
   if (owned_ == nullptr || !round_is_open_) return failure_;
-  RETURN_IF_ERROR(port().Wait());
+  absl::AnyInvocable<void()> end_range;
+  if (IsProfiled()) {
+    end_range = BeginProfilerRange(absl::StrCat("pelton:wait for the round of ", options_.name));
+  }
+  const absl::Status status = port().Wait();
+  if (end_range != nullptr) end_range();
+  owned_->profiled.Leave();
+  RETURN_IF_ERROR(status);
   has_learned_ = true;
   return absl::OkStatus();
 }

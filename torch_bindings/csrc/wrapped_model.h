@@ -21,6 +21,7 @@
 #include "core/round/tensor_port.h"
 #include "torch_bindings/csrc/end_of_backward.h"
 #include "torch_bindings/csrc/named_tensors.h"
+#include "torch_bindings/csrc/profiler_range.h"
 
 namespace pelton::torch_bindings {
 
@@ -146,6 +147,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // The port goes before its backend.
   struct Owned {
     std::shared_ptr<Backend> backend;  // shared: Python's objects go in any order
+    ProfiledRounds profiled;
     std::unique_ptr<ModelPort> port;
   };
 

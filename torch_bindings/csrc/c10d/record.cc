@@ -1,13 +1,7 @@
 #include "torch_bindings/csrc/c10d/record.h"
 
-#include <ATen/ThreadLocalState.h>
-#include <ATen/record_function.h>
-
-#include <memory>
-#include <string_view>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
+#include "torch_bindings/csrc/profiler_range.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -51,29 +45,12 @@ const char* NameOf(::c10d::OpType type) {
   }
 }
 
-// Threads: one at a time. Owns: the name, which the event borrows.
-struct Record {
-  explicit Record(at::StepCallbacks callbacks) : function(std::move(callbacks)) {}
-
-  std::string name;
-  at::RecordFunction function;
-};
-
 }  // namespace
 
 absl::AnyInvocable<void()> BeginRecord(const std::string& backend, ::c10d::OpType type,
                                        const std::vector<at::Tensor>& inputs) {
-  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
-  if (!callbacks.has_value()) return nullptr;
-  auto record = std::make_unique<Record>(*std::move(callbacks));
-  record->name = absl::StrCat(backend, ":", NameOf(type));
-  record->function._setAsync();  // another thread may end it
-  const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
-  record->function.before(std::string_view(record->name), &values);
-  return [record = std::move(record), state = at::ThreadLocalState()] {
-    const at::ThreadLocalStateGuard guard(state);
-    record->function.end();
-  };
+  if (!IsProfiled()) return nullptr;  // no name is made for nobody
+  return BeginProfilerRange(absl::StrCat(backend, ":", NameOf(type)), inputs);
 }
 
 }  // namespace pelton::torch_bindings
