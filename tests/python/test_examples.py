@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from spawn import HERE, launcher, run
+from spawn import HERE, Outcome, launcher, run
 
 FOLDER = HERE.parents[1] / "examples" / "python"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("characters", "digits"))
@@ -17,10 +17,15 @@ MOST_BITS = 3.0  # a letter; guessing takes 6.5
 
 
 @functools.cache
-def accuracy_of(name: str) -> float:
-    """That of the worse rank."""
+def outcome_of(name: str) -> Outcome:
     outcome = run(launcher(2, Path(FOLDER, f"{name}.py")), 240)
     assert outcome.code == 0, outcome.errors
+    return outcome
+
+
+def accuracy_of(name: str) -> float:
+    """That of the worse rank."""
+    outcome = outcome_of(name)
     reached = re.findall(r"^\[rank \d\] rank \d: accuracy (\d\.\d+)$", outcome.output, re.MULTILINE)
     assert len(reached) == 2, outcome.output
     return min(map(float, reached))
@@ -30,6 +35,12 @@ def accuracy_of(name: str) -> float:
 def test_an_example_learns(name: str) -> None:
     assert f"pelton run -np 2 examples/python/{name}.py" in Path(FOLDER, f"{name}.py").read_text()
     assert accuracy_of(name) >= LEAST_ACCURACY
+
+
+def test_the_profile_shows_buckets() -> None:
+    row = r"(\d+) times, \d+ us each: pelton:bucket \d+ \(.*\), .* bytes, (waits|runs)$"
+    shown = re.findall(row, outcome_of("profiled").output, re.MULTILINE)
+    assert sorted(shown) == [("10", "runs"), ("10", "waits")]
 
 
 def test_the_writer_learns() -> None:
@@ -64,4 +75,4 @@ def test_local_steps_and_codecs_spare_a_slow_link() -> None:
 
 
 def test_every_family_has_one() -> None:
-    assert len(EXAMPLES) == 11
+    assert len(EXAMPLES) == 13
