@@ -34,6 +34,7 @@ struct Registry {
   std::vector<Socket> sockets ABSL_GUARDED_BY(mutex);
   size_t prune_at ABSL_GUARDED_BY(mutex) = 64;
   std::vector<uint16_t> ports ABSL_GUARDED_BY(mutex);
+  std::vector<ForkSteps> steps ABSL_GUARDED_BY(mutex);
 };
 
 Registry& TheRegistry() {
@@ -90,11 +91,20 @@ void CloseSockets(const Registry& registry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   close(nothing);
 }
 
-void BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { TheRegistry().mutex.Lock(); }
-void InParent() ABSL_NO_THREAD_SAFETY_ANALYSIS { TheRegistry().mutex.Unlock(); }
+void BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  TheRegistry().mutex.Lock();
+  for (const ForkSteps& steps : TheRegistry().steps) steps.before();
+}
+
+void InParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (const ForkSteps& steps : TheRegistry().steps) steps.in_parent();
+  TheRegistry().mutex.Unlock();
+}
+
 void InChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const bool was_forked_child = is_forked_child.exchange(true);
-  if (!was_forked_child) CloseSockets(TheRegistry());
+  const bool is_first = !is_forked_child.exchange(true);
+  if (is_first) CloseSockets(TheRegistry());
+  for (const ForkSteps& steps : TheRegistry().steps) steps.in_child(is_first);
   TheRegistry().mutex.Unlock();
 }
 
@@ -133,6 +143,12 @@ void ClosePortInChildren(uint16_t port) {
   const bool is_known =
       std::find(registry.ports.begin(), registry.ports.end(), port) != registry.ports.end();
   if (port != 0 && !is_known) registry.ports.push_back(port);
+}
+
+void AddForkSteps(ForkSteps steps) {
+  Registry& registry = TheRegistry();
+  MutexLock lock(&registry.mutex);
+  registry.steps.push_back(steps);
 }
 
 }  // namespace pelton

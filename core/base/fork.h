@@ -29,6 +29,18 @@ void CloseInChildren(int socket);
 // The same for every TCP socket with `port` at one of its ends, now and later.
 void ClosePortInChildren(uint16_t port);
 
+// What else is done around a fork, by the thread that forks: `before` it, then `in_parent` in the
+// parent and `in_child` in the child. `is_first`: the child's parent is a rank, and no child of
+// one. Threads: a value. Owns: nothing.
+struct ForkSteps {
+  void (*before)() = nullptr;
+  void (*in_parent)() = nullptr;
+  void (*in_child)(bool is_first) = nullptr;
+};
+// Has every fork take `steps` once WatchForks was called; for ever, so call it once for each.
+// Threads: any.
+void AddForkSteps(ForkSteps steps);
+
 // Destroys nothing in a forked child.
 // Threads: a value. Owns: nothing.
 template <typename T>

@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -6,6 +7,7 @@
 #include <new>
 #include <thread>
 
+#include "core/base/fork.h"
 #include "core/memory/dtype.h"
 #include "core/memory/region.h"
 #include "gtest/gtest.h"
@@ -95,6 +97,39 @@ TEST(RegionTest, UnsharedMemoryKeepsItsBytesAndAPeersWritesStayOut) {
   EXPECT_FALSE(IsUnshared(id));
   EXPECT_EQ(Unshare(id).code(), absl::StatusCode::kNotFound);
   munmap(mapped, kBytes);
+}
+
+// Ends the calling process with 0 if `holds`.
+void EndWith(bool holds) { _exit(holds ? 0 : 1); }
+
+bool EndsWell(pid_t child) {
+  int status = -1;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(RegionTest, WhatAForkedChildWritesStaysItsOwn) {
+  WatchForks();
+  auto region = Region::Create(8192, "test").value();
+  std::byte* const data = region->data();
+  data[0] = std::byte{1};
+  data[4096] = std::byte{2};
+  const pid_t child = fork();
+  if (child == 0) {
+    bool holds = data[0] == std::byte{1} && data[4096] == std::byte{2};
+    data[0] = std::byte{3};
+    const pid_t grandchild = fork();
+    if (grandchild == 0) EndWith(data[0] == std::byte{3} && data[4096] == std::byte{2});
+    holds = holds && EndsWell(grandchild);
+    // The table is no longer locked.
+    EndWith(holds && Locate(data, 8192).region == region->id() && Region::Create(1, "own").ok());
+  }
+  EXPECT_TRUE(EndsWell(child));
+  EXPECT_EQ(data[0], std::byte{1});
+  data[0] = std::byte{4};
+  void* peer = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, region->descriptor(), 0);
+  ASSERT_NE(peer, MAP_FAILED);
+  EXPECT_EQ(*static_cast<std::byte*>(peer), std::byte{4}) << "the parent's region is still shared";
+  munmap(peer, 8192);
 }
 
 TEST(RegionTest, AdoptedMemoryIsLocatedAndLeftAlone) {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/descriptor_limit.h"
+#include "core/base/fork.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
@@ -43,7 +44,12 @@ void CopyPages(std::byte* data, size_t size_bytes) {
 class RegionTable {
  public:
   static RegionTable& Get() {
-    static RegionTable* const table = new RegionTable;  // outlives every static region
+    static RegionTable* const table = [] {
+      AddForkSteps({.before = [] { Get().LockForFork(); },
+                    .in_parent = [] { Get().UnlockAfterFork(); },
+                    .in_child = [](bool is_first) { Get().BePrivate(is_first); }});
+      return new RegionTable;  // outlives every static region
+    }();
     return *table;
   }
 
@@ -88,6 +94,21 @@ class RegionTable {
     if (!has_unshared_.load()) return false;
     MutexLock lock(&mutex_);
     return unshared_.contains(id.value());
+  }
+
+  // Regions do not come or go while the process forks.
+  void LockForFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Lock(); }
+  void UnlockAfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
+
+  // In a forked child: what it writes stays its own. It costs no copy, because the kernel copies a
+  // page at its first write. A region whose mapping fails stays as it was.
+  void BePrivate(bool is_first) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (const auto& [id, region] : by_id_) {
+      if (!is_first || region->descriptor() < 0 || unshared_.contains(id)) continue;
+      mmap(region->data(), region->size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+           region->descriptor(), 0);
+    }
+    mutex_.Unlock();
   }
 
   Location Find(const void* data, size_t size_bytes) {

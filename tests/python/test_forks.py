@@ -13,7 +13,7 @@ from spawn import HERE, Outcome, launcher, run
 WORLD_SIZE = 2
 ENDS = ("child_exits", "child_fails", "child_is_killed", "child_ends_at_once", "child_lets_go")
 WORKERS = ("workers_by_fork", "workers_by_spawn")
-OTHERS = ("child_communicates", "killed_beside_its_children")
+OTHERS = ("child_communicates", "child_writes_to_gradients", "killed_beside_its_children")
 CHILD_ENDS_WITHIN_S = 30.0
 # A closed connection tells at once; without it only the heartbeats' silence of 10 s would.
 NOTICED_S = 5.0
@@ -65,6 +65,15 @@ def test_a_child_that_communicates_is_refused(folder: Path) -> None:
         assert text.startswith("FailedPrecondition: "), texts
         assert "was forked from one that is a rank" in text, texts
         assert "spawn" in text, "and what to do"
+
+
+def test_what_a_child_writes_to_gradients_stays_its_own(folder: Path) -> None:
+    outcome = _outcomes(folder)["child_writes_to_gradients"]
+    assert outcome.code == 0, outcome.errors
+    assert 0 <= outcome.results[1]["seconds"] < CHILD_ENDS_WITHIN_S, outcome.results
+    for rank in range(WORLD_SIZE):
+        assert outcome.results[rank]["kept"], f"rank {rank}'s gradients changed with the child's"
+        assert outcome.results[rank]["repeated"], f"rank {rank}: another backward pass found other gradients"
 
 
 def test_a_rank_is_missed_at_once_although_its_children_live_on(folder: Path) -> None:

@@ -26,7 +26,7 @@ EXTRA: dict[str, frozenset[str]] = {"comm/control": frozenset({"proto"})}
 HIDDEN: dict[str, tuple[str, ...]] = {"algorithms": ("comm/transport",)}
 # A third-party header's beginning, and the folders that may include it.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "torch/": ("torch_bindings/", "tests/accelerator/"),
+    "torch/": ("torch_bindings/", "tests/accelerator/", "examples/cpp_train/"),
     "ATen/": ("torch_bindings/", "tests/accelerator/"),
     "c10/": ("torch_bindings/", "tests/accelerator/"),
     "pybind11/": ("torch_bindings/",),

@@ -63,9 +63,12 @@ def python_tests(settings: Settings) -> Result:
 
 
 def _outside() -> CommandLane:
-    """The C++ example, built by a workspace of its own; that it builds and runs is the test, not how fast."""
-    command = (f"{ROOT}/examples/cpp_runtime/run", str(output_base("outside")), "--copt=-O0")
-    return CommandLane("outside", (command,), timeout_s=1200)
+    """The C++ examples, built by workspaces of their own; that they build and run is the test, not how fast."""
+    commands = tuple(
+        (f"{ROOT}/examples/{name}/run", str(output_base(f"outside_{name}")), "--copt=-O0")
+        for name in ("cpp_runtime", "cpp_train")
+    )
+    return CommandLane("outside", commands, timeout_s=1200)
 
 
 def demo(settings: Settings) -> Result:

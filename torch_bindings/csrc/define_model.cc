@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -82,6 +83,17 @@ ModelOptions OptionsOf(const std::vector<int32_t>& ranks, std::string name, std:
   return model;
 }
 
+// Whether `ranks`, or all of the job if none are named, are several and share a host.
+bool ShareHost(const Backend& backend, const std::vector<int32_t>& ranks) {
+  const HostMap& hosts = backend.hosts();
+  if (ranks.empty()) return hosts.host_of.size() > 1 && hosts.is_one_host();
+  const std::vector<Rank> beside = hosts.RanksWith(backend.rank());
+  const auto is_beside = [&](int32_t rank) {
+    return std::find(beside.begin(), beside.end(), Rank(rank)) != beside.end();
+  };
+  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), is_beside);
+}
+
 std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
                                         const std::vector<int32_t>& ranks, std::string name,
                                         NamedTensors parameters, std::string algorithm,
@@ -95,7 +107,8 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
   // Without flattening every tensor is a segment of its own; with shared gradients the large ones
   // are.
   if (!flatten) port.model.standalone_bytes = 1;
-  if (flatten && SharedAllocation::enabled())
+  const bool is_on_cpu = !parameters.empty() && parameters.front().second.is_cpu();
+  if (flatten && is_on_cpu && SharedAllocation::Serves(ShareHost(*backend, ranks)))
     port.model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
   port.on_call = on_call;
   port.steps = steps;

@@ -238,6 +238,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("empty", &bindings::Empty, pybind11::arg("shape"), pybind11::arg("dtype"));
   module.def("set_gradient_allocator", &bindings::SharedAllocation::SetEnabled,
              pybind11::arg("enabled"));
-  module.def("begin_shared_allocation", &bindings::SharedAllocation::Begin);
-  module.def("end_shared_allocation", &bindings::SharedAllocation::End);
+  module.def("begin_shared_allocation", &bindings::SharedAllocation::BeginAll);
+  module.def("end_shared_allocation", &bindings::SharedAllocation::EndAll);
 }

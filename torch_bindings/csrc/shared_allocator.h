@@ -2,6 +2,9 @@
 #ifndef PELTON_TORCH_BINDINGS_CSRC_SHARED_ALLOCATOR_H_
 #define PELTON_TORCH_BINDINGS_CSRC_SHARED_ALLOCATOR_H_
 
+#include <cstddef>
+#include <optional>
+
 #include "core/memory/region_pool.h"
 
 namespace pelton::torch_bindings {
@@ -10,20 +13,39 @@ namespace pelton::torch_bindings {
 // outlive everything else.
 RegionPool& SharedPool();
 
-// Lets allocations of kSharedAllocationBytes and more come from SharedPool while a scope of
-// SharedAllocation is open on any thread. Forked children share such memory with their parent, so
-// it is for gradients only. Threads: any. Owns: nothing.
+// Has gradients of wrapped models come from SharedPool: blocks of kSharedAllocationBytes and more
+// that are allocated during a backward pass, on any thread, and have the size of an expected
+// gradient. Activations' gradients, whose sizes may change from step to step, stay with PyTorch's
+// allocator, so that the pool holds no more than the models' gradients take. Threads: any. Owns:
+// nothing.
 class SharedAllocation {
  public:
   static constexpr size_t kSharedAllocationBytes = size_t{64} << 10;
 
-  // Installs the allocator on first use. Off: Begin and End have no effect.
-  static void SetEnabled(bool enabled);
-  static bool enabled();
+  // What the user says; unset: for models whose ranks share a host, where others can read them.
+  static void SetEnabled(std::optional<bool> enabled);
+  // Whether a model with several ranks, all `on_one_host` or not, has its gradients there. Installs
+  // the allocator if so.
+  static bool Serves(bool on_one_host);
 
-  // Counted: allocations are shared from the first Begin to the End that matches it.
+  // A backward pass of a wrapped model. Counted: from the first Begin to the End that matches it.
   static void Begin();
   static void End();
+  // The same for large blocks of any size, whoever allocates them.
+  static void BeginAll();
+  static void EndAll();
+};
+
+// While it lives, blocks of `size_bytes` are gradients. Threads: any. Owns: nothing.
+class ExpectedGradient {
+ public:
+  explicit ExpectedGradient(size_t size_bytes);
+  ~ExpectedGradient();
+  ExpectedGradient(const ExpectedGradient&) = delete;
+  ExpectedGradient& operator=(const ExpectedGradient&) = delete;
+
+ private:
+  const size_t size_bytes_;
 };
 
 }  // namespace pelton::torch_bindings

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "core/round/schedule.h"
 #include "torch_bindings/csrc/grad_accumulator.h"
+#include "torch_bindings/csrc/shared_allocator.h"
 
 namespace pelton::torch_bindings {
 
@@ -140,7 +142,8 @@ class Slot {
   GradAccumulatorPtr accumulator_;
   uintptr_t hook_key_ = 0;
   bool is_segment_ = false;
-  uint32_t version_ = 0;  // of the parameter, see RememberVersion
+  std::optional<ExpectedGradient> expected_;  // of a segment, which may stay where it is born
+  uint32_t version_ = 0;                      // of the parameter, see RememberVersion
   bool is_sampled_ = false;
   uint64_t sample_ = 0;
   std::shared_ptr<void> owner_;  // of the bucket

@@ -31,9 +31,9 @@ void LookUpTypes() {
 
 // PyTorch asks for the Python type only when the exception has reached Python, with the GIL held.
 // Threads: a value. Owns: its text.
-class StatusError final : public torch::PyTorchError {
+class PythonError final : public torch::PyTorchError {
  public:
-  explicit StatusError(const absl::Status& status)
+  explicit PythonError(const absl::Status& status)
       : torch::PyTorchError(std::string(status.message())),
         code_(static_cast<size_t>(status.code())) {}
 
@@ -43,19 +43,20 @@ class StatusError final : public torch::PyTorchError {
   size_t code_;
 };
 
-}  // namespace
-
-void ThrowStatus(const absl::Status& status) {
+[[noreturn]] void ThrowToPython(const absl::Status& status) {
   ThrowIfRaisedBySignal(status);
-  throw StatusError(status);
+  throw PythonError(status);
 }
+
+}  // namespace
 
 void RegisterStatusTranslator() {
   LookUpTypes();
+  SetThrower(&ThrowToPython);
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
-    } catch (StatusError& error) {
+    } catch (PythonError& error) {
       PyErr_SetString(error.python_type(), error.what());
     } catch (python_error& error) {
       error.restore();

@@ -1,30 +1,14 @@
-// The one place where an absl::Status becomes an exception.
+// Statuses as Python's exceptions.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_STATUS_TO_EXCEPTION_H_
 #define PELTON_TORCH_BINDINGS_CSRC_STATUS_TO_EXCEPTION_H_
 
-#include <string>
-#include <utility>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "torch_bindings/csrc/status_error.h"  // IWYU pragma: export
 
 namespace pelton::torch_bindings {
 
-// Throws the Python exception of pelton.errors that fits `status`, through PyTorch's own mechanism,
-// so that it arrives as itself from the engine's threads too. Does not need the GIL.
-[[noreturn]] void ThrowStatus(const absl::Status& status);
-
-inline void ThrowIfError(const absl::Status& status) {
-  if (!status.ok()) ThrowStatus(status);
-}
-
-template <typename T>
-T ValueOrThrow(absl::StatusOr<T> value) {
-  ThrowIfError(value.status());
-  return *std::move(value);
-}
-
-// Makes pybind11 translate what ThrowStatus throws; called once, when the module is made.
+// From now on ThrowStatus throws the Python exception of pelton.errors that fits the status,
+// through PyTorch's own mechanism, so that it arrives as itself from the engine's threads too, and
+// pybind11 translates it. Throwing does not need the GIL. Called once, when the module is made.
 void RegisterStatusTranslator();
 
 }  // namespace pelton::torch_bindings

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fork.h"
 #include "torch_bindings/csrc/shared_allocator.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 

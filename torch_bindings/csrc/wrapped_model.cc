@@ -16,7 +16,7 @@
 #include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/slot.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 #include "torch_bindings/csrc/weight_slot.h"
 
@@ -253,7 +253,6 @@ void WrappedModel::OpenRound() {
   TrainingEvent begins{.kind = EventKind::kBackwardBegins};
   begins.is_evaluation = mode_ == RoundMode::kEvaluation;
   port().Post(begins).IgnoreError();  // it cannot fail
-  if (!SharedAllocation::enabled()) return;
   shares_allocations_ = true;
   SharedAllocation::Begin();
 }

@@ -512,11 +512,11 @@ def schedules(kind: str, world_size: int) -> list[str]:
 def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised tensor in memory that the ranks of this host reach directly."""
 
-def set_gradient_allocator(enabled: bool) -> None:
-    """Lets backward passes allocate gradients of 64 KiB and more in shared memory."""
+def set_gradient_allocator(enabled: bool | None) -> None:
+    """Whether backward passes allocate gradients of 64 KiB and more in shared memory; None: within one host."""
 
 def begin_shared_allocation() -> None:
-    """Opens a scope in which large CPU tensors come from shared memory, while the allocator is enabled. Counted."""
+    """Opens a scope in which large CPU tensors come from shared memory once the allocator was enabled. Counted."""
 
 def end_shared_allocation() -> None:
     """Closes the scope that the matching begin opened."""

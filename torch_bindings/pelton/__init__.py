@@ -70,16 +70,20 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torc
     return _C.empty(sizes, torch.get_default_dtype() if dtype is None else dtype)
 
 
-_allocator_is_enabled = False
+_gradient_allocator: bool | None = None
 
 
-def set_gradient_allocator(enabled: bool) -> None:
-    """Lets backward passes of wrapped models allocate large gradients in shared memory, so that they need no copy.
+def set_gradient_allocator(enabled: bool | None) -> None:
+    """Says whether models that are wrapped from now on have large gradients in shared memory, where they need no copy.
 
-    Off by default. Processes forked while it is on share those gradients with their parent.
+    Those are gradients of 64 KiB and more of parameters on the CPU. A process that is forked from a rank sees in them
+    what they hold when it looks; what it writes there stays its own.
+
+    Args:
+      enabled: True: of every model; False: of none; None, the default: of models whose ranks all share a host.
     """
-    global _allocator_is_enabled
-    _allocator_is_enabled = enabled
+    global _gradient_allocator
+    _gradient_allocator = enabled
     _C.set_gradient_allocator(enabled)
 
 
@@ -87,8 +91,7 @@ def set_gradient_allocator(enabled: bool) -> None:
 def gradients_in_shared_memory() -> Iterator[None]:
     """Within it, large CPU tensors are born in shared memory, whoever allocates them.
 
-    Meant for measuring other libraries with the same allocator; a wrapped model opens such a scope by itself once
-    `set_gradient_allocator(True)` was called.
+    Meant for measuring other libraries with the same allocator: gradients of a wrapped model need no such scope.
     """
     _C.set_gradient_allocator(True)
     _C.begin_shared_allocation()
@@ -96,4 +99,4 @@ def gradients_in_shared_memory() -> Iterator[None]:
         yield
     finally:
         _C.end_shared_allocation()
-        _C.set_gradient_allocator(_allocator_is_enabled)
+        _C.set_gradient_allocator(_gradient_allocator)

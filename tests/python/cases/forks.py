@@ -191,6 +191,30 @@ def workers_by_spawn() -> Report:
     return _trains_beside_workers("spawn")
 
 
+def child_writes_to_gradients() -> Report:
+    """To those born in shared memory and to those in buckets; it also lets go of them and makes new ones."""
+    model = wrap(nn.Sequential(nn.Linear(6, 1 << 13), nn.Tanh(), nn.Linear(1 << 13, 3)))
+    inputs = batch(bagua.get_rank(), 0, 4, 6)
+    square_loss(model, inputs).backward()
+    before = [torch.clone(parameter.grad) for parameter in model.parameters()]
+    seconds = 0.0
+    if bagua.get_rank() == 1:
+        child = os.fork()
+        if child == 0:
+            for parameter in model.parameters():
+                parameter.grad.fill_(7.0)
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            os._exit(0)
+        seconds = _ended(child)
+    bagua.barrier()
+    kept = all(map(torch.equal, before, (parameter.grad for parameter in model.parameters())))
+    model.zero_grad()
+    square_loss(model, inputs).backward()
+    repeated = all(map(torch.equal, before, (parameter.grad for parameter in model.parameters())))
+    return {"seconds": seconds, "kept": kept, "repeated": repeated}
+
+
 def killed_beside_its_children() -> Report:
     """Rank 1 dies; a child that it forked lives on, with all that it has inherited."""
     died = Path(sys.argv[2]) / "died"

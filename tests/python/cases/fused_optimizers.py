@@ -76,10 +76,11 @@ def _trained_with_flat_buckets(fuses: bool) -> tuple[Any, Any]:
     model = seeded(0, make_mlp)
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": weights}, {"params": others, "weight_decay": 0.3}], lr=0.01)
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": others, "weight_decay": 0.3}]
+    optimizer: Any = torch.optim.AdamW(groups, lr=0.01)
     optimizer = fuse_optimizer(optimizer) if fuses else optimizer
     model = model.with_bagua([optimizer], Algorithm.init("gradient_allreduce"))
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=8.0)
     for step in range(4 * STEPS):
         optimizer.zero_grad(set_to_none=step % 5 != 0)
         if step == 6:

@@ -177,4 +177,4 @@ def gradients_born_in_shared_memory() -> None:
     try:
         _train(lambda: nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 300)), (4, 300), _sgd)
     finally:
-        pelton.set_gradient_allocator(False)
+        pelton.set_gradient_allocator(None)
