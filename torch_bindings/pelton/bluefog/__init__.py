@@ -1,1 +1,1 @@
-"""BlueFog's names, over Pelton; see docs/bluefog.md."""
+"""BlueFog's names, over Pelton; see docs/coming_from/bluefog.md."""

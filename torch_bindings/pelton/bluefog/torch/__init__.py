@@ -1,4 +1,4 @@
-"""BlueFog's API: `import pelton.bluefog.torch as bf`; see docs/bluefog.md."""
+"""BlueFog's API: `import pelton.bluefog.torch as bf`; see docs/coming_from/bluefog.md."""
 
 from pelton.bluefog.common.topology_util import ExponentialGraph as ExponentialGraph
 from pelton.bluefog.common.topology_util import ExponentialTwoGraph as ExponentialTwoGraph
@@ -107,6 +107,23 @@ from pelton.bluefog.torch.mpi_ops import neighbor_allreduce_nonblocking as neigh
 from pelton.bluefog.torch.mpi_ops import poll as poll
 from pelton.bluefog.torch.mpi_ops import synchronize as synchronize
 from pelton.bluefog.torch.mpi_ops import wait as wait
+from pelton.bluefog.torch.optimizers import CommunicationType as CommunicationType
+from pelton.bluefog.torch.optimizers import DistributedAdaptThenCombineOptimizer as DistributedAdaptThenCombineOptimizer
+from pelton.bluefog.torch.optimizers import DistributedAdaptWithCombineOptimizer as DistributedAdaptWithCombineOptimizer
+from pelton.bluefog.torch.optimizers import DistributedAllreduceOptimizer as DistributedAllreduceOptimizer
+from pelton.bluefog.torch.optimizers import DistributedBluefogOptimizer as DistributedBluefogOptimizer
+from pelton.bluefog.torch.optimizers import (
+    DistributedGradientAllreduceOptimizer as DistributedGradientAllreduceOptimizer,
+)
+from pelton.bluefog.torch.optimizers import (
+    DistributedHierarchicalNeighborAllreduceOptimizer as DistributedHierarchicalNeighborAllreduceOptimizer,
+)
+from pelton.bluefog.torch.optimizers import (
+    DistributedNeighborAllreduceOptimizer as DistributedNeighborAllreduceOptimizer,
+)
+from pelton.bluefog.torch.optimizers import DistributedPullGetOptimizer as DistributedPullGetOptimizer
+from pelton.bluefog.torch.optimizers import DistributedPushSumOptimizer as DistributedPushSumOptimizer
+from pelton.bluefog.torch.optimizers import DistributedWinPutOptimizer as DistributedWinPutOptimizer
 from pelton.bluefog.torch.topology_util import InferDestinationFromSourceRanks as InferDestinationFromSourceRanks
 from pelton.bluefog.torch.topology_util import InferSourceFromDestinationRanks as InferSourceFromDestinationRanks
 from pelton.bluefog.torch.utility import allreduce_parameters as allreduce_parameters

@@ -1,0 +1,395 @@
+"""BlueFog's optimizers, step by step against one process that holds all ranks' weights."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pelton.bluefog.torch as bf
+import torch
+from pelton.bluefog.common.util import env
+from pelton.bluefog.torch.optimizers import CommunicationType
+from pelton.errors import FailedPrecondition, InvalidArgument
+from torch import nn
+
+from cases.registry import case
+
+STEPS = 5
+RATE = 0.1
+Make = Callable[[torch.optim.Optimizer, nn.Module], Any]
+Weights = list[list[torch.Tensor]]  # by rank
+
+
+def _raises(kind: type[BaseException], pattern: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except kind as error:
+        assert re.search(pattern, str(error)), f"{pattern!r} is not in: {error}"
+        return
+    raise AssertionError(f"no {kind.__name__} was raised, which would say {pattern!r}")
+
+
+class _Net(nn.Module):
+    """With a parameter of its own beside those of its layers, and one that is shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.second = nn.Linear(7, 7)
+        self.third = nn.Linear(7, 7)
+        self.third.weight = self.second.weight
+        self.scale = nn.Parameter(torch.ones(7))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(inputs)) * self.scale
+        return self.third(torch.tanh(self.second(hidden)))
+
+
+def _net(rank: int) -> _Net:
+    """Each rank begins with weights of its own: nothing is broadcast."""
+    torch.manual_seed(rank)
+    return _Net().double()
+
+
+def _loss(net: nn.Module, rank: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    inputs = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+    targets = torch.randn(4, 7, generator=generator, dtype=torch.float64)
+    return (net(inputs) - targets).square().mean()
+
+
+def _optimizer(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9)
+
+
+def _mixed(weights: Weights, matrix: list[list[float]]) -> Weights:
+    """Row r of the matrix makes rank r's."""
+    size = len(weights)
+    return [
+        [sum((matrix[r][s] * weights[s][i] for s in range(size)), torch.zeros(())) for i in range(len(weights[r]))]
+        for r in range(size)
+    ]
+
+
+def _matrix(size: int) -> list[list[float]]:
+    """What the topology of this rank's job does, as BlueFog weighs it without weights: uniformly."""
+    graph = bf.load_topology()
+    rows = []
+    for rank in range(size):
+        sources = [r for r in graph.predecessors(rank) if r != rank]
+        share = 1 / (len(sources) + 1)
+        rows.append([share if r == rank or r in sources else 0.0 for r in range(size)])
+    return rows
+
+
+class _World:
+    """All ranks' nets in one process. Threads: one. Owns: them."""
+
+    def __init__(self, size: int) -> None:
+        self.nets = [_net(rank) for rank in range(size)]
+        self.optimizers = [_optimizer(net) for net in self.nets]
+
+    def weights(self) -> Weights:
+        return [[p.detach().clone() for p in net.parameters()] for net in self.nets]
+
+    def mix(self, matrix: list[list[float]], weights: Weights | None = None) -> None:
+        mixed = _mixed(self.weights() if weights is None else weights, matrix)
+        with torch.no_grad():
+            for net, values in zip(self.nets, mixed):
+                for parameter, value in zip(net.parameters(), values):
+                    parameter.copy_(value)
+
+    def backward(self, step: int, clears: bool = True) -> None:
+        for rank, net in enumerate(self.nets):
+            if clears:
+                net.zero_grad()
+            _loss(net, rank, step).backward()
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def _assert_near(net: nn.Module, world: _World) -> None:
+    for (name, mine), theirs in zip(net.named_parameters(), world.nets[bf.rank()].parameters()):
+        assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-13), (name, (mine - theirs).abs().max())
+
+
+def _train(make: Make, reference: Callable[[_World, int], None]) -> None:
+    net, world = _net(bf.rank()), _World(bf.size())
+    optimizer = make(_optimizer(net), net)
+    assert isinstance(optimizer, torch.optim.SGD)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _loss(net, bf.rank(), step).backward()
+        optimizer.step()
+        reference(world, step)
+        _assert_near(net, world)
+
+
+def _awc(matrix: list[list[float]]) -> Callable[[_World, int], None]:
+    def step(world: _World, number: int) -> None:
+        world.backward(number)
+        world.mix(matrix)
+        world.step()
+
+    return step
+
+
+def _atc(matrix: list[list[float]]) -> Callable[[_World, int], None]:
+    def step(world: _World, number: int) -> None:
+        world.backward(number)
+        world.step()
+        world.mix(matrix)
+
+    return step
+
+
+def _uniform(size: int) -> list[list[float]]:
+    return [[1 / size] * size for _ in range(size)]
+
+
+@case(1, 2, 3, 4)
+def weights_are_combined_then_stepped() -> None:
+    bf.init(bf.RingGraph)
+    matrix = _matrix(bf.size())
+    _train(bf.DistributedAdaptWithCombineOptimizer, _awc(matrix))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        _train(bf.DistributedNeighborAllreduceOptimizer, _awc(matrix))
+        _train(bf.DistributedAllreduceOptimizer, _awc(_uniform(bf.size())))
+    _train(lambda o, net: bf.DistributedNeighborAllreduceOptimizer(o, net.named_parameters()), _awc(matrix))
+    _train(lambda o, _: bf.DistributedNeighborAllreduceOptimizer(o), _awc(matrix))
+
+
+@case(1, 2, 3, 4)
+def weights_are_stepped_then_combined() -> None:
+    bf.init(bf.ExponentialTwoGraph)
+    _train(bf.DistributedAdaptThenCombineOptimizer, _atc(_matrix(bf.size())))
+    everybody = CommunicationType.allreduce
+    _train(lambda o, net: bf.DistributedAdaptThenCombineOptimizer(o, net, everybody), _atc(_uniform(bf.size())))
+
+
+@case(4)
+def machines_are_combined() -> None:
+    """Two machines of two ranks each."""
+    with env(BLUEFOG_NODES_PER_MACHINE="2"):
+        bf.init(bf.RingGraph)
+    bf.set_machine_topology(bf.RingGraph(2))
+    kind = CommunicationType.hierarchical_neighbor_allreduce
+    make = lambda o, net: bf.DistributedAdaptWithCombineOptimizer(o, net, kind)  # noqa: E731
+    _train(make, _awc(_uniform(4)))  # both machines know each other: the mean of all
+
+
+@case(2, 3)
+def gradients_are_averaged() -> None:
+    bf.init()
+    bf_size = bf.size()
+    net, world = _net(0), _World(1)
+    world.nets, world.optimizers = [_net(0)], [_optimizer(_net(0))]
+    single = world.nets[0]
+    plain = _optimizer(single)
+    optimizer = bf.DistributedGradientAllreduceOptimizer(_optimizer(net), net)
+    old = _net(0)
+    older = bf.DistributedAllreduceOptimizer(_optimizer(old), old.named_parameters())
+    for step in range(STEPS):
+        for model, opt in ((net, optimizer), (old, older)):
+            opt.zero_grad()
+            _loss(model, bf.rank(), step).backward()
+            opt.step()
+        single.zero_grad()
+        for rank in range(bf_size):
+            (_loss(single, rank, step) / bf_size).backward()
+        plain.step()
+        for one, two, wanted in zip(net.parameters(), old.parameters(), single.parameters()):
+            assert torch.allclose(one, wanted, rtol=1e-12, atol=1e-13)
+            assert torch.equal(one, two)
+
+
+@case(2)
+def a_gradient_that_one_rank_lacks_counts_as_zero() -> None:
+    bf.init()
+    used, unused = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    net = nn.ParameterList([used, unused])
+    optimizer = bf.DistributedGradientAllreduceOptimizer(torch.optim.SGD(net.parameters(), lr=1.0), net)
+    if bf.rank() == 1:
+        (used * torch.arange(3.0)).sum().backward()
+    optimizer.step()
+    assert torch.equal(used.data, -torch.arange(3.0) / 2), used
+    assert unused.grad is None
+
+
+@case(2, 4)
+def the_jth_forward_pass_communicates() -> None:
+    """Local steps between, and accumulation; weights that are not communicated stay each rank's own."""
+    bf.init(bf.RingGraph)
+    matrix, identity = _matrix(bf.size()), [[float(r == s) for s in range(bf.size())] for r in range(bf.size())]
+
+    def local_steps(world: _World, number: int) -> None:
+        _awc(matrix if number % 2 == 1 else identity)(world, number)
+
+    _train(lambda o, net: bf.DistributedAdaptWithCombineOptimizer(o, net, num_steps_per_communication=2), local_steps)
+
+    net, world = _net(bf.rank()), _World(bf.size())
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net, num_steps_per_communication=2)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in (0, 1):
+            _loss(net, bf.rank(), 2 * step + part).backward()
+            world.backward(2 * step + part, clears=part == 0)
+        optimizer.step()
+        world.step()
+        world.mix(matrix)
+        _assert_near(net, world)
+
+
+@case(4)
+def what_is_communicated_changes_from_step_to_step() -> None:
+    bf.init(bf.ExponentialTwoGraph)
+    size, rank = bf.size(), bf.rank()
+    net, world = _net(rank), _World(size)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    for step in range(9):
+        distance = step % (size - 1) + 1
+        matrix = [[0.5 if s in (r, (r - distance) % size) else 0.0 for s in range(size)] for r in range(size)]
+        kind = ("neighbor", "empty", "allreduce")[step // 3]
+        if kind == "neighbor":
+            optimizer.self_weight, optimizer.src_weights = 0.5, {(rank - distance) % size: 0.5}
+            optimizer.dst_weights, optimizer.enable_topo_check = [(rank + distance) % size], True
+        elif kind == "empty":
+            optimizer.communication_type = CommunicationType.empty
+            matrix = [[float(r == s) for s in range(size)] for r in range(size)]
+        else:
+            optimizer.communication_type, matrix = CommunicationType.allreduce, _uniform(size)
+        optimizer.zero_grad()
+        _loss(net, rank, step).backward()
+        optimizer.step()
+        _awc(matrix)(world, step)
+        _assert_near(net, world)
+
+
+@case(2, 3, 4)
+def windows_bring_the_ranks_together() -> None:
+    """With a barrier in each communication it is the average of what was put."""
+    bf.init(bf.RingGraph)
+    matrix = _matrix(bf.size())
+    net, world = _net(bf.rank()), _World(bf.size())
+    make = lambda: bf.DistributedWinPutOptimizer(_optimizer(net), net, window_prefix="first")  # noqa: E731
+    optimizer = make()
+    optimizer.force_barrier = True
+    _raises(InvalidArgument, "there is a window 'first", make)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _loss(net, bf.rank(), step).backward()
+        optimizer.step()
+        bf.barrier()  # nobody puts the next weights before all have read these
+        _awc(matrix)(world, step)
+        _assert_near(net, world)
+    optimizer.unregister_window()
+    assert bf.get_current_created_window_names() == []
+
+
+@case(2, 4)
+def what_is_pulled_is_averaged() -> None:
+    from pelton.bluefog.torch.optimizers import DistributedPullGetOptimizer
+
+    bf.init(bf.RingGraph)
+    matrix = _matrix(bf.size())
+    net, world = _net(bf.rank()), _World(bf.size())
+    optimizer = DistributedPullGetOptimizer(_optimizer(net), net)
+    optimizer.force_barrier = True
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _loss(net, bf.rank(), step).backward()
+        optimizer.step()
+        bf.barrier()
+        _awc(matrix)(world, step)
+        _assert_near(net, world)
+    optimizer.unregister_window()
+
+
+@case(2, 3, 4)
+def push_sum_is_right_on_a_star() -> None:
+    """Where ranks have unequally many neighbors: x and w by the matrix of shares, gradients at z = x / w."""
+    from pelton.bluefog.torch.optimizers import DistributedPushSumOptimizer
+
+    bf.init(bf.StarGraph)
+    size, graph = bf.size(), bf.load_topology()
+    out = [[r for r in graph.successors(s) if r != s] for s in range(size)]
+    shares = [[1 / (len(out[s]) + 1) if r == s or r in out[s] else 0.0 for s in range(size)] for r in range(size)]
+    net, world = _net(bf.rank()), _World(size)
+    optimizer = DistributedPushSumOptimizer(_optimizer(net), net)
+    biased, weight = world.weights(), [torch.ones((), dtype=torch.float64) for _ in range(size)]
+    identity = [[float(r == s) for s in range(size)] for r in range(size)]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _loss(net, bf.rank(), step).backward()
+        optimizer.step()
+        bf.barrier()  # nobody sends the next shares before all have collected these
+        world.backward(step)  # at z
+        world.mix(identity, biased)
+        world.step()
+        biased = _mixed(world.weights(), shares)
+        weight = [w[0] for w in _mixed([[w] for w in weight], shares)]
+        world.mix(identity, [[x / weight[r] for x in biased[r]] for r in range(size)])
+        _assert_near(net, world)
+    optimizer.unregister_window()
+
+
+@case(2)
+def a_model_that_is_called_past_its_hooks_is_combined() -> None:
+    bf.init()
+    net, world = _net(bf.rank()), _World(2)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _loss(net.forward, bf.rank(), step).backward()  # type: ignore[arg-type]
+        optimizer.step()
+        _awc(_uniform(2))(world, step)
+        _assert_near(net, world)
+
+
+@case(2)
+def schedulers_states_and_closures_work() -> None:
+    bf.init()
+    net, world = _net(bf.rank()), _World(2)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    theirs = [torch.optim.lr_scheduler.ExponentialLR(one, 0.5) for one in world.optimizers]
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = _loss(net, bf.rank(), step)
+        loss.backward()
+        return loss
+
+    for step in range(STEPS):
+        assert torch.is_tensor(optimizer.step(closure))
+        scheduler.step()
+        _awc(_uniform(2))(world, step)
+        for one in theirs:
+            one.step()
+        _assert_near(net, world)
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+@case(2)
+def what_would_train_apart_is_refused() -> None:
+    bf.init()
+    net = _net(0)
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+    _raises(InvalidArgument, "2 of its parameters are not in", lambda: bf.DistributedWinPutOptimizer(stranger, net))
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net)
+    group = {"params": [nn.Parameter(torch.zeros(1))]}
+    _raises(FailedPrecondition, "make a new one of an optimizer that has all", lambda: optimizer.add_param_group(group))
+    _raises(InvalidArgument, "already", lambda: bf.DistributedAdaptThenCombineOptimizer(optimizer, net))
+    zero: Any = {"num_steps_per_communication": 0}
+    _raises(
+        InvalidArgument, "is 0; must be", lambda: bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net, **zero)
+    )
+    put = bf.DistributedWinPutOptimizer(_optimizer(net), net)
+    net.first.weight.data = net.first.weight.data.clone()
+    _raises(FailedPrecondition, "has been replaced", lambda: _loss(net, 0, 0))
+    put.unregister_window()

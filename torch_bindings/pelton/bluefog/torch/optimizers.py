@@ -1,0 +1,681 @@
+"""BlueFog's optimizers: each makes of an optimizer one of the same class that also brings ranks together.
+
+The result shares parameters, groups and state with the optimizer that was given, which is not to be used any more.
+Nothing is broadcast: call `broadcast_parameters` and `broadcast_optimizer_state` first. Weights are communicated in
+flat buckets of up to 8 MiB, copied in and out. BatchNorm's statistics stay each rank's own, as in BlueFog.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Union, cast
+
+import torch
+
+from pelton.bluefog.torch import _windows
+from pelton.bluefog.torch._basics import active_world, out_neighbor_ranks, timeline_context
+from pelton.bluefog.torch._combining import (
+    CommunicationType,
+    FlatBucket,
+    Knobs,
+    Named,
+    Rhythm,
+    buckets_of,
+    combine,
+    mean_of_gradients,
+)
+from pelton.bluefog.torch.mpi_ops import barrier
+from pelton.errors import FailedPrecondition, InvalidArgument
+
+__all__ = [
+    "CommunicationType",
+    "DistributedAdaptThenCombineOptimizer",
+    "DistributedAdaptWithCombineOptimizer",
+    "DistributedAllreduceOptimizer",
+    "DistributedBluefogOptimizer",
+    "DistributedGradientAllreduceOptimizer",
+    "DistributedHierarchicalNeighborAllreduceOptimizer",
+    "DistributedNeighborAllreduceOptimizer",
+    "DistributedPullGetOptimizer",
+    "DistributedPushSumOptimizer",
+    "DistributedWinPutOptimizer",
+]
+
+Models = Union[torch.nn.Module, Sequence[torch.nn.Module]]
+_Names = Union[Iterable[tuple[str, torch.Tensor]], None]
+_Step = Callable[[Any, torch.Tensor, torch.Tensor, dict[str, Any]], None]
+
+
+class _Distributed(torch.optim.Optimizer):
+    """What all share; a base of the class that is made. Threads: the trainer's. Owns: hooks."""
+
+    _is_combined: bool
+    _skips: bool
+    _rhythm: Rhythm
+    _named: Named
+
+    def begin(self) -> None:
+        """The J-th forward pass begins."""
+
+    def before(self, is_due: bool) -> None:
+        """step() begins."""
+
+    def after(self, is_due: bool) -> None:
+        """The optimizer has stepped."""
+
+    def step(self, closure: Any = None) -> Any:
+        """The optimizer's own step, with what brings the ranks together before or after it. Blocks: until that is done.
+
+        Args:
+          closure: evaluates the model again; it is called once, before anything else.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
+        with timeline_context("optimizer", "STEP"):
+            self.before(is_due)
+            super().step()
+            self.after(is_due)
+        return loss
+
+    def synchronize(self) -> None:
+        """Brings together what step() would, now; to be followed by a step() within `skip_synchronize`."""
+        if self._is_combined:
+            self.before(self._rhythm.before_step())
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it step() is the optimizer's own."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused, because the ranks would not be brought together in its parameters.
+
+        Args:
+          param_group: for `torch.optim.Optimizer.add_param_group`.
+
+        Raises:
+          FailedPrecondition: always.
+        """
+        raise FailedPrecondition(
+            f"{type(self).__name__}.add_param_group: the optimizer brings ranks together in the parameters that it was "
+            "made with; make a new one of an optimizer that has all groups"
+        )
+
+    def turn_on_timeline(self, model: Any = None) -> bool:
+        """Nothing: steps are in the timeline whenever there is one (BLUEFOG_TIMELINE)."""
+        return True
+
+    def turn_off_timeline(self) -> bool:
+        """As `turn_on_timeline`."""
+        return True
+
+
+class _Combining(_Distributed):
+    """Of what combines weights with other ranks'. Threads: the trainer's. Owns: nothing more."""
+
+    _knobs: Knobs
+    _buckets: list[FlatBucket]
+
+    def __getattr__(self, name: str) -> Any:
+        knobs = self.__dict__.get("_knobs")
+        if knobs is None or name not in knobs.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(knobs, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        knobs = self.__dict__.get("_knobs")
+        if knobs is None or name not in knobs.__dict__:
+            object.__setattr__(self, name, value)
+            return
+        if name == "communication_type" and not isinstance(value, CommunicationType):
+            raise InvalidArgument(f"communication_type: is {value!r}; must be a CommunicationType")
+        setattr(knobs, name, value)
+
+
+class _AdaptWithCombine(_Combining):
+    """w = sum of weights * w, then the optimizer's step by the gradient at the weights before."""
+
+    def begin(self) -> None:
+        combine(self._buckets, self._knobs)
+
+    def before(self, is_due: bool) -> None:
+        for bucket in self._buckets if is_due else ():
+            bucket.finish()
+
+
+class _AdaptThenCombine(_Combining):
+    """The optimizer's step, then w = sum of weights * w."""
+
+    _own_step: Union[_Step, None]
+
+    def register_step_function(self, step_func: _Step) -> None:
+        """Has a function step each parameter in place of the optimizer's own code.
+
+        Args:
+          step_func: takes the optimizer, a parameter, its gradient and its group, and changes the parameter.
+        """
+        self._own_step = step_func
+
+    def step(self, closure: Any = None) -> Any:
+        """See `_Distributed.step`."""
+        if self.__dict__.get("_own_step") is None:
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
+        own_step = cast(_Step, self._own_step)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        own_step(self, parameter, parameter.grad, group)
+        self.after(is_due)
+        return loss
+
+    def after(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        combine(self._buckets, self._knobs)
+        for bucket in self._buckets:
+            bucket.finish()
+
+
+class _GradientAllreduce(_Distributed):
+    """The mean of the ranks' gradients, then the optimizer's step."""
+
+    _buckets: list[FlatBucket]
+
+    def before(self, is_due: bool) -> None:
+        if is_due:
+            mean_of_gradients(self._buckets)
+
+
+class _Windowed(_Distributed):
+    """Of what goes by windows, one a parameter. Threads: the trainer's. Owns: the windows."""
+
+    _windows: dict[str, torch.Tensor]  # by name: the window's own tensor
+    _handles: list[int]
+    force_barrier: bool
+
+    def unregister_window(self) -> None:
+        """Frees the windows. Collective. The optimizer is not to step after that."""
+        for name in self._windows:
+            _windows.win_free(name)
+        self._windows.clear()
+
+    def _check(self) -> None:
+        for (name, tensor), (_, parameter) in zip(self._windows.items(), self._named):
+            if tensor.data_ptr() != parameter.data_ptr():
+                raise FailedPrecondition(
+                    f"window {name!r}: the memory of its parameter has been replaced since the optimizer was made; "
+                    "call unregister_window() and make the optimizer anew, on all ranks"
+                )
+        if not self._windows and self._named:
+            raise FailedPrecondition("the optimizer's windows were freed by unregister_window(): make it anew")
+
+    def _wait(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            _windows.win_wait(handle)
+        if self.force_barrier:
+            barrier()
+
+
+class _WinPut(_Windowed):
+    """Puts the weights into the neighbors' windows; at step() takes the mean with what has come, then steps."""
+
+    dst_weights: Any
+
+    def begin(self) -> None:
+        self._check()
+        for name, tensor in self._windows.items():
+            self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
+
+    def before(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        self._wait()
+        self._check()
+        for name in self._windows:
+            _windows.win_update(name, require_mutex=True)
+
+
+class _PullGet(_Windowed):
+    """Gets the neighbors' weights; at step() takes the mean with them, then steps."""
+
+    src_weights: Any
+
+    def begin(self) -> None:
+        self._check()
+        for name in self._windows:
+            self._handles.append(_windows.win_get_nonblocking(name, self.src_weights, require_mutex=True))
+
+    def before(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        self._wait()
+        self._check()
+        for name in self._windows:
+            _windows.win_update(name, require_mutex=True)
+
+
+class _PushSum(_Windowed):
+    """Push-sum: x and its weight w go out in shares and come in; gradients are at z = x / w, which parameters hold.
+
+    Source: Assran et al., Stochastic Gradient Push (arXiv 1811.10792), algorithm 1.
+    """
+
+    _buckets: list[FlatBucket]
+
+    def before(self, is_due: bool) -> None:
+        self._set([x[:-1] for x in self._windows.values()])
+
+    def after(self, is_due: bool) -> None:
+        for bucket, x in zip(self._buckets, self._windows.values()):
+            x[:-1].copy_(bucket.packed(bucket.parameters))
+        if is_due:
+            self._share()
+        self._set([x[:-1] / x[-1] for x in self._windows.values()])
+
+    def _share(self) -> None:
+        out = out_neighbor_ranks()
+        share = 1.0 / (len(out) + 1)
+        for name, x in self._windows.items():
+            _windows.win_accumulate(
+                x, name, self_weight=share, dst_weights=dict.fromkeys(out, share), require_mutex=True
+            )
+        if self.force_barrier:
+            barrier()
+        for name in self._windows:
+            _windows.win_update_then_collect(name, require_mutex=True)
+
+    def _set(self, flats: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for bucket, flat in zip(self._buckets, flats):
+                for parameter, view in zip(bucket.parameters, bucket.views(flat)):
+                    parameter.copy_(view)
+
+
+def _models_of(model: Models) -> list[torch.nn.Module]:
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    if not models or not all(isinstance(one, torch.nn.Module) for one in models):
+        raise InvalidArgument(f"model: is {model!r}; must be a torch.nn.Module or a list of such")
+    return models
+
+
+def _trainable(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Named:
+    """All that the optimizer steps, by name: those of container modules too, shared ones once."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for number, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            full = name if len(models) == 1 else f"{number}.{name}"
+            found.setdefault(id(parameter), (full, parameter))
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    strangers = sum(id(parameter) not in found for parameter in stepped)
+    if strangers:
+        raise InvalidArgument(
+            f"optimizer: {strangers} of its parameters are not in the model; give all models that it steps"
+        )
+    mine = {id(parameter) for parameter in stepped}
+    return [(name, p) for name, p in found.values() if id(p) in mine]  # frozen ones too: they may be thawed
+
+
+def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) -> Named:
+    """Of BlueFog before 0.2.1, whose optimizers knew no model."""
+    given = list(named) if named is not None else []
+    names = {id(parameter): name for name, parameter in given}
+    if len({name for name, _ in given}) < len(given):
+        raise InvalidArgument("named_parameters: two have one name")
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if given and any(id(parameter) not in names for parameter in stepped):
+        raise InvalidArgument("named_parameters: does not name all parameters of the optimizer")
+    return [(names.get(id(p), f"{kind}.noname.{i}"), p) for i, p in enumerate(stepped)]
+
+
+def _make(
+    base: type[_Distributed],
+    optimizer: torch.optim.Optimizer,
+    models: Sequence[torch.nn.Module],
+    named: Named,
+    interval: int,
+    **attributes: Any,
+) -> Any:
+    if not isinstance(interval, int) or interval < 1:
+        raise InvalidArgument(f"num_steps_per_communication: is {interval!r}; must be a whole number from 1")
+    if isinstance(optimizer, _Distributed):
+        raise InvalidArgument(f"optimizer: is a {type(optimizer).__name__} that brings ranks together already")
+    made: Any = type(type(optimizer).__name__, (base, type(optimizer)), {})
+    result = made.__new__(made)
+    result.__dict__.update(optimizer.__dict__)
+    knobs = attributes.pop("knobs", None)
+    result.__dict__.update(attributes)
+    result.__dict__.update(_is_combined=active_world().size > 1, _skips=False, _named=named)
+    hooked = models if result._is_combined else ()
+    result.__dict__["_rhythm"] = Rhythm(hooked, interval, lambda: result.begin())
+    if knobs is not None:
+        result.__dict__["_knobs"] = knobs
+    return result
+
+
+def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's)
+    optimizer: torch.optim.Optimizer,
+    model: Models,
+    communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Steps from the neighbors' average: w = sum of weights * w - lr * gradient at the w before.
+
+    The average is on its way from the J-th forward pass in training mode to step(). Attributes say with whom, at each
+    communication anew: communication_type, self_weight, src_weights, dst_weights, src_machine_weights,
+    dst_machine_weights, enable_topo_check.
+
+    Args:
+      optimizer: any; its parameters are in the model.
+      model: a module or several; forward passes of the first count.
+      communication_type: what weights are combined with.
+      num_steps_per_communication: J.
+
+    Returns:
+      An optimizer of the class of the one that was given.
+
+    Raises:
+      InvalidArgument: a parameter is not in the model; or J is below 1.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    knobs = Knobs(communication_type)
+    buckets = buckets_of("awc", named)
+    return _make(
+        _AdaptWithCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets
+    )
+
+
+def DistributedAdaptThenCombineOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Models,
+    communication_type: CommunicationType = CommunicationType.neighbor_allreduce,
+    num_steps_per_communication: int = 1,
+) -> Any:
+    """Averages what was stepped: w = sum of weights * (w - lr * gradient). Both happen in step().
+
+    Args:
+      optimizer: any, stepped by its own code or by what `register_step_function` was given.
+      model: as `DistributedAdaptWithCombineOptimizer`.
+      communication_type: as there.
+      num_steps_per_communication: as there.
+
+    Returns:
+      As there, with the same attributes.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    knobs = Knobs(communication_type)
+    buckets = buckets_of("atc", named)
+    return _make(
+        _AdaptThenCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets
+    )
+
+
+def DistributedGradientAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
+) -> Any:
+    """Averages gradients over all ranks in each step() before which J forward passes were.
+
+    Args:
+      optimizer: as `DistributedAdaptWithCombineOptimizer`.
+      model: as there.
+      num_steps_per_communication: as there. A step() before that is this rank's own, as in BlueFog.
+
+    Returns:
+      An optimizer of the class of the one that was given.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    buckets = buckets_of("gradient", named)
+    return _make(_GradientAllreduce, optimizer, models, named, num_steps_per_communication, _buckets=buckets)
+
+
+def _windowed(
+    base: type[_Windowed], optimizer: Any, models: Sequence[torch.nn.Module], named: Named, interval: int, prefix: Any
+) -> Any:
+    names = [f"{prefix}.{name}" if prefix else name for name, _ in named]
+    taken = set(_windows.get_current_created_window_names()) & set(names)
+    if taken:
+        raise InvalidArgument(f"window_prefix: there is a window {min(taken)!r} already; give another prefix")
+    windows: dict[str, torch.Tensor] = {}
+    result = _make(
+        base,
+        optimizer,
+        models,
+        named,
+        interval,
+        _windows=windows,
+        _handles=[],
+        force_barrier=False,
+        dst_weights=None,
+        src_weights=None,
+    )
+    for name, (_, parameter) in zip(names, named) if result._is_combined else ():
+        windows[name] = parameter.data
+        _windows.win_create(windows[name], name)
+    return result
+
+
+def DistributedWinPutOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Models,
+    num_steps_per_communication: int = 1,
+    window_prefix: str | None = None,
+) -> Any:
+    """Puts weights into the neighbors' windows at the J-th forward pass, and steps from the mean with what has come.
+
+    Ranks do not wait for each other, unless its attribute force_barrier is set; dst_weights says who gets what.
+
+    Args:
+      optimizer: as `DistributedAdaptWithCombineOptimizer`.
+      model: as there; its parameters are contiguous, on the CPU.
+      num_steps_per_communication: as there.
+      window_prefix: goes before the parameters' names in those of the windows.
+
+    Returns:
+      As there; its `unregister_window` frees the windows.
+
+    Raises:
+      InvalidArgument: as there; or there is a window of such a name.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    return _windowed(_WinPut, optimizer, models, named, num_steps_per_communication, window_prefix)
+
+
+def DistributedPullGetOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
+) -> Any:
+    """Gets the neighbors' weights at the J-th forward pass, and steps from the mean with them.
+
+    Args:
+      optimizer: as `DistributedWinPutOptimizer`.
+      model: as there.
+      num_steps_per_communication: as there.
+
+    Returns:
+      As there; its attribute src_weights says what is taken of whom.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    return _windowed(_PullGet, optimizer, models, named, num_steps_per_communication, "pull.get")
+
+
+def DistributedPushSumOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
+) -> Any:
+    """Push-sum over a directed graph: right also where ranks have unequally many in-neighbors. See `_PushSum`.
+
+    Args:
+      optimizer: as `DistributedWinPutOptimizer`.
+      model: as there. Between steps its parameters hold z = x / w.
+      num_steps_per_communication: as there.
+
+    Returns:
+      As there. A barrier is in each communication unless its attribute force_barrier is unset.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    models = _models_of(model)
+    named = _trainable(optimizer, models)
+    buckets = buckets_of("push.sum", named)
+    windows: dict[str, torch.Tensor] = {}
+    for bucket in buckets:
+        one = torch.ones(1, dtype=bucket.parameters[0].dtype)
+        windows[bucket.name] = torch.cat([bucket.packed(bucket.parameters), one])
+    result = _make(
+        _PushSum,
+        optimizer,
+        models,
+        named,
+        num_steps_per_communication,
+        _windows=windows,
+        _handles=[],
+        force_barrier=True,
+        _buckets=buckets,
+    )
+    for name, x in windows.items() if result._is_combined else ():
+        _windows.win_create(x, name, zero_init=True)
+    return result
+
+
+def _deprecated(name: str) -> None:
+    warnings.warn(
+        f"{name} is BlueFog's older name of DistributedAdaptWithCombineOptimizer",
+        PendingDeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _is_old(model: Any, named_parameters: _Names) -> bool:
+    if isinstance(model, torch.nn.Module):
+        return False
+    models = list(model) if isinstance(model, (list, tuple)) else []
+    return named_parameters is not None or not (models and all(isinstance(one, torch.nn.Module) for one in models))
+
+
+def DistributedAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Any = None,
+    num_steps_per_communication: int = 1,
+    named_parameters: _Names = None,
+) -> Any:
+    """Averages weights over all ranks, as `DistributedAdaptWithCombineOptimizer`; or gradients, as BlueFog 0.2 did.
+
+    Args:
+      optimizer: as there.
+      model: as there. Named parameters in its place, or none, are BlueFog 0.2's form: that averages gradients.
+      num_steps_per_communication: as there.
+      named_parameters: of BlueFog 0.2.
+
+    Returns:
+      As there.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    if _is_old(model, named_parameters):
+        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
+        buckets = buckets_of("gradient", named)
+        return _make(_GradientAllreduce, optimizer, (), named, num_steps_per_communication, _buckets=buckets)
+    _deprecated("DistributedAllreduceOptimizer")
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.allreduce, num_steps_per_communication
+    )
+
+
+def DistributedNeighborAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Any = None,
+    num_steps_per_communication: int = 1,
+    named_parameters: _Names = None,
+) -> Any:
+    """Steps from the neighbors' average, as `DistributedAdaptWithCombineOptimizer`; also in BlueFog 0.2's form.
+
+    Args:
+      optimizer: as there.
+      model: as there. Named parameters in its place, or none, are BlueFog 0.2's form, which communicates in step().
+      num_steps_per_communication: as there.
+      named_parameters: of BlueFog 0.2.
+
+    Returns:
+      As there.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    if _is_old(model, named_parameters):
+        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
+        buckets = buckets_of("awc", named)
+        return _make(
+            _AdaptWithCombine, optimizer, (), named, num_steps_per_communication, knobs=Knobs(), _buckets=buckets
+        )
+    _deprecated("DistributedNeighborAllreduceOptimizer")
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.neighbor_allreduce, num_steps_per_communication
+    )
+
+
+def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
+) -> Any:
+    """`DistributedAdaptWithCombineOptimizer` over machines.
+
+    Args:
+      optimizer: as there.
+      model: as there.
+      num_steps_per_communication: as there.
+
+    Returns:
+      As there.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    _deprecated("DistributedHierarchicalNeighborAllreduceOptimizer")
+    return DistributedAdaptWithCombineOptimizer(
+        optimizer, model, CommunicationType.hierarchical_neighbor_allreduce, num_steps_per_communication
+    )
+
+
+def DistributedBluefogOptimizer(optimizer: torch.optim.Optimizer, named_parameters: _Names = None) -> Any:  # noqa: N802
+    """BlueFog 0.2's older name of `DistributedWinPutOptimizer`, which knew no model and communicates in step().
+
+    Args:
+      optimizer: as there.
+      named_parameters: names for the windows.
+
+    Returns:
+      As there.
+
+    Raises:
+      InvalidArgument: as there.
+    """
+    named = _of_old_names(optimizer, named_parameters, "win.put")
+    return _windowed(_WinPut, optimizer, (), named, 1, None)
