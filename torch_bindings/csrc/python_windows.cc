@@ -47,6 +47,20 @@ void Check(const absl::Status& status, const std::string& call) {
   ThrowStatus(Annotate(status, call));
 }
 
+// Keeps the memory of `tensor` for as long as the result lives, whatever becomes of the tensor:
+// resize_() and share_memory_() give the storage itself other memory.
+std::shared_ptr<const void> ShareMemory(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  void* const data = storage.mutable_data();
+  const c10::Device device = storage.device();
+  auto memory = std::make_shared<c10::DataPtr>();
+  using Hold = std::shared_ptr<c10::DataPtr>;
+  const auto let_go = [](void* held) { delete static_cast<Hold*>(held); };
+  *memory = storage.set_data_ptr(
+      c10::DataPtr(data, std::make_unique<Hold>(memory).release(), let_go, device));
+  return memory;
+}
+
 // The storage of `tensor`, and with it every view of it, moves to the window's memory.
 absl::Status MoveTo(const Window& window, const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
@@ -153,7 +167,7 @@ std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
       CreateWindow(*communicator, processes_, std::move(options), Clock::Real().Now() + timeout);
   Check(window.status(), "win_create");
   if ((*window)->home() != nullptr) ThrowIfError(MoveTo(**window, tensor));
-  return std::make_unique<PythonWindow>(*std::move(window), tensor, timeout);
+  return std::make_unique<PythonWindow>(*std::move(window), tensor, ShareMemory(tensor), timeout);
 }
 
 void PythonWindows::Barrier() {

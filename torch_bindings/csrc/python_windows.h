@@ -20,14 +20,19 @@
 namespace pelton::torch_bindings {
 
 // A window with its tensor. Called without the GIL. Threads: as Window; the binding's caller sees
-// to it. Owns: the window and a hold on its tensor.
+// to it. Owns: the window, and a hold on its tensor and on the memory that this had at first, which
+// neighbours read.
 class PythonWindow {
  public:
   // Of each rank that takes part, its weight; ascending.
   using Weights = std::vector<std::pair<int32_t, double>>;
 
-  PythonWindow(std::unique_ptr<Window> window, at::Tensor tensor, absl::Duration timeout)
-      : window_(std::move(window)), tensor_(std::move(tensor)), timeout_(timeout) {}
+  PythonWindow(std::unique_ptr<Window> window, at::Tensor tensor,
+               std::shared_ptr<const void> memory, absl::Duration timeout)
+      : memory_(std::move(memory)),
+        window_(std::move(window)),
+        tensor_(std::move(tensor)),
+        timeout_(timeout) {}
 
   const at::Tensor& tensor() const { return tensor_; }
 
@@ -47,6 +52,7 @@ class PythonWindow {
  private:
   void Check(const absl::Status& status, const char* call) const;
 
+  const std::shared_ptr<const void> memory_;  // shared: with the tensor's storage
   const std::unique_ptr<Window> window_;
   const at::Tensor tensor_;
   const absl::Duration timeout_;

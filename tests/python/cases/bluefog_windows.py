@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pelton.bluefog.torch as bf
 import torch
 from pelton.bluefog.torch import mpi_ops
 from pelton.errors import FailedPrecondition, InvalidArgument
+from pelton.torch_api.contrib import fuse_optimizer
 
 from cases.registry import case
 
@@ -272,7 +274,12 @@ def what_is_wrong_is_an_error() -> None:
     )
     raises(ValueError, "give both or none", lambda: bf.win_update("w", self_weight=0.5))
     raises(ValueError, "must map ranks", lambda: bf.win_get("w", [0]))  # type: ignore[arg-type]  # what is tested
-    raises(ValueError, "3 elements of float32", lambda: bf.win_put(torch.zeros(3), "w"))
+    raises(ValueError, r"is \[3\] of float32; window 'w' has \[7, 3\]", lambda: bf.win_put(torch.zeros(3), "w"))
+    raises(ValueError, r"is \[7, 3\] of float32", lambda: bf.win_put(torch.zeros(7, 3), "w"))
+    for shape in ((3, 7), (7, 3, 1), (21,)):
+        for write in (bf.win_put, bf.win_accumulate, bf.win_put_nonblocking, bf.win_accumulate_nonblocking):
+            call = functools.partial(write, _filled(0, shape), "w")
+            raises(InvalidArgument, re.escape(f"is {list(shape)} of float64; window 'w' has [7, 3]"), call)
     wrong = _filled(0).t() if rank == 1 else _filled(0)
     raises(ValueError, "tensor: is not contiguous", lambda: bf.win_create(wrong, "t"))
     raises(
@@ -300,6 +307,128 @@ def the_topology_stays_while_there_are_windows() -> None:
     assert bf.set_topology(bf.FullyConnectedGraph(bf.size())) is False
     bf.win_free()
     assert bf.set_topology(bf.FullyConnectedGraph(bf.size())) is True
+
+
+@case(1, 2)
+def init_says_that_there_are_windows() -> None:
+    bf.init(bf.RingGraph)
+    before = bf.load_topology()
+    bf.win_create(_filled(0), "w")
+    for error in (ValueError, FailedPrecondition):
+        raises(error, r"there are windows \(w\).*call win_free\(\)", lambda: bf.init(bf.StarGraph))
+    assert bf.IsTopologyEquivalent(before, bf.load_topology())
+    bf.win_free()
+    bf.init(bf.FullyConnectedGraph)
+    assert bf.IsTopologyEquivalent(bf.FullyConnectedGraph(bf.size()), bf.load_topology())
+
+
+def _replace_data(module: torch.nn.Linear) -> None:
+    module.weight.data = _filled(9)
+
+
+def _convert_there_and_back(module: torch.nn.Linear) -> None:
+    module.float()
+    module.double()
+
+
+def _grow(module: torch.nn.Linear) -> None:
+    module.weight.data.resize_(70, 3)
+
+
+def _grow_and_shrink(module: torch.nn.Linear) -> None:
+    module.weight.data.untyped_storage().resize_(1 << 20)
+    module.weight.data.untyped_storage().resize_(7 * 3 * 8)
+
+
+def _shrink(module: torch.nn.Linear) -> None:
+    module.weight.data = module.weight.data[:2]
+
+
+def _fuse(module: torch.nn.Linear) -> None:
+    other = torch.nn.Linear(4, 4).double()
+    fuse_optimizer(torch.optim.SGD([*module.parameters(), *other.parameters()], lr=0.1))
+
+
+@case(2)
+def a_tensor_whose_memory_was_replaced_is_an_error() -> None:
+    bf.init()
+    for number, move in enumerate((_replace_data, _convert_there_and_back, _grow, _grow_and_shrink, _shrink, _fuse)):
+        module = torch.nn.Linear(3, 7, bias=False).double()
+        torch.nn.init.constant_(module.weight, 4.0)
+        name = f"w{number}"
+        bf.win_create(module.weight, name)
+        bf.barrier()
+        move(module)
+        calls: list[Callable[[], object]] = [
+            functools.partial(bf.win_put, _filled(0), name),
+            functools.partial(bf.win_put_nonblocking, _filled(0), name),
+            functools.partial(bf.win_accumulate, _filled(0), name, require_mutex=True),
+            functools.partial(bf.win_get, name),
+            functools.partial(bf.win_get_nonblocking, name),
+            functools.partial(bf.win_update, name),
+            functools.partial(bf.win_update, name, clone=True),
+            functools.partial(bf.win_update_then_collect, name),
+        ]
+        for call in calls:
+            raises(ValueError, f"window '{name}': the memory of its tensor has been replaced or resized", call)
+        bf.win_free(name)
+        anew = _filled(bf.rank())
+        assert bf.win_create(anew, name)
+        bf.win_put(anew, name)
+        bf.barrier()
+        assert bf.win_update(name) is anew
+        _assert_all(anew, 0.5)
+        bf.win_free(name)
+
+
+@case(2)
+def a_get_reads_the_memory_that_a_window_was_made_over() -> None:
+    """A rank that has not heard that its neighbor's tensor moved reads what was there, and no stranger's memory."""
+    bf.init()
+    rank, other = bf.rank(), 1 - bf.rank()
+    for number, move in enumerate((_replace_data, _grow, _grow_and_shrink)):
+        module = torch.nn.Linear(3, 7, bias=False).double()
+        torch.nn.init.constant_(module.weight, 4.0)
+        name = f"w{number}"
+        bf.win_create(module.weight, name)
+        if rank == 0:
+            move(module)
+            strangers = [_filled(9) for _ in range(100)]  # of the size that would have become free
+            assert len(strangers) == 100
+        bf.barrier()
+        if rank == 1:
+            bf.win_get(name)
+            _assert_all(bf.win_update(name, 0.0, {other: 1.0}, clone=True), 4)
+        bf.win_free(name)
+
+
+@case(2)
+def mass_stays_while_scaling_and_collecting_overlap() -> None:
+    """Non-blocking accumulates scale the window's own tensor in one thread while this one collects into it."""
+    bf.init()
+    other = 1 - bf.rank()
+    bf.turn_on_win_ops_with_associated_p()
+    try:
+        for number, uses_mutexes in enumerate((False, True)):
+            tensor = torch.full((50000,), 1024.0 * (bf.rank() + 1), dtype=torch.float64)
+            name = f"m{number}"
+            bf.win_create(tensor, name, zero_init=True)
+            handles = []
+            for _ in range(100):
+                handles.append(
+                    bf.win_accumulate_nonblocking(tensor, name, 0.75, {other: 0.25}, require_mutex=uses_mutexes)
+                )
+                bf.win_update_then_collect(name, require_mutex=uses_mutexes)
+            assert all(bf.win_wait(handle) for handle in handles)
+            bf.barrier()
+            bf.win_update_then_collect(name)
+            total = bf.allreduce(tensor, average=False)
+            assert torch.allclose(total, torch.full_like(total, 3 * 1024), rtol=1e-12, atol=0), total
+            p = torch.tensor([bf.win_associated_p(name)], dtype=torch.float64)
+            assert abs(bf.allreduce(p, average=False).item() - 2) < 1e-12
+            bf.win_free(name)
+    finally:
+        bf.turn_off_win_ops_with_associated_p()
 
 
 @case(2)

@@ -19,3 +19,11 @@ class NoMean(InvalidArgument, AssertionError):
 
 class NoMachineTopology(FailedPrecondition, ValueError):
     """A hierarchical operation needs `set_machine_topology` first. A RuntimeError, as every error of Pelton's."""
+
+
+class MovedTensor(FailedPrecondition, ValueError):
+    """A window's tensor has other memory, or another shape or dtype, than `win_create` was given."""
+
+
+class WindowsAlive(FailedPrecondition, ValueError):
+    """`init` would set a topology while there are windows, which are made for the one in force."""

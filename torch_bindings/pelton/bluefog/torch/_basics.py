@@ -11,7 +11,7 @@ import networkx as nx
 
 from pelton import _log
 from pelton.bluefog import _world
-from pelton.bluefog._errors import WrongType
+from pelton.bluefog._errors import WindowsAlive, WrongType
 from pelton.bluefog._timeline import Timeline
 from pelton.bluefog.common.topology_util import ExponentialGraph
 from pelton.bluefog.torch._handles import HANDLES
@@ -21,6 +21,7 @@ DiGraph = Any  # networkx's, which has no types
 
 _is_suspended = False
 _has_told_of_timeline = False
+_MOST_NAMES_SHOWN = 8
 
 
 def init(topology_fn: Union[Callable[[int], DiGraph], DiGraph, None] = None, is_weighted: bool = False) -> None:
@@ -33,7 +34,13 @@ def init(topology_fn: Union[Callable[[int], DiGraph], DiGraph, None] = None, is_
     Raises:
       WrongType: it is neither a function nor a graph over the ranks.
       InvalidArgument: ranks give different graphs.
+      WindowsAlive: there are windows.
     """
+    if _world.is_initialized() and _world.current().live_windows:
+        raise WindowsAlive(
+            f"init: there are windows ({_live_windows()}), which were made for the topology in force; "
+            "call win_free() on all ranks before init()"
+        )
     if topology_fn is not None and not isinstance(topology_fn, nx.DiGraph) and not callable(topology_fn):
         raise WrongType(f"topology_fn={topology_fn!r}: must be a function of the number of ranks, or a DiGraph")
     _world.begin()
@@ -112,11 +119,14 @@ def set_topology(topology: DiGraph | None = None, is_weighted: bool = False) -> 
     """
     world = _world.current()
     if world.live_windows:
-        windows = ", ".join(sorted(world.live_windows)[:8])
-        _log.tell(logging.ERROR, f"bluefog: set_topology: there are windows ({windows}); call win_free() first")
+        _log.tell(logging.ERROR, f"bluefog: set_topology: there are windows ({_live_windows()}); call win_free() first")
         return False
     world.set_topology(ExponentialGraph(world.size) if topology is None else topology, is_weighted)
     return True
+
+
+def _live_windows() -> str:
+    return ", ".join(sorted(_world.current().live_windows)[:_MOST_NAMES_SHOWN])
 
 
 def is_topo_weighted() -> bool:

@@ -6,12 +6,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Union
 
 import torch
 
 from pelton import _C
+from pelton.bluefog._errors import MovedTensor
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch._basics import active_world
@@ -35,8 +36,9 @@ class NoSuchWindow(NotFound, KeyError):
 class Window:
     """A window and what it was made with.
 
-    Threads: any; those that write go one at a time, those that read its buffers too. Nobody holds one of the two locks
-    while it waits for a mutex. Owns: the window.
+    Threads: any; those that write hold `writer`, and those that read its buffers, or change its tensor or p, `owner`.
+    Who takes several takes mutexes first, then `writer`, then `owner`: nobody holds one of the two locks while it waits
+    for a mutex, so nobody waits in a circle. Owns: the window.
     """
 
     def __init__(
@@ -49,6 +51,20 @@ class Window:
         self.destinations = destinations
         self.writer = threading.Lock()
         self.owner = threading.Lock()
+        self._made_with = _identity_of(tensor)
+
+    def check_memory(self) -> None:
+        """Whether the tensor is still what the window was made over.
+
+        Raises:
+          MovedTensor: it has other memory, or another shape or dtype.
+        """
+        if _identity_of(self.tensor) != self._made_with:
+            raise MovedTensor(
+                f"window '{self.name}': the memory of its tensor has been replaced or resized since win_create (by "
+                ".data =, a module's to() or double(), resize_() or a fused optimizer); call win_free() on all ranks, "
+                "and win_create() anew after that"
+            )
 
     @contextmanager
     def mutex(self, rank: int, of_own: bool) -> Iterator[None]:
@@ -63,6 +79,10 @@ class Window:
             yield
         finally:
             self.native.unlock(rank, of_own)
+
+
+def _identity_of(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype, bool]:
+    return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.is_contiguous()
 
 
 class Windows:
@@ -208,6 +228,8 @@ class Write:
     """A put or an accumulate, with its arguments checked. Threads: one at a time. Owns: nothing."""
 
     def __init__(self, window: Window, tensor: torch.Tensor, arguments: Arguments, adds: bool) -> None:
+        window.check_memory()
+        _check_like(tensor, window)
         self._window = window
         self._tensor = tensor.detach()
         self._own, weights, self._holds_mutex = arguments
@@ -215,55 +237,108 @@ class Write:
         self._call = window.native.accumulate if adds else window.native.put
         self._label = "WIN_ACCUMULATE" if adds else "WIN_PUT"
         self._uses_p = uses_p()
+        is_own = (
+            tensor.layout == torch.strided
+            and tensor.untyped_storage().data_ptr() == window.tensor.untyped_storage().data_ptr()
+        )
+        # An update between what is sent and the scaling by own would have its part scaled that was never sent.
+        self._is_one_step = self._own != 1.0 and (is_own or self._uses_p)
+        self._excludes_owner = is_own or self._is_one_step
 
     def run(self) -> None:
         """Does it. The tensor is scaled at the end, by whatever edges it went."""
-        flat = self._tensor.contiguous()
         with span(self._window, self._label):
-            if self._holds_mutex:
-                self._write_one_by_one(flat)
+            if not self._holds_mutex:
+                self._write(self._pairs, self._own)
+            elif self._is_one_step:
+                self._write_holding_all()
             else:
-                with self._window.writer:
-                    self._call(flat, self._pairs, self._own, self._uses_p)
-        if self._own != 1.0 and flat.data_ptr() != self._tensor.data_ptr():
-            self._tensor.copy_(flat)
+                self._write_one_by_one()
 
-    def _write_one_by_one(self, flat: torch.Tensor) -> None:
+    def _write(self, pairs: Pairs, own: float) -> None:
+        with ExitStack() as held:
+            held.enter_context(self._window.writer)
+            if self._excludes_owner:
+                held.enter_context(self._window.owner)
+            self._window.check_memory()
+            flat = self._tensor.contiguous()
+            try:
+                self._call(flat, pairs, own, self._uses_p)
+            finally:
+                if own != 1.0 and flat.data_ptr() != self._tensor.data_ptr():
+                    self._tensor.copy_(flat)
+
+    def _write_one_by_one(self) -> None:
         try:
-            each_edge(
-                self._window, self._pairs, self._window.writer, lambda pair: self._call(flat, [pair], 1.0, self._uses_p)
-            )
+            each_edge(self._window, self._pairs, lambda pair: self._write([pair], 1.0))
         finally:
-            with self._window.writer:
-                self._call(flat, [], self._own, self._uses_p)
+            self._write([], self._own)
+
+    def _write_holding_all(self) -> None:
+        """All mutexes are there before the locks are taken, in the ascending order in which everybody takes several."""
+        failures: list[PeltonError] = []
+        reached: Pairs = []
+        with ExitStack() as held:
+            for pair in self._pairs:
+                try:
+                    held.enter_context(self._window.mutex(pair[0], of_own=False))
+                    reached.append(pair)
+                except PeltonError as error:
+                    failures.append(error)
+            try:
+                self._write(reached, self._own)
+            except PeltonError as error:
+                failures.append(error)
+        _raise_as_one(failures)
+
+
+def _check_like(tensor: torch.Tensor, window: Window) -> None:
+    """Whether a tensor may be put into a window.
+
+    Raises:
+      InvalidArgument: its shape or dtype is another one.
+    """
+    own = window.tensor
+    if tensor.shape != own.shape or tensor.dtype != own.dtype:
+        raise InvalidArgument(
+            f"tensor: is {list(tensor.shape)} of {_name_of(tensor.dtype)}; window '{window.name}' has "
+            f"{list(own.shape)} of {_name_of(own.dtype)}; pass a tensor of the window's shape and dtype"
+        )
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class Get:
     """A get, with its arguments checked. Threads: one at a time. Owns: nothing."""
 
     def __init__(self, window: Window, weights: Weights | None, holds_mutex: bool) -> None:
+        window.check_memory()
         self._window = window
         self._pairs = pairs_of(weights, window.sources, 1.0, "src_weights")
         self._holds_mutex = holds_mutex
 
     def run(self) -> None:
         """Does it."""
-        window = self._window
-        with span(window, "WIN_GET"):
+        with span(self._window, "WIN_GET"):
             if self._holds_mutex:
-                each_edge(window, self._pairs, window.owner, lambda pair: window.native.get([pair]))
+                each_edge(self._window, self._pairs, lambda pair: self._get([pair]))
             else:
-                with window.owner:
-                    window.native.get(self._pairs)
+                self._get(self._pairs)
+
+    def _get(self, pairs: Pairs) -> None:
+        with self._window.owner:
+            self._window.check_memory()
+            self._window.native.get(pairs)
 
 
-def each_edge(window: Window, pairs: Pairs, lock: threading.Lock, call: Callable[[tuple[int, float]], None]) -> None:
+def each_edge(window: Window, pairs: Pairs, call: Callable[[tuple[int, float]], None]) -> None:
     """One edge after the other, each under its mutex; all of them, also after one that fails.
 
     Args:
       window: of the edges.
       pairs: ranks and weights.
-      lock: held during `call`, and not while a mutex is waited for.
       call: what is done to one edge.
 
     Raises:
@@ -272,10 +347,14 @@ def each_edge(window: Window, pairs: Pairs, lock: threading.Lock, call: Callable
     failures: list[PeltonError] = []
     for pair in pairs:
         try:
-            with window.mutex(pair[0], of_own=False), lock:
+            with window.mutex(pair[0], of_own=False):
                 call(pair)
         except PeltonError as error:
             failures.append(error)
+    _raise_as_one(failures)
+
+
+def _raise_as_one(failures: list[PeltonError]) -> None:
     if failures:
         raise type(failures[0])("; ".join(str(error) for error in failures))
 

@@ -136,6 +136,7 @@ def win_put(
 
     Raises:
       NoSuchWindow: there is no window of that name.
+      MovedTensor: the window's own tensor has other memory, or another shape, than at win_create.
       InvalidArgument: a rank is no out-neighbor, or the tensor is another one than the window's.
       PeerLost: a destination has ended; the others were served.
       DeadlineExceeded: a mutex was not given back in time; the text names who holds it.
@@ -215,6 +216,7 @@ def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool =
 
     Raises:
       NoSuchWindow: there is no window of that name.
+      MovedTensor: as win_put.
       InvalidArgument: a rank is no in-neighbor.
       PeerLost: a source has ended; the others were read.
       DeadlineExceeded: a mutex was not given back in time.
@@ -257,11 +259,13 @@ def win_update(
 
     Raises:
       NoSuchWindow: there is no window of that name.
+      MovedTensor: as win_put.
       InvalidArgument: one of the weights is missing, or a rank is no in-neighbor.
       DeadlineExceeded: a mutex was not given back in time.
     """
     window = window_of(name)
     own, pairs = update_weights(window, self_weight, neighbor_weights)
+    window.check_memory()
     target = torch.empty_like(window.tensor, requires_grad=False) if clone else None
     with ExitStack() as held:
         held.enter_context(span(window, "WIN_SYNC_COMPUTE_AVERAGE"))
@@ -269,6 +273,7 @@ def win_update(
             for rank, _ in pairs:
                 held.enter_context(window.mutex(rank, of_own=True))
         with window.owner:
+            window.check_memory()
             window.native.update(own, pairs, reset, uses_p(), target)
     return window.tensor if target is None else target
 
