@@ -8,26 +8,25 @@ flat buckets of up to 8 MiB, copied in and out. BatchNorm's statistics stay each
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Union, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Union
 
 import torch
 
 from pelton.bluefog.torch import _windows
-from pelton.bluefog.torch._basics import active_world, out_neighbor_ranks, timeline_context
-from pelton.bluefog.torch._combining import (
-    CommunicationType,
-    FlatBucket,
-    Knobs,
-    Named,
-    Rhythm,
-    buckets_of,
-    combine,
-    mean_of_gradients,
+from pelton.bluefog.torch._basics import active_world
+from pelton.bluefog.torch._combining import CommunicationType, Knobs, Named, Rhythm, buckets_of
+from pelton.bluefog.torch._optimizer_kinds import (
+    AdaptThenCombine,
+    AdaptWithCombine,
+    Distributed,
+    GradientAllreduce,
+    PullGet,
+    PushSum,
+    Windowed,
+    WinPut,
 )
-from pelton.bluefog.torch.mpi_ops import barrier
-from pelton.errors import FailedPrecondition, InvalidArgument
+from pelton.errors import InvalidArgument
 
 __all__ = [
     "CommunicationType",
@@ -45,266 +44,6 @@ __all__ = [
 
 Models = Union[torch.nn.Module, Sequence[torch.nn.Module]]
 _Names = Union[Iterable[tuple[str, torch.Tensor]], None]
-_Step = Callable[[Any, torch.Tensor, torch.Tensor, dict[str, Any]], None]
-
-
-class _Distributed(torch.optim.Optimizer):
-    """What all share; a base of the class that is made. Threads: the trainer's. Owns: hooks."""
-
-    _is_combined: bool
-    _skips: bool
-    _rhythm: Rhythm
-    _named: Named
-
-    def begin(self) -> None:
-        """The J-th forward pass begins."""
-
-    def before(self, is_due: bool) -> None:
-        """step() begins."""
-
-    def after(self, is_due: bool) -> None:
-        """The optimizer has stepped."""
-
-    def step(self, closure: Any = None) -> Any:
-        """The optimizer's own step, with what brings the ranks together before or after it. Blocks: until that is done.
-
-        Args:
-          closure: evaluates the model again; it is called once, before anything else.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
-        with timeline_context("optimizer", "STEP"):
-            self.before(is_due)
-            super().step()
-            self.after(is_due)
-        return loss
-
-    def synchronize(self) -> None:
-        """Brings together what step() would, now; to be followed by a step() within `skip_synchronize`."""
-        if self._is_combined:
-            self.before(self._rhythm.before_step())
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() is the optimizer's own."""
-        self._skips = True
-        try:
-            yield
-        finally:
-            self._skips = False
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused, because the ranks would not be brought together in its parameters.
-
-        Args:
-          param_group: for `torch.optim.Optimizer.add_param_group`.
-
-        Raises:
-          FailedPrecondition: always.
-        """
-        raise FailedPrecondition(
-            f"{type(self).__name__}.add_param_group: the optimizer brings ranks together in the parameters that it was "
-            "made with; make a new one of an optimizer that has all groups"
-        )
-
-    def turn_on_timeline(self, model: Any = None) -> bool:
-        """Nothing: steps are in the timeline whenever there is one (BLUEFOG_TIMELINE)."""
-        return True
-
-    def turn_off_timeline(self) -> bool:
-        """As `turn_on_timeline`."""
-        return True
-
-
-class _Combining(_Distributed):
-    """Of what combines weights with other ranks'. Threads: the trainer's. Owns: nothing more."""
-
-    _knobs: Knobs
-    _buckets: list[FlatBucket]
-
-    def __getattr__(self, name: str) -> Any:
-        knobs = self.__dict__.get("_knobs")
-        if knobs is None or name not in knobs.__dict__:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(knobs, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        knobs = self.__dict__.get("_knobs")
-        if knobs is None or name not in knobs.__dict__:
-            object.__setattr__(self, name, value)
-            return
-        if name == "communication_type" and not isinstance(value, CommunicationType):
-            raise InvalidArgument(f"communication_type: is {value!r}; must be a CommunicationType")
-        setattr(knobs, name, value)
-
-
-class _AdaptWithCombine(_Combining):
-    """w = sum of weights * w, then the optimizer's step by the gradient at the weights before."""
-
-    def begin(self) -> None:
-        combine(self._buckets, self._knobs)
-
-    def before(self, is_due: bool) -> None:
-        for bucket in self._buckets if is_due else ():
-            bucket.finish()
-
-
-class _AdaptThenCombine(_Combining):
-    """The optimizer's step, then w = sum of weights * w."""
-
-    _own_step: Union[_Step, None]
-
-    def register_step_function(self, step_func: _Step) -> None:
-        """Has a function step each parameter in place of the optimizer's own code.
-
-        Args:
-          step_func: takes the optimizer, a parameter, its gradient and its group, and changes the parameter.
-        """
-        self._own_step = step_func
-
-    def step(self, closure: Any = None) -> Any:
-        """See `_Distributed.step`."""
-        if self.__dict__.get("_own_step") is None:
-            return super().step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
-        own_step = cast(_Step, self._own_step)
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        own_step(self, parameter, parameter.grad, group)
-        self.after(is_due)
-        return loss
-
-    def after(self, is_due: bool) -> None:
-        if not is_due:
-            return
-        combine(self._buckets, self._knobs)
-        for bucket in self._buckets:
-            bucket.finish()
-
-
-class _GradientAllreduce(_Distributed):
-    """The mean of the ranks' gradients, then the optimizer's step."""
-
-    _buckets: list[FlatBucket]
-
-    def before(self, is_due: bool) -> None:
-        if is_due:
-            mean_of_gradients(self._buckets)
-
-
-class _Windowed(_Distributed):
-    """Of what goes by windows, one a parameter. Threads: the trainer's. Owns: the windows."""
-
-    _windows: dict[str, torch.Tensor]  # by name: the window's own tensor
-    _handles: list[int]
-    force_barrier: bool
-
-    def unregister_window(self) -> None:
-        """Frees the windows. Collective. The optimizer is not to step after that."""
-        for name in self._windows:
-            _windows.win_free(name)
-        self._windows.clear()
-
-    def _check(self) -> None:
-        for (name, tensor), (_, parameter) in zip(self._windows.items(), self._named):
-            if tensor.data_ptr() != parameter.data_ptr():
-                raise FailedPrecondition(
-                    f"window {name!r}: the memory of its parameter has been replaced since the optimizer was made; "
-                    "call unregister_window() and make the optimizer anew, on all ranks"
-                )
-        if not self._windows and self._named:
-            raise FailedPrecondition("the optimizer's windows were freed by unregister_window(): make it anew")
-
-    def _wait(self) -> None:
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            _windows.win_wait(handle)
-        if self.force_barrier:
-            barrier()
-
-
-class _WinPut(_Windowed):
-    """Puts the weights into the neighbors' windows; at step() takes the mean with what has come, then steps."""
-
-    dst_weights: Any
-
-    def begin(self) -> None:
-        self._check()
-        for name, tensor in self._windows.items():
-            self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
-
-    def before(self, is_due: bool) -> None:
-        if not is_due:
-            return
-        self._wait()
-        self._check()
-        for name in self._windows:
-            _windows.win_update(name, require_mutex=True)
-
-
-class _PullGet(_Windowed):
-    """Gets the neighbors' weights; at step() takes the mean with them, then steps."""
-
-    src_weights: Any
-
-    def begin(self) -> None:
-        self._check()
-        for name in self._windows:
-            self._handles.append(_windows.win_get_nonblocking(name, self.src_weights, require_mutex=True))
-
-    def before(self, is_due: bool) -> None:
-        if not is_due:
-            return
-        self._wait()
-        self._check()
-        for name in self._windows:
-            _windows.win_update(name, require_mutex=True)
-
-
-class _PushSum(_Windowed):
-    """Push-sum: x and its weight w go out in shares and come in; gradients are at z = x / w, which parameters hold.
-
-    Source: Assran et al., Stochastic Gradient Push (arXiv 1811.10792), algorithm 1.
-    """
-
-    _buckets: list[FlatBucket]
-
-    def before(self, is_due: bool) -> None:
-        self._set([x[:-1] for x in self._windows.values()])
-
-    def after(self, is_due: bool) -> None:
-        for bucket, x in zip(self._buckets, self._windows.values()):
-            x[:-1].copy_(bucket.packed(bucket.parameters))
-        if is_due:
-            self._share()
-        self._set([x[:-1] / x[-1] for x in self._windows.values()])
-
-    def _share(self) -> None:
-        out = out_neighbor_ranks()
-        share = 1.0 / (len(out) + 1)
-        for name, x in self._windows.items():
-            _windows.win_accumulate(
-                x, name, self_weight=share, dst_weights=dict.fromkeys(out, share), require_mutex=True
-            )
-        if self.force_barrier:
-            barrier()
-        for name in self._windows:
-            _windows.win_update_then_collect(name, require_mutex=True)
-
-    def _set(self, flats: Sequence[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for bucket, flat in zip(self._buckets, flats):
-                for parameter, view in zip(bucket.parameters, bucket.views(flat)):
-                    parameter.copy_(view)
 
 
 def _models_of(model: Models) -> list[torch.nn.Module]:
@@ -344,7 +83,7 @@ def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) ->
 
 
 def _make(
-    base: type[_Distributed],
+    base: type[Distributed],
     optimizer: torch.optim.Optimizer,
     models: Sequence[torch.nn.Module],
     named: Named,
@@ -353,7 +92,7 @@ def _make(
 ) -> Any:
     if not isinstance(interval, int) or interval < 1:
         raise InvalidArgument(f"num_steps_per_communication: is {interval!r}; must be a whole number from 1")
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, Distributed):
         raise InvalidArgument(f"optimizer: is a {type(optimizer).__name__} that brings ranks together already")
     made: Any = type(type(optimizer).__name__, (base, type(optimizer)), {})
     result = made.__new__(made)
@@ -396,9 +135,7 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
     buckets = buckets_of("awc", named)
-    return _make(
-        _AdaptWithCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets
-    )
+    return _make(AdaptWithCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets)
 
 
 def DistributedAdaptThenCombineOptimizer(  # noqa: N802
@@ -425,9 +162,7 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
     buckets = buckets_of("atc", named)
-    return _make(
-        _AdaptThenCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets
-    )
+    return _make(AdaptThenCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets)
 
 
 def DistributedGradientAllreduceOptimizer(  # noqa: N802
@@ -449,11 +184,11 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     models = _models_of(model)
     named = _trainable(optimizer, models)
     buckets = buckets_of("gradient", named)
-    return _make(_GradientAllreduce, optimizer, models, named, num_steps_per_communication, _buckets=buckets)
+    return _make(GradientAllreduce, optimizer, models, named, num_steps_per_communication, _buckets=buckets)
 
 
 def _windowed(
-    base: type[_Windowed], optimizer: Any, models: Sequence[torch.nn.Module], named: Named, interval: int, prefix: Any
+    base: type[Windowed], optimizer: Any, models: Sequence[torch.nn.Module], named: Named, interval: int, prefix: Any
 ) -> Any:
     names = [f"{prefix}.{name}" if prefix else name for name, _ in named]
     taken = set(_windows.get_current_created_window_names()) & set(names)
@@ -502,7 +237,7 @@ def DistributedWinPutOptimizer(  # noqa: N802
     """
     models = _models_of(model)
     named = _trainable(optimizer, models)
-    return _windowed(_WinPut, optimizer, models, named, num_steps_per_communication, window_prefix)
+    return _windowed(WinPut, optimizer, models, named, num_steps_per_communication, window_prefix)
 
 
 def DistributedPullGetOptimizer(  # noqa: N802
@@ -523,13 +258,13 @@ def DistributedPullGetOptimizer(  # noqa: N802
     """
     models = _models_of(model)
     named = _trainable(optimizer, models)
-    return _windowed(_PullGet, optimizer, models, named, num_steps_per_communication, "pull.get")
+    return _windowed(PullGet, optimizer, models, named, num_steps_per_communication, "pull.get")
 
 
 def DistributedPushSumOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int = 1
 ) -> Any:
-    """Push-sum over a directed graph: right also where ranks have unequally many in-neighbors. See `_PushSum`.
+    """Push-sum (arXiv 1811.10792) over a directed graph: right also where ranks have unequally many in-neighbors.
 
     Args:
       optimizer: as `DistributedWinPutOptimizer`.
@@ -550,7 +285,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
         one = torch.ones(1, dtype=bucket.parameters[0].dtype)
         windows[bucket.name] = torch.cat([bucket.packed(bucket.parameters), one])
     result = _make(
-        _PushSum,
+        PushSum,
         optimizer,
         models,
         named,
@@ -603,7 +338,7 @@ def DistributedAllreduceOptimizer(  # noqa: N802
     if _is_old(model, named_parameters):
         named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
         buckets = buckets_of("gradient", named)
-        return _make(_GradientAllreduce, optimizer, (), named, num_steps_per_communication, _buckets=buckets)
+        return _make(GradientAllreduce, optimizer, (), named, num_steps_per_communication, _buckets=buckets)
     _deprecated("DistributedAllreduceOptimizer")
     return DistributedAdaptWithCombineOptimizer(
         optimizer, model, CommunicationType.allreduce, num_steps_per_communication
@@ -634,7 +369,7 @@ def DistributedNeighborAllreduceOptimizer(  # noqa: N802
         named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
         buckets = buckets_of("awc", named)
         return _make(
-            _AdaptWithCombine, optimizer, (), named, num_steps_per_communication, knobs=Knobs(), _buckets=buckets
+            AdaptWithCombine, optimizer, (), named, num_steps_per_communication, knobs=Knobs(), _buckets=buckets
         )
     _deprecated("DistributedNeighborAllreduceOptimizer")
     return DistributedAdaptWithCombineOptimizer(
@@ -678,4 +413,4 @@ def DistributedBluefogOptimizer(optimizer: torch.optim.Optimizer, named_paramete
       InvalidArgument: as there.
     """
     named = _of_old_names(optimizer, named_parameters, "win.put")
-    return _windowed(_WinPut, optimizer, (), named, 1, None)
+    return _windowed(WinPut, optimizer, (), named, 1, None)

@@ -1,0 +1,284 @@
+"""What BlueFog's optimizers do at the moments of a step: bases of the classes that `optimizers` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Union, cast
+
+import torch
+
+from pelton.bluefog.torch import _windows
+from pelton.bluefog.torch._basics import out_neighbor_ranks, timeline_context
+from pelton.bluefog.torch._combining import (
+    CommunicationType,
+    FlatBucket,
+    Knobs,
+    Named,
+    Rhythm,
+    combine,
+    mean_of_gradients,
+)
+from pelton.bluefog.torch.mpi_ops import barrier
+from pelton.errors import FailedPrecondition, InvalidArgument
+
+StepFunction = Callable[[Any, torch.Tensor, torch.Tensor, dict[str, Any]], None]
+
+
+class Distributed(torch.optim.Optimizer):
+    """What all share; a base of the class that is made. Threads: the trainer's. Owns: hooks."""
+
+    _is_combined: bool
+    _skips: bool
+    _rhythm: Rhythm
+    _named: Named
+
+    def begin(self) -> None:
+        """The J-th forward pass begins."""
+
+    def before(self, is_due: bool) -> None:
+        """step() begins."""
+
+    def after(self, is_due: bool) -> None:
+        """The optimizer has stepped."""
+
+    def step(self, closure: Any = None) -> Any:
+        """The optimizer's own step, with what brings the ranks together before or after it. Blocks: until that is done.
+
+        Args:
+          closure: evaluates the model again; it is called once, before anything else.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
+        with timeline_context("optimizer", "STEP"):
+            self.before(is_due)
+            super().step()
+            self.after(is_due)
+        return loss
+
+    def synchronize(self) -> None:
+        """Brings together what step() would, now; to be followed by a step() within `skip_synchronize`."""
+        if self._is_combined:
+            self.before(self._rhythm.before_step())
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it step() is the optimizer's own."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused, because the ranks would not be brought together in its parameters.
+
+        Args:
+          param_group: for `torch.optim.Optimizer.add_param_group`.
+
+        Raises:
+          FailedPrecondition: always.
+        """
+        raise FailedPrecondition(
+            f"{type(self).__name__}.add_param_group: the optimizer brings ranks together in the parameters that it was "
+            "made with; make a new one of an optimizer that has all groups"
+        )
+
+    def turn_on_timeline(self, model: Any = None) -> bool:
+        """Nothing: steps are in the timeline whenever there is one (BLUEFOG_TIMELINE)."""
+        return True
+
+    def turn_off_timeline(self) -> bool:
+        """As `turn_on_timeline`."""
+        return True
+
+
+class Combining(Distributed):
+    """Of what combines weights with other ranks'. Threads: the trainer's. Owns: nothing more."""
+
+    _knobs: Knobs
+    _buckets: list[FlatBucket]
+
+    def __getattr__(self, name: str) -> Any:
+        knobs = self.__dict__.get("_knobs")
+        if knobs is None or name not in knobs.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(knobs, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        knobs = self.__dict__.get("_knobs")
+        if knobs is None or name not in knobs.__dict__:
+            object.__setattr__(self, name, value)
+            return
+        if name == "communication_type" and not isinstance(value, CommunicationType):
+            raise InvalidArgument(f"communication_type: is {value!r}; must be a CommunicationType")
+        setattr(knobs, name, value)
+
+
+class AdaptWithCombine(Combining):
+    """w = sum of weights * w, then the optimizer's step by the gradient at the weights before."""
+
+    def begin(self) -> None:
+        combine(self._buckets, self._knobs)
+
+    def before(self, is_due: bool) -> None:
+        for bucket in self._buckets if is_due else ():
+            bucket.finish()
+
+
+class AdaptThenCombine(Combining):
+    """The optimizer's step, then w = sum of weights * w."""
+
+    _own_step: Union[StepFunction, None]
+
+    def register_step_function(self, step_func: StepFunction) -> None:
+        """Has a function step each parameter in place of the optimizer's own code.
+
+        Args:
+          step_func: takes the optimizer, a parameter, its gradient and its group, and changes the parameter.
+        """
+        self._own_step = step_func
+
+    def step(self, closure: Any = None) -> Any:
+        """See `Distributed.step`."""
+        if self.__dict__.get("_own_step") is None:
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
+        own_step = cast(StepFunction, self._own_step)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        own_step(self, parameter, parameter.grad, group)
+        self.after(is_due)
+        return loss
+
+    def after(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        combine(self._buckets, self._knobs)
+        for bucket in self._buckets:
+            bucket.finish()
+
+
+class GradientAllreduce(Distributed):
+    """The mean of the ranks' gradients, then the optimizer's step."""
+
+    _buckets: list[FlatBucket]
+
+    def before(self, is_due: bool) -> None:
+        if is_due:
+            mean_of_gradients(self._buckets)
+
+
+class Windowed(Distributed):
+    """Of what goes by windows, one a parameter. Threads: the trainer's. Owns: the windows."""
+
+    _windows: dict[str, torch.Tensor]  # by name: the window's own tensor
+    _handles: list[int]
+    force_barrier: bool
+
+    def unregister_window(self) -> None:
+        """Frees the windows. Collective. The optimizer is not to step after that."""
+        for name in self._windows:
+            _windows.win_free(name)
+        self._windows.clear()
+
+    def _check(self) -> None:
+        for (name, tensor), (_, parameter) in zip(self._windows.items(), self._named):
+            if tensor.data_ptr() != parameter.data_ptr():
+                raise FailedPrecondition(
+                    f"window {name!r}: the memory of its parameter has been replaced since the optimizer was made; "
+                    "call unregister_window() and make the optimizer anew, on all ranks"
+                )
+        if not self._windows and self._named:
+            raise FailedPrecondition("the optimizer's windows were freed by unregister_window(): make it anew")
+
+    def _wait(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            _windows.win_wait(handle)
+        if self.force_barrier:
+            barrier()
+
+
+class WinPut(Windowed):
+    """Puts the weights into the neighbors' windows; at step() takes the mean with what has come, then steps."""
+
+    dst_weights: Any
+
+    def begin(self) -> None:
+        self._check()
+        for name, tensor in self._windows.items():
+            self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
+
+    def before(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        self._wait()
+        self._check()
+        for name in self._windows:
+            _windows.win_update(name, require_mutex=True)
+
+
+class PullGet(Windowed):
+    """Gets the neighbors' weights; at step() takes the mean with them, then steps."""
+
+    src_weights: Any
+
+    def begin(self) -> None:
+        self._check()
+        for name in self._windows:
+            self._handles.append(_windows.win_get_nonblocking(name, self.src_weights, require_mutex=True))
+
+    def before(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        self._wait()
+        self._check()
+        for name in self._windows:
+            _windows.win_update(name, require_mutex=True)
+
+
+class PushSum(Windowed):
+    """Push-sum: x and its weight w go out in shares and come in; gradients are at z = x / w, which parameters hold.
+
+    Source: Assran et al., Stochastic Gradient Push (arXiv 1811.10792), algorithm 1.
+    """
+
+    _buckets: list[FlatBucket]
+
+    def before(self, is_due: bool) -> None:
+        self._set([x[:-1] for x in self._windows.values()])
+
+    def after(self, is_due: bool) -> None:
+        for bucket, x in zip(self._buckets, self._windows.values()):
+            x[:-1].copy_(bucket.packed(bucket.parameters))
+        if is_due:
+            self._share()
+        self._set([x[:-1] / x[-1] for x in self._windows.values()])
+
+    def _share(self) -> None:
+        out = out_neighbor_ranks()
+        share = 1.0 / (len(out) + 1)
+        for name, x in self._windows.items():
+            _windows.win_accumulate(
+                x, name, self_weight=share, dst_weights=dict.fromkeys(out, share), require_mutex=True
+            )
+        if self.force_barrier:
+            barrier()
+        for name in self._windows:
+            _windows.win_update_then_collect(name, require_mutex=True)
+
+    def _set(self, flats: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for bucket, flat in zip(self._buckets, flats):
+                for parameter, view in zip(bucket.parameters, bucket.views(flat)):
+                    parameter.copy_(view)
