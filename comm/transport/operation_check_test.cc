@@ -126,10 +126,12 @@ TEST(DifferenceOfPairTest, ComparesTheCollectivesThatMessagesArePartOf) {
             "bucket is 3 on rank 0 and -1 on rank 1");
   recv.flags = FlagsOf(OperationKind::kBarrier);
   EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
-            "the operation is reduce on rank 0 and barrier on rank 1");
+            "the operation is reduce on rank 0 and barrier on rank 1; bucket is 3 on rank 0 and "
+            "-1 on rank 1");
   recv.flags = 0;
   EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
-            "the operation is reduce on rank 0 and send on rank 1");
+            "the operation is reduce on rank 0 and send on rank 1; bucket is 3 on rank 0 and "
+            "-1 on rank 1");
 }
 
 }  // namespace
