@@ -413,13 +413,12 @@ def mass_stays_while_scaling_and_collecting_overlap() -> None:
             tensor = torch.full((50000,), 1024.0 * (bf.rank() + 1), dtype=torch.float64)
             name = f"m{number}"
             bf.win_create(tensor, name, zero_init=True)
-            handles = []
-            for _ in range(100):
-                handles.append(
-                    bf.win_accumulate_nonblocking(tensor, name, 0.75, {other: 0.25}, require_mutex=uses_mutexes)
-                )
-                bf.win_update_then_collect(name, require_mutex=uses_mutexes)
-            assert all(bf.win_wait(handle) for handle in handles)
+            write = functools.partial(bf.win_accumulate_nonblocking, tensor, name, 0.75, {other: 0.25}, uses_mutexes)
+            for _ in range(10):
+                handles = [write() for _ in range(30)]
+                while not bf.win_poll(handles[-1]):
+                    bf.win_update_then_collect(name, require_mutex=uses_mutexes)
+                assert all(bf.win_wait(handle) for handle in handles)
             bf.barrier()
             bf.win_update_then_collect(name)
             total = bf.allreduce(tensor, average=False)
