@@ -1,7 +1,8 @@
 """BlueFog's operations: collectives over all ranks or a machine's, and those between neighbors.
 
 An operation between neighbors waits for its neighbors alone. Two ranks match theirs by name, in any order, and those
-without a name by the order of their calls. The collectives are called in the same order by all ranks.
+without a name by the order of their calls. The collectives are called in the same order by all ranks, and so are the
+hierarchical operations by the ranks of a machine, named or not, because each begins with a mean over that machine.
 """
 
 from __future__ import annotations
