@@ -53,6 +53,7 @@ absl::StatusOr<Completion> LaunchOn(Communicator& communicator, OperationKind ki
   operation.peer = table.id();
   operation.tag = label.tag;
   operation.bucket = label.bucket;
+  operation.sequence = static_cast<uint64_t>(label.shape_mark);
   operation.set_source(Locate(source.data, BytesOf(source)));
   operation.set_target(Locate(target.data, BytesOf(target)));
   HostStream stream;

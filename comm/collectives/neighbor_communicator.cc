@@ -210,7 +210,8 @@ absl::Status NeighborCommunicator::Start(Flight& flight) {
                                            .outlives_differences = true,
                                            .kind = operation.kind,
                                            .sends_weights = flight.table->sends_weights(),
-                                           .bucket = operation.bucket});
+                                           .bucket = operation.bucket,
+                                           .shape_mark = static_cast<int32_t>(operation.sequence)});
 }
 
 // True once it is over, well or with a difference. Errors: the wire's.

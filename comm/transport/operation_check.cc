@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reducible.h"
+#include "comm/shape_mark.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -38,6 +39,18 @@ PeerUse PeerUseOf(OperationKind kind) {
 
 // In Operation::flags, beside the kind.
 constexpr uint8_t kSendsWeights = 0x80;
+
+// Of a message of a collective.
+int32_t MarkOf(const Operation& message) {
+  return static_cast<int32_t>(message.kind == OperationKind::kSend ? message.target_offset
+                                                                   : message.source_offset);
+}
+
+std::string FailedStage(const Operation& message, Rank rank) {
+  return absl::StrCat("rank ", rank.value(), " has failed in an earlier stage of this operation (",
+                      NameOf(message.dtype), " x ", message.count,
+                      "), so that it has no tensor to combine; its own error says why");
+}
 
 absl::Status Refuse(Rank rank, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value(), ": ", what));
@@ -108,13 +121,19 @@ uint8_t FlagsOf(OperationKind kind, bool sends_weights) {
 std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
                              Rank receiver) {
   auto as_collective = [](Operation message) {
+    const int32_t mark = MarkOf(message);
     message.kind = message.flags == 0
                        ? OperationKind::kSend
                        : static_cast<OperationKind>((message.flags & ~kSendsWeights) - 1);
     message.peer = kNoPeer;  // of the message, not of the collective
     if (message.flags == 0) message.bucket = kNoBucket;
+    message.tag = message.flags == 0 ? 0 : mark;
     return message;
   };
+  const bool sender_failed = send.flags != 0 && MarkOf(send) == kFailedStageMark;
+  const bool receiver_failed = recv.flags != 0 && MarkOf(recv) == kFailedStageMark;
+  if (sender_failed && !receiver_failed) return FailedStage(send, sender);
+  if (receiver_failed && !sender_failed) return FailedStage(recv, receiver);
   if (((send.flags ^ recv.flags) & kSendsWeights) != 0 && send.flags != 0 && recv.flags != 0) {
     const bool sender_has_them = (send.flags & kSendsWeights) != 0;
     return absl::StrCat("rank ", sender_has_them ? sender.value() : receiver.value(),

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "comm/shape_mark.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -132,6 +133,33 @@ TEST(DifferenceOfPairTest, ComparesTheCollectivesThatMessagesArePartOf) {
   EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
             "the operation is reduce on rank 0 and send on rank 1; bucket is 3 on rank 0 and "
             "-1 on rank 1");
+}
+
+TEST(DifferenceOfPairTest, ComparesTheShapesThatMessagesAreMarkedWith) {
+  Operation send = Make(OperationKind::kSend, 1, 6);
+  Operation recv = Make(OperationKind::kRecv, 0, 6);
+  send.flags = recv.flags = FlagsOf(OperationKind::kNeighborAllReduce);
+  send.target_offset = recv.source_offset = 5;
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)), "");
+  recv.source_offset = 7;
+  EXPECT_THAT(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+              HasSubstr("shapes of the tensors differ on rank 0 and rank 1"));
+  send.source_offset = recv.target_offset = 64;  // addresses
+  recv.source_offset = 5;
+  EXPECT_EQ(DifferenceOfPair(send, Rank(0), recv, Rank(1)), "");
+}
+
+TEST(DifferenceOfPairTest, NamesTheRankWhoseEarlierStageHasFailed) {
+  Operation send = Make(OperationKind::kSend, 1, 6);
+  Operation recv = Make(OperationKind::kRecv, 0, 5);
+  send.flags = recv.flags = FlagsOf(OperationKind::kNeighborAllReduce);
+  send.target_offset = static_cast<uint64_t>(kFailedStageMark);
+  EXPECT_THAT(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+              HasSubstr("rank 0 has failed in an earlier stage of this operation (float32 x 6)"));
+  send.target_offset = 5;
+  recv.source_offset = static_cast<uint64_t>(kFailedStageMark);
+  EXPECT_THAT(DifferenceOfPair(send, Rank(0), recv, Rank(1)),
+              HasSubstr("rank 1 has failed in an earlier stage of this operation (float32 x 5)"));
 }
 
 }  // namespace

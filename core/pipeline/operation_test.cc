@@ -31,6 +31,18 @@ TEST(OperationTest, DifferenceNamesTheFieldAndBothRanks) {
             "dtype is float32 on rank 0 and int64 on rank 2");
 }
 
+TEST(OperationTest, ShapesAreComparedWhereBothRanksMarkThem) {
+  Operation mine = SumOf(6);
+  Operation theirs = SumOf(6);
+  mine.tag = 5;
+  EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)), "");
+  theirs.tag = 7;
+  EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)),
+            "the shapes of the tensors differ on rank 0 and rank 1, although both have 6 elements");
+  theirs.count = 7;
+  EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)), "count is 6 on rank 0 and 7 on rank 1");
+}
+
 TEST(OperationTest, TheModeOfARoundIsComparedAndKeptOutOfDescriptions) {
   Operation training = SumOf(4);
   training.bucket = BucketId(3);

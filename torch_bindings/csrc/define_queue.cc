@@ -75,10 +75,12 @@ void DefineBlockingCollectives(QueueClass& queue) {
   queue
       .def(
           "allreduce_now",
-          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name) {
-            return self.AllReduce({std::move(name), true}, tensor, op, in_place)->Wait();
+          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name, Name shown) {
+            return self.AllReduce({std::move(name), true, std::move(shown)}, tensor, op, in_place)
+                ->Wait();
           },
-          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"), NoGil())
+          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"),
+          py::arg("shown_as") = py::none(), NoGil())
       .def(
           "broadcast_now",
           [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {

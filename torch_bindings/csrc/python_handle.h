@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/group.h"
 #include "comm/lane/lane.h"
 
 namespace pelton::torch_bindings {
@@ -30,9 +31,15 @@ struct Outcome {
 // Threads: any. Owns: the outcome, until it dies.
 class PythonHandle {
  public:
+  using SharedGroup = std::shared_ptr<const Group>;
+
+  // `group` is that of the first job's lane, for errors.
   PythonHandle(std::shared_ptr<lane::Lane> lane, lane::JobHandle job,
-               std::shared_ptr<Outcome> outcome)
-      : lane_(std::move(lane)), job_(std::move(job)), outcome_(std::move(outcome)) {}
+               std::shared_ptr<Outcome> outcome, SharedGroup group)
+      : lane_(std::move(lane)),
+        job_(std::move(job)),
+        outcome_(std::move(outcome)),
+        group_(std::move(group)) {}
 
   // Blocks: never.
   bool done() const {
@@ -48,6 +55,7 @@ class PythonHandle {
   const std::shared_ptr<lane::Lane> lane_;  // shared: the queue may be closed meanwhile
   const lane::JobHandle job_;
   const std::shared_ptr<Outcome> outcome_;  // shared with the job, which fills it
+  const SharedGroup group_;                 // shared: with the queue and its other handles
 };
 
 }  // namespace pelton::torch_bindings

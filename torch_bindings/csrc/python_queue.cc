@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
+#include "comm/shape_mark.h"
 #include "comm/tags.h"
 #include "core/base/fork.h"
 #include "core/bucket/round_mode.h"
@@ -48,8 +49,18 @@ int32_t TagOf(const PythonQueue::Run& run) {
   return 1 + static_cast<int32_t>(HashOf(*run.name) % (kHalfOfTags - 1));
 }
 
-EdgeLabel LabelOf(const PythonQueue::Run& run) {
-  return {.tag = TagOf(run), .bucket = BucketOf(run)};
+// Positive: see comm/shape_mark.h. Source: FNV-1a, of words.
+int32_t ShapeMarkOf(const at::Tensor& tensor) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const int64_t size : tensor.sizes()) {
+    hash = (hash ^ static_cast<uint64_t>(size)) * 0x100000001B3u;
+    hash ^= hash >> 32;
+  }
+  return static_cast<int32_t>(hash & 0x7FFFFFFF) | 1;
+}
+
+EdgeLabel LabelOf(const PythonQueue::Run& run, const at::Tensor& tensor) {
+  return {.tag = TagOf(run), .bucket = BucketOf(run), .shape_mark = ShapeMarkOf(tensor)};
 }
 
 at::Tensor EmptyLike(const at::Tensor& tensor) {
@@ -64,6 +75,7 @@ struct Collective {
   BucketId bucket = kNoBucket;
   int32_t root = kNoPeer;
   ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t shape_mark = kNoShapeMark;
 };
 
 // As the functions of comm/collectives.h, with a bucket, by which names are compared.
@@ -76,6 +88,7 @@ Job::Launch LaunchOf(const Collective& collective) {
     operation.peer = collective.root;
     operation.count = collective.count;
     operation.bucket = collective.bucket;
+    operation.tag = collective.shape_mark;
     const auto place = [](const Tensor& tensor) {
       return Locate(tensor.data, tensor.count * SizeOf(tensor.dtype));
     };
@@ -168,7 +181,8 @@ int32_t NumberOf(const std::string& name) {
 }
 
 PythonQueue::PythonQueue(std::shared_ptr<Backend> backend, const Group& group)
-    : rank_(group.RankOf(backend->rank()).value_or(Rank(-1)).value()),
+    : group_(std::make_shared<const Group>(group)),
+      rank_(group.RankOf(backend->rank()).value_or(Rank(-1)).value()),
       world_size_(group.size().value()),
       timeout_(backend->options().operation_timeout) {
   struct Opened {
@@ -188,14 +202,13 @@ void PythonQueue::Close() {
 Call PythonQueue::Begin(const char* what, const Run& run, Call::Use use) const {
   ThrowIfError(CheckNotForkedChild());
   ThrowIfError(CheckNotInHandler());
-  return {run.name.has_value() ? absl::StrCat(what, " '", *run.name, "'") : what, use};
+  const std::string shown = run.shown_as.value_or(what);
+  return {run.name.has_value() ? absl::StrCat(shown, " '", *run.name, "'") : shown, use};
 }
 
-PythonQueue::Handle PythonQueue::Submit(const Run& run, Call call,
-                                        std::shared_ptr<Outcome> outcome) {
-  Job job = call.Take(timeout_);
+PythonQueue::Handle PythonQueue::Submit(const Run& run, Job job, std::shared_ptr<Outcome> outcome) {
   lane::JobHandle handle = run.waits ? lane_->Run(std::move(job)) : lane_->Enqueue(std::move(job));
-  auto shown = std::make_shared<PythonHandle>(lane_, std::move(handle), std::move(outcome));
+  auto shown = std::make_shared<PythonHandle>(lane_, std::move(handle), std::move(outcome), group_);
   if (run.waits) shown->Wait();
   return shown;
 }
@@ -211,7 +224,8 @@ PythonQueue::Handle PythonQueue::AllReduce(const Run& run, const at::Tensor& ten
                         .target = target,
                         .count = target.count,
                         .bucket = BucketOf(run),
-                        .reduce_op = static_cast<ReduceOp>(op)}));
+                        .reduce_op = static_cast<ReduceOp>(op),
+                        .shape_mark = ShapeMarkOf(tensor)}));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
 
@@ -229,7 +243,8 @@ PythonQueue::Handle PythonQueue::Broadcast(const Run& run, const at::Tensor& ten
                         .target = flat,
                         .count = flat.count,
                         .bucket = BucketOf(run),
-                        .root = root}));
+                        .root = root,
+                        .shape_mark = ShapeMarkOf(tensor)}));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
 
@@ -262,7 +277,7 @@ PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Ten
   const at::Tensor result = EmptyLike(tensor);
   const Tensor target = call.Writes(result, "result");
   const Tensor source = call.Reads(tensor, "tensor");
-  call.Launch([source, target, table, label = LabelOf(run)](Communicator& communicator) {
+  call.Launch([source, target, table, label = LabelOf(run, tensor)](Communicator& communicator) {
     return pelton::NeighborAllReduce(communicator, source, target, *table, label);
   });
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
@@ -282,23 +297,29 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
                          .target = middle,
                          .count = middle.count,
                          .bucket = BucketOf(run),
-                         .reduce_op = ReduceOp::kAvg}));
+                         .reduce_op = ReduceOp::kAvg,
+                         .shape_mark = ShapeMarkOf(tensor)}));
   second.SetSend();
   const Tensor target = second.Writes(result, "result");
   const Tensor source = second.Reads(mean, "mean");
   // Machines may be ready in another order than that of the calls.
-  EdgeLabel label = LabelOf(run);
+  EdgeLabel label = LabelOf(run, tensor);
   if (!run.name.has_value()) {
     label.tag = kHalfOfTags + static_cast<int32_t>(hierarchical_.fetch_add(1) % kHalfOfTags);
   }
-  second.Launch([=](Communicator& communicator) {
+  auto has_mean = std::make_shared<bool>(false);  // of the first job, which the second one follows
+  second.Launch([=](Communicator& communicator) mutable {
+    if (!*has_mean) label.shape_mark = kFailedStageMark;
     return pelton::NeighborAllReduce(communicator, source, target, *table, label);
   });
   auto outcome = std::make_shared<Outcome>(Outcome{.result = result, .next_lane = lane_});
-  first.Finally([outcome, job = second.Take(timeout_)]() mutable {
+  first.Finally([has_mean] { *has_mean = true; });
+  Job means = first.Take(timeout_);
+  // Without a mean, too: the neighbours would wait for this rank.
+  means.ended = [outcome, job = second.Take(timeout_)]() mutable {
     outcome->next = outcome->next_lane->Enqueue(std::move(job));
-  });
-  return inner.Submit(run, std::move(first), outcome);
+  };
+  return inner.Submit(run, std::move(means), outcome);
 }
 
 PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Tensor& tensor,

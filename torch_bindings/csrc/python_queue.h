@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "backend/backend.h"
@@ -45,6 +46,8 @@ class PythonQueue {
     // order of the calls.
     std::optional<std::string> name;
     bool waits = true;  // the handle is done when the call returns
+    // What errors and reports call it; none: the operation's own name.
+    std::optional<std::string> shown_as = {};
   };
 
   // All: the result is a new tensor, or `tensor` itself where it is `in_place`. Tensors on the CPU.
@@ -63,7 +66,7 @@ class PythonQueue {
   // other edges are served.
   Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table);
   // The mean over the ranks of `inner`, and then NeighborAllReduce of that. Shape: that of
-  // `tensor`.
+  // `tensor`. Where the mean fails, the neighbours get an error that says so.
   Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
                                        PythonQueue& inner);
   // Blocks: until all ranks have called it, at most `timeout`.
@@ -75,8 +78,12 @@ class PythonQueue {
 
  private:
   Call Begin(const char* what, const Run& run, Call::Use use) const;
-  Handle Submit(const Run& run, Call call, std::shared_ptr<Outcome> outcome);
+  Handle Submit(const Run& run, lane::Job job, std::shared_ptr<Outcome> outcome);
+  Handle Submit(const Run& run, Call call, std::shared_ptr<Outcome> outcome) {
+    return Submit(run, call.Take(timeout_), std::move(outcome));
+  }
 
+  const std::shared_ptr<const Group> group_;  // shared with the handles
   const int rank_;
   const int world_size_;
   const absl::Duration timeout_;

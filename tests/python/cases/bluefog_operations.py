@@ -184,6 +184,33 @@ def tensors_that_differ_are_an_error_at_both_ends() -> None:
     bf.shutdown()
 
 
+@case(4)
+def shapes_with_equally_many_elements_are_told_apart() -> None:
+    bf.init(lambda size: bf.RingGraph(size, connect_style=2))
+    rank = bf.rank()
+    shape = (2, 3) if rank == 1 else (3, 2)
+    tensor = torch.arange(6.0).reshape(shape)
+    told = rf"shapes of the tensors differ on rank .*6 elements; this rank's is \[{shape[0]}, {shape[1]}\]"
+    for name in (None, "a name"):
+        if rank == 3:
+            assert torch.equal(bf.neighbor_allreduce(tensor, name=name), tensor)
+        else:
+            raises(ValueError, told, partial(bf.neighbor_allreduce, tensor, name=name))
+        raises(ValueError, "rank 0 and rank 1, ", partial(bf.allreduce, tensor, name=name))
+        raises(ValueError, told, partial(bf.broadcast, tensor, 1, name=name))
+        raises(ValueError, told, partial(bf.broadcast_, tensor.clone(), 1, name=name))
+    raises(ValueError, told, lambda: bf.synchronize(bf.allreduce_nonblocking_(tensor.clone())))
+    one = torch.ones(()) if rank == 2 else torch.ones(1)
+    raises(ValueError, "rank 0 and rank 2", lambda: bf.allreduce(one))
+    weights: dict[str, Any] = {"self_weight": 0.5, "src_weights": {rank ^ 1: 0.5}, "dst_weights": {rank ^ 1: 2.0}}
+    if rank < 2:
+        raises(ValueError, told, lambda: bf.neighbor_allreduce(tensor, **weights))
+    else:
+        assert torch.equal(bf.neighbor_allreduce(tensor, **weights), 1.5 * tensor)
+    assert torch.equal(bf.neighbor_allreduce(torch.ones(3, 2)), torch.ones(3, 2))
+    bf.shutdown()
+
+
 @case(1, 2, 4)
 def neighbors_gather_tensors_of_different_lengths() -> None:
     bf.init()
@@ -322,6 +349,51 @@ def machines_average_their_means() -> None:
     assert torch.equal(bf.allreduce(mine, is_hierarchical_local=True), torch.full((3,), here))
     bf.shutdown()
     assert "BLUEFOG_NODES_PER_MACHINE" not in os.environ
+
+
+@case(4)
+def a_machine_whose_tensors_differ_is_an_error_on_its_neighbors_too() -> None:
+    with env(BLUEFOG_NODES_PER_MACHINE="2"):
+        bf.init()
+    rank = bf.rank()
+    assert bf.set_machine_topology(bf.RingGraph(2))
+    for name in (None, "a name"):
+        tensors = {"count is 3 on rank 2 and 4 on rank 3": torch.ones(3 + (rank == 3))}
+        tensors["shapes of the tensors differ on rank 2 and rank 3"] = torch.ones((2, 3) if rank == 3 else (3, 2))
+        for text, tensor in tensors.items():
+            expected = text if rank >= 2 else rf"rank {rank + 2} has failed in an earlier stage .*x [346]\)"
+            raises(ValueError, expected, partial(bf.hierarchical_neighbor_allreduce, tensor, name=name))
+        between = torch.ones(3 + (rank >= 2))
+        raises(
+            ValueError,
+            f"count is . on rank {rank % 2} and . on rank {rank % 2 + 2}|count is . on rank {rank % 2 + 2}",
+            partial(bf.hierarchical_neighbor_allreduce, between, name=name),
+        )
+    local = torch.ones(3 + (rank == 3))
+    if rank >= 2:
+        raises(ValueError, "on rank 2 and 4 on rank 3", lambda: bf.allreduce(local, is_hierarchical_local=True))
+    assert bf.hierarchical_neighbor_allreduce(torch.full((3,), float(rank))).tolist() == [1.5] * 3
+    bf.shutdown()
+
+
+@case(2)
+def checks_of_the_topology_are_named_so() -> None:
+    bf.init()
+    other = 1 - bf.rank()
+    weights: dict[str, Any] = {"self_weight": 0.5, "src_weights": {other: 0.5}, "dst_weights": [other]}
+    ends: dict[str, Any] = {"src_ranks": [other], "dst_ranks": [other]}
+    tensor = torch.ones(2)
+    calls = {
+        "neighbor_allreduce": lambda: bf.neighbor_allreduce(tensor, **weights),
+        "neighbor_allgather": lambda: bf.neighbor_allgather(tensor, **ends),
+    }
+    for name, call in calls.items():
+        if other == 1:
+            raises(ValueError, "^allreduce: ", lambda: bf.allreduce(tensor))
+        else:
+            raises(ValueError, rf"^{name}'s check of the topology \(enable_topo_check\): ", call)
+    assert bf.neighbor_allreduce(tensor, **weights).tolist() == [1.0, 1.0]
+    bf.shutdown()
 
 
 @case(2)

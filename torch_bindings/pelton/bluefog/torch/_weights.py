@@ -37,7 +37,7 @@ def table_of(
       InvalidArgument: the arguments do not belong together, or name ranks that they must not.
     """
     if dst_weights is not None:
-        ends = _Ends(world, checks)
+        ends = _Ends(world, checks, "neighbor_allreduce")
         with ends:
             own, src_weights = _both(self_weight, src_weights)
             ends.add("src_weights", src_weights, "dst_weights", dst_weights)
@@ -63,9 +63,10 @@ class _Ends:
     Threads: one. Owns: the weights.
     """
 
-    def __init__(self, world: World, checks: bool) -> None:
+    def __init__(self, world: World, checks: bool, operation: str) -> None:
         self._world = world
         self._checks = checks
+        self.operation = operation
         self.sources: dict[int, float] = {}
         self.destinations: dict[int, float] = {}
 
@@ -119,7 +120,7 @@ def gather_table_of(
     if src_ranks is None and dst_ranks is None:
         topology = _topology_of(world)
         return topology.table, sorted(topology.in_neighbors)
-    ends = _Ends(world, checks)
+    ends = _Ends(world, checks, "neighbor_allgather")
     with ends:
         if src_ranks is None or dst_ranks is None:
             raise InvalidArgument(f"src_ranks={src_ranks!r}, dst_ranks={dst_ranks!r}: give both or none")
@@ -137,7 +138,7 @@ def machine_table_of(
       InvalidArgument: the arguments do not belong together, or name machines that are no neighbors; there is no machine
         topology, or machines are not alike.
     """
-    ends = _Ends(world, checks)
+    ends = _Ends(world, checks, "hierarchical_neighbor_allreduce")
     with ends:
         own, sources, destinations = _between_machines(world, self_weight, src_weights, dst_weights)
         count, place = len(world.local_ranks), world.local_ranks.index(world.rank)
@@ -185,7 +186,8 @@ def _compare_ends(world: World, ends: _Ends, error: PeltonError | None) -> None:
     found[world.rank, list(ends.destinations)] += 1
     found[list(ends.sources), world.rank] += 2
     found[size, world.rank] = error is not None
-    found = world.queue.allreduce_now(found, _SUM, True, None)
+    shown_as = f"{ends.operation}'s check of the topology (enable_topo_check)"
+    found = world.queue.allreduce_now(found, _SUM, True, None, shown_as)
     if error is not None:
         return
     for rank in found[size].nonzero().flatten().tolist():
