@@ -23,10 +23,10 @@
 namespace pelton {
 
 struct ParallelModuleOptions {
-  std::string name = "module";  // in reports and errors; the same on all ranks
-  std::vector<Rank> ranks;      // that train it; none: all of the job
+  std::string name = "module";   // in reports and errors; the same on all ranks
+  std::vector<Rank> ranks = {};  // that train it; none: all of the job
   std::string algorithm = "gradient_allreduce";
-  AlgorithmOptions algorithm_options;
+  AlgorithmOptions algorithm_options = {};
   uint64_t bucket_size_bytes = limits::kDefaultBucketBytes;
   absl::Duration timeout = absl::ZeroDuration();  // of each operation; zero: the backend's
 };
