@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/window/create_window.h"
+#include "core/base/sanitizer.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -171,7 +172,10 @@ TEST(WindowTest, AMutexThatIsHeldNamesItsHolderAtTheDeadline) {
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition) << again;
   EXPECT_NE(again.message().find("edge with rank 1"), absl::string_view::npos) << again;
   ASSERT_TRUE(pair[1].Unlock(Rank(0), /*of_own=*/true).ok());
-  EXPECT_EQ(pair[1].Unlock(Rank(0), /*of_own=*/true).code(), absl::StatusCode::kFailedPrecondition);
+  if (!kSanitized) {  // the thread sanitizer reports such an unlock itself
+    EXPECT_EQ(pair[1].Unlock(Rank(0), /*of_own=*/true).code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
   EXPECT_TRUE(*pair[0].TryLock(Rank(1), /*of_own=*/false));
   EXPECT_TRUE(pair[0].Unlock(Rank(1), /*of_own=*/false).ok());
 }
