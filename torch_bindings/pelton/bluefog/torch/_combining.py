@@ -59,6 +59,12 @@ class FlatBucket:
         pieces = torch.split(flat, [parameter.numel() for parameter in self.parameters])
         return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters)]
 
+    def unpack(self, flat: torch.Tensor) -> None:
+        """Gives the parameters the values of a flat tensor."""
+        with torch.no_grad():
+            for parameter, view in zip(self.parameters, self.views(flat)):
+                parameter.copy_(view)
+
     def begin(self, knobs: Knobs, *, checks: bool) -> None:
         """Begins to combine the parameters as they are now."""
         kind = knobs.communication_type
@@ -93,9 +99,7 @@ class FlatBucket:
         handle, self.handle = self.handle, None
         combined = mpi_ops.synchronize(handle)
         self.flat = None
-        with torch.no_grad():
-            for parameter, view in zip(self.parameters, self.views(combined)):
-                parameter.copy_(view)
+        self.unpack(combined)
 
 
 def buckets_of(kind: str, named: Named) -> list[FlatBucket]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Union, cast
+from typing import Any, Union
 
 import torch
 
@@ -55,9 +55,13 @@ class Distributed(torch.optim.Optimizer):
         is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
         with timeline_context("optimizer", "STEP"):
             self.before(is_due)
-            super().step()
+            self.step_alone()
             self.after(is_due)
         return loss
+
+    def step_alone(self) -> None:
+        """The optimizer's own step, of this rank."""
+        super().step()
 
     def synchronize(self) -> None:
         """Brings together what step() would, now; to be followed by a step() within `skip_synchronize`."""
@@ -142,23 +146,17 @@ class AdaptThenCombine(Combining):
         """
         self._own_step = step_func
 
-    def step(self, closure: Any = None) -> Any:
-        """See `Distributed.step`."""
-        if self.__dict__.get("_own_step") is None:
-            return super().step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
-        own_step = cast(StepFunction, self._own_step)
+    def step_alone(self) -> None:
+        """By the function that was registered, or the optimizer's own code."""
+        own_step = self.__dict__.get("_own_step")
+        if own_step is None:
+            super().step_alone()
+            return
         with torch.no_grad():
             for group in self.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         own_step(self, parameter, parameter.grad, group)
-        self.after(is_due)
-        return loss
 
     def after(self, is_due: bool) -> None:
         if not is_due:
@@ -184,6 +182,14 @@ class Windowed(Distributed):
     _windows: dict[str, torch.Tensor]  # by name: the window's own tensor
     _handles: list[int]
     force_barrier: bool
+
+    def before(self, is_due: bool) -> None:
+        if not is_due:
+            return
+        self._wait()
+        self._check()
+        for name in self._windows:
+            _windows.win_update(name, require_mutex=True)
 
     def unregister_window(self) -> None:
         """Frees the windows. Collective. The optimizer is not to step after that."""
@@ -219,14 +225,6 @@ class WinPut(Windowed):
         for name, tensor in self._windows.items():
             self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
 
-    def before(self, is_due: bool) -> None:
-        if not is_due:
-            return
-        self._wait()
-        self._check()
-        for name in self._windows:
-            _windows.win_update(name, require_mutex=True)
-
 
 class PullGet(Windowed):
     """Gets the neighbors' weights; at step() takes the mean with them, then steps."""
@@ -237,14 +235,6 @@ class PullGet(Windowed):
         self._check()
         for name in self._windows:
             self._handles.append(_windows.win_get_nonblocking(name, self.src_weights, require_mutex=True))
-
-    def before(self, is_due: bool) -> None:
-        if not is_due:
-            return
-        self._wait()
-        self._check()
-        for name in self._windows:
-            _windows.win_update(name, require_mutex=True)
 
 
 class PushSum(Windowed):
@@ -278,7 +268,5 @@ class PushSum(Windowed):
             _windows.win_update_then_collect(name, require_mutex=True)
 
     def _set(self, flats: Sequence[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for bucket, flat in zip(self._buckets, flats):
-                for parameter, view in zip(bucket.parameters, bucket.views(flat)):
-                    parameter.copy_(view)
+        for bucket, flat in zip(self._buckets, flats):
+            bucket.unpack(flat)

@@ -97,13 +97,10 @@ def _make(
     made: Any = type(type(optimizer).__name__, (base, type(optimizer)), {})
     result = made.__new__(made)
     result.__dict__.update(optimizer.__dict__)
-    knobs = attributes.pop("knobs", None)
     result.__dict__.update(attributes)
     result.__dict__.update(_is_combined=active_world().size > 1, _skips=False, _named=named)
     hooked = models if result._is_combined else ()
     result.__dict__["_rhythm"] = Rhythm(hooked, interval, lambda: result.begin())
-    if knobs is not None:
-        result.__dict__["_knobs"] = knobs
     return result
 
 
@@ -135,7 +132,9 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
     buckets = buckets_of("awc", named)
-    return _make(AdaptWithCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets)
+    return _make(
+        AdaptWithCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
+    )
 
 
 def DistributedAdaptThenCombineOptimizer(  # noqa: N802
@@ -162,7 +161,9 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
     buckets = buckets_of("atc", named)
-    return _make(AdaptThenCombine, optimizer, models, named, num_steps_per_communication, knobs=knobs, _buckets=buckets)
+    return _make(
+        AdaptThenCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
+    )
 
 
 def DistributedGradientAllreduceOptimizer(  # noqa: N802
@@ -369,7 +370,7 @@ def DistributedNeighborAllreduceOptimizer(  # noqa: N802
         named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
         buckets = buckets_of("awc", named)
         return _make(
-            AdaptWithCombine, optimizer, (), named, num_steps_per_communication, knobs=Knobs(), _buckets=buckets
+            AdaptWithCombine, optimizer, (), named, num_steps_per_communication, _knobs=Knobs(), _buckets=buckets
         )
     _deprecated("DistributedNeighborAllreduceOptimizer")
     return DistributedAdaptWithCombineOptimizer(
