@@ -18,14 +18,18 @@
 // the largest element (min_max_uint8, block_uint8, block_int4 and the casts), else 0.02 (one_bit,
 // top_k): with top_k at 1 % four ranks on a ring come to their mean at 0.02 and part at 0.1.
 //
+// In a global round (global_interval; Gossip-PGA, arXiv 2105.09080) x becomes the exact mean of all
+// ranks' x, which nobody has to be told: h = s = x.
+//
 // Another number of ranks goes on with h = s = the weights, which are all ranks' alike then.
 //
 // Steps: a send and a receive for each neighbour per bucket.
-// Bytes: with E the size of a bucket encoded, E to each neighbour: on a ring 2 E, on 2 ranks E.
-// Result: ranks differ; a rank's s is what its neighbours' h make it, up to the rounding of sums.
-// Source: Koloskova et al., Decentralized Stochastic Optimization and Gossip Algorithms with
-// Compressed Communication, arXiv 1902.00340, algorithm 2, in the form of its appendix that keeps
-// two vectors however many neighbours there are; its gamma is c. There h and s begin at zero.
+// Bytes: with E the size of a bucket encoded, E to each neighbour: on a ring 2 E, on 2 ranks E. In
+// a global round those of an allreduce of the bucket. Result: ranks differ; a rank's s is what its
+// neighbours' h make it, up to the rounding of sums. Source: Koloskova et al., Decentralized
+// Stochastic Optimization and Gossip Algorithms with Compressed Communication, arXiv 1902.00340,
+// algorithm 2, in the form of its appendix that keeps two vectors however many neighbours there
+// are; its gamma is c. There h and s begin at zero.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -38,12 +42,16 @@
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/graph_options.h"
+#include "algorithms/stage/neighbor_mean.h"
 #include "algorithms/stage/neighbor_messages.h"
+#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
 #include "core/pipeline/flat_state.h"
+#include "core/pipeline/operation_batch.h"
 
 namespace pelton {
 namespace {
@@ -59,6 +67,8 @@ class ChocoStage final : public Stage {
     std::shared_ptr<const Codec> codec;  // shared by the stages of all buckets
     double rate = 1;
     Neighborhood neighborhood;
+    CommunicatorId communicator;
+    uint64_t global_interval = 0;
     std::unique_ptr<Scratch> mine;  // the message of this rank
     std::unique_ptr<NeighborMessages> messages;
   };
@@ -82,9 +92,17 @@ class ChocoStage final : public Stage {
   }
 
   absl::Status Start(BucketRun& run, StageState* state) override {
-    takes_part_ = run.layout().flat_count > 0 && !parts_.neighborhood.sources.empty();
+    is_global_ = IsMultiple(run, parts_.global_interval);
+    const bool meets_anyone = is_global_ || !parts_.neighborhood.sources.empty();
+    takes_part_ = run.layout().flat_count > 0 && meets_anyone;
     if (!takes_part_) return absl::OkStatus();
     const DType dtype = run.layout().dtype;
+    if (is_global_) {
+      global_.Clear();
+      global_.Add(GlobalMeanOf({dtype, run.layout().flat_count}, run.segments().front().location,
+                               parts_.communicator));
+      return absl::OkStatus();
+    }
     const uint64_t count = run.layout().flat_count;
     const StateBuffer& told = state->buffers()[kTold];
     difference_.resize(count * SizeOf(told.dtype));
@@ -97,6 +115,12 @@ class ChocoStage final : public Stage {
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
     if (!takes_part_) return true;
+    if (is_global_) {
+      ASSIGN_OR_RETURN(const bool done, global_.Advance(run));
+      // All ranks have told the same now, and their neighbours' weights add up to 1.
+      if (done) Prime(run.layout(), run.flat(), *state);
+      return done;
+    }
     ASSIGN_OR_RETURN(const bool done, parts_.messages->Advance(run));
     if (done) Update(run, *state);
     return done;
@@ -137,31 +161,29 @@ class ChocoStage final : public Stage {
   const Parts parts_;
   std::vector<std::byte> difference_;  // or what a message decodes to, or s - h
   bool takes_part_ = false;
+  bool is_global_ = false;
+  OperationBatch global_;
 };
 
 // Threads: as Algorithm. Owns: its options.
 class ChocoSgd final : public Algorithm {
  public:
   void BindOptions(OptionTable& table) override {
-    table.Choice("graph", &graph_, GraphNames(),
-                 "whose edges join neighbours; the same in every step and symmetric");
-    table.Count("interval", &interval_, 1, "steps from one round to the next");
+    graph_.Bind(table);
     table.NumberOrAuto(
         "consensus_rate", &rate_, kFraction,
         "how far a round goes towards the neighbours; auto: 1, but 0.02 with a codec "
         "that may drop whole elements");
     compression_.BindCodec(table);
     table.Refuse("error_feedback", "what a message lacks is part of the next in any case");
+    table.Refuse("hierarchical", std::string(GraphOptions::kWhyNotHierarchical));
   }
   absl::Status CheckOptions() override { return compression_.Finish(); }
-  std::string BytesSent() const override { return "an encoded bucket to each neighbour"; }
-
-  Schedule schedule() const override {
-    return {.source = Source::kWeights,
-            .trigger = TriggerKind::kAfterStep,
-            .first_step = interval_,
-            .interval = interval_};
+  std::string BytesSent() const override {
+    return "an encoded bucket to each neighbour; in global rounds those of an allreduce of B bytes";
   }
+
+  Schedule schedule() const override { return graph_.schedule(); }
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
     constraints.allows_standalone = false;
@@ -178,7 +200,9 @@ class ChocoSgd final : public Algorithm {
     ChocoStage::Parts parts;
     parts.codec = compression_.codec();
     parts.rate = rate_.value_or(parts.codec->Bound().of_largest < 0.5 ? 1 : kRateOfLossyCodecs);
-    ASSIGN_OR_RETURN(const Graph graph, MakeGraph(communicator.world_size()));
+    ASSIGN_OR_RETURN(const Graph graph, graph_.StaticSymmetric(communicator.world_size()));
+    parts.communicator = communicator.id();
+    parts.global_interval = graph_.global_interval();
     parts.neighborhood = graph.Of(communicator.rank());
     const uint64_t bytes = parts.codec->EncodedBytes(layout.flat_count, layout.dtype);
     ASSIGN_OR_RETURN(parts.mine,
@@ -193,18 +217,7 @@ class ChocoSgd final : public Algorithm {
   }
 
  private:
-  absl::StatusOr<Graph> MakeGraph(WorldSize size) const {
-    ASSIGN_OR_RETURN(const std::unique_ptr<GraphSequence> graphs, MakeGraphs(graph_, size, {}));
-    Graph graph = graphs->At(0);
-    if (graphs->period() == 1 && graph.IsSymmetric() && graph.TakesMeans()) return graph;
-    return absl::InvalidArgumentError(
-        absl::StrCat("option graph is '", graph_, "', which on ", size.value(), " ranks is not ",
-                     graphs->period() == 1 ? "symmetric" : "the same in every step",
-                     "; ring, star, mesh_grid, symmetric_exponential and fully_connected are"));
-  }
-
-  std::string graph_ = "ring";
-  uint64_t interval_ = 1;
+  GraphOptions graph_;
   std::optional<double> rate_;
   CompressionOptions compression_{"min_max_uint8"};
 };

@@ -9,8 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/test_ranks.h"
-#include "core/bucket/model_rounds.h"
-#include "core/bucket/slot_state.h"
+#include "core/base/check.h"
+#include "core/round/model_rounds.h"
+#include "core/round/slot_state.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -33,7 +34,7 @@ class World {
   World(const Case& one, bool commits_state) : ranks_(OptionsOf(one, commits_state)) {
     for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
       Write(rank, 0, 0);  // the same on all ranks
-      ranks_.rounds(rank).Prime();
+      PELTON_CHECK_OK(ranks_.rounds(rank).Prime(absl::InfiniteFuture()));
     }
   }
 
@@ -62,7 +63,8 @@ class World {
     std::vector<State> states;
     for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
       State& state = states.emplace_back();
-      for (const SlotState& part : ranks_.rounds(rank).States()) {
+      const std::vector<SlotState> saved = *ranks_.rounds(rank).SaveStates(absl::InfiniteFuture());
+      for (const SlotState& part : saved) {
         state.emplace_back(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
       }
     }
@@ -113,6 +115,7 @@ std::vector<Case> Cases() {
   }
   cases.push_back({"choco_sgd", {{"codec", "one_bit"}}, {1, 1, 1}});
   cases.push_back({"slowmo", {{"base", "ring"}, {"interval", "2"}}, {1, 1, 1}});
+  cases.push_back({"gradient_tracking", {{"graph", "star"}, {"push", "true"}}, {1, 1, 1}});
   return cases;
 }
 

@@ -21,7 +21,7 @@
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
-#include "core/bucket/model_rounds.h"
+#include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -21,18 +21,19 @@
 // dtype. Hierarchical `all` needs no steps of its own: an allreduce over several hosts is
 // composed of tiers in any case (docs/hierarchy.md).
 //
-// Steps: all: an allreduce per bucket. In pairs: a send and a receive per bucket; hierarchical: a
-// reduce and a broadcast on the host around it. random_matching and latency_aware: an allreduce per
-// round; avoid_stragglers: a call to the coordinator.
-// Bytes: for a bucket of B bytes on n ranks: all: those of an allreduce of B bytes. In pairs: B
-// from each rank that does not sit out; hierarchical: B from each host's leader, and the reduce and
-// the broadcast on each host. random_matching and latency_aware: those of an allreduce of one byte
-// per round, too.
-// Result: all: bitwise the AVG allreduce. In pairs: the mean in rank order, bitwise equal on both
-// ends.
-// Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, arXiv
-// 1705.09056; shift_one: Bagua; avoid_stragglers: Lian et al., Asynchronous Decentralized Parallel
-// SGD, arXiv 1710.06952, but with exact means of pairs.
+// In a global round (global_interval; Gossip-PGA, Chen et al., arXiv 2105.09080), in pairs: x_i =
+// mean of all ranks' x, in place of the pair's.
+//
+// Steps: all, and in a global round: an allreduce per bucket. In pairs: a send and a receive per
+// bucket; hierarchical: a reduce and a broadcast on the host around it. random_matching and
+// latency_aware: an allreduce per round; avoid_stragglers: a call to the coordinator. Bytes: for a
+// bucket of B bytes on n ranks: all, and in a global round: those of an allreduce of B bytes. In
+// pairs: B from each rank that does not sit out; hierarchical: B from each host's leader, and the
+// reduce and the broadcast on each host. random_matching and latency_aware: those of an allreduce
+// of one byte per round, too. Result: all: bitwise the AVG allreduce. In pairs: the mean in rank
+// order, bitwise equal on both ends. Source: Lian et al., Can Decentralized Algorithms Outperform
+// Centralized Algorithms?, arXiv 1705.09056; shift_one: Bagua; avoid_stragglers: Lian et al.,
+// Asynchronous Decentralized Parallel SGD, arXiv 1710.06952, but with exact means of pairs.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/round_peers.h"
+#include "algorithms/stage/stage_of_rounds.h"
 #include "algorithms/stage/tier_stages.h"
 #include "comm/communicator.h"
 #include "comm/reduction/reduction.h"
@@ -154,17 +156,27 @@ class Decentralized final : public Algorithm {
     table.Count("communication_interval", &schedule_.interval, 1,
                 "steps from one round to the next");
     table.Bool("hierarchical", &hierarchical_, "false: every rank is a peer; true: every host is");
+    table.Count("global_interval", &global_interval_, 0,
+                "in pairs: rounds from one mean of all ranks to the next; 0: there is none");
     table.Refuse("codec", "the algorithm low_precision_decentralized is this one with a codec");
   }
   absl::Status CheckOptions() override {
     in_pairs_ = mode_ != "all";
+    if (global_interval_ > 0 && mode_ == "avoid_stragglers") {
+      return absl::InvalidArgumentError(
+          "option global_interval is given, but with peer_selection_mode avoid_stragglers ranks "
+          "are "
+          "not at the same round, so that they cannot take a mean of all; leave it at 0, or take "
+          "shift_one or random_matching");
+    }
     if (mode_ == "all" || mode_ == "shift_one") return absl::OkStatus();
     ASSIGN_OR_RETURN(policy_, ParsePeerPolicy(mode_));
     return absl::OkStatus();
   }
   std::string BytesSent() const override {
-    return "all: those of an allreduce of B bytes; in pairs: B; hierarchical: from each host's "
-           "leader";
+    return "all, and in global rounds: those of an allreduce of B bytes; in pairs: B; "
+           "hierarchical: "
+           "from each host's leader";
   }
 
   Schedule schedule() const override { return schedule_; }
@@ -190,10 +202,24 @@ class Decentralized final : public Algorithm {
       spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
       return spec;
     }
+    PipelineSpec pairs;
+    RETURN_IF_ERROR(AddPairs(layout, tiers, pairs));
+    if (global_interval_ == 0) return pairs;
+    for (std::unique_ptr<Stage>& stage : pairs.stages) {
+      spec.stages.push_back(
+          MakeStageOfRounds(std::move(stage), WhichRounds::kOthers, global_interval_));
+    }
+    spec.stages.push_back(MakeStageOfRounds(MakeAllReduceStage(ReduceOp::kAvg),
+                                            WhichRounds::kMultiples, global_interval_));
+    return spec;
+  }
+
+ private:
+  absl::Status AddPairs(const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
+    spec.allows_standalone = false;
     if (!hierarchical_) {
       const auto size = static_cast<size_t>(tiers.all->world_size().value());
-      RETURN_IF_ERROR(AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec));
-      return spec;
+      return AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec);
     }
     if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
     spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kSum));
@@ -201,10 +227,9 @@ class Decentralized final : public Algorithm {
       RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers, tiers.host_sizes, layout, spec));
     }
     spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
-    return spec;
+    return absl::OkStatus();
   }
 
- private:
   absl::Status AddExchange(Communicator& communicator, const Tiers& tiers,
                            std::vector<int32_t> sizes, const BucketLayout& layout,
                            PipelineSpec& spec) {
@@ -228,6 +253,7 @@ class Decentralized final : public Algorithm {
   bool in_pairs_ = false;
   std::optional<PeerPolicy> policy_;
   bool hierarchical_ = false;
+  uint64_t global_interval_ = 0;
   std::weak_ptr<RoundPeers> peers_;  // of the pipelines that there are
 };
 

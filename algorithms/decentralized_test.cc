@@ -171,6 +171,19 @@ TEST(DecentralizedTest, PairsHostsByTheirSums) {
   }
 }
 
+TEST(DecentralizedTest, AveragesOverAllRanksInGlobalRounds) {
+  const std::vector<std::vector<int32_t>> worlds = {{1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 1}};
+  for (const std::vector<int32_t>& hosts : worlds) {
+    const bool is_flat = hosts != std::vector<int32_t>{2, 1};
+    TestWorld world(OptionsOf(hosts, {{"hierarchical", is_flat ? "false" : "true"},
+                                      {"peer_selection_mode", "shift_one"},
+                                      {"global_interval", "2"}}));
+    ExpectRoundsAre(world, [&](const auto& inputs, uint64_t step) {
+      return step % 2 == 1 ? MeanOnAll(inputs) : ShiftOneReference(inputs, hosts, step);
+    });
+  }
+}
+
 TEST(DecentralizedTest, KeepsTheMeanOverRanksOfUnequalHosts) {
   TestWorld world(
       OptionsOf({2, 1, 4, 1}, {{"hierarchical", "true"}, {"peer_selection_mode", "shift_one"}}));
@@ -302,6 +315,14 @@ TEST(DecentralizedTest, SaysWhenItsRoundsAre) {
   EXPECT_EQ(algorithm->schedule().interval, 4);
   EXPECT_EQ(algorithm->schedule().commit.kept, 0);
   EXPECT_EQ(algorithm->schedule().commit.taken, 1);
+}
+
+TEST(DecentralizedTest, HasNoGlobalRoundsWhereRanksAreNotAtTheSameRound) {
+  const absl::Status status =
+      MakeAlgorithm("decentralized",
+                    {{"peer_selection_mode", "avoid_stragglers"}, {"global_interval", "4"}})
+          .status();
+  EXPECT_THAT(status.ToString(), HasSubstr("ranks are not at the same round"));
 }
 
 TEST(DecentralizedTest, RefusesValuesThatDoNotFit) {

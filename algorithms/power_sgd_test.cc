@@ -12,6 +12,7 @@
 #include "algorithms/codec/reference.h"
 #include "algorithms/stage/power_sgd_stage.h"
 #include "algorithms/test_ranks.h"
+#include "core/base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -149,12 +150,14 @@ class World {
   // Rank r's query before the first round.
   void SetQuery(const Numbers& query) {
     for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
-      for (SlotState& state : ranks_->rounds(rank).States()) {
+      std::vector<SlotState> states = *ranks_->rounds(rank).SaveStates(absl::InfiniteFuture());
+      for (SlotState& state : states) {
         if (state.slot != kMatrix || state.key.find("query") == std::string::npos) continue;
         const std::vector<std::byte> bytes = BytesOf(query, state.dtype);
         ASSERT_LE(bytes.size(), state.bytes.size());
         std::copy(bytes.begin(), bytes.end(), state.bytes.begin());
       }
+      PELTON_CHECK_OK(ranks_->rounds(rank).LoadStates(states, absl::InfiniteFuture()));
     }
   }
 

@@ -66,7 +66,9 @@ std::vector<Variant> Variants() {
                                    {{"codec", "one_bit"}},
                                    {{"codec", "one_bit"}, {"hierarchical", "false"}},
                                    {{"codec", "top_k"}, {"hierarchical", "false"}},
-                                   {{"min_compression", "1"}, {"start_round", "1"}}};
+                                   {{"min_compression", "1"}, {"start_round", "1"}},
+                                   {{"graph", "star"}, {"push", "true"}},
+                                   {{"interval", "1"}, {"global_interval", "2"}}};
   std::vector<Variant> variants;
   for (const auto& entry : AlgorithmRegistry::Get().List()) {
     for (const AlgorithmOptions& options : more) {
@@ -102,7 +104,9 @@ std::vector<ModelState> StatesAfterTraining(const Variant& variant, int32_t size
     PELTON_CHECK_OK(world.Replan({SlotId(2), SlotId(0), SlotId(3), SlotId(1)}));
   }
   std::vector<ModelState> states;
-  for (int32_t rank = 0; rank < size; ++rank) states.push_back(StateOf(world.rounds(rank)));
+  for (int32_t rank = 0; rank < size; ++rank) {
+    states.push_back(*StateOf(world.rounds(rank), absl::InfiniteFuture()));
+  }
   return states;
 }
 
@@ -155,7 +159,8 @@ double MeanOf(const std::vector<double>& values) {
 std::map<std::string, StateScope> ScopesOf(TestWorld& world) {
   std::map<std::string, StateScope> scopes;
   for (int32_t rank = 0; rank < world.size(); ++rank) {
-    for (const SlotState& state : world.rounds(rank).States()) scopes[state.key] = state.scope;
+    const std::vector<SlotState> states = *world.rounds(rank).SaveStates(absl::InfiniteFuture());
+    for (const SlotState& state : states) scopes[state.key] = state.scope;
   }
   return scopes;
 }
@@ -204,7 +209,7 @@ class Resharded {
   std::vector<ModelState> states() {
     std::vector<ModelState> states;
     for (int32_t rank = 0; rank < world_.size(); ++rank) {
-      states.push_back(StateOf(world_.rounds(rank)));
+      states.push_back(*StateOf(world_.rounds(rank), absl::InfiniteFuture()));
     }
     return states;
   }

@@ -11,6 +11,7 @@
 // step the means of its edges (D-PSGD as the base):
 //   x_i = W_ii x_i + the sum over i's sources j, ascending, of W_ji x_j
 // In the step of a slow step that mean is left out: the exact one is the same with it and without.
+// With a graph, slow_learning_rate=1 and slow_momentum=0 this is Gossip-PGA (arXiv 2105.09080).
 //
 // The paper divides what v adds up by the fast learning rate and multiplies the step by it; where
 // that rate stands still both cancel. Where a schedule lowers it, v here keeps the size of the
@@ -25,20 +26,17 @@
 // Source: Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow
 // Momentum, arXiv 1910.00643, algorithm 1; its alpha is the slow learning rate, its beta the slow
 // momentum, its tau the interval, and its u is v over the fast rate.
-#include <algorithm>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/compression_options.h"
-#include "algorithms/stage/neighbor_messages.h"
+#include "algorithms/stage/graph_options.h"
+#include "algorithms/stage/neighbor_mean.h"
 #include "algorithms/stage/outer_step.h"
+#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
-#include "comm/reduction/linear_combination.h"
-#include "comm/topology/neighbor_source.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -47,99 +45,6 @@ namespace {
 constexpr char kNone[] = "none";
 constexpr NumberRange kAnyRate = {0, 1e6};
 constexpr NumberRange kFraction = {0, 1};
-
-// Rounds count from 1; the last of each `interval` has the slow step.
-bool IsSlow(const BucketRun& run, uint64_t interval) {
-  return static_cast<uint64_t>(run.round().value()) % interval == 0;
-}
-
-// A stage of the slow step, which is left out in the rounds between.
-// Threads: as Stage. Owns: the stage.
-class SlowStage final : public Stage {
- public:
-  SlowStage(std::unique_ptr<Stage> stage, uint64_t interval)
-      : stage_(std::move(stage)), interval_(interval) {}
-  absl::string_view name() const override { return stage_->name(); }
-  StageKind kind() const override { return stage_->kind(); }
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    return stage_->MakeState(layout);
-  }
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    stage_->Prime(layout, flat, state);
-  }
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    return IsSlow(run, interval_) ? stage_->Start(run, state) : absl::OkStatus();
-  }
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
-    if (!IsSlow(run, interval_)) return true;
-    return stage_->Advance(run, state);
-  }
-
- private:
-  const std::unique_ptr<Stage> stage_;
-  const uint64_t interval_;
-};
-
-// Exchange: the bucket becomes its mean with the neighbours' of the round, unless that is a slow
-// one's.
-// Threads: as Stage. Owns: its graphs, and memory for what comes.
-class NeighborMeanStage final : public Stage {
- public:
-  struct Parts {
-    std::unique_ptr<NeighborSource> neighbors;
-    std::unique_ptr<NeighborMessages> messages;
-    uint64_t interval = 1;
-  };
-
-  explicit NeighborMeanStage(Parts parts) : parts_(std::move(parts)) {}
-  absl::string_view name() const override { return "neighbours' mean"; }
-  StageKind kind() const override { return StageKind::kExchange; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    takes_part_ = !IsSlow(run, parts_.interval) && run.layout().flat_count > 0;
-    if (!takes_part_) return absl::OkStatus();
-    // A graph is known in every step.
-    now_ = *parts_.neighbors->NeighborsAt(static_cast<uint64_t>(run.round().value()) - 1);
-    parts_.messages->Begin(now_, run.segments().front().location);
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
-    if (!takes_part_) return true;
-    ASSIGN_OR_RETURN(const bool done, parts_.messages->Advance(run));
-    if (done) Average(run);
-    return done;
-  }
-
- private:
-  void Average(const BucketRun& run) const {
-    const DType dtype = run.layout().dtype;
-    std::vector<Term> terms = {{run.flat(), now_.own, dtype}};
-    for (size_t i = 0; i < now_.sources.size(); ++i) {
-      terms.push_back({parts_.messages->from(i), now_.sources[i].weight, dtype});
-    }
-    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
-  }
-
-  const Parts parts_;
-  Neighborhood now_;
-  bool takes_part_ = false;
-};
-
-// The most sources that a rank has in any step.
-size_t MostSources(const GraphSequence& graphs) {
-  constexpr uint64_t kLookedAt = 64;  // steps, of a sequence that never repeats or hardly ever
-  const bool is_short = graphs.period() > 0 && graphs.period() <= kLookedAt;
-  size_t most = 0;
-  for (uint64_t step = 0; step < (is_short ? graphs.period() : kLookedAt); ++step) {
-    const Graph graph = graphs.At(step);
-    std::vector<size_t> counts(static_cast<size_t>(graphs.size().value()));
-    for (const Graph::Edge& edge : graph.edges()) {
-      most = std::max(most, ++counts[static_cast<size_t>(edge.destination)]);
-    }
-  }
-  return is_short ? most : static_cast<size_t>(graphs.size().value()) - 1;
-}
 
 // Threads: as Algorithm. Owns: its options.
 class SlowMo final : public Algorithm {
@@ -196,7 +101,8 @@ class SlowMo final : public Algorithm {
     PipelineSpec slow;
     RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, slow));
     for (std::unique_ptr<Stage>& stage : slow.stages) {
-      spec.stages.push_back(std::make_unique<SlowStage>(std::move(stage), interval_));
+      spec.stages.push_back(
+          MakeStageOfRounds(std::move(stage), WhichRounds::kMultiples, interval_));
     }
     return spec;
   }
@@ -207,15 +113,10 @@ class SlowMo final : public Algorithm {
   absl::Status AddNeighborMean(Communicator& communicator, const BucketLayout& layout,
                                PipelineSpec& spec) const {
     ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
-                     MakeGraphs(base_, communicator.world_size(), {}));
-    const size_t most_sources = MostSources(*graphs);
-    NeighborMeanStage::Parts parts;
-    parts.interval = interval_;
-    parts.neighbors = std::make_unique<GraphNeighbors>(std::move(graphs), communicator.rank());
-    ASSIGN_OR_RETURN(parts.messages, NeighborMessages::Create(
-                                         communicator, "neighbours' weights",
-                                         layout.flat_count * SizeOf(layout.dtype), most_sources));
-    spec.stages.push_back(std::make_unique<NeighborMeanStage>(std::move(parts)));
+                     GraphOptions::Named("base", base_).Balanced(communicator.world_size()));
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
+                     MakeNeighborMeanStage(communicator, {std::move(graphs)}, layout));
+    spec.stages.push_back(MakeStageOfRounds(std::move(mean), WhichRounds::kOthers, interval_));
     return absl::OkStatus();
   }
 

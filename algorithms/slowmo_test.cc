@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "algorithms/algorithm.h"
+#include "algorithms/test_graph_world.h"
 #include "algorithms/test_ranks.h"
 #include "algorithms/test_world.h"
 #include "comm/graph/graph_sequence.h"
@@ -160,7 +161,7 @@ TEST(SlowMoTest, TakesNeighboursMeansBetweenSlowStepsBitByBit) {
 }
 
 TEST(SlowMoTest, HoldsUnderDelaysAndReorderings) {
-  ForEachSeed(500, [](uint64_t seed) {
+  ForEachSeed(1000, [](uint64_t seed) {
     const auto size = static_cast<int32_t>(1 + seed % 4);
     ExpectEqualsReference(size, seed);
     ExpectEqualsReferenceOverAGraph(size, seed % 2 == 0 ? "ring" : "one_peer_exponential", seed);
@@ -202,6 +203,21 @@ TEST(SlowMoTest, HasRoundsOnlyAtSlowStepsUnlessNeighboursMeet) {
   EXPECT_EQ(gossip->schedule().first_step, 1);
   EXPECT_EQ(gossip->schedule().interval, 1);
   EXPECT_FALSE(gossip->RanksAgree());
+}
+
+// Threads: as GraphBuilder. Owns: nothing.
+class LopsidedGraph final : public GraphBuilder {
+ public:
+  absl::StatusOr<std::unique_ptr<GraphSequence>> Build(WorldSize size) const override {
+    return std::make_unique<StaticGraph>(GraphOf({1, 0.5}, {{0, 1, 0.5}}));
+  }
+};
+
+REGISTER_GRAPH(test_lopsided, "rank 1 listens to rank 0, and nobody to rank 1", LopsidedGraph);
+
+TEST(SlowMoTest, RefusesGraphsThatDoNotKeepTheMean) {
+  EXPECT_THAT(StatusOn({"slowmo", {{"base", "test_lopsided"}}, 2}).ToString(),
+              HasSubstr("option base is 'test_lopsided', which on 2 ranks does not keep the mean"));
 }
 
 TEST(SlowMoTest, RefusesValuesThatDoNotFit) {

@@ -15,8 +15,8 @@
 #include "comm/topology/peer_source.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
-#include "core/bucket/model_rounds.h"
 #include "core/bucket/tensor_spec.h"
+#include "core/round/model_rounds.h"
 
 namespace pelton {
 

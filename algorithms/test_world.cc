@@ -28,7 +28,7 @@ void TestWorld::Prime(const Values& values) {
     for (size_t slot = 0; slot < values.size(); ++slot) {
       Write(values[slot], rounds(rank).DataOf(SlotId(static_cast<int32_t>(slot))));
     }
-    rounds(rank).Prime();
+    PELTON_CHECK_OK(rounds(rank).Prime(absl::InfiniteFuture()));
   }
 }
 
@@ -54,7 +54,8 @@ Values TestWorld::ValuesOf(int32_t rank) {
 
 Values TestWorld::StateOf(int32_t rank, const std::string& key) {
   Values values(tensors_.size());
-  for (const SlotState& state : rounds(rank).States()) {
+  const std::vector<SlotState> states = *rounds(rank).SaveStates(absl::InfiniteFuture());
+  for (const SlotState& state : states) {
     if (state.key != key) continue;
     const auto slot = static_cast<size_t>(state.slot.value());
     const auto* const floats = reinterpret_cast<const float*>(state.bytes.data());

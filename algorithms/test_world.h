@@ -9,9 +9,9 @@
 
 #include "algorithms/algorithm.h"
 #include "algorithms/test_ranks.h"
-#include "core/bucket/model_rounds.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/tensor_spec.h"
+#include "core/round/model_rounds.h"
 
 namespace pelton {
 

@@ -54,6 +54,12 @@ class AveragingActor final : public Actor {
   AveragingActor(ModelRounds* rounds, AveragingLoopOptions options, SlotId stop_slot)
       : rounds_(*rounds), options_(std::move(options)), stop_slot_(stop_slot) {}
 
+  // A turn that has thrown ends the rounds of all ranks with the reason, and the session by what
+  // their backends report.
+  void OnStop(const absl::Status& why) override {
+    if (!why.ok() && failure_.ok()) FailEverywhere(Annotate(why, "averaging"));
+  }
+
   void Handle(ClaimWeights message) {
     if (message.reply.cancelled()) return;  // nobody would release it
     if (!std::exchange(is_claimed_, true)) claim_ = message.number;
@@ -185,8 +191,10 @@ class AveragingActor final : public Actor {
     float difference = 0;
     const absl::Status added = Call([&] { return AddAll(&difference); });
     if (!added.ok()) return FailEverywhere(added);
-    // The average of the wishes less mine. With n ranks it is exact that all have asked where I
-    // have and nothing is missing; who has not asked knows that not all have.
+    // `difference` is the mean of all ranks' wishes (1 of a rank that has asked to stop, else 0)
+    // less this rank's own. A sum of ones and zeros is exact, and n / n is 1, so that on a rank
+    // that has asked a difference of 0 says exactly that all have. A rank that has not asked is
+    // itself the proof that not all have.
     share_asked_ = difference + (asked_ ? 1.0F : 0.0F);
     if (asked_ && difference == 0) return EndByAgreement();
     if (wants_to_stop_) {

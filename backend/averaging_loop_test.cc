@@ -30,6 +30,7 @@
 namespace pelton {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kCount = 24;
@@ -50,6 +51,12 @@ class LoopRank {
       return MakePipeline(*algorithm_, layout, Tiers::Of(communicator_));
     };
     rounds.operation_timeout = kRoundTimeout;
+    rounds.on_failure = [this](const absl::Status& reason) {
+      told_.emplace_back(reason.message());
+    };
+    rounds.on_round = [this](Round) {
+      if (throws_in_turn_) throw std::runtime_error("the loop's own bug");
+    };
     PlanOptions plan;
     plan.world_size = communicator.world_size();
     plan.constraints = algorithm_->Constraints();
@@ -89,6 +96,9 @@ class LoopRank {
   void set_held(bool is_held) { is_held_ = is_held; }
   void ThrowInCopy() { throws_in_copy_ = true; }
   void ThrowInAdd() { throws_in_add_ = true; }
+  void ThrowInTurn() { throws_in_turn_ = true; }
+  // What the rounds have said of their failure.
+  const std::vector<std::string>& told() const { return told_; }
   AveragingLoop& loop() { return *loop_; }
   ModelRounds& rounds() { return *rounds_; }
   const std::vector<float>& weights() const { return weights_; }
@@ -104,6 +114,8 @@ class LoopRank {
   std::atomic<int> added_{0};
   bool throws_in_copy_ = false;
   bool throws_in_add_ = false;
+  bool throws_in_turn_ = false;
+  std::vector<std::string> told_;
   std::unique_ptr<ModelRounds> rounds_;
   std::unique_ptr<AveragingLoop> loop_;  // last: it runs the rounds
 };
@@ -316,6 +328,17 @@ TEST(AveragingLoopTest, AnExceptionEndsTheLoopOfAllWithItsReason) {
       EXPECT_EQ(world.rank(rank).loop().Resume(), status);
     }
   }
+}
+
+TEST(AveragingLoopTest, ATurnThatThrowsEndsTheRoundsOfAllWithItsReason) {
+  LoopWorld world(1, 2);
+  world.rank(0).ThrowInTurn();
+  world.ResumeAll();
+  world.executor().RunFor(absl::Seconds(1));
+  const absl::Status other = world.rank(1).loop().Claim(world.executor().Now() + absl::Seconds(1));
+  EXPECT_THAT(other.ToString(), HasSubstr("the loop's own bug"));
+  // Which is what its backend tells all ranks.
+  EXPECT_THAT(world.rank(1).told(), ElementsAre(HasSubstr("the loop's own bug")));
 }
 
 TEST(AveragingLoopTest, AClaimThatNobodyWaitsForDoesNotHold) {

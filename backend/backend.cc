@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "backend/link/attach.h"
 #include "backend/route.h"
 #include "backend/watched_communicator.h"
 #include "comm/collectives/neighbor_communicator.h"
@@ -99,6 +100,21 @@ Backend::~Backend() { (void)Stop(Clock::Real().Now() + limits::kStopTimeout); }
 
 absl::Status Backend::Join() {
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
+  if (IsLinkAddress(options_.coordinator_address)) {
+    // A daemon has joined in this rank's name: what stands behind the seams lives there.
+    ASSIGN_OR_RETURN(LinkedParts parts,
+                     AttachToDaemon({PathOfLink(options_.coordinator_address), options_.job,
+                                     options_.rank, options_.world_size},
+                                    deadline));
+    control_ = std::move(parts.control);
+    transport_ = std::move(parts.transport);
+    membership_ = std::move(parts.membership);
+    hosts_ = std::move(parts.hosts);
+    host_warning_ = std::move(parts.host_warning);
+    SetProcessesOnHost(2 * static_cast<int>(host_ranks().size()));  // a daemon for each
+    StartSession();
+    return absl::OkStatus();
+  }
   std::string address = options_.coordinator_address;
   if (options_.serves_coordinator) {
     ASSIGN_OR_RETURN(coordinator_, ServeCoordinatorAt(address, options_.token, options_.tls,
@@ -170,7 +186,9 @@ absl::Status Backend::Connect(absl::Time deadline) {
   hierarchy.inside = std::move(found.inside);
   ASSIGN_OR_RETURN(hierarchy.table, AgreeOnSchedules(deadline));
   ASSIGN_OR_RETURN(hierarchy.between, ConnectHosts(deadline));
-  transport_ = MakeHierarchicalTransport(std::move(hierarchy));
+  std::unique_ptr<HostsTransport> transport = MakeHierarchicalTransport(std::move(hierarchy));
+  hosts_transport_ = transport.get();
+  transport_ = std::move(transport);
   return absl::OkStatus();
 }
 
@@ -212,6 +230,11 @@ absl::StatusOr<SelectionTable> Backend::AgreeOnSchedules(absl::Time deadline) {
 
 absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadline) {
   if (device.kind == DeviceKind::kHost) return transport_.get();
+  if (IsLinkAddress(options_.coordinator_address)) {
+    return absl::UnimplementedError(
+        "tensors of a GPU do not go through a pelton-daemon; start the job without --backend "
+        "daemon");
+  }
   std::unique_ptr<Transport>& gpu = gpus_[device.index];
   if (gpu != nullptr) return gpu.get();
   ASSIGN_OR_RETURN(const TransportRegistry::Entry nccl, TransportRegistry::Get().Find("nccl"));
@@ -227,12 +250,13 @@ absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadli
 }
 
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& group,
-                                                                   Device device) {
+                                                                   Device device,
+                                                                   const std::string& schedules) {
   RETURN_IF_ERROR(CheckGroup(group, world_size(), rank()));
   RETURN_IF_ERROR(AskSession(MayOpen{group, {}}));
   const std::string opening = OpeningOf(group);
   const CallName name(opening);
-  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenAmong(group, device);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenAmong(group, device, schedules);
   if (IsInterrupted(opened.status())) {
     // The others would wait for this rank until their join timeout.
     Report(AsAbort(Annotate(opened.status(), opening)));
@@ -240,11 +264,12 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& 
   return opened;
 }
 
-absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Group& group,
-                                                                        Device device) {
+absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(
+    const Group& group, Device device, const std::string& schedules) {
   MutexLock lock(&opening_);
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
-  ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, deadline));
+  ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, schedules, deadline));
+  if (device.kind == DeviceKind::kHost) RETURN_IF_ERROR(UseSchedules(id, schedules));
   ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
   const DeviceKind kind = device.kind;
@@ -263,25 +288,66 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(const Gr
 
 // The first member draws the number. It travels by a gather among the members, not by a key of the
 // store, so that nothing of it remains and the missing are named.
-absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, absl::Time deadline) {
+absl::StatusOr<CommunicatorId> Backend::AgreeOnId(const Group& group, const std::string& schedules,
+                                                  absl::Time deadline) {
   AllGatherRequest request{"communicator", "", group.members};
   if (group.members[0] == rank()) {
     KeyValueStore store(control_.get());
     ASSIGN_OR_RETURN(const int64_t number, store.Add(kLastCommunicatorKey, 1, deadline));
     request.value = absl::StrCat(number);
   }
+  absl::StrAppend(&request.value, "\n", schedules);
   absl::StatusOr<std::vector<std::string>> drawn = control_->AllGatherAmong(request, deadline);
   if (!drawn.ok()) return Annotate(drawn.status(), "opening a communicator");
+  const auto end_of_number = [](const std::string& text) { return text.find('\n'); };
+  const absl::string_view first = drawn->front();
+  for (size_t i = 1; i < drawn->size(); ++i) {
+    const std::string& other = (*drawn)[i];
+    if (other.substr(end_of_number(other)) == first.substr(end_of_number(drawn->front()))) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("schedules: the rows of rank ", group.members[i].value(),
+                     " are not those of rank ", group.members[0].value()));
+  }
   uint32_t number = 0;
-  if (!absl::SimpleAtoi(drawn->front(), &number)) {
+  if (!absl::SimpleAtoi(first.substr(0, end_of_number(drawn->front())), &number)) {
     return absl::InternalError(absl::StrCat("rank ", group.members[0].value(),
-                                            " drew no communicator's number: '", drawn->front(),
-                                            "'"));
+                                            " drew no communicator's number: '", first, "'"));
   }
   return CommunicatorId(number);
 }
 
+absl::Status Backend::UseSchedules(CommunicatorId id, const std::string& schedules) {
+  if (schedules.empty()) return absl::OkStatus();
+  absl::StatusOr<SelectionTable> table =
+      SelectionTable::Parse(absl::StrCat(schedules, "\n", options_.schedules));
+  if (!table.ok()) return Annotate(table.status(), "schedules");
+  if (hosts_transport_ != nullptr) hosts_transport_->UseTable(id, *std::move(table));
+  return absl::OkStatus();
+}
+
+absl::Status Backend::WhyNotWith(const Group& group) const {
+  return AskSession(MayOpen{group, {}});
+}
+
 void Backend::Share(const Region& region) { (void)AskSession(ShareRegion{{&region}, {}}); }
+
+int64_t Backend::Show(ModelLook look) {
+  MutexLock lock(&looking_);
+  looks_.emplace(++last_look_, std::move(look));
+  return last_look_;
+}
+
+void Backend::Hide(int64_t number) {
+  MutexLock lock(&looking_);
+  looks_.erase(number);
+}
+
+std::vector<ModelSight> Backend::LookAtModels(absl::Time deadline) const {
+  std::vector<ModelSight> sights;
+  MutexLock lock(&looking_);
+  for (const auto& [number, look] : looks_) sights.push_back(look(deadline));
+  return sights;
+}
 
 // A handler must not block, and whoever fails must not wait either: the session sees to it.
 void Backend::Report(const absl::Status& reason) {
@@ -298,7 +364,8 @@ absl::Status Backend::Stop(absl::Time deadline) {
   }
   if (transport_ != nullptr) transport_->SayGoodbye();
   if (coordinator_ != nullptr) {
-    // The other ranks' goodbyes must find a coordinator.
+    // The other ranks leave by a call to the coordinator as well. It is served until they have done
+    // so, or until `deadline`; a rank that leaves later finds its coordinator lost.
     if (absl::Status empty = coordinator_->AwaitEmpty(deadline); left.ok()) left = empty;
   }
   return left;

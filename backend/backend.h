@@ -4,6 +4,7 @@
 #define PELTON_BACKEND_BACKEND_H_
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/hosts.h"
+#include "backend/model_sight.h"
 #include "backend/session.h"
 #include "backend/trace_file.h"
 #include "backend/watched_communicator.h"
@@ -22,6 +24,7 @@
 #include "comm/control/coordinator_server.h"
 #include "comm/control/tls_options.h"
 #include "comm/group.h"
+#include "comm/hierarchy/hierarchical_transport.h"
 #include "comm/transport/transport.h"
 #include "core/actor/actor_ref.h"
 #include "core/actor/thread_executor.h"
@@ -76,6 +79,15 @@ class Backend {
   WorldSize world_size() const { return options_.world_size; }
   Control& control() { return *control_; }
 
+  // Of the processes that have joined, by rank.
+  const Membership& membership() const { return membership_; }
+  // Makes a model of this process one that people see; `look` is called until Hide has returned,
+  // which takes the number that this gives. It costs the model nothing while nobody looks. Blocks:
+  // while somebody does.
+  int64_t Show(ModelLook look);
+  void Hide(int64_t number);
+  // All of them, in the order of their making. Blocks: until `deadline`, while one does not answer.
+  std::vector<ModelSight> LookAtModels(absl::Time deadline) const;
   const HostMap& hosts() const { return hosts_; }
   // World ranks on this rank's host, ascending, this one included: those that have proved it.
   std::vector<Rank> host_ranks() const { return hosts_.RanksWith(rank()); }
@@ -92,9 +104,12 @@ class Backend {
     return Open(group, Device{});
   }
   // The same for memory of `device`, which is of the same kind on all members; the backend of a GPU
-  // is made at the first use. Errors: also those of the device's transport: no such device, no
+  // is made at the first use. `schedules`: rows that go before those of the options, the same on
+  // all members; of use between hosts, for the hosts' memory. Errors: also InvalidArgument: a row
+  // is none, or the members' rows differ; those of the device's transport: no such device, no
   // library of its.
-  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group, Device device);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group, Device device,
+                                                            const std::string& schedules = "");
 
   // Memory that the ranks of this host may reach directly in every operation from now on; it must
   // outlive the backend. Blocks: never for long.
@@ -102,6 +117,9 @@ class Backend {
 
   // Why the job failed; OK while it has not.
   absl::Status failure() const { return failure_.Get(); }
+  // Why the ranks of `group` can do nothing together any more: failure(), or a member has left.
+  // Blocks: for one of the session's turns.
+  absl::Status WhyNotWith(const Group& group) const;
   // The root of this membership's actors: a failure of one that is spawned under it ends all that
   // waits (core/actor/spawn.h).
   const ActorRef<Session>& session() const { return session_; }
@@ -121,9 +139,14 @@ class Backend {
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
   absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
-  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> OpenAmong(const Group& group, Device device);
-  // A number that no other communicator of the job has, the same on all members.
-  absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> OpenAmong(const Group& group, Device device,
+                                                                 const std::string& schedules);
+  // A number that no other communicator of the job has, the same on all members, for one of
+  // `schedules`, which are to be the same, too.
+  absl::StatusOr<CommunicatorId> AgreeOnId(const Group& group, const std::string& schedules,
+                                           absl::Time deadline);
+  // What a communicator of `schedules` goes by. Errors: InvalidArgument: a row is none.
+  absl::Status UseSchedules(CommunicatorId id, const std::string& schedules);
   absl::StatusOr<Transport*> TransportOf(Device device, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
   // The session's answer, where it has not ended. Blocks: for one of its turns. Errors: the
@@ -137,9 +160,13 @@ class Backend {
   std::unique_ptr<CoordinatorServer> coordinator_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
+  HostsTransport* hosts_transport_ = nullptr;  // the same one, where there are several hosts
   Membership membership_;
   HostMap hosts_;
   std::string host_warning_;
+  mutable Mutex looking_;  // a model that ends waits until nobody looks at it any more
+  std::map<int64_t, ModelLook> looks_ ABSL_GUARDED_BY(looking_);
+  int64_t last_look_ ABSL_GUARDED_BY(looking_) = 0;
   Mutex opening_;  // a transport opens for one thread at a time
   // By the index of the device.
   std::map<int32_t, std::unique_ptr<Transport>> gpus_ ABSL_GUARDED_BY(opening_);

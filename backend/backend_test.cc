@@ -206,6 +206,16 @@ TEST(BackendTest, RanksWithAnotherTableOfSchedulesAreNamed) {
   }
 }
 
+// The sums of 1e8, 1 and -1e8 over three ranks, which tell in which order they were added.
+absl::StatusOr<std::vector<float>> CancellingSums(Communicator& communicator) {
+  const float terms[] = {1e8F, 1, -1e8F};
+  std::vector<float> values(3, terms[communicator.rank().value()]);
+  const Tensor tensor{values.data(), values.size(), DType::kFloat32};
+  ASSIGN_OR_RETURN(const Completion done, AllReduce(communicator, tensor, tensor, ReduceOp::kSum));
+  RETURN_IF_ERROR(Await(communicator, done, Soon()));
+  return values;
+}
+
 TEST(BackendTest, AGivenTableOfSchedulesIsUsed) {
   const std::vector<absl::Status> results = RunRanks(3, [](BackendOptions options) {
     options.host_label = absl::StrCat(options.rank.value());
@@ -218,13 +228,46 @@ TEST(BackendTest, AGivenTableOfSchedulesIsUsed) {
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                      backend->Open(Group::World(backend->world_size())));
     // In rank order, as the built-in table has it, each sum is 0; a ring begins each elsewhere.
-    const float terms[] = {1e8F, 1, -1e8F};
-    std::vector<float> values(3, terms[options.rank.value()]);
-    const Tensor tensor{values.data(), values.size(), DType::kFloat32};
-    ASSIGN_OR_RETURN(const Completion done,
-                     AllReduce(*communicator, tensor, tensor, ReduceOp::kSum));
-    RETURN_IF_ERROR(Await(*communicator, done, Soon()));
-    if (values == std::vector<float>(3, 0)) return absl::InternalError("that was no ring");
+    ASSIGN_OR_RETURN(const std::vector<float> sums, CancellingSums(*communicator));
+    if (sums == std::vector<float>(3, 0)) return absl::InternalError("that was no ring");
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, ACommunicatorsOwnSchedulesGoBeforeTheJobs) {
+  const std::vector<absl::Status> results = RunRanks(3, [](BackendOptions options) {
+    options.host_label = absl::StrCat(options.rank.value());
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const Group world = Group::World(backend->world_size());
+    for (const char* rows : {"", "allreduce 0 0 ring", ""}) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                       backend->Open(world, Device{}, rows));
+      ASSIGN_OR_RETURN(const std::vector<float> sums, CancellingSums(*communicator));
+      const bool is_in_rank_order = sums == std::vector<float>(3, 0);
+      if (is_in_rank_order != (rows[0] == '\0')) {
+        return absl::InternalError(absl::StrCat("another schedule than '", rows, "' says"));
+      }
+    }
+    return Barrier(backend->control(), "end", Soon());
+  });
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(BackendTest, MembersThatOpenWithOtherSchedulesAreNamed) {
+  const std::vector<absl::Status> results = RunRanks(3, [](BackendOptions options) {
+    options.host_label = absl::StrCat(options.rank.value());
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    const Group world = Group::World(backend->world_size());
+    const std::string rows = options.rank == Rank(1) ? "allreduce 0 0 ring" : "";
+    const absl::Status differs = backend->Open(world, Device{}, rows).status();
+    EXPECT_EQ(differs.code(), absl::StatusCode::kInvalidArgument) << differs;
+    EXPECT_THAT(std::string(differs.message()),
+                HasSubstr("the rows of rank 1 are not those of rank 0"));
+    const absl::Status no_row = backend->Open(world, Device{}, "allreduce 0 0 pigeons").status();
+    EXPECT_EQ(no_row.code(), absl::StatusCode::kInvalidArgument) << no_row;
+    EXPECT_THAT(std::string(no_row.message()), HasSubstr("pigeons"));
+    RETURN_IF_ERROR(backend->Open(world).status());
     return Barrier(backend->control(), "end", Soon());
   });
   for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;

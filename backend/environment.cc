@@ -59,6 +59,10 @@ bool IsLoopback(const std::string& address) {
 
 absl::Status TakeMeetingPlace(BackendOptions& options) {
   options.coordinator_address = Variable("PELTON_COORDINATOR");
+  if (absl::StartsWith(options.coordinator_address, "unix:")) {
+    options.serves_coordinator = false;  // the daemon there has all else
+    return absl::OkStatus();
+  }
   if (!absl::StrContains(options.coordinator_address, ':')) {
     return Malformed("PELTON_COORDINATOR", options.coordinator_address, "host:port");
   }

@@ -11,9 +11,10 @@ namespace pelton {
 // WORLD_SIZE, PELTON_COORDINATOR and PELTON_JOB_TOKEN, of which rank 0 serves the third; and, where
 // they are set, PELTON_TIMEOUT, PELTON_JOIN_TIMEOUT, PELTON_HEARTBEAT_TIMEOUT, PELTON_INTERFACE,
 // PELTON_HOST_LABEL, PELTON_WIRE, PELTON_TLS_CA, PELTON_TLS_CERT, PELTON_TLS_KEY and
-// PELTON_TLS_NAME, with the meanings of docs/variables.md. Errors:
-// InvalidArgument: one of them is missing or malformed, by name; FailedPrecondition: the token
-// would cross a network in clear (PELTON_INSECURE=1 permits it).
+// PELTON_TLS_NAME, with the meanings of docs/variables.md. Where PELTON_COORDINATOR is
+// "unix:<path>" the rank's pelton-daemon is there, and no token is needed. Errors: InvalidArgument:
+// one of them is missing or malformed, by name; FailedPrecondition: the token would cross a network
+// in clear (PELTON_INSECURE=1 permits it).
 absl::StatusOr<BackendOptions> OptionsFromEnvironment();
 
 }  // namespace pelton

@@ -52,6 +52,15 @@ class EnvironmentTest : public ::testing::Test {
   Variables set_;
 };
 
+TEST_F(EnvironmentTest, ADaemonsSocketNeedsNoToken) {
+  const absl::StatusOr<BackendOptions> options =
+      Read({{"RANK", "0"}, {"PELTON_COORDINATOR", "unix:/run/s"}, {"PELTON_JOB_TOKEN", ""}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->coordinator_address, "unix:/run/s");
+  EXPECT_EQ(options->token, "");
+  EXPECT_FALSE(options->serves_coordinator);
+}
+
 TEST_F(EnvironmentTest, ALaunchersVariablesAreARanksPlace) {
   const BackendOptions options = Read({{"PELTON_TIMEOUT", "7.5"},
                                        {"PELTON_HEARTBEAT_TIMEOUT", "3"},

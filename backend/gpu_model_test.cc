@@ -1,5 +1,6 @@
 // Models whose buckets lie on a GPU, over the stand-in: what the streams order and what the host
 // does not wait for.
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <latch>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
@@ -40,7 +42,8 @@ class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Make(
       Backend& backend, absl::Duration timeout = absl::Seconds(20),
-      const std::string& algorithm = "gradient_allreduce") {
+      const std::string& algorithm = "gradient_allreduce",
+      const AlgorithmOptions& algorithm_options = {}) {
     auto trainer = std::make_unique<Trainer>();
     ASSIGN_OR_RETURN(trainer->runtime_, cuda::CudaRuntime::Load());
     const int result = trainer->calls().stream_create_with_flags(&trainer->stream_, 1);
@@ -49,6 +52,7 @@ class Trainer {
     options.name = "net";
     options.group = Group::World(backend.world_size());
     options.algorithm = algorithm;
+    options.algorithm_options = algorithm_options;
     options.bucket_size_bytes = 2 * kBytes;
     options.timeout = timeout;
     options.callers_stream = [stream = trainer->stream_] { return stream; };
@@ -285,6 +289,31 @@ TEST_F(GpuModelTest, AKernelThatCannotBeLaunchedEndsTheRoundsOfAllRanks) {
     EXPECT_THAT(std::string(failed.message()), HasSubstr("pelton_merge_pieces: CUDA's error 700"));
     return absl::OkStatus();
   });
+}
+
+// Algorithms that leave buckets in a GPU's memory, with the codec that there are kernels for. Which
+// those are, and what refuses: algorithms/codec_matrix_test.cc.
+TEST_F(GpuModelTest, EveryAlgorithmThatTakesItsMemoryMakesTheMeanThere) {
+  std::atomic<int> made = 0;
+  Run([&](Backend& backend, float rank) {
+    for (const AlgorithmRegistry::Entry& entry : AlgorithmRegistry::Get().List()) {
+      for (const AlgorithmOptions& options :
+           {AlgorithmOptions{}, AlgorithmOptions{{"codec", "min_max_uint8"}},
+            AlgorithmOptions{{"codec", "min_max_uint8"}, {"hierarchical", "true"}}}) {
+        const auto algorithm = MakeAlgorithm(entry.name, options);
+        if (!algorithm.ok() || !(*algorithm)->TakesDeviceMemory()) continue;
+        ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                         Trainer::Make(backend, absl::Seconds(20), entry.name, options));
+        for (int32_t slot : {2, 0, 1}) RETURN_IF_ERROR(trainer->Produce(slot, 10 + rank));
+        RETURN_IF_ERROR(trainer->EndRound());
+        EXPECT_THAT(trainer->Read(0), testing::FloatNear(10.5f, 1e-3f))
+            << DescribeAlgorithm(entry.name, options);
+        ++made;
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_GE(made, 2 * 9) << "on two ranks: gradient_allreduce, and bytegrad with its kin";
 }
 
 TEST_F(GpuModelTest, RefusesAnAlgorithmThatWorksOnTheHost) {

@@ -1,13 +1,21 @@
 #include "backend/model.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "backend/arrival_matchmaker.h"
+#include "backend/peer_selector.h"
+#include "backend/watched_communicator.h"
+#include "comm/communicator.h"
 #include "comm/control/plan_check.h"
+#include "comm/tiers.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/memory/cuda/cuda_runtime.h"
+#include "core/memory/stream.h"
 
 namespace pelton {
 namespace {
@@ -32,36 +40,80 @@ void RunOn(Runner& runner, ModelRoundsOptions& rounds) {
   rounds.deregister_region = [&runner](RegionId region) { runner.Deregister(region); };
 }
 
-}  // namespace
+// Threads: as Model. Owns: as Model.
+class LocalModel final : public Model {
+ public:
+  explicit LocalModel(Backend& backend) : backend_(backend) {}
+  ~LocalModel() override {
+    if (sight_ != 0) backend_.Hide(sight_);
+  }
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
-                                                     std::vector<TensorSpec> tensors) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
-                   MakeAlgorithm(options.algorithm, options.algorithm_options));
-  return Create(backend, options, std::move(algorithm), std::move(tensors));
-}
+  // Once, and first. Errors: as those of Model::Create.
+  absl::Status Start(const ModelOptions& options, std::unique_ptr<Algorithm> algorithm,
+                     std::vector<TensorSpec> tensors);
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
-                                                     std::unique_ptr<Algorithm> algorithm,
-                                                     std::vector<TensorSpec> tensors) {
-  RETURN_IF_ERROR(CheckGroup(options.group, backend.world_size(), backend.rank()));
-  std::unique_ptr<Model> model(new Model(backend));
-  model->algorithm_ = std::move(algorithm);
+  ModelRounds& rounds() override { return *rounds_; }
+  Rank rank() const override { return communicator_->rank(); }
+  const Algorithm& algorithm() const override { return *algorithm_; }
+  uint64_t sent_bytes() const override;
+  absl::Status Register(const Region& region) override {
+    return runner_ != nullptr ? runner_->Register(region) : communicator_->Register(region);
+  }
+  void Deregister(RegionId region) override {
+    return runner_ != nullptr ? runner_->Deregister(region) : communicator_->Deregister(region);
+  }
+
+ private:
+  // Of the tensors. Errors: InvalidArgument: they are on several, or the GPU's stream is not given.
+  static absl::StatusOr<Device> DeviceOf(const std::vector<TensorSpec>& tensors,
+                                         const ModelOptions& options);
+  absl::Status OpenDevice(Device device, const ModelOptions& options);
+
+  absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
+  absl::Status OpenTiers(const Group& group);
+  // The hosts' leaders, in the group's order.
+  std::vector<Rank> LeadersOf(const Group& group) const;
+  // Asks the control plane for peers where the algorithm wants that.
+  void SelectPeers(const ModelOptions& options);
+  absl::Status MakeRounds(Plan plan, const ModelOptions& options);
+
+  Backend& backend_;
+  int64_t sight_ = 0;  // by which the backend hides it
+  std::unique_ptr<Algorithm> algorithm_;
+  Device device_;
+  // Where the buckets are on a GPU; null else.
+  std::unique_ptr<const cuda::CudaRuntime> runtime_;
+  std::unique_ptr<CudaQueue> queue_;
+  std::unique_ptr<WatchedCommunicator> communicator_;
+  // Of a hierarchical algorithm; null else, and `leaders_` on ranks that lead no host.
+  std::unique_ptr<WatchedCommunicator> host_;
+  std::unique_ptr<WatchedCommunicator> leaders_;
+  Tiers tiers_;
+  std::unique_ptr<TieredRunner> runner_;  // null unless hierarchical
+  // Where the algorithm names a policy, one of the two. After what the matchmaker wakes.
+  std::unique_ptr<PeerSelector> peers_;
+  std::unique_ptr<ArrivalMatchmaker> matchmaker_;
+  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators
+};
+
+absl::Status LocalModel::Start(const ModelOptions& options, std::unique_ptr<Algorithm> algorithm,
+                               std::vector<TensorSpec> tensors) {
+  RETURN_IF_ERROR(CheckGroup(options.group, backend_.world_size(), backend_.rank()));
+  algorithm_ = std::move(algorithm);
   ASSIGN_OR_RETURN(const Device device, DeviceOf(tensors, options));
-  ASSIGN_OR_RETURN(Plan plan, model->MakePlan(options, std::move(tensors)));
-  RETURN_IF_ERROR(model->AgreeOn(plan, options));
-  RETURN_IF_ERROR(model->OpenDevice(device, options));
-  ASSIGN_OR_RETURN(model->communicator_, backend.Open(options.group, device));
-  model->tiers_ = Tiers::Of(*model->communicator_);
-  model->tiers_.device = model->queue_.get();
-  if (model->algorithm_->IsHierarchical()) RETURN_IF_ERROR(model->OpenTiers(options.group));
-  model->SelectPeers(options);
-  RETURN_IF_ERROR(model->MakeRounds(std::move(plan), options));
-  return model;
+  ASSIGN_OR_RETURN(Plan plan, PlanOf(options, *algorithm_, std::move(tensors)));
+  RETURN_IF_ERROR(AgreeOn(plan, options));
+  RETURN_IF_ERROR(OpenDevice(device, options));
+  ASSIGN_OR_RETURN(communicator_, backend_.Open(options.group, device, options.schedules));
+  tiers_ = Tiers::Of(*communicator_);
+  tiers_.device = queue_.get();
+  if (algorithm_->IsHierarchical()) RETURN_IF_ERROR(OpenTiers(options.group));
+  SelectPeers(options);
+  return MakeRounds(std::move(plan), options);
 }
 
-absl::StatusOr<Device> Model::DeviceOf(const std::vector<TensorSpec>& tensors,
-                                       const ModelOptions& options) {
+absl::StatusOr<Device> LocalModel::DeviceOf(const std::vector<TensorSpec>& tensors,
+                                            const ModelOptions& options) {
   const Device device = tensors.empty() ? Device{} : tensors.front().device;
   for (const TensorSpec& tensor : tensors) {
     if (tensor.device == device) continue;
@@ -77,7 +129,7 @@ absl::StatusOr<Device> Model::DeviceOf(const std::vector<TensorSpec>& tensors,
   return device;
 }
 
-absl::Status Model::OpenDevice(Device device, const ModelOptions& options) {
+absl::Status LocalModel::OpenDevice(Device device, const ModelOptions& options) {
   device_ = device;
   if (device.kind == DeviceKind::kHost) return absl::OkStatus();
   ASSIGN_OR_RETURN(runtime_, cuda::CudaRuntime::Load());
@@ -85,7 +137,7 @@ absl::Status Model::OpenDevice(Device device, const ModelOptions& options) {
   return absl::OkStatus();
 }
 
-uint64_t Model::sent_bytes() const {
+uint64_t LocalModel::sent_bytes() const {
   uint64_t sum = 0;
   for (const auto* communicator : {&communicator_, &host_, &leaders_}) {
     if (*communicator != nullptr) sum += (*communicator)->sent_bytes();
@@ -93,27 +145,7 @@ uint64_t Model::sent_bytes() const {
   return sum;
 }
 
-absl::StatusOr<Plan> Model::MakePlan(const ModelOptions& options, std::vector<TensorSpec> tensors) {
-  PlanOptions plan;
-  plan.world_size = options.group.size();
-  plan.bucket_size_bytes = options.bucket_size_bytes;
-  plan.constraints = algorithm_->Constraints();
-  for (const TensorSpec& tensor : tensors) {
-    if (algorithm_->Takes(tensor)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("model '", options.name, "': algorithm ", options.algorithm,
-                     " cannot communicate tensor '", tensor.name, "' of ", NameOf(tensor.dtype)));
-  }
-  const bool is_on_host = tensors.empty() || tensors.front().device.kind == DeviceKind::kHost;
-  if (plan.constraints.allows_standalone && is_on_host) {
-    plan.standalone_bytes = options.standalone_bytes;
-  }
-  plan.buckets = options.buckets;
-  plan.algorithm = DescribeAlgorithm(options.algorithm, options.algorithm_options);
-  return Plan::Build(std::move(tensors), std::move(plan));
-}
-
-absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
+absl::Status LocalModel::AgreeOn(const Plan& plan, const ModelOptions& options) {
   PlanSummary summary;
   summary.name = options.name;
   summary.members = options.group.members;
@@ -124,7 +156,7 @@ absl::Status Model::AgreeOn(const Plan& plan, const ModelOptions& options) {
                    Clock::Real().Now() + backend_.options().join_timeout);
 }
 
-std::vector<Rank> Model::LeadersOf(const Group& group) const {
+std::vector<Rank> LocalModel::LeadersOf(const Group& group) const {
   std::vector<Rank> leaders;
   for (Rank member : group.members) {
     if (backend_.hosts().IntraRanks(group, member).front() == member) leaders.push_back(member);
@@ -132,7 +164,7 @@ std::vector<Rank> Model::LeadersOf(const Group& group) const {
   return leaders;
 }
 
-void Model::SelectPeers(const ModelOptions& options) {
+void LocalModel::SelectPeers(const ModelOptions& options) {
   const std::optional<PeerPolicy> policy = algorithm_->peer_policy();
   if (!policy.has_value() || (tiers_.are_open() && !tiers_.is_leader())) return;
   std::vector<Rank> members = tiers_.are_open() ? LeadersOf(options.group) : options.group.members;
@@ -163,7 +195,7 @@ void Model::SelectPeers(const ModelOptions& options) {
 }
 
 // Every rank of the group sees the same hosts, so all of a tier open it in the same order.
-absl::Status Model::OpenTiers(const Group& group) {
+absl::Status LocalModel::OpenTiers(const Group& group) {
   const Group leaders{LeadersOf(group), group.generation};
   for (Rank leader : leaders.members) {
     const std::vector<Rank> with = backend_.hosts().IntraRanks(group, leader);
@@ -180,7 +212,7 @@ absl::Status Model::OpenTiers(const Group& group) {
   return absl::OkStatus();
 }
 
-absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
+absl::Status LocalModel::MakeRounds(Plan plan, const ModelOptions& options) {
   ModelRoundsOptions rounds;
   rounds.model_name = options.name;
   rounds.rank = communicator_->rank();
@@ -200,12 +232,56 @@ absl::Status Model::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.first_round = options.first_round;
   rounds.commits_state = options.commits_state;
   rounds.viewer = options.viewer;
-  rounds.on_failure = [this](const absl::Status& reason) { backend_.Report(reason); };
+  rounds.on_failure = [this, told = options.on_failure](const absl::Status& reason) {
+    if (told != nullptr) return told(reason);
+    backend_.Report(reason);
+  };
   // Told to the others should this rank be lost.
   rounds.on_round = [this](Round round) { backend_.control().SetRound(round); };
   backend_.control().SetRound(options.first_round);
   ASSIGN_OR_RETURN(rounds_, ModelRounds::Create(std::move(plan), std::move(rounds)));
+  sight_ = backend_.Show([this, name = options.name](absl::Time deadline) {
+    return ModelSight{name, rounds_->Look(deadline), sent_bytes()};
+  });
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
+                                                     std::vector<TensorSpec> tensors) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
+                   MakeAlgorithm(options.algorithm, options.algorithm_options));
+  return Create(backend, options, std::move(algorithm), std::move(tensors));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(Backend& backend, const ModelOptions& options,
+                                                     std::unique_ptr<Algorithm> algorithm,
+                                                     std::vector<TensorSpec> tensors) {
+  auto model = std::make_unique<LocalModel>(backend);
+  RETURN_IF_ERROR(model->Start(options, std::move(algorithm), std::move(tensors)));
+  return model;
+}
+
+absl::StatusOr<Plan> PlanOf(const ModelOptions& options, const Algorithm& algorithm,
+                            std::vector<TensorSpec> tensors) {
+  PlanOptions plan;
+  plan.world_size = options.group.size();
+  plan.bucket_size_bytes = options.bucket_size_bytes;
+  plan.constraints = algorithm.Constraints();
+  for (const TensorSpec& tensor : tensors) {
+    if (algorithm.Takes(tensor)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model '", options.name, "': algorithm ", options.algorithm,
+                     " cannot communicate tensor '", tensor.name, "' of ", NameOf(tensor.dtype)));
+  }
+  const bool is_on_host = tensors.empty() || tensors.front().device.kind == DeviceKind::kHost;
+  if (plan.constraints.allows_standalone && is_on_host) {
+    plan.standalone_bytes = options.standalone_bytes;
+  }
+  plan.buckets = options.buckets;
+  plan.algorithm = DescribeAlgorithm(options.algorithm, options.algorithm_options);
+  return Plan::Build(std::move(tensors), std::move(plan));
 }
 
 }  // namespace pelton

@@ -6,6 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "backend/link/link_client.h"
+#include "backend/link/link_control.h"
+#include "backend/link/link_socket.h"
+#include "backend/link/linked_model.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/bucket/plan.h"
@@ -44,6 +49,27 @@ void TakeWhatIsOne(PortOptions& options) {
     if (&state == &options.states.front()) options.state.tensors = std::move(results);
   }
   if (!options.states.empty()) options.state.order = options.states.front().order;
+}
+
+// In the daemon that the backend is attached to, if the daemon can make the algorithm; else here.
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(Backend& backend, const ModelOptions& options,
+                                                 std::unique_ptr<Algorithm> algorithm,
+                                                 std::vector<TensorSpec> specs) {
+  LinkClient* const link = LinkOf(backend.control());
+  if (link == nullptr || !AlgorithmRegistry::Get().Find(options.algorithm).ok()) {
+    return Model::Create(backend, options, std::move(algorithm), std::move(specs));
+  }
+  const absl::Time deadline = Clock::Real().Now() + backend.options().join_timeout;
+  proto::LinkHello hello;
+  hello.set_purpose(proto::LinkHello::ROUNDS);
+  proto::LinkWelcome welcome;
+  ASSIGN_OR_RETURN(std::unique_ptr<LinkSocket> socket, link->Connect(hello, &welcome, deadline));
+  LinkedJob job;
+  job.rank = backend.rank();
+  job.on_failure = [&backend](const absl::Status& reason) { backend.Report(reason); };
+  job.failure = [&backend, group = options.group] { return backend.WhyNotWith(group); };
+  return AttachModel(std::move(socket), std::move(job), options, std::move(algorithm),
+                     std::move(specs), deadline);
 }
 
 }  // namespace
@@ -85,8 +111,7 @@ absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> alg
   communicates_.assign(tensor_count_, true);
   const bool has_loop = schedule_.trigger == TriggerKind::kTimer;
   if (has_loop) specs.push_back(AveragingLoop::StopTensor());
-  ASSIGN_OR_RETURN(model_,
-                   Model::Create(backend, options_, std::move(algorithm), std::move(specs)));
+  ASSIGN_OR_RETURN(model_, MakeModel(backend, options_, std::move(algorithm), std::move(specs)));
   if (has_loop) {
     PlaceAll();
     return InstallLoop();
@@ -105,8 +130,7 @@ absl::Status ModelPort::Prime() {
   for (size_t i = 0; i < tensor_count_; ++i) {
     RETURN_IF_ERROR(tensors_.Bring(SlotId(static_cast<int32_t>(i)), true).status());
   }
-  rounds().Prime();
-  return absl::OkStatus();
+  return rounds().Prime(Clock::Real().Now() + options_.timeout);
 }
 
 absl::Status ModelPort::InstallLoop() {
@@ -252,91 +276,6 @@ absl::Status ModelPort::MergeAll(absl::Time deadline) {
   return tensors_.EndMerge();
 }
 
-absl::Status ModelPort::AdoptOrder() {
-  if (order_is_adopted_ && tuning_ == nullptr) return absl::OkStatus();
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
-  if (!std::exchange(order_is_adopted_, true)) {
-    ASSIGN_OR_RETURN(std::vector<SlotId> order, rounds().AgreeOnOrder(deadline));
-    RETURN_IF_ERROR(MoveTo(order, std::nullopt, deadline));
-    if (wants_tuning_.has_value()) BeginTuning(std::move(order));
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(const std::optional<uint64_t> bucket_size_bytes, tuning_->Agreed(deadline));
-  if (bucket_size_bytes.has_value()) {
-    RETURN_IF_ERROR(MoveTo(tuning_->order(), bucket_size_bytes, deadline));
-  }
-  if (tuning_->is_over()) tuning_.reset();
-  return absl::OkStatus();
-}
-
-absl::Status ModelPort::MoveTo(absl::Span<const SlotId> order,
-                               std::optional<uint64_t> bucket_size_bytes, absl::Time deadline) {
-  for (SlotId slot : order) tensors_.Release(slot);
-  RETURN_IF_ERROR(bucket_size_bytes.has_value()
-                      ? rounds().Resize(order, *bucket_size_bytes, deadline)
-                      : rounds().Replan(order, deadline));
-  PlaceAll();
-  return absl::OkStatus();
-}
-
-absl::Status ModelPort::CheckTunable() const {
-  const auto refusal = [this](absl::string_view why) {
-    return absl::UnimplementedError(absl::StrCat("autotune: the bucket size of model '",
-                                                 options_.name, "' cannot be tuned under ",
-                                                 options_.algorithm, " because ", why));
-  };
-  if (schedule_.trigger != TriggerKind::kWhenReady) {
-    return refusal("its rounds are not in backward passes; leave autotune out for it");
-  }
-  for (const TensorSpec& tensor : rounds().plan().tensors()) {
-    if (tensor.device.kind != DeviceKind::kHost) {
-      return refusal(
-          "its buckets are in a GPU's memory; choose the size by hand, with "
-          "BAGUA_DEFAULT_BUCKET_SIZE");
-    }
-    if (!model_->algorithm().EqualsReduction(tensor.dtype).has_value()) {
-      return refusal(absl::StrCat("results would change with the buckets: what tensor '",
-                                  tensor.name,
-                                  "' becomes depends on those that lie beside it; "
-                                  "choose the size by hand, with BAGUA_DEFAULT_BUCKET_SIZE"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ModelPort::Tune(std::string csv_path) {
-  RETURN_IF_ERROR(failure_);
-  RETURN_IF_ERROR(CheckTunable());
-  if (is_open_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("autotune: round ", rounds().round().value(), " of model '", options_.name,
-                     "' is open; call it between steps, on all ranks"));
-  }
-  PlanTuningOptions tuning;
-  tuning.model_name = options_.name;
-  tuning.decides = model_->communicator().rank() == Rank(0);
-  tuning.csv_path = std::move(csv_path);
-  wants_tuning_ = std::move(tuning);
-  if (!order_is_adopted_) return absl::OkStatus();
-  std::vector<SlotId> order;
-  for (const BucketLayout& bucket : rounds().plan().buckets()) {
-    order.insert(order.end(), bucket.slots.begin(), bucket.slots.end());
-  }
-  BeginTuning(std::move(order));
-  return absl::OkStatus();
-}
-
-void ModelPort::EndTuning() {
-  wants_tuning_.reset();
-  tuning_.reset();
-}
-
-void ModelPort::BeginTuning(std::vector<SlotId> order) {
-  tuning_ = std::make_unique<PlanTuning>(rounds(), std::move(order), *std::move(wants_tuning_));
-  wants_tuning_.reset();
-  if (tuning_->is_over()) tuning_.reset();
-}
-
 absl::Status ModelPort::FinishUnchanged() {
   const bool is_noted = fingerprint_.has_value() && is_open_;
   // What was noted is kept where it differs, so that the next attempt is refused, too.
@@ -392,7 +331,7 @@ absl::StatusOr<ModelState> ModelPort::State() {
     RETURN_IF_ERROR(failure_);
     has_results_ = true;
   }
-  ModelState state = StateOf(rounds());
+  ASSIGN_OR_RETURN(ModelState state, StateOf(rounds(), Clock::Real().Now() + options_.timeout));
   if (is_open_) AddOpenResults(state);
   return state;
 }

@@ -1,5 +1,6 @@
 // Every kind of round through a model's port, with no Python and no torch: ranks as threads, over
-// shared memory, against plain loops in one process.
+// shared memory, against plain loops in one process. Runs in process and, as
+// backend/link:model_port_link_test, with a daemon for each rank.
 #include "backend/model_port.h"
 
 #include <algorithm>
@@ -11,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "backend/fixture_ranks.h"
 #include "backend/test_ranks.h"
+#include "backend/test_tensors.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
@@ -22,84 +26,6 @@ namespace pelton {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uint64_t kCounts[] = {70, 33};
-using Tensors = std::vector<std::vector<float>>;
-
-// A trainer's tensors of float32 in memory of its own.
-// Threads: as TensorPort. Owns: the elements.
-class PlainTensors final : public TensorPort {
- public:
-  explicit PlainTensors(Tensors tensors) : tensors_(std::move(tensors)) {
-    places_.resize(tensors_.size());
-  }
-
-  Tensors& tensors() { return tensors_; }
-  // What the tensors cannot be had for, at the next merge; and the steps of merges so far.
-  absl::Status refusal;
-  std::vector<std::string> merges;
-
-  absl::Status BeginMerge(absl::Time) override {
-    merges.emplace_back("begin");
-    return std::exchange(refusal, absl::OkStatus());
-  }
-  absl::Status EndMerge() override {
-    merges.emplace_back("end");
-    return absl::OkStatus();
-  }
-  void Place(SlotId slot, std::byte* memory) override { places_[Index(slot)] = memory; }
-  absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override {
-    std::vector<float>& tensor = tensors_[Index(slot)];
-    if (!is_used) std::fill(tensor.begin(), tensor.end(), 0.0F);
-    std::memcpy(places_[Index(slot)], tensor.data(), tensor.size() * sizeof(float));
-    return Brought{places_[Index(slot)], is_used};
-  }
-  void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override {
-    merges.push_back(absl::StrCat("t", slot.value()));
-    if (!used_by_any) return;
-    const auto* const result = reinterpret_cast<const float*>(places_[Index(slot)]);
-    std::vector<float>& tensor = tensors_[Index(slot)];
-    for (size_t i = 0; i < tensor.size(); ++i) {
-      volatile float kept = static_cast<float>(rule.kept) * tensor[i];
-      volatile float taken = static_cast<float>(rule.taken) * result[i];
-      tensor[i] = kept + taken;
-    }
-  }
-  uint64_t Fingerprint() const override {
-    double sum = 0;
-    for (const std::vector<float>& tensor : tensors_) {
-      for (float value : tensor) sum += value;
-    }
-    uint64_t bits = 0;
-    std::memcpy(&bits, &sum, sizeof(bits));
-    return bits;
-  }
-
- private:
-  static size_t Index(SlotId slot) { return static_cast<size_t>(slot.value()); }
-
-  Tensors tensors_;
-  std::vector<std::byte*> places_;
-};
-
-Tensors Initial() {
-  Tensors tensors;
-  for (uint64_t count : kCounts) {
-    std::vector<float>& tensor = tensors.emplace_back(count);
-    for (size_t i = 0; i < count; ++i) tensor[i] = static_cast<float>(i % 13) * 0.3F - 2;
-  }
-  return tensors;
-}
-
-// What a rank's step of training does to its tensors.
-void Train(Tensors& tensors, int32_t rank, uint64_t step) {
-  for (std::vector<float>& tensor : tensors) {
-    for (size_t i = 0; i < tensor.size(); ++i) {
-      const size_t number = i + 3 * step + 5 * static_cast<size_t>(rank);
-      tensor[i] -= 0.01F * static_cast<float>(number % 7);
-    }
-  }
-}
 
 // All ranks' mean, in rank order (SUM-1b).
 std::vector<float> MeanOf(const std::vector<Tensors>& ranks, size_t slot) {
@@ -112,12 +38,6 @@ std::vector<float> MeanOf(const std::vector<Tensors>& ranks, size_t slot) {
   return mean;
 }
 
-TrainingEvent Event(EventKind kind) {
-  TrainingEvent event;
-  event.kind = kind;
-  return event;
-}
-
 struct Settings {
   std::string algorithm;
   AlgorithmOptions options = {};
@@ -125,6 +45,7 @@ struct Settings {
   uint64_t steps = 0;
   ModelState state = {};
   bool keeps_order = false;
+  uint64_t bucket_bytes = 300;  // each tensor is a bucket of its own
 };
 
 absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Settings& settings,
@@ -135,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Sett
   options.model.algorithm = settings.algorithm;
   options.model.algorithm_options = settings.options;
   options.model.timeout = absl::Seconds(30);
-  options.model.bucket_size_bytes = 300;  // each tensor is a bucket of its own
+  options.model.bucket_size_bytes = settings.bucket_bytes;
   options.model.commits_state = true;
   options.on_call = settings.on_call;
   options.keeps_order = settings.keeps_order;
@@ -156,7 +77,7 @@ using Body = std::function<absl::Status(ModelPort& port, Tensors& tensors, int32
 // Runs `body` on every rank of a world; what the tensors are after it, by rank.
 std::vector<Tensors> RunWorld(int world_size, const Settings& settings, const Body& body) {
   std::vector<Tensors> results(static_cast<size_t>(world_size));
-  const auto ended = RunRanks(world_size, [&](BackendOptions options) {
+  const auto ended = RunFixtureRanks(world_size, [&](BackendOptions options) {
     options.operation_timeout = absl::Seconds(30);
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     PlainTensors tensors(Initial());
@@ -272,24 +193,27 @@ TEST(ModelPortTest, StreamingDiLoCoEqualsOneProcess) {
 
 TEST(ModelPortTest, GoesOnFromTheStateOfADelayedRoundThatWasOpen) {
   const std::vector<Tensors> whole = RunWorld(2, Streaming(), TrainFor(9));
-  const auto interrupted = RunRanks(2, [&](const BackendOptions& options) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    PlainTensors tensors(Initial());
-    Settings settings = Streaming();
-    for (uint64_t begin : {0, 4}) {
-      ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
-      for (uint64_t step = begin + 1; step <= (begin == 0 ? 4 : 9); ++step) {
-        Train(tensors.tensors(), options.rank.value(), step);
-        RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
+  for (const uint64_t stop : {2, 4, 6}) {  // in a round of either fragment
+    const auto interrupted = RunFixtureRanks(2, [&](const BackendOptions& options) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+      PlainTensors tensors(Initial());
+      Settings settings = Streaming();
+      for (uint64_t begin : {uint64_t{0}, stop}) {
+        ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+        for (uint64_t step = begin + 1; step <= (begin == 0 ? stop : 9); ++step) {
+          Train(tensors.tensors(), options.rank.value(), step);
+          RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
+        }
+        settings.steps = port->trigger().steps();
+        EXPECT_EQ(port->is_open(), begin == 0);
+        ASSIGN_OR_RETURN(settings.state, port->State());
       }
-      settings.steps = port->trigger().steps();
-      EXPECT_EQ(port->is_open(), begin == 0);
-      ASSIGN_OR_RETURN(settings.state, port->State());
-    }
-    EXPECT_EQ(tensors.tensors(), whole[static_cast<size_t>(options.rank.value())]);
-    return Barrier(backend->control(), "end", Soon());
-  });
-  for (const absl::Status& status : interrupted) EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(tensors.tensors(), whole[static_cast<size_t>(options.rank.value())])
+          << "stopped after step " << stop;
+      return Barrier(backend->control(), "end", Soon());
+    });
+    for (const absl::Status& status : interrupted) EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 // A round of tensors that become ready, of which this rank uses `slots`.
@@ -372,6 +296,61 @@ TEST(ModelPortTest, WhatDependsOnItsBucketsIsNotTuned) {
   check({"local_sgd"}, "its rounds are not in backward passes");
 }
 
+// What the servers' parts hold back, by tensor and element, as all ranks have told it.
+std::vector<std::vector<float>> HeldBack(const std::vector<ModelState>& states) {
+  std::vector<std::vector<float>> held(2);
+  for (size_t slot = 0; slot < 2; ++slot) held[slot].resize(kCounts[slot]);
+  for (const ModelState& state : states) {
+    for (const TensorState& tensor : state.tensors) {
+      if (!absl::StrContains(tensor.key, "server")) continue;
+      std::vector<float>& whole = held[tensor.tensor == "t0" ? 0 : 1];
+      for (size_t i = 0; i * sizeof(float) < tensor.bytes.size(); ++i) {
+        if (tensor.begin + i >= whole.size()) continue;  // of the gap behind it
+        float value = 0;
+        std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(value));
+        whole[tensor.begin + i] += value;
+      }
+    }
+  }
+  return held;
+}
+
+// Each element has one rank that serves it. With the order of the gradients others do than before.
+TEST(ModelPortTest, WhatServersHoldBackMovesWithTheirParts) {
+  constexpr int kRanks = 3;
+  std::vector<ModelState> before(kRanks);
+  std::vector<ModelState> after(kRanks);
+  const Settings settings{.algorithm = "bytegrad",
+                          .options = {{"codec", "one_bit"}, {"hierarchical", "false"}},
+                          .bucket_bytes = 1 << 20};
+  RunWorld(kRanks, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
+    // Of other signs on each rank, so that the mean takes more than the codec's one bit.
+    for (std::vector<float>& tensor : tensors) {
+      for (size_t i = 0; i < tensor.size(); ++i) {
+        tensor[i] = static_cast<float>(i * static_cast<size_t>(rank + 2) % 7) - 3;
+      }
+    }
+    RETURN_IF_ERROR(port.Post(Event(EventKind::kBackwardBegins)));
+    for (int32_t slot : {0, 1}) {  // the plan has them the other way round
+      TrainingEvent ready = Event(EventKind::kTensorReady);
+      ready.slot = slot;
+      RETURN_IF_ERROR(port.Post(ready));
+    }
+    RETURN_IF_ERROR(port.Post(Event(EventKind::kBackwardEnds)));
+    RETURN_IF_ERROR(port.Wait());
+    ASSIGN_OR_RETURN(before[static_cast<size_t>(rank)], port.State());
+    RETURN_IF_ERROR(port.AdoptOrder());
+    ASSIGN_OR_RETURN(after[static_cast<size_t>(rank)], port.State());
+    return absl::OkStatus();
+  });
+  const std::vector<std::vector<float>> held = HeldBack(before);
+  for (size_t slot = 0; slot < 2; ++slot) {
+    EXPECT_TRUE(std::any_of(held[slot].begin(), held[slot].end(), [](float v) { return v != 0; }));
+  }
+  EXPECT_EQ(HeldBack(after), held);
+  EXPECT_NE(before[0].order, after[0].order);
+}
+
 TEST(ModelPortTest, GradientsThatBecomeReadyAreReplacedByTheirMean) {
   std::vector<Tensors> expected(3, Initial());
   const auto make = [](Tensors& tensors, int32_t rank, uint64_t step) {
@@ -426,7 +405,7 @@ TEST(ModelPortTest, AsynchronousAveragingKeepsTheSumOfWhatRanksLearn) {
 }
 
 TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
-  const auto ended = RunRanks(2, [](BackendOptions options) {
+  const auto ended = RunFixtureRanks(2, [](BackendOptions options) {
     options.operation_timeout = absl::Seconds(20);
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     PlainTensors tensors(Initial());
@@ -446,8 +425,27 @@ TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
   for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST(ModelPortTest, ARankThatLeavesInGoodOrderEndsTheOthersRoundByName) {
+  const auto ended = RunFixtureRanks(2, [](BackendOptions options) {
+    options.operation_timeout = absl::Seconds(60);
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    PlainTensors tensors(Initial());
+    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
+                     MakePort(*backend, {"local_sgd", {{"interval", "1"}}}, tensors));
+    RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
+    if (options.rank == Rank(1)) return absl::OkStatus();
+    const absl::Time start = Clock::Real().Now();
+    const absl::Status left = port->Post(Event(EventKind::kAfterStep));
+    EXPECT_LT(Clock::Real().Now() - start, absl::Seconds(20)) << "its deadline is after 30 s";
+    EXPECT_THAT(std::string(left.message()), HasSubstr("rank 1"));
+    EXPECT_THAT(std::string(left.message()), HasSubstr("its script ended"));
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(ModelPortTest, WhereTheTensorsAreNotToBeHadNothingIsMerged) {
-  const auto ended = RunRanks(1, [](const BackendOptions& options) {
+  const auto ended = RunFixtureRanks(1, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     PlainTensors tensors(Initial());
     ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
@@ -466,7 +464,7 @@ TEST(ModelPortTest, WhereTheTensorsAreNotToBeHadNothingIsMerged) {
 }
 
 TEST(ModelPortTest, TheUsersOrderOfBucketsIsKept) {
-  const auto ended = RunRanks(1, [](const BackendOptions& options) {
+  const auto ended = RunFixtureRanks(1, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     for (const bool keeps_order : {false, true}) {
       PlainTensors tensors(Initial());

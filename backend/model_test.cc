@@ -2,19 +2,25 @@
 #include "backend/model.h"
 
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "backend/test_ranks.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/trace/range_viewer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A round of rank 0 that rank 1 takes no part in, with `timeout` for the model's operations; what
@@ -46,6 +52,49 @@ TEST(ModelOptionsTest, AnOperationMayTakeAsLongAsTheBackendsUnlessTheModelSaysOt
     const absl::Status round = RoundAlone(timeout);
     EXPECT_THAT(std::string(round.message()), HasSubstr("is not done in time"));
     EXPECT_LT(Clock::Real().Now() - began, absl::Seconds(40)) << timeout;
+  }
+}
+
+// Throws in the scheduler's turn, as a bug of the runtime would, when it is shown the first bucket.
+// Threads: as RangeViewer. Owns: nothing.
+class ThrowingViewer final : public RangeViewer {
+ public:
+  void Follow() override {}
+  void Leave() override {}
+  bool is_looking() const override { return true; }
+  absl::AnyInvocable<void()> Begin(std::string) override {
+    if (!std::exchange(has_thrown_, true)) throw std::runtime_error("a bug in a turn");
+    return [] {};
+  }
+
+ private:
+  bool has_thrown_ = false;
+};
+
+TEST(ModelFailureTest, ATurnThatThrowsEndsTheRoundsAndTheOtherRanksSessionWithItsOwnWords) {
+  const std::vector<absl::Status> results = RunRanks(2, [&](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    ModelOptions model_options;
+    ThrowingViewer viewer;
+    model_options.name = "net";
+    model_options.group = Group::World(backend->world_size());
+    if (options.rank == Rank(0)) model_options.viewer = &viewer;
+    ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                     Model::Create(*backend, model_options, {{.name = "a", .count = 1000}}));
+    // The trainer waits before the turn that throws, so that it is told by it.
+    Future<void> done = model->rounds().RoundDone(Soon());
+    RETURN_IF_ERROR(model->rounds().MarkReady(SlotId(0)));
+    RETURN_IF_ERROR(model->rounds().EndRound());
+    const absl::Status round = model->rounds().CloseRound(std::move(done).Await(Soon()));
+    if (options.rank == Rank(0)) return round;
+    EXPECT_FALSE(round.ok());
+    const absl::Time give_up = Soon();
+    while (backend->failure().ok() && Clock::Real().Now() < give_up) std::this_thread::yield();
+    return backend->failure();
+  });
+  for (const absl::Status& failure : results) {
+    EXPECT_THAT(std::string(failure.message()),
+                AllOf(HasSubstr("model 'net'"), HasSubstr("a bug in a turn")));
   }
 }
 

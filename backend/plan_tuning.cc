@@ -127,13 +127,19 @@ void PlanTuning::TellPredictions(absl::Span<const double> predicted_s,
 
 void PlanTuning::TellVerdicts() {
   for (const PlanVerdict& verdict : tuner_.verdicts()) {
-    Log(LogLevel::kInfo,
-        absl::StrFormat("model '%s': autotune: %.3f ms a step with buckets of %s, %.3f ms with %s; "
-                        "noise %.3f ms: %s",
+    std::string line =
+        absl::StrFormat("model '%s': autotune: %.3f ms a step with buckets of %s, %.3f ms with %s",
                         options_.model_name, verdict.challenger_s * kMillis,
                         InWords(SizeOfPlan(verdict.challenger)), verdict.current_s * kMillis,
-                        InWords(SizeOfPlan(verdict.current)), verdict.noise_s * kMillis,
-                        verdict.is_taken ? "taken" : "not taken"));
+                        InWords(SizeOfPlan(verdict.current)));
+    if (verdict.is_final) {
+      absl::StrAppendFormat(&line, "; faster by %.3f ms, noise %.3f ms: %s",
+                            verdict.gain_s * kMillis, verdict.noise_s * kMillis,
+                            verdict.is_taken ? "taken" : "not taken");
+    } else {
+      absl::StrAppend(&line, ", in a turn each");
+    }
+    Log(LogLevel::kInfo, line);
     WriteRow(verdict.challenger, verdict.challenger_s);
   }
   if (!tuner_.verdicts().empty()) {

@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
-#include "core/bucket/model_rounds.h"
+#include "core/round/model_rounds.h"
 #include "core/tuning/plan_tuner.h"
 #include "core/tuning/round_model.h"
 
@@ -29,9 +29,10 @@ struct PlanTuningOptions {
   PlanTunerOptions tuner;
 };
 
-// Measures rounds, fits what a bucket costs, tries the bucket sizes that should be the fastest in
-// turns with the one in force, and takes one that is (PlanTuner). All ranks change at the same
-// round, because a turn is a number of rounds and what follows it is rank 0's word.
+// Measures rounds, fits what a bucket costs, tries the bucket sizes that should be the fastest, and
+// takes the one that proves faster than that in force by more than the noise (PlanTuner). All ranks
+// change at the same round, because a turn is a number of rounds and what follows it is rank 0's
+// word.
 //
 // Each round: SlotReady for its tensors, RoundEnded, Agreed. Where Agreed gives a size, the caller
 // moves its rounds there.

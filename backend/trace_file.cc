@@ -1,19 +1,35 @@
 #include "backend/trace_file.h"
 
 #include <fstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
 namespace pelton {
 namespace {
 
-// Times are in microseconds there; "X" is a span, "C" a counter. Names are literals of ours, which
-// need no escapes.
+// A string of JSON, without its quotation marks. What is no ASCII is left as it is: names are
+// UTF-8.
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const char letter : text) {
+    if (static_cast<unsigned char>(letter) < 0x20) {
+      absl::StrAppend(&escaped, "\\u", absl::Hex(letter, absl::kZeroPad4));
+      continue;
+    }
+    if (letter == '"' || letter == '\\') escaped += '\\';
+    escaped += letter;
+  }
+  return escaped;
+}
+
+// Times are in microseconds there; "X" is a span, "C" a counter.
 std::string LineOf(const TraceEvent& event, Rank rank) {
   const bool is_span = event.kind == TraceKind::kSpan;
-  std::string line = absl::StrCat(R"({"name":")", event.name, R"(","ph":")", is_span ? "X" : "C",
-                                  R"(","pid":)", rank.value(), R"(,"tid":)", event.thread,
-                                  R"(,"ts":)", static_cast<double>(event.begin_ns) * 1e-3);
+  std::string line =
+      absl::StrCat(R"({"name":")", Escaped(event.name), R"(","ph":")", is_span ? "X" : "C",
+                   R"(","pid":)", rank.value(), R"(,"tid":)", event.thread, R"(,"ts":)",
+                   static_cast<double>(event.begin_ns) * 1e-3);
   if (is_span) {
     absl::StrAppend(&line, R"(,"dur":)", static_cast<double>(event.duration_ns) * 1e-3);
   }

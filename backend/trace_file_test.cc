@@ -36,5 +36,18 @@ TEST(TraceFileTest, WritesWhatWasRecordedWhileItLived) {
   EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("too ")));
 }
 
+TEST(TraceFileTest, EscapesNames) {
+  const std::string prefix = ::testing::TempDir() + "escaped";
+  Tracer tracer(64);
+  {
+    const TraceFile file(prefix, Rank(0), tracer);
+    tracer.Count("a \"b\"\\\n", 1);
+  }
+  std::ifstream file(prefix + ".rank0.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(R"({"name":"a \"b\"\\\u000a","ph")"));
+}
+
 }  // namespace
 }  // namespace pelton

@@ -2,12 +2,14 @@
 
 load("//bazel:cc.bzl", "cc_library")
 
-def cc_grpc_library(name, src, visibility = None):
+def cc_grpc_library(name, src, imports = [], deps = [], visibility = None):
     """One cc_library with the messages and services of one .proto file.
 
     Args:
       name: of the library. Include "<package>/<file>.pb.h" and "<package>/<file>.grpc.pb.h".
       src: the .proto file, in this package.
+      imports: the .proto files of this package that it imports.
+      deps: the libraries of those.
       visibility: of the library; the package's default when absent.
     """
     stem = src[:-len(".proto")]
@@ -19,11 +21,11 @@ def cc_grpc_library(name, src, visibility = None):
     root = "external/" + repository if repository else "."
     native.genrule(
         name = name + "_generated",
-        srcs = [src],
+        srcs = [src] + imports,
         outs = headers + sources,
         cmd = " ".join([
             "$(location @com_google_protobuf//:protoc) -I{0} --cpp_out=$(GENDIR)/{0} --grpc_out=$(GENDIR)/{0}".format(root),
-            "--plugin=protoc-gen-grpc=$(location @com_github_grpc_grpc//:grpc_cpp_plugin) $(SRCS)",
+            "--plugin=protoc-gen-grpc=$(location @com_github_grpc_grpc//:grpc_cpp_plugin) $(location {})".format(src),
         ]),
         tools = [
             "@com_github_grpc_grpc//:grpc_cpp_plugin",
@@ -36,7 +38,7 @@ def cc_grpc_library(name, src, visibility = None):
         srcs = sources,
         hdrs = headers,
         visibility = visibility,
-        deps = [
+        deps = deps + [
             "@com_github_grpc_grpc//:grpc++",
             "@com_google_protobuf//:protobuf",
         ],

@@ -99,7 +99,8 @@ absl::Status Await(Communicator& communicator, Completion completion, absl::Time
   communicator.Progress();
   if (done()) return state.status;
   end(missed);
-  return missed;
+  // A communicator that knows more than who is missing has put its own reason in the place of this.
+  return state.done && !state.status.ok() ? state.status : missed;
 }
 
 }  // namespace pelton

@@ -39,7 +39,8 @@ class ForwardingCommunicator : public Communicator {
   }
   bool Progress() override { return wrapped_->Progress(); }
   State Query(Completion completion) override { return wrapped_->Query(completion); }
-  // Not forwarded is Follow: a subclass with tickets of its own answers it by its own Query.
+  // Follow is not forwarded, because the base class makes it of Query: a subclass that gives out
+  // tickets of its own overrides Query, and the wrapped communicator knows no such tickets.
   void Park(absl::Time until) override { wrapped_->Park(until); }
   void Wake() override { wrapped_->Wake(); }
   void Abort(const absl::Status& reason) override { wrapped_->Abort(reason); }

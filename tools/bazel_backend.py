@@ -13,6 +13,7 @@ import hashlib
 import os
 import runpy
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,7 @@ TORCH_BACKENDS = ["[torch.backends]", "pelton = pelton_autoload:register"]
 AUTOLOAD = "pelton_autoload"
 EXTENSION = "//torch_bindings:_C"
 LIBRARIES = "//torch_bindings:libraries"
+DAEMON = "//tools/daemon:pelton-daemon"
 # What the extension was built for; written by the build, read by pelton/__init__.py before it loads the extension.
 BUILD_RECORD = "_build.py"
 Settings = Mapping[str, object] | None
@@ -133,9 +135,9 @@ def _build() -> dict[str, Path]:
     if shutil.which(bazel) is None:
         raise SystemExit(f"{bazel} is not installed; on Debian 12: apt-get install bazel-bootstrap (see README.md)")
     flags = ["-c", "opt", f"--repo_env=PYTHON_BIN_PATH={sys.executable}"]
-    subprocess.run([bazel, "build", *flags, EXTENSION, LIBRARIES], cwd=ROOT, check=True)
+    subprocess.run([bazel, "build", *flags, EXTENSION, LIBRARIES, DAEMON], cwd=ROOT, check=True)
     root = Path(_output([bazel, "info", *flags, "execution_root"]).strip())
-    paths = [*_outputs_of(LIBRARIES, bazel, flags), *_outputs_of(EXTENSION, bazel, flags)]
+    paths = [path for target in (LIBRARIES, DAEMON, EXTENSION) for path in _outputs_of(target, bazel, flags)]
     files = {path.name: root / path for path in paths}
     return {_extension_name(): files.pop("_C.so"), **files}
 
@@ -226,7 +228,9 @@ def _write_wheel(directory: Path, files: dict[str, bytes], torch: str) -> str:
     with zipfile.ZipFile(directory / name, "w") as wheel:
         for path, content in contents.items():
             entry = zipfile.ZipInfo(path)  # a fixed time, so that equal inputs give equal wheels
-            entry.external_attr = (0o755 if path.endswith(".so") else 0o644) << 16
+            # pip makes only regular files programs, and goes by these bits alone.
+            mode = 0o755 if path.endswith((".so", "/pelton-daemon")) else 0o644
+            entry.external_attr = (stat.S_IFREG | mode) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, content)
     return name

@@ -1,11 +1,15 @@
 // What the thread sanitizer must not report: the distribution's libraries are not instrumented.
 // That holds for what gRPC's headers inline as well: CallOpClientRecvStatus copies an error text
 // that the library allocated on whichever of our threads was polling, MetadataMap reads what was
-// received there, and the count of references that orders a shared absl::Status before its
-// deletion is kept inside the library. The loader, which is not either, frees what a thread had of
-// a library that was opened late (the stand-in for CUDA) when another thread takes over its stack.
-// SocketAt (core/base/fork.cc) looks at descriptors that another thread may be closing: it compares
-// what it finds with what it noted, so that either answer is right.
+// received there, CallbackWithSuccessTag and CallOpServerSendStatus lie in a call that the library
+// allocated and hands from thread to thread, and the count of references that orders a shared
+// absl::Status before its deletion is kept inside the library. The loader, which is not either,
+// frees what a thread had of a library that was opened late (the stand-in for CUDA) when another
+// thread takes over its stack. SocketAt (core/base/fork.cc) looks at descriptors that another
+// thread may be closing: it compares what it finds with what it noted, so that either answer is
+// right.
+// The sanitizer does not see memfd_create, nor a close inside gRPC, and takes fstat of memory whose
+// descriptor was a connection's before for a use of that connection.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
@@ -15,6 +19,8 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libssl.so\nrace:libcrypto.so\n"
          "called_from_lib:libssl.so\ncalled_from_lib:libcrypto.so\n"
          "race:grpc::internal::CallOpClientRecvStatus\nrace:grpc::internal::MetadataMap\n"
+         "race:grpc::internal::CallbackWithSuccessTag::Set\n"
+         "race:grpc::internal::CallOpServerSendStatus\n"
          "race:absl::*::Status::Unref\nrace:_dl_deallocate_tls\n"
-         "race:SocketAt\n";
+         "race:SocketAt\nrace:^fstat$\n";
 }

@@ -194,6 +194,20 @@ void CompressedExchangeStage::LayOut(uint64_t part_count, uint64_t flag_bytes) {
 }
 
 // The next action; false if its message is not here yet.
+//
+// Why no byte is lost. Each part has a place of its own for what it sends and for what it receives,
+// so that parts cannot disturb each other, and within a part each place is written again only when
+// nobody reads it any more:
+//   - Reduce reads what was received, and writes this rank's reduced chunk over what was sent. It
+//     waits for the part's all-to-all to be done here, after which the received bytes are complete
+//     and the source is the caller's again. The flags of the first part are decoded before, too.
+//   - The allgather puts the other ranks' reduced chunks beside it, also over what was sent. Decode
+//     waits for it, and is the only one to write the bucket, whose elements Encode has read in an
+//     earlier step on this rank; residuals are written by the part that reads them.
+// An action that has to wait returns instead of letting a later one go first. So all ranks launch
+// the same operations in the same order, whatever arrives when (ORDER-1): all-to-all 0, all-to-all
+// 1, allgather 0, all-to-all 2, allgather 1 and so on. On a device "done" is said in the order of
+// the stream, in which the kernels run as well.
 absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* state) {
   RETURN_IF_ERROR(batch_.Advance(run).status());
   if (action_ == Action::kEncode) {

@@ -1,19 +1,12 @@
 #include "algorithms/stage/neighbor_messages.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "comm/graph/graph_sequence.h"
 #include "core/base/status.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton {
-
-std::vector<std::string> GraphNames(std::vector<std::string> others) {
-  for (const GraphRegistry::Entry& entry : GraphRegistry::Get().List()) {
-    others.push_back(entry.name);
-  }
-  return others;
-}
 
 absl::StatusOr<std::unique_ptr<NeighborMessages>> NeighborMessages::Create(
     Communicator& communicator, const std::string& name, uint64_t message_bytes,

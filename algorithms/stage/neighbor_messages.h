@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
@@ -17,9 +16,6 @@
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {
-
-// Names of the graphs that there are, for an option that chooses one, after `others`.
-std::vector<std::string> GraphNames(std::vector<std::string> others = {});
 
 // One message to each destination and one from each source, all of one size, as sends and receives,
 // so that any communicator carries them.

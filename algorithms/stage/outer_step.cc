@@ -16,6 +16,7 @@ namespace {
 // moves it.
 // Threads: its stages'. Owns: nothing.
 struct Anchor {
+  bool is_own = false;  // whether other ranks have another
   std::byte* data = nullptr;
 };
 
@@ -31,7 +32,7 @@ class ProgressStage final : public Stage {
     auto state = std::make_unique<FlatState>();
     state->Add({.name = "anchor",
                 .dtype = layout.dtype,
-                .scope = StateScope::kCommon,
+                .scope = anchor_->is_own ? StateScope::kReplica : StateScope::kCommon,
                 .count = layout.flat_count});
     return state;
   }
@@ -71,7 +72,7 @@ class OuterStepStage final : public Stage {
     auto state = std::make_unique<FlatState>();
     state->Add({.name = "momentum",
                 .dtype = VelocityTypeOf(layout.dtype),
-                .scope = StateScope::kCommon,
+                .scope = anchor_->is_own ? StateScope::kOwn : StateScope::kCommon,
                 .count = layout.flat_count});
     return state;
   }
@@ -136,6 +137,12 @@ absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& l
   }
   spec.stages.push_back(std::make_unique<OuterStepStage>(options, anchor));
   return absl::OkStatus();
+}
+
+void AddOwnOuterStep(const OuterStepOptions& options, PipelineSpec& spec) {
+  const auto anchor = std::make_shared<Anchor>(Anchor{.is_own = true});
+  spec.stages.push_back(std::make_unique<ProgressStage>(anchor));
+  spec.stages.push_back(std::make_unique<OuterStepStage>(options, anchor));
 }
 
 }  // namespace pelton

@@ -36,6 +36,10 @@ struct OuterStepOptions {
 absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
                           const Tiers& tiers, PipelineSpec& spec);
 
+// Appends the stages without the exchange: what the bucket holds before them is the mean with
+// whomever this rank has met, and anchor and velocity are this rank's own.
+void AddOwnOuterStep(const OuterStepOptions& options, PipelineSpec& spec);
+
 }  // namespace pelton
 
 #endif  // PELTON_ALGORITHMS_STAGE_OUTER_STEP_H_

@@ -117,7 +117,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--case", default="")
     options = parser.parse_args()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
+    # All ranks are on this machine, also those of other namespaces: with more threads than cores, torch's spin
+    # against each other, and a step takes up to six times as long as the one before.
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group("gloo")
     bagua.init_process_group()
     pelton.set_log_callback(lambda _, line: print(line, file=sys.stderr, flush=True) if "autotune" in line else None)

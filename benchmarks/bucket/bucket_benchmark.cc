@@ -23,8 +23,8 @@
 #include "absl/time/clock.h"
 #include "core/actor/waker.h"
 #include "core/base/check.h"
-#include "core/bucket/model_rounds.h"
 #include "core/bucket/ready_tracker.h"
+#include "core/round/model_rounds.h"
 
 namespace pelton {
 namespace {

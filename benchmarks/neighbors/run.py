@@ -1,8 +1,8 @@
 """Times averages of a rank and its neighbours, of several libraries in turns, in one run.
 
-Pelton and gloo from Python, blocking; Open MPI from C++, MPI_Neighbor_allgather and the weighted sum. gloo has no such
-operation: what is timed is its mean over all ranks, and so is Pelton's own beside it. On a busy machine only figures of
-one run compare.
+Pelton and gloo from Python, blocking; Pelton from C++ too, in memory that the ranks share and in private memory; Open
+MPI from C++, MPI_Neighbor_allgather and the weighted sum. gloo has no such operation: what is timed is its mean over
+all ranks, and so is Pelton's own beside it. On a busy machine only figures of one run compare.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+PELTON = HERE.parents[1] / "bazel-bin/benchmarks/neighbors/pelton_peer"
 SIZES = ["4", "4096", "65536", "1048576", "16777216", "67108864"]
 
 
@@ -31,6 +32,8 @@ def commands(ranks: int, graph: str, cases: list[str], folder: pathlib.Path) -> 
         "Pelton's allreduce": [*python, "pelton-allreduce", graph, *cases],
         "gloo's allreduce": [*python, "gloo", graph, *cases],
     }
+    for memory, peer in (("region", "Pelton, C++, shared"), ("private", "Pelton, C++, private")):
+        peers[peer] = [str(PELTON), memory, str(ranks), graph, *cases, case_of("many", 1)]
     if not shutil.which("mpicxx") or not shutil.which("mpirun"):
         print("skipped: Open MPI: mpicxx or mpirun is missing (Debian: libopenmpi-dev openmpi-bin)")
         return peers
@@ -54,9 +57,10 @@ def measure(command: list[str]) -> dict[str, float]:
 
 def report(ranks: int, graph: str, turns: dict[str, list[dict[str, float]]]) -> None:
     """Medians of the turns' medians, with the fastest and the slowest turn."""
-    print(f"\n{ranks} ranks, {graph}: microseconds, the median of {len(turns['Pelton'])} turns (fastest..slowest)")
+    first = next(iter(turns.values()))
+    print(f"\n{ranks} ranks, {graph}: microseconds, the median of {len(first)} turns (fastest..slowest)")
     print("| bytes | " + " | ".join(turns) + " |\n" + "| --- " * (len(turns) + 1) + "|")
-    for size in turns["Pelton"][0]:
+    for size in first[0]:
         cells = []
         for runs in turns.values():
             found = [run[size] * 1e6 for run in runs if size in run]
@@ -72,6 +76,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--graphs", nargs="+", default=["ring", "expo2"])
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="bytes")
+    parser.add_argument("--peers", nargs="+", help="of those in the table's head; all, if not given")
     parser.add_argument("--scale", type=float, default=1.0, help="times the iterations")
     options = parser.parse_args()
     cases = [case_of(size, options.scale) for size in options.sizes]
@@ -79,6 +84,7 @@ def main() -> None:
         for ranks in options.ranks:
             for graph in options.graphs:
                 peers = commands(ranks, graph, cases, pathlib.Path(name))
+                peers = {peer: words for peer, words in peers.items() if peer in (options.peers or peers)}
                 turns: dict[str, list[dict[str, float]]] = {peer: [] for peer in peers}
                 for turn in range(options.turns):
                     for peer, command in peers.items():

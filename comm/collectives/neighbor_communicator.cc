@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,9 +10,9 @@
 #include "comm/collectives/neighbor_program.h"
 #include "comm/collectives/program_run.h"
 #include "comm/forwarding_communicator.h"
-#include "comm/reduction/linear_combination.h"
 #include "comm/tags.h"
-#include "comm/transport/operation_check.h"
+#include "comm/transport/native_neighbors.h"
+#include "comm/transport/neighbor_check.h"
 #include "core/base/status.h"
 #include "core/pipeline/completion_table.h"
 #include "core/pipeline/weight_table.h"
@@ -23,10 +22,6 @@ namespace {
 
 // Of a ticket given out here: the wire counts its own from 1.
 constexpr uint64_t kIsNeighborTicket = uint64_t{1} << 63;
-
-constexpr bool IsNeighborKind(OperationKind kind) {
-  return kind == OperationKind::kNeighborAllReduce || kind == OperationKind::kNeighborAllGather;
-}
 
 // One operation, with what it keeps for the next one of its shape. Threads: one. Owns: its program,
 // its factors and its scratch memory.
@@ -48,9 +43,7 @@ struct Flight {
 class NeighborCommunicator final : public ForwardingCommunicator {
  public:
   explicit NeighborCommunicator(std::unique_ptr<Communicator> wire)
-      : ForwardingCommunicator(std::move(wire)) {
-    for (int32_t r = 0; r < world_size().value(); ++r) peers_.emplace_back(r);
-  }
+      : ForwardingCommunicator(std::move(wire)) {}
 
   // What is in flight needs this object's memory, which goes before the wire.
   ~NeighborCommunicator() override {
@@ -87,11 +80,6 @@ class NeighborCommunicator final : public ForwardingCommunicator {
   using FlightPointer = std::unique_ptr<Flight>;
 
   absl::StatusOr<Completion> LaunchToNeighbors(const Operation& operation, Stream& stream);
-  absl::Status Check(const Operation& operation, const WeightTable& table) const;
-  absl::Status CheckRanks(absl::string_view name, const std::vector<Neighbor>& neighbors) const;
-  absl::Status Refuse(absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank().value(), ": ", what));
-  }
   FlightPointer TakeFlight(const Operation& operation, std::shared_ptr<const WeightTable> table);
   absl::Status Start(Flight& flight);
   absl::StatusOr<bool> Step(Flight& flight);
@@ -99,7 +87,6 @@ class NeighborCommunicator final : public ForwardingCommunicator {
   void End(Flight& flight, const absl::Status& status);
   void FailAll(const absl::Status& reason);
 
-  std::vector<Rank> peers_;  // all ranks: programs number them so
   CompletionTable completions_;
   std::deque<FlightPointer> flights_;  // in launch order
   std::vector<FlightPointer> idle_;    // the last one used last
@@ -107,57 +94,10 @@ class NeighborCommunicator final : public ForwardingCommunicator {
   absl::Status ended_;
 };
 
-absl::Status NeighborCommunicator::CheckRanks(absl::string_view name,
-                                              const std::vector<Neighbor>& neighbors) const {
-  for (const Neighbor& neighbor : neighbors) {
-    if (neighbor.rank == rank()) {
-      return Refuse(absl::StrCat(name, ": rank ", rank().value(),
-                                 " is this rank; give its weight as its own"));
-    }
-    if (neighbor.rank.value() >= world_size().value()) {
-      return Refuse(absl::StrCat(name, ": rank ", neighbor.rank.value(), " is not in [0, ",
-                                 world_size().value(), ")"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NeighborCommunicator::Check(const Operation& operation,
-                                         const WeightTable& table) const {
-  RETURN_IF_ERROR(CheckRanks("sources", table.sources()));
-  RETURN_IF_ERROR(CheckRanks("destinations", table.destinations()));
-  const int dtype = static_cast<int>(operation.dtype);
-  if (dtype >= kDTypeCount) return Refuse(absl::StrCat("dtype: ", dtype, " is not one"));
-  const bool combines = operation.kind == OperationKind::kNeighborAllReduce;
-  if (combines && !IsCombinable(operation.dtype)) {
-    return Refuse(absl::StrCat("dtype: ", NameOf(operation.kind), " of ", NameOf(operation.dtype),
-                               " has no weighted mean; float16, bfloat16, float32 and float64 do"));
-  }
-  if (operation.tag < 0 || operation.tag >= kNeighborTags) {
-    return Refuse(absl::StrCat("tag: ", operation.tag, " of ", NameOf(operation.kind),
-                               " is not in [0, ", kNeighborTags, ")"));
-  }
-  const uint64_t tensors = 1 + table.sources().size();
-  const uint64_t most = std::numeric_limits<int64_t>::max() / (SizeOf(operation.dtype) * tensors);
-  if (operation.count > most || table.TotalCount(operation.count) > most * tensors) {
-    return Refuse(absl::StrCat("count: ", operation.count, " of ", NameOf(operation.dtype),
-                               " is more than memory can hold"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Completion> NeighborCommunicator::LaunchToNeighbors(const Operation& operation,
                                                                    Stream& stream) {
-  if (stream.device() != DeviceKind::kHost) {
-    return absl::InvalidArgumentError("stream: neighbour operations run on the host only");
-  }
-  std::shared_ptr<const WeightTable> table = WeightTable::Find(operation.peer);
-  if (table == nullptr) {
-    return Refuse(absl::StrCat("peer: ", operation.peer, " of ", NameOf(operation.kind),
-                               " is the number of no weight table"));
-  }
-  RETURN_IF_ERROR(Check(operation, *table));
-  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank(), world_size()));
+  ASSIGN_OR_RETURN(NeighborOperation checked,
+                   CheckNeighborOperation(operation, stream, rank(), world_size()));
   RETURN_IF_ERROR(ended_);
   if (!completions_.has_room()) {
     return absl::ResourceExhaustedError(
@@ -165,8 +105,8 @@ absl::StatusOr<Completion> NeighborCommunicator::LaunchToNeighbors(const Operati
                      " neighbour operations of communicator ", id().value(),
                      " are in flight, as many as there may be"));
   }
-  FlightPointer flight = TakeFlight(operation, std::move(table));
-  flight->memory = memory;
+  FlightPointer flight = TakeFlight(operation, std::move(checked.table));
+  flight->memory = checked.memory;
   flight->ticket = completions_.Begin().completion.ticket;
   const Completion completion{flight->ticket | kIsNeighborTicket};
   flights_.push_back(std::move(flight));
@@ -204,7 +144,6 @@ absl::Status NeighborCommunicator::Start(Flight& flight) {
   return flight.run.Start(flight.program, {.source = flight.memory.source,
                                            .target = flight.memory.target,
                                            .dtype = operation.dtype,
-                                           .peers = peers_,
                                            .tag = kFirstNeighborTag + operation.tag,
                                            .factors = absl::MakeSpan(flight.factors),
                                            .outlives_differences = true,
@@ -262,6 +201,7 @@ void NeighborCommunicator::FailAll(const absl::Status& reason) {
 }  // namespace
 
 std::unique_ptr<Communicator> MakeNeighborCommunicator(std::unique_ptr<Communicator> wire) {
+  if (dynamic_cast<NativeNeighbors*>(wire.get()) != nullptr) return wire;
   return std::make_unique<NeighborCommunicator>(std::move(wire));
 }
 

@@ -9,7 +9,8 @@
 namespace pelton {
 
 // Runs kNeighborAllReduce and kNeighborAllGather as programs over the sends and receives of `wire`,
-// which has tags, on host memory; hands all else on as it is. Operation::peer is the id of a
+// which has tags, on host memory; hands all else on as it is. A wire that runs them by itself
+// (transport/native_neighbors.h) is returned as it is. Operation::peer is the id of a
 // WeightTable, which may be dropped after Launch, and Operation::tag, in [0, kNeighborTags), is
 // what both ends of an edge match by.
 //
@@ -18,7 +19,8 @@ namespace pelton {
 // match in launch order. Where the tensors at two ends of an edge differ in shape or dtype, the
 // operation ends with InvalidArgument there, after its other edges are served, and the communicator
 // goes on; a sender whose message was taken before it met its receive does not hear of it on wires
-// that say so (TransportPromises). Where only one end sends weights, the communicator ends.
+// that say so (TransportPromises). Where only one end sends weights, both get the same error, and
+// a communicator that is not native ends.
 std::unique_ptr<Communicator> MakeNeighborCommunicator(std::unique_ptr<Communicator> wire);
 
 }  // namespace pelton

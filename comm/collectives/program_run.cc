@@ -1,13 +1,13 @@
 #include "comm/collectives/program_run.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <new>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reduction.h"
+#include "comm/reduction/weighted_mean.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
@@ -20,14 +20,6 @@ namespace {
 // Of all sources of one reduction between two looks at the transfers.
 constexpr uint64_t kComputeBytes = uint64_t{512} << 10;
 constexpr uint64_t kMinBlockBytes = uint64_t{16} << 10;
-// Factors that mean equal shares were computed somehow: 1.0 / 3, or 1 - 2.0 / 3.
-constexpr double kShareRounding = 1e-9;
-
-bool AreEqualShares(absl::Span<const double> factors) {
-  const auto n = static_cast<double>(factors.size());
-  return std::all_of(factors.begin(), factors.end(),
-                     [n](double factor) { return std::abs(factor * n - 1) < kShareRounding; });
-}
 
 }  // namespace
 
@@ -165,15 +157,8 @@ void ProgramRun::ComputeBlock(const LocalStep& step, uint64_t begin, uint64_t co
 }
 
 void ProgramRun::Combine(std::byte* target, uint64_t count) {
-  const absl::Span<const double> factors = binding_.factors.first(sources_.size());
-  if (AreEqualShares(factors)) {
-    return ReduceToMean(sources_, {&target, 1}, count, binding_.dtype, factors.size());
-  }
-  terms_.clear();
-  for (size_t i = 0; i < factors.size(); ++i) {
-    terms_.push_back({sources_[i], factors[i], binding_.dtype});
-  }
-  LinearCombination(terms_, {target, binding_.dtype}, count);
+  WeightedMean(sources_, binding_.factors.first(sources_.size()), {target, binding_.dtype}, count,
+               terms_);
 }
 
 // Launches in the order (round, lane), as far as rounds before are done: two ranks whose runner
@@ -212,7 +197,8 @@ absl::StatusOr<bool> ProgramRun::LaunchRound(size_t index) {
 
 absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane) {
   const bool sends = transfer.direction == Transfer::Direction::kSend;
-  const Rank peer = binding_.peers[static_cast<size_t>(transfer.peer)];
+  const Rank peer = binding_.peers.empty() ? Rank(transfer.peer)
+                                           : binding_.peers[static_cast<size_t>(transfer.peer)];
   Operation operation;
   operation.kind = sends ? OperationKind::kSend : OperationKind::kRecv;
   operation.dtype = TypeOf(transfer.piece.buffer);

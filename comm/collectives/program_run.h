@@ -19,9 +19,9 @@
 namespace pelton {
 
 // What the pieces of a program stand for. `peers[i]` is the runner's rank that is number i of the
-// program's group, so that a program can run among some of the runner's ranks. Tags from `tag` to
-// `tag` + kMaxProgramLanes - 1 are the run's: no other sends with them between these ranks.
-// Threads: a value. Owns: nothing.
+// program's group, so that a program can run among some of the runner's ranks; none: the runner's
+// own numbers. Tags from `tag` to `tag` + kMaxProgramLanes - 1 are the run's: no other sends with
+// them between these ranks. Threads: a value. Owns: nothing.
 struct ProgramBinding {
   std::byte* source = nullptr;
   std::byte* target = nullptr;

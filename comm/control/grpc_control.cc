@@ -36,12 +36,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   constexpr int kFirstRetryMs = 50;
   constexpr int kLastRetryMs = 1000;
+  // How long one attempt may take. A coordinator whom many ranks meet at once, on a machine with
+  // few cores, answers late; one that never answers costs a longer attempt and nothing else.
+  constexpr int kAttemptMs = 5000;
   const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(options.heartbeat_timeout));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(wire::kMaxReplyBytes);
   arguments.SetMaxSendMessageSize(wire::kMaxRequestBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstRetryMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kLastRetryMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLastRetryMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms / 2);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms / 2);

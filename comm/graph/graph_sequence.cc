@@ -67,11 +67,14 @@ Graph GraphOf(std::vector<double> own, std::vector<Graph::Edge> edges) {
 
 Graph CirculantGraph(absl::Span<const double> weights) {
   const auto n = static_cast<int32_t>(weights.size());
+  std::vector<int32_t> distances;
+  for (int32_t distance = 1; distance < n; ++distance) {
+    if (weights[static_cast<size_t>(distance)] != 0) distances.push_back(distance);
+  }
   std::vector<Graph::Edge> edges;
   for (int32_t rank = 0; rank < n; ++rank) {
-    for (int32_t distance = 1; distance < n; ++distance) {
-      const double weight = weights[static_cast<size_t>(distance)];
-      if (weight != 0) edges.push_back({rank, (rank + distance) % n, weight});
+    for (const int32_t distance : distances) {
+      edges.push_back({rank, (rank + distance) % n, weights[static_cast<size_t>(distance)]});
     }
   }
   return GraphOf(std::vector<double>(weights.size(), weights[0]), std::move(edges));

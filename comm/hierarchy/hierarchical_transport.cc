@@ -1,6 +1,8 @@
 #include "comm/hierarchy/hierarchical_transport.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +21,7 @@ namespace {
 constexpr uint32_t kCollectivesBit = uint32_t{1} << 31;
 
 // Threads: as Transport. Owns: its options' transports.
-class HierarchicalTransport final : public Transport {
+class HierarchicalTransport final : public HostsTransport {
  public:
   explicit HierarchicalTransport(HierarchyOptions options) : options_(std::move(options)) {}
 
@@ -31,20 +33,25 @@ class HierarchicalTransport final : public Transport {
     if (id.value() & kCollectivesBit) {
       return absl::InvalidArgumentError(absl::StrCat("id: ", id.value(), " has more than 31 bits"));
     }
+    const SelectionTable table = TakeTable(id);
     Layout layout(group, options_.host_of);
     if (layout.host_count() == 1) return OpenInside(id, group, deadline);
     if (layout.host_count() == layout.world_size()) {
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> wire,
                        options_.between->Open(id, group, deadline));
-      return MakeScheduledCommunicator(std::move(wire), options_.table);
+      return MakeScheduledCommunicator(std::move(wire), table);
     }
     ASSIGN_OR_RETURN(Ends ends, OpenEnds(id, group, deadline));
     auto communicator = std::make_unique<HierarchicalCommunicator>(
-        id, group.generation, std::move(layout), std::move(ends), options_.table,
+        id, group.generation, std::move(layout), std::move(ends), table,
         [this](HierarchicalCommunicator* closing) { Forget(closing); });
     MutexLock lock(&mutex_);
     open_.push_back(communicator.get());
     return communicator;
+  }
+
+  void UseTable(CommunicatorId id, SelectionTable table) override {
+    tables_.insert_or_assign(id.value(), std::move(table));
   }
 
   void Abort(const absl::Status& reason) override {
@@ -99,7 +106,16 @@ class HierarchicalTransport final : public Transport {
     open_.erase(std::find(open_.begin(), open_.end(), closing));
   }
 
+  SelectionTable TakeTable(CommunicatorId id) {
+    const auto own = tables_.find(id.value());
+    if (own == tables_.end()) return options_.table;
+    SelectionTable table = std::move(own->second);
+    tables_.erase(own);
+    return table;
+  }
+
   const HierarchyOptions options_;
+  std::map<uint32_t, SelectionTable> tables_;  // of communicators that are to be opened
   Mutex mutex_;
   std::vector<HierarchicalCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
 };
@@ -107,7 +123,7 @@ class HierarchicalTransport final : public Transport {
 }  // namespace
 }  // namespace hierarchy
 
-std::unique_ptr<Transport> MakeHierarchicalTransport(HierarchyOptions options) {
+std::unique_ptr<HostsTransport> MakeHierarchicalTransport(HierarchyOptions options) {
   return std::make_unique<hierarchy::HierarchicalTransport>(std::move(options));
 }
 

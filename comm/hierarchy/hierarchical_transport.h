@@ -22,6 +22,14 @@ struct HierarchyOptions {
   SelectionTable table = SelectionTable::Default();
 };
 
+// Threads: as Transport; UseTable as Open. Owns: as Transport.
+class HostsTransport : public Transport {
+ public:
+  // The communicator `id` goes by `table` and not by that of the options. Before its Open, with the
+  // same table on all of its ranks.
+  virtual void UseTable(CommunicatorId id, SelectionTable table) = 0;
+};
+
 // Opens for a group the cheapest communicator that its places allow: that of `inside` for a group
 // on one host, schedules over `between` for one rank per host, else the hierarchical composition:
 //   allreduce   reduce of slice l onto local rank l, allreduce of the slice among the l-th ranks of
@@ -31,7 +39,7 @@ struct HierarchyOptions {
 //   broadcast, reduce, allgather, reduce_scatter, barrier   in the same manner
 //   gather, scatter, alltoall, send, recv   each message takes the wire that reaches its peer
 // The mean is the mean over ranks: sums travel, and the result is divided once.
-std::unique_ptr<Transport> MakeHierarchicalTransport(HierarchyOptions options);
+std::unique_ptr<HostsTransport> MakeHierarchicalTransport(HierarchyOptions options);
 
 }  // namespace pelton
 

@@ -110,7 +110,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::vector<Visit*> waiting_ ABSL_GUARDED_BY(mutex_);       // that stand by, in their order
   std::vector<Visit*> attendants_ ABSL_GUARDED_BY(mutex_);    // the same of the lane's threads
   bool attendant_is_called_ ABSL_GUARDED_BY(mutex_) = false;  // and has not looked yet
-  // One from the first job that nobody waits for; more where callbacks hold those there are.
+  // The first thread is started for the first job that no thread of the user waits for, and a
+  // further one where callbacks that block hold all the threads that were started before.
   static constexpr size_t kMostThreads = 16;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 

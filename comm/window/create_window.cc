@@ -165,8 +165,16 @@ absl::Status CheckRanks(const std::vector<Rank>& ranks, Rank own, size_t world_s
 // Threads: one. Owns: the window until it is done.
 class WindowMaker {
  public:
-  WindowMaker(Rank rank, std::shared_ptr<const PeerProcesses> processes)
-      : rank_(rank), processes_(std::move(processes)) {}
+  WindowMaker(Rank rank, std::shared_ptr<const PeerProcesses> processes,
+              std::shared_ptr<PeerLinks> links)
+      : rank_(rank), processes_(std::move(processes)), links_(std::move(links)) {
+    if (links_ != nullptr) number_ = links_->NextWindow();
+  }
+  WindowMaker(WindowMaker&&) = default;
+  ~WindowMaker() {
+    window_.reset();  // which uses the links
+    if (links_ != nullptr && !connected_.empty()) links_->Disconnect(connected_);
+  }
 
   absl::StatusOr<std::string> MakeOffer(WindowOptions options) {
     const auto world_size = static_cast<size_t>(processes_->world_size().value());
@@ -189,9 +197,9 @@ class WindowMaker {
     return OfferWriter(mine_).Take();
   }
 
-  // Errors: those of CompareOffers, and of WindowMemory::Attach. The ranks whose tensor this rank
-  // may not read are in unread() then.
-  absl::Status Attach(const std::vector<std::string>& texts) {
+  // Errors: those of CompareOffers, of WindowMemory::Attach and of PeerLinks::Connect. The ranks
+  // whose tensor this rank may not read are in unread() then.
+  absl::Status Attach(const std::vector<std::string>& texts, absl::Time deadline) {
     std::vector<Offer> offers;
     for (const std::string& text : texts) {
       ASSIGN_OR_RETURN(Offer offer, OfferReader(text).Read());
@@ -200,10 +208,11 @@ class WindowMaker {
     RETURN_IF_ERROR(CompareOffers(offers));
     for (size_t peer = 0; peer < offers.size(); ++peer) {
       if (!Has(mine_.sources, peer) && !Has(mine_.destinations, peer)) continue;
+      if (processes_->is_far(Rank(static_cast<int32_t>(peer)))) continue;
       RETURN_IF_ERROR(Annotate(AttachTo(Rank(static_cast<int32_t>(peer)), offers[peer]),
                                absl::StrCat("window '", mine_.name, "', memory of rank ", peer)));
     }
-    return absl::OkStatus();
+    return Annotate(Connect(deadline), absl::StrCat("window '", mine_.name, "'"));
   }
 
   // One letter a rank: whether this rank has to read its tensor in its window's memory.
@@ -215,18 +224,66 @@ class WindowMaker {
     return letters;
   }
 
-  // `unread`: of all ranks.
-  std::unique_ptr<Window> Finish(const std::vector<std::string>& unread) {
+  // `unread`: of all ranks. Far ranks are served after that. Errors: those of RemoteEnd::Serve.
+  absl::Status Settle(const std::vector<std::string>& unread) {
     for (const std::string& letters : unread) {
       for (size_t rank = 0; rank < letters.size(); ++rank) {
         if (letters[rank] == 'h') MoveHome(Rank(static_cast<int32_t>(rank)));
       }
     }
     window_->memory_.Close();
+    for (const Rank peer : FarNeighbors()) RETURN_IF_ERROR(ServeFar(peer));
+    return absl::OkStatus();
+  }
+
+  // Once all ranks have settled.
+  std::unique_ptr<Window> Finish() {
+    connected_.clear();
     return std::move(window_);
   }
 
  private:
+  std::vector<Rank> FarNeighbors() const {
+    std::vector<Rank> far;
+    for (int32_t peer = 0; peer < processes_->world_size().value(); ++peer) {
+      const auto index = static_cast<size_t>(peer);
+      const bool is_neighbor = Has(mine_.sources, index) || Has(mine_.destinations, index);
+      if (is_neighbor && processes_->is_far(Rank(peer))) far.emplace_back(peer);
+    }
+    return far;
+  }
+
+  absl::Status Connect(absl::Time deadline) {
+    const std::vector<Rank> far = FarNeighbors();
+    if (far.empty()) return absl::OkStatus();
+    if (links_ == nullptr) {
+      return absl::UnimplementedError(
+          absl::StrCat("rank ", far[0].value(),
+                       " is on another host, or in a container with processes of its "
+                       "own, and there is no link to it"));
+    }
+    RETURN_IF_ERROR(links_->Connect(far, connected_, deadline));
+    window_->links_ = links_;
+    for (const Rank peer : far) {
+      window_->remote_ends_.emplace(peer, std::make_unique<RemoteEnd>(links_->at(peer), number_));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ServeFar(Rank peer) {
+    ServedWindow served;
+    const Tensor& tensor = window_->options_.tensor;
+    if (Has(mine_.sources, static_cast<size_t>(peer.value()))) {
+      served.slot = window_->memory_.edge(window_->SlotOf(peer));
+    }
+    served.mutex = &window_->memory_.mutex(peer);
+    served.tensor = static_cast<const std::byte*>(tensor.data);
+    served.count = tensor.count;
+    served.dtype = tensor.dtype;
+    served.memory = window_->memory_.owner();
+    return window_->remote_ends_.at(peer)->Serve(std::move(served));
+  }
+
   // Buffer 0 of each slot holds this rank's tensor at first.
   absl::Status FillSlots() {
     const WindowOptions& options = window_->options_;
@@ -250,12 +307,12 @@ class WindowMaker {
     ASSIGN_OR_RETURN(
         WindowMemory memory,
         WindowMemory::Attach(offer.Layout(processes_->world_size().value()), offer.memory));
-    Window::FarEnd end{std::move(memory), -1, processes_->pid(peer), offer.tensor_address};
+    Window::NeighborEnd end{std::move(memory), -1, processes_->pid(peer), offer.tensor_address};
     const auto ours = std::lower_bound(offer.sources.begin(), offer.sources.end(), rank_);
     if (ours != offer.sources.end() && *ours == rank_) {
       end.slot_of_ours = ours - offer.sources.begin();
     }
-    window_->far_ends_.emplace(peer, std::move(end));
+    window_->near_ends_.emplace(peer, std::move(end));
     return absl::OkStatus();
   }
 
@@ -270,46 +327,59 @@ class WindowMaker {
       tensor.data = window_->home_;
       return;
     }
-    const auto found = window_->far_ends_.find(rank);
-    if (found == window_->far_ends_.end()) return;
+    const auto found = window_->near_ends_.find(rank);
+    if (found == window_->near_ends_.end()) return;
     found->second.pid = getpid();
     found->second.tensor_address = reinterpret_cast<uintptr_t>(found->second.memory.home());
   }
 
   const Rank rank_;
-  const std::shared_ptr<const PeerProcesses> processes_;  // shared: all windows of a group use it
+  std::shared_ptr<const PeerProcesses> processes_;  // shared: all windows of a group use it
+  std::shared_ptr<PeerLinks> links_;                // shared: the same
+  uint64_t number_ = 0;
+  std::vector<Rank> connected_;  // for this window, until it is made
   Offer mine_;
   std::unique_ptr<Window> window_;
 };
 
 absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
                                                      std::shared_ptr<const PeerProcesses> processes,
-                                                     WindowOptions options, absl::Time deadline) {
-  WindowMaker maker(communicator.rank(), std::move(processes));
+                                                     WindowOptions options, absl::Time deadline,
+                                                     std::shared_ptr<PeerLinks> links) {
+  const bool has_far_ranks = processes->has_far_ranks();
+  WindowMaker maker(communicator.rank(), std::move(processes), std::move(links));
   const absl::StatusOr<std::string> offer = maker.MakeOffer(std::move(options));
   RETURN_IF_ERROR(AgreeOnStatus(communicator, offer.status(), deadline));
   ASSIGN_OR_RETURN(const std::vector<std::string> offers,
                    ExchangeTexts(communicator, *offer, deadline));
-  RETURN_IF_ERROR(AgreeOnStatus(communicator, maker.Attach(offers), deadline));
+  RETURN_IF_ERROR(AgreeOnStatus(communicator, maker.Attach(offers, deadline), deadline));
   ASSIGN_OR_RETURN(const std::vector<std::string> unread,
                    ExchangeTexts(communicator, maker.unread(), deadline));
-  return maker.Finish(unread);
+  const absl::Status settled = maker.Settle(unread);
+  // Nobody writes to a far rank that does not serve it yet. Inside a host nothing can fail here.
+  if (has_far_ranks) RETURN_IF_ERROR(AgreeOnStatus(communicator, settled, deadline));
+  return maker.Finish();
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Window>>> CreateWindowsHere(
-    std::vector<WindowOptions> options) {
-  const WorldSize world_size(static_cast<int32_t>(options.size()));
-  const std::shared_ptr<const PeerProcesses> processes = PeerProcesses::AllHere(world_size);
+    std::vector<WindowOptions> options, const HostsHere* hosts) {
+  const std::vector<int32_t> one_host(options.size(), 0);
   std::vector<WindowMaker> makers;
   std::vector<std::string> offers;
-  for (int32_t rank = 0; rank < world_size.value(); ++rank) {
-    makers.emplace_back(Rank(rank), processes);
-    ASSIGN_OR_RETURN(offers.emplace_back(),
-                     makers.back().MakeOffer(std::move(options[static_cast<size_t>(rank)])));
+  makers.reserve(options.size());
+  for (size_t rank = 0; rank < options.size(); ++rank) {
+    const Rank mine(static_cast<int32_t>(rank));
+    makers.emplace_back(mine,
+                        PeerProcesses::AllHere(mine, hosts == nullptr ? one_host : hosts->host_of),
+                        hosts == nullptr ? nullptr : hosts->links[rank]);
+    ASSIGN_OR_RETURN(offers.emplace_back(), makers.back().MakeOffer(std::move(options[rank])));
   }
-  for (WindowMaker& maker : makers) RETURN_IF_ERROR(maker.Attach(offers));
+  for (WindowMaker& maker : makers) {
+    RETURN_IF_ERROR(maker.Attach(offers, absl::InfiniteFuture()));
+  }
+  for (WindowMaker& maker : makers) RETURN_IF_ERROR(maker.Settle({}));
   std::vector<std::unique_ptr<Window>> windows;
-  for (WindowMaker& maker : makers) windows.push_back(maker.Finish({}));
+  for (WindowMaker& maker : makers) windows.push_back(maker.Finish());
   return windows;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
+#include "comm/window/peer_link.h"
 #include "comm/window/peer_processes.h"
 #include "comm/window/window.h"
 
@@ -18,14 +19,23 @@ namespace pelton {
 // tensor's bytes are there already, and the caller has to use that memory as the tensor from now
 // on. Blocks: until all have called, or `deadline`. Errors: InvalidArgument: the ranks' names,
 // shapes or dtypes differ, or an edge has one end only; named on every rank, and no rank has a
-// window then; ResourceExhausted; those of the communicator.
+// window then; Unimplemented: an edge goes to a far rank, and `links` is null; ResourceExhausted;
+// those of the communicator and of PeerLinks::Connect.
 absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
                                                      std::shared_ptr<const PeerProcesses> processes,
-                                                     WindowOptions options, absl::Time deadline);
+                                                     WindowOptions options, absl::Time deadline,
+                                                     std::shared_ptr<PeerLinks> links = nullptr);
 
-// The same for all ranks at once, in one process: for simulations. By rank.
+// Where the ranks of one process are taken to be, by rank. Threads: a value. Owns: its lists.
+struct HostsHere {
+  std::vector<int32_t> host_of;
+  std::vector<std::shared_ptr<PeerLinks>> links;  // shared: as Window's
+};
+
+// The same for all ranks at once, in one process: for simulations. By rank. `hosts` null: all are
+// on one.
 absl::StatusOr<std::vector<std::unique_ptr<Window>>> CreateWindowsHere(
-    std::vector<WindowOptions> options);
+    std::vector<WindowOptions> options, const HostsHere* hosts = nullptr);
 
 }  // namespace pelton
 

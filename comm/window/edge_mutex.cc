@@ -56,12 +56,14 @@ absl::Status EdgeMutex::Lock(Rank taker, absl::Time deadline) {
       return absl::InternalError(absl::StrCat("the window's mutex: ", ErrorText(error)));
     }
     RETURN_IF_ERROR(CheckInterrupt());
-    if (now >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", holder_.load(),
-                                                      " holds the window's mutex of this edge and "
-                                                      "has not given it back in time"));
-    }
+    if (now >= deadline) return NotInTime();
   }
+}
+
+absl::Status EdgeMutex::NotInTime() const {
+  return absl::DeadlineExceededError(absl::StrCat("rank ", holder_.load(),
+                                                  " holds the window's mutex of this edge and has "
+                                                  "not given it back in time"));
 }
 
 absl::Status EdgeMutex::Unlock() {

@@ -29,6 +29,8 @@ class EdgeMutex {
   absl::Status Lock(Rank taker, absl::Time deadline);
   // Errors: FailedPrecondition: this thread does not hold it.
   absl::Status Unlock();
+  // The error of a wait for it that has taken too long.
+  absl::Status NotInTime() const;
 
  private:
   // Takes over what a dead holder left.

@@ -93,17 +93,18 @@ struct PeerProcesses::Card {
   uint64_t probe_address = 0;  // of `probe`, in private memory
   uint64_t probe = 0;
   uint64_t permits_reading = 1;  // PELTON_PTRACE=0 forbids it
-  char boot_id[64] = {};
+  char host[320] = {};           // boot id and label
+
+  // Whether the two see each other's processes.
+  bool IsNear(const Card& other) const {
+    return std::strncmp(host, other.host, sizeof host) == 0 && pid_namespace == other.pid_namespace;
+  }
 };
 
 absl::StatusOr<PeerProcesses::Peer> PeerProcesses::Look(const Card& mine, const Card& theirs) {
   Peer peer;
-  if (std::strncmp(mine.boot_id, theirs.boot_id, sizeof mine.boot_id) != 0) {
-    return absl::UnimplementedError("is on another host");
-  }
-  if (mine.pid_namespace != theirs.pid_namespace) {
-    return absl::UnimplementedError("is in a container with processes of its own");
-  }
+  peer.is_far = !mine.IsNear(theirs);
+  if (peer.is_far) return peer;
   peer.pid = static_cast<pid_t>(theirs.pid);
   peer.may_read = theirs.permits_reading != 0;
   if (peer.pid == getpid()) return peer;
@@ -121,24 +122,28 @@ absl::StatusOr<PeerProcesses::Peer> PeerProcesses::Look(const Card& mine, const 
   return peer;
 }
 
-PeerProcesses::Card PeerProcesses::CardOf(const uint64_t& probe) {
+PeerProcesses::Card PeerProcesses::CardOf(const uint64_t& probe, const std::string& host_label) {
   Card card;
-  const HostIdentity identity = HostIdentity::OfThisProcess();
+  const std::string host = absl::StrCat(HostIdentity::OfThisProcess().boot_id, "/", host_label);
   card.pid = getpid();
   card.pid_namespace = PidNamespace();
   card.probe = probe;
   card.probe_address = reinterpret_cast<uintptr_t>(&probe);
   const char* const permission = std::getenv("PELTON_PTRACE");
   card.permits_reading = permission == nullptr || std::string(permission) != "0" ? 1 : 0;
-  std::strncpy(card.boot_id, identity.boot_id.c_str(), sizeof card.boot_id - 1);
+  host.copy(card.host, sizeof card.host - 1);
   return card;
 }
 
-absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(Communicator& communicator,
-                                                                         absl::Time deadline) {
+absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(
+    Communicator& communicator, absl::Time deadline, const std::string& host_label) {
+  if (host_label.size() > 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host_label: has ", host_label.size(), " bytes, 256 at most"));
+  }
   const uint64_t probe =
       static_cast<uint64_t>(getpid()) * 0x9E3779B97F4A7C15 + communicator.id().value();
-  const Card mine = CardOf(probe);
+  const Card mine = CardOf(probe, host_label);
   ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
       ExchangeTexts(communicator, {reinterpret_cast<const char*>(&mine), sizeof mine}, deadline));
@@ -147,7 +152,9 @@ absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(Communi
     if (texts[rank].size() != sizeof mine) return absl::InternalError("a card of another size");
     std::memcpy(&cards[rank], texts[rank].data(), sizeof mine);
     // No more processes than have to: the kernel keeps one name, or lets in all of this user's.
-    if (cards[rank].pid != mine.pid) shm::AllowReaders(static_cast<pid_t>(cards[rank].pid));
+    if (mine.IsNear(cards[rank]) && cards[rank].pid != mine.pid) {
+      shm::AllowReaders(static_cast<pid_t>(cards[rank].pid));
+    }
   }
   // Everybody has let the others in before anybody tries.
   RETURN_IF_ERROR(AgreeOnStatus(communicator, absl::OkStatus(), deadline));
@@ -165,11 +172,19 @@ absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(Communi
   return met;
 }
 
-std::shared_ptr<const PeerProcesses> PeerProcesses::AllHere(WorldSize world_size) {
+std::shared_ptr<const PeerProcesses> PeerProcesses::AllHere(Rank rank,
+                                                            const std::vector<int32_t>& host_of) {
   auto here = std::make_shared<PeerProcesses>();
-  here->peers_.resize(static_cast<size_t>(world_size.value()));
-  for (Peer& peer : here->peers_) peer.pid = getpid();
+  for (const int32_t host : host_of) {
+    Peer& peer = here->peers_.emplace_back();
+    peer.pid = getpid();
+    peer.is_far = host != host_of[Index(rank)];
+  }
   return here;
+}
+
+bool PeerProcesses::has_far_ranks() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.is_far; });
 }
 
 absl::Status PeerProcesses::Check(Rank peer) const {

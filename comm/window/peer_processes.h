@@ -29,18 +29,27 @@ absl::Status AgreeOnStatus(Communicator& communicator, const absl::Status& mine,
                            absl::Time deadline);
 
 // Which process each rank is, whether it lives, and who reads whose memory. One for all windows of
-// a group. Threads: any. Owns: a descriptor for each peer in another process.
+// a group. A *far* rank is on another host, or in a container with processes of its own: there is
+// no memory to share with it. Threads: any. Owns: a descriptor for each near peer in another
+// process.
 class PeerProcesses {
  public:
-  // Collective. Blocks: until all have called, or `deadline`. Errors: Unimplemented: ranks are on
-  // other hosts, or in containers that do not see each other's processes; names them on every rank.
-  static absl::StatusOr<std::shared_ptr<const PeerProcesses>> Meet(Communicator& communicator,
-                                                                   absl::Time deadline);
-  // All ranks in this process: a simulation. Shared: as Meet's.
-  static std::shared_ptr<const PeerProcesses> AllHere(WorldSize world_size);
+  // Collective. Ranks with different `host_label`s are far from each other, wherever they are.
+  // Blocks: until all have called, or `deadline`. Errors: those of the communicator; Unavailable: a
+  // process has ended.
+  static absl::StatusOr<std::shared_ptr<const PeerProcesses>> Meet(
+      Communicator& communicator, absl::Time deadline, const std::string& host_label = "");
+  // All ranks in this process: a simulation. `host_of`: the number of each rank's host. Shared: as
+  // Meet's.
+  static std::shared_ptr<const PeerProcesses> AllHere(Rank rank,
+                                                      const std::vector<int32_t>& host_of);
 
-  // Errors: Unavailable: its process has ended.
+  // Errors: Unavailable: its process has ended. OK for a far one: its link knows.
   absl::Status Check(Rank peer) const;
+  bool is_far(Rank peer) const { return peers_[Index(peer)].is_far; }
+  // The same answer on all ranks.
+  bool has_far_ranks() const;
+  // Of a near one.
   pid_t pid(Rank peer) const { return peers_[Index(peer)].pid; }
   // Whether this process may read the private memory of `peer`.
   bool may_read(Rank peer) const { return peers_[Index(peer)].may_read; }
@@ -50,13 +59,14 @@ class PeerProcesses {
   struct Peer {
     pid_t pid = 0;
     bool may_read = true;
+    bool is_far = false;
     Descriptor process;  // a pidfd; none of this process
   };
   struct Card;  // what a rank says of itself
 
   static size_t Index(Rank rank) { return static_cast<size_t>(rank.value()); }
   // `probe` is what others try to read.
-  static Card CardOf(const uint64_t& probe);
+  static Card CardOf(const uint64_t& probe, const std::string& host_label);
   static absl::StatusOr<Peer> Look(const Card& mine, const Card& theirs);
 
   std::vector<Peer> peers_;  // by rank

@@ -60,7 +60,7 @@ Window::Window(Rank rank, WindowOptions options, WindowMemory memory,
 Window::~Window() = default;
 
 EdgeView Window::edge_to(Rank destination) const {
-  const FarEnd& end = far_ends_.at(destination);
+  const NeighborEnd& end = near_ends_.at(destination);
   return end.memory.edge(static_cast<uint64_t>(end.slot_of_ours));
 }
 
@@ -109,13 +109,7 @@ absl::Status Window::Write(const Tensor& source, absl::Span<const Neighbor> dest
   what.count = source.count;
   what.dtype = source.dtype;
   what.adds = adds;
-  const double p = this->p();
-  EdgeFailures failures;
-  for (const Neighbor& destination : destinations) {
-    what.weight = destination.weight;
-    if (access.with_p) what.p = destination.weight * p;
-    failures.Add(destination.rank, WriteTo(destination, what, access));
-  }
+  const absl::Status written = WriteToAll(destinations, what, access);
   if (own_weight != 1) {
     const Term own{what.source, own_weight, source.dtype};
     WeightedSum({&own, 1}, static_cast<std::byte*>(source.data), source.count, source.dtype);
@@ -123,7 +117,53 @@ absl::Status Window::Write(const Tensor& source, absl::Span<const Neighbor> dest
     while (access.with_p && !p_.compare_exchange_weak(seen, seen * own_weight)) {
     }
   }
+  return written;
+}
+
+// Values for far ranks are on their way while those for near ones are copied.
+absl::Status Window::WriteToAll(absl::Span<const Neighbor> destinations, EdgeWrite::What what,
+                                const WindowAccess& access) {
+  const double p = this->p();
+  const auto prepare = [&](const Neighbor& destination) {
+    what.weight = destination.weight;
+    if (access.with_p) what.p = destination.weight * p;
+    return RemoteOf(destination.rank);
+  };
+  std::vector<Future<bool>> under_way(destinations.size());
+  for (size_t i = 0; i < destinations.size() && !access.with_mutex; ++i) {
+    RemoteEnd* const far = prepare(destinations[i]);
+    if (far != nullptr) under_way[i] = far->StartWrite(what);
+  }
+  std::vector<absl::Status> results(destinations.size());
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    if (under_way[i].valid()) continue;
+    RemoteEnd* const far = prepare(destinations[i]);
+    results[i] =
+        far != nullptr ? WriteFar(*far, what, access) : WriteTo(destinations[i], what, access);
+  }
+  EdgeFailures failures;
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    const Rank rank = destinations[i].rank;
+    if (under_way[i].valid()) {
+      results[i] = RemoteOf(rank)->Finish(std::move(under_way[i]), access.deadline);
+    }
+    failures.Add(rank, results[i]);
+  }
   return failures.ToStatus(options_.name);
+}
+
+RemoteEnd* Window::RemoteOf(Rank peer) const {
+  const auto found = remote_ends_.find(peer);
+  return found == remote_ends_.end() ? nullptr : found->second.get();
+}
+
+// With the mutex, because without it the value is on its way already.
+absl::Status Window::WriteFar(RemoteEnd& end, const EdgeWrite::What& what,
+                              const WindowAccess& access) {
+  RETURN_IF_ERROR(end.Lock(rank_, access.deadline));
+  const absl::Status written = end.Finish(end.StartWrite(what), access.deadline);
+  const absl::Status unlocked = end.Unlock();
+  return written.ok() ? unlocked : written;
 }
 
 absl::Status Window::WriteTo(const Neighbor& destination, const EdgeWrite::What& what,
@@ -148,20 +188,29 @@ absl::Status Window::Get(absl::Span<const Neighbor> sources, const WindowAccess&
 
 absl::Status Window::GetFrom(const Neighbor& source, const WindowAccess& access) {
   RETURN_IF_ERROR(processes_->Check(source.rank));
-  const FarEnd& end = far_ends_.at(source.rank);
   if (access.with_mutex) {
     RETURN_IF_ERROR(Lock(source.rank, /*of_own=*/false, access.deadline));
   }
   EdgeFill::What what;
-  what.pid = end.pid;
-  what.address = end.tensor_address;
   what.count = options_.tensor.count;
   what.dtype = options_.tensor.dtype;
   what.weight = source.weight;
-  EdgeFill fill(memory_.edge(SlotOf(source.rank)), what);
+  RemoteEnd* const far = RemoteOf(source.rank);
+  const EdgeView slot = memory_.edge(SlotOf(source.rank));
+  const absl::Status got =
+      far != nullptr ? far->Fill(slot, what, access.deadline) : FillFrom(source.rank, slot, what);
+  if (!access.with_mutex) return got;
+  const absl::Status unlocked = Unlock(source.rank, /*of_own=*/false);
+  return got.ok() ? unlocked : got;
+}
+
+absl::Status Window::FillFrom(Rank source, const EdgeView& slot, EdgeFill::What what) const {
+  const NeighborEnd& end = near_ends_.at(source);
+  what.pid = end.pid;
+  what.address = end.tensor_address;
+  EdgeFill fill(slot, what);
   absl::StatusOr<bool> is_done = false;
   while (is_done.ok() && !*is_done) is_done = fill.Advance();
-  if (access.with_mutex) RETURN_IF_ERROR(Unlock(source.rank, /*of_own=*/false));
   return is_done.status();
 }
 
@@ -235,26 +284,34 @@ absl::StatusOr<EdgeMutex*> Window::MutexOf(Rank peer, bool of_own) const {
                                                    processes_->world_size().value(), ")"));
   }
   if (of_own) return &memory_.mutex(peer);
-  const auto found = far_ends_.find(peer);
-  if (found != far_ends_.end()) return &found->second.memory.mutex(rank_);
+  const auto found = near_ends_.find(peer);
+  if (found != near_ends_.end()) return &found->second.memory.mutex(rank_);
   return absl::InvalidArgumentError(absl::StrCat("rank ", peer.value(), " is no neighbour of rank ",
                                                  rank_.value(), " in window '", options_.name,
                                                  "'"));
 }
 
 absl::Status Window::Lock(Rank peer, bool of_own, absl::Time deadline) {
+  if (RemoteEnd* const far = RemoteOf(peer); far != nullptr && !of_own) {
+    return far->Lock(rank_, deadline);
+  }
   ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
   return mutex->Lock(rank_, deadline);
 }
 
 absl::StatusOr<bool> Window::TryLock(Rank peer, bool of_own) {
+  if (RemoteEnd* const far = RemoteOf(peer); far != nullptr && !of_own) return far->TryLock(rank_);
   ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
   return mutex->TryLock(rank_);
 }
 
 absl::Status Window::Unlock(Rank peer, bool of_own) {
+  RemoteEnd* const far = RemoteOf(peer);
+  if (far != nullptr && !of_own) return far->Unlock();
   ASSIGN_OR_RETURN(EdgeMutex* const mutex, MutexOf(peer, of_own));
-  return mutex->Unlock();
+  RETURN_IF_ERROR(mutex->Unlock());
+  if (far != nullptr) far->OnUnlock();
+  return absl::OkStatus();
 }
 
 }  // namespace pelton

@@ -17,7 +17,9 @@
 #include "absl/types/span.h"
 #include "comm/collectives.h"
 #include "comm/window/edge_runs.h"
+#include "comm/window/peer_link.h"
 #include "comm/window/peer_processes.h"
+#include "comm/window/remote_end.h"
 #include "comm/window/window_memory.h"
 #include "core/pipeline/weight_table.h"
 
@@ -35,14 +37,19 @@ struct WindowOptions {
 
 // How an operation goes about its edges. Threads: a value. Owns: nothing.
 struct WindowAccess {
-  bool with_p = false;                           // p takes part
-  bool with_mutex = false;                       // each edge's mutex is held meanwhile
-  absl::Time deadline = absl::InfiniteFuture();  // of the waits for mutexes; nothing else waits
+  bool with_p = false;      // p takes part
+  bool with_mutex = false;  // each edge's mutex is held meanwhile
+  // Of the waits for mutexes, and for far ranks; nothing else waits.
+  absl::Time deadline = absl::InfiniteFuture();
 };
 
 // One rank's end of a window; made by CreateWindow (create_window.h). All weights are checked
 // before anything is done. An edge that fails, because its peer has ended or its mutex was not to
 // be had in time, is named, and the other edges are served.
+//
+// To and from a rank on another host (PeerProcesses calls it far) the calls mean the same; they
+// wait for its link, which a thread of that rank drives, and never for its trainer. Where it does
+// not answer by the deadline the edges between the two fail from then on.
 //
 // MASS-1: what is added to a slot is collected from it exactly once, tensors and p alike, in any
 // interleaving and with or without mutexes.
@@ -62,9 +69,9 @@ class Window {
   // The slot of this rank at each destination becomes weight * source, and afterwards source
   // becomes own_weight * source, in place. With p: that of the slot becomes weight * p, and p
   // becomes own_weight * p. Shape: as the window's tensor, which `source` may be. Blocks: for
-  // mutexes only. Errors: InvalidArgument: a rank is no destination, or a weight or shape is wrong;
-  // Unavailable: names the ranks that have ended; DeadlineExceeded: names the holder of a mutex;
-  // ResourceExhausted.
+  // mutexes and far ranks only. Errors: InvalidArgument: a rank is no destination, or a weight or
+  // shape is wrong; Unavailable: names the ranks that have ended; DeadlineExceeded: names the
+  // holder of a mutex; ResourceExhausted.
   absl::Status Put(const Tensor& source, absl::Span<const Neighbor> destinations, double own_weight,
                    const WindowAccess& access) {
     return Write(source, destinations, own_weight, access, /*adds=*/false);
@@ -112,13 +119,15 @@ class Window {
 
   // A slot of this rank, for tests.
   EdgeView edge_from(size_t source_index) const { return memory_.edge(source_index); }
-  // The slot of this rank at a destination, for tests.
+  // The slot of this rank at a near destination, for tests.
   EdgeView edge_to(Rank destination) const;
+  // The end of a far neighbour, else null; for tests.
+  RemoteEnd* remote_end(Rank peer) const { return RemoteOf(peer); }
 
  private:
   friend class WindowMaker;  // create_window.cc
-  // A neighbour's end. Threads: as the window. Owns: its hold on the memory.
-  struct FarEnd {
+  // The end of a neighbour on this host. Threads: as the window. Owns: its hold on the memory.
+  struct NeighborEnd {
     WindowMemory memory;
     int64_t slot_of_ours = -1;  // its number there; -1: it has no slot for this rank
     pid_t pid = 0;              // in whose process the tensor is read
@@ -130,11 +139,17 @@ class Window {
 
   absl::Status Write(const Tensor& source, absl::Span<const Neighbor> destinations,
                      double own_weight, const WindowAccess& access, bool adds);
+  absl::Status WriteToAll(absl::Span<const Neighbor> destinations, EdgeWrite::What what,
+                          const WindowAccess& access);
   absl::Status CheckSource(const Tensor& source) const;
   absl::Status CheckWeights(absl::Span<const Neighbor> neighbors, const std::vector<Rank>& among,
                             absl::string_view what) const;
   absl::Status WriteTo(const Neighbor& destination, const EdgeWrite::What& what,
                        const WindowAccess& access);
+  absl::Status WriteFar(RemoteEnd& end, const EdgeWrite::What& what, const WindowAccess& access);
+  absl::Status FillFrom(Rank source, const EdgeView& slot, EdgeFill::What what) const;
+  // Null: it is near.
+  RemoteEnd* RemoteOf(Rank peer) const;
   absl::Status GetFrom(const Neighbor& source, const WindowAccess& access);
   OwnerUpdate::What PlanOf(const Update& update, bool with_p) const;
   absl::StatusOr<EdgeMutex*> MutexOf(Rank peer, bool of_own) const;
@@ -147,7 +162,9 @@ class Window {
   std::byte* home_ = nullptr;
   // Shared: all windows of a group use it.
   std::shared_ptr<const PeerProcesses> processes_;
-  std::map<Rank, FarEnd> far_ends_;
+  std::map<Rank, NeighborEnd> near_ends_;
+  std::shared_ptr<PeerLinks> links_;                        // shared: all windows of a group use it
+  std::map<Rank, std::unique_ptr<RemoteEnd>> remote_ends_;  // of far ranks
   std::atomic<double> p_{1};
 };
 

@@ -19,12 +19,13 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
+#include "core/base/sanitizer.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
 
-constexpr uint64_t kSeeds = 3000;
+constexpr uint64_t kSeeds = kSanitized ? 2000 : 10'000;
 constexpr uint64_t kCount = 5;  // elements; two a step
 constexpr int kOperations = 8;  // of each rank
 

@@ -3,12 +3,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/actor/context.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"
+#include "core/actor/pool_executor.h"
 #include "core/actor/spawn.h"
 #include "core/base/ids.h"
+#include "core/base/status.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -64,6 +67,16 @@ TEST(ExampleTest, RanksThatStopBeatingAreForgotten) {
     EXPECT_EQ(std::move(down).Take()->why.code(), absl::StatusCode::kUnavailable);
   });
 }
+
+absl::StatusOr<int> CountOneRank(absl::Time deadline) {
+  PoolExecutor executor(2);
+  const auto monitor = Spawn<HeartbeatMonitor>(executor, {.name = "heartbeats"}, absl::Seconds(10));
+  RETURN_IF_ERROR(monitor.Send(Beat{Rank(0)}));
+  ASSIGN_OR_RETURN(int alive, monitor.Ask(CountAlive{}, deadline).Await(deadline));
+  return alive;
+}
+
+TEST(ExampleTest, AThreadGetsTheAnswerOfAPool) { EXPECT_EQ(CountOneRank(Soon()).value(), 1); }
 
 }  // namespace
 }  // namespace pelton

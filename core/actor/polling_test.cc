@@ -168,6 +168,20 @@ TEST(PollingTest, ABorrowerDrivesTheChannelItself) {
   });
 }
 
+TEST(PollingTest, AnIdleChannelDoesAllItHasOnTheBorrowersThread) {
+  SimExecutor executor(1);
+  const auto channel_ref = Spawn<Channel>(executor, {});
+  executor.RunFor(absl::Seconds(1));
+  auto [promise, answer] = MakePromise<int>();
+  Launch operation{20, std::move(promise)};
+  if (auto channel = TryBorrow(channel_ref)) {  // nobody runs it: now this thread does
+    (*channel)->Handle(std::move(operation));   // a plain call, ordered with all of its turns
+    while (channel->Turn() && channel->last_poll() != PollResult::kNothingToDo) {
+    }
+  }  // messages that came meanwhile: its executor goes on
+  EXPECT_TRUE(answer.ready());
+}
+
 TEST(PollingTest, AwaitDrivingGetsTheResultWhoeverDoesTheWork) {
   ForEachExecutor([](Executor& executor) {
     const auto channel = Spawn<Channel>(executor, {});

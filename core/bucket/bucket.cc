@@ -34,6 +34,19 @@ std::unique_ptr<BucketStorage> BucketStorage::CreateToFollow(const Plan& plan) {
   return std::unique_ptr<BucketStorage>(new BucketStorage(plan, nullptr));
 }
 
+absl::StatusOr<std::unique_ptr<BucketStorage>> BucketStorage::CreateOver(
+    const Plan& plan, std::unique_ptr<Region> region) {
+  const size_t size_bytes = region == nullptr ? 0 : region->size_bytes();
+  if (size_bytes < plan.flat_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("buckets: the plan takes ", plan.flat_bytes(),
+                                                   " bytes, the memory has ", size_bytes));
+  }
+  std::unique_ptr<BucketStorage> storage(new BucketStorage(plan, nullptr));
+  storage->region_ = std::move(region);
+  storage->PlaceSlots();
+  return storage;
+}
+
 absl::Status BucketStorage::MakeRegion(const std::string& name, uint64_t size_bytes) {
   if (device_ == nullptr) {
     ASSIGN_OR_RETURN(region_, Region::Create(size_bytes, name));

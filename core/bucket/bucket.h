@@ -42,6 +42,11 @@ class BucketStorage {
   // Without memory yet: TakeMemoryOf gives it that of the storage before, which Fits. Making and
   // faulting in another region would take tens of milliseconds for 134 MB.
   static std::unique_ptr<BucketStorage> CreateToFollow(const Plan& plan);
+  // Over the host's memory that is there already, such as a daemon's that is mapped here; null
+  // where the plan has no flat part. Leaves the bytes alone. Errors: InvalidArgument: there is too
+  // little of it.
+  static absl::StatusOr<std::unique_ptr<BucketStorage>> CreateOver(const Plan& plan,
+                                                                   std::unique_ptr<Region> region);
   ~BucketStorage();
   BucketStorage(const BucketStorage&) = delete;
   BucketStorage& operator=(const BucketStorage&) = delete;

@@ -26,8 +26,8 @@ class DeviceQueue {
   // Memory of the device, all zeros, until Release or the queue's end. Blocks: as the device's
   // allocation. Errors: ResourceExhausted: there is not so much.
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes) = 0;
-  // Work on the memory must have ended, but what is on the pipelines' stream. Blocks: until that
-  // has come to its end, and as the device's release.
+  // Work on the memory must have ended, except for work on the pipelines' stream. Blocks: until the
+  // pipelines' stream has done that work, and for as long as the device's own release takes.
   virtual void Release(std::byte* memory) = 0;
 
   // The stream of the pipelines: what they launch, and Fill.

@@ -60,6 +60,37 @@ TEST(RegionTest, AnotherMappingOfItsDescriptorSeesTheSameBytes) {
   munmap(other, 4096);
 }
 
+TEST(RegionTest, OpenedByItsDescriptorItIsARegionOfItsOwnOverTheSameBytes) {
+  auto region = Region::Create(8192, "test").value();
+  const int descriptor = DescriptorOf(region->id()).value();
+  auto opened = Region::Open(descriptor, "of another process").value();
+  close(descriptor);
+  EXPECT_NE(opened->id(), region->id());
+  EXPECT_EQ(opened->size_bytes(), 8192u);
+  region->data()[5000] = std::byte{7};
+  EXPECT_EQ(opened->data()[5000], std::byte{7});
+  EXPECT_EQ(Locate(opened->data() + 5000, 1), (Location{opened->id(), 5000}));
+  region.reset();
+  EXPECT_EQ(opened->data()[5000], std::byte{7}) << "it keeps the memory";
+}
+
+TEST(RegionTest, OnlySealedMemoryIsOpened) {
+  const int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(unsealed, 4096), 0);
+  EXPECT_EQ(Region::Open(unsealed, "test").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Region::Open(-1, "test").status().code(), absl::StatusCode::kInvalidArgument);
+  close(unsealed);
+}
+
+TEST(RegionTest, AdoptedMemoryHasNoDescriptor) {
+  std::byte memory[64];
+  auto region = Region::Adopt(memory, sizeof memory, "test");
+  const RegionId id = region->id();
+  EXPECT_EQ(DescriptorOf(id).status().code(), absl::StatusCode::kFailedPrecondition);
+  region.reset();
+  EXPECT_EQ(DescriptorOf(id).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(RegionTest, CannotShrinkUnderAPeer) {
   auto region = Region::Create(8192, "test").value();
   EXPECT_NE(ftruncate(region->descriptor(), 4096), 0);

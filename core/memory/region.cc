@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -88,6 +89,22 @@ class RegionTable {
     }
     CopyPages(region.data(), region.size_bytes());
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> DescriptorOf(RegionId id) {
+    MutexLock lock(&mutex_);
+    auto found = by_id_.find(id.value());
+    if (found == by_id_.end()) {
+      return absl::NotFoundError(absl::StrCat("region ", id.value(), " does not exist"));
+    }
+    const Region& region = *found->second;
+    if (region.descriptor() < 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("region '", region.name(), "': adopted memory cannot be shared"));
+    }
+    const int copy = fcntl(region.descriptor(), F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return SystemError("fcntl", region.name(), region.size_bytes());
+    return copy;
   }
 
   bool IsUnshared(RegionId id) {
@@ -194,6 +211,26 @@ absl::StatusOr<std::unique_ptr<Region>> Region::Create(size_t size_bytes, const 
   return std::unique_ptr<Region>(new Region(*data, rounded_bytes, descriptor, name));
 }
 
+absl::StatusOr<std::unique_ptr<Region>> Region::Open(int descriptor, const std::string& name) {
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  struct stat file;
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(descriptor, &file) != 0 ||
+      file.st_size == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("region '", name, "': no memory that is sealed against shrinking"));
+  }
+  const auto size_bytes = static_cast<size_t>(file.st_size);
+  const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return SystemError("fcntl", name, size_bytes);
+  void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy, 0);
+  if (data == MAP_FAILED) {
+    const absl::Status status = SystemError("mmap", name, size_bytes);
+    close(copy);
+    return status;
+  }
+  return std::unique_ptr<Region>(new Region(static_cast<std::byte*>(data), size_bytes, copy, name));
+}
+
 Region::Region(std::byte* data, size_t size_bytes, int descriptor, std::string name)
     : data_(data), size_bytes_(size_bytes), descriptor_(descriptor), name_(std::move(name)) {
   id_ = RegionTable::Get().Insert(this);
@@ -219,6 +256,10 @@ absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes) {
     return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(location.offset));
   }
   return RegionTable::Get().Address(location, size_bytes);
+}
+
+absl::StatusOr<int> DescriptorOf(RegionId region) {
+  return RegionTable::Get().DescriptorOf(region);
 }
 
 absl::Status Unshare(RegionId region) { return RegionTable::Get().Unshare(region); }

@@ -36,6 +36,10 @@ class Region {
   // process's table. Errors: InvalidArgument: size 0; ResourceExhausted: the kernel gives no
   // memory.
   static absl::StatusOr<std::unique_ptr<Region>> Create(size_t size_bytes, const std::string& name);
+  // Enters a region of another process under a number of this one. Both see the same bytes, and
+  // peers map it like any other. `descriptor` stays the caller's. Errors: InvalidArgument: it is no
+  // memory that is sealed against shrinking, or has none; ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Region>> Open(int descriptor, const std::string& name);
   // Enters memory that somebody else owns, for instance a device's, into the process's table; it
   // outlives the region. Peers cannot map it: descriptor() is -1.
   static std::unique_ptr<Region> Adopt(void* data, size_t size_bytes, const std::string& name);
@@ -66,12 +70,17 @@ Location Locate(const void* data, size_t size_bytes);
 // The address of `location` in this process. Errors: NotFound: no such live region; OutOfRange.
 absl::StatusOr<std::byte*> Resolve(Location location, size_t size_bytes);
 
+// A new descriptor of the region's memory, by which another process opens it; the caller closes it.
+// Errors: NotFound: no such live region; FailedPrecondition: it cannot be mapped elsewhere;
+// ResourceExhausted.
+absl::StatusOr<int> DescriptorOf(RegionId region);
+
 // Takes a region's memory back from peers that cannot be asked to leave it alone: addresses and
 // bytes stay as they are, and what a peer writes through its mapping reaches this process no more,
 // nor the other way round. So no operation may end well in which a peer wrote there: see
-// IsUnshared. Threads: any; others may use the bytes meanwhile. Blocks: for as long as copying the
-// region takes. Errors: NotFound: no such live region; ResourceExhausted: the kernel refuses, and
-// the region is as it was.
+// IsUnshared. Of a region that was opened, its owner is such a peer. Threads: any; others may use
+// the bytes meanwhile. Blocks: for as long as copying the region takes. Errors: NotFound: no such
+// live region; ResourceExhausted: the kernel refuses, and the region is as it was.
 absl::Status Unshare(RegionId region);
 
 // Whether that has begun. A peer's write that was in vain happened after this had become true, so

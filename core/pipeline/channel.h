@@ -58,8 +58,9 @@ class Channel {
   // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of the oldest in flight.
   std::string DescribeCurrent() const;
 
-  // Whether a device is still at operations of buckets that are complete in the order of its
-  // stream; since when the oldest of them is there; its words. Advance finds out when they end.
+  // A bucket on a device counts as complete when its operations are in the order of the device's
+  // stream. Whether the device still runs operations of such buckets; since when the oldest of
+  // these buckets has been there; and what a report says of it. Advance finds out when they end.
   bool device_is_busy() const { return !on_device_.empty(); }
   absl::Time on_device_since() const { return on_device_.front().since; }
   std::string DescribeOnDevice() const;

@@ -20,31 +20,14 @@ struct Completion {
   uint64_t ticket = 0;  // number among the runner's launches, from 1
 };
 
-// Can be ended from outside, for instance by the watchdog.
-// Threads: any. Owns: what its subclass says.
-class Abortable {
- public:
-  virtual ~Abortable() = default;
-  // Every operation in flight and every later one fails with `reason` on this rank, and the peers
-  // are told. The first reason stays. Blocks: never.
-  virtual void Abort(const absl::Status& reason) = 0;
-};
-
-// Can say who keeps an operation waiting.
-// Threads: any. Owns: what its subclass says.
-class ArrivalSource {
- public:
-  virtual ~ArrivalSource() = default;
-  // Ranks that have not launched the oldest operation that this rank has in flight.
-  virtual std::vector<Rank> Missing() const = 0;
-};
-
 // Runs operations. Collectives run one after the other in launch order, which is the same on all
 // ranks (ORDER-1); point-to-point operations are ordered per peer and direction only and never wait
 // for collectives. Threads: Launch, Progress, Query and Park by one thread at a time; Wake, Abort
 // and Missing by any. Owns: the state of the operations in flight, never their memory.
-class OperationRunner : public Abortable, public ArrivalSource {
+class OperationRunner {
  public:
+  virtual ~OperationRunner() = default;
+
   // Queues `operation` behind the earlier ones and starts it if it is their turn. Its memory
   // belongs to the runner until Query says it is done (OWN-1). Blocks: never. Errors:
   // InvalidArgument: a field is out of range, named with its value; ResourceExhausted:
@@ -74,6 +57,12 @@ class OperationRunner : public Abortable, public ArrivalSource {
   virtual void Park(absl::Time until) = 0;
   // Ends a Park, also one that is about to begin.
   virtual void Wake() = 0;
+
+  // Every operation in flight and every later one fails with `reason` on this rank, and the peers
+  // are told. The first reason stays. Blocks: never.
+  virtual void Abort(const absl::Status& reason) = 0;
+  // Ranks that have not launched the oldest operation that this rank has in flight.
+  virtual std::vector<Rank> Missing() const = 0;
 };
 
 }  // namespace pelton

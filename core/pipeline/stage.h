@@ -46,7 +46,7 @@ struct StateBuffer {
 };
 
 // What a stage keeps of a bucket from round to round: error feedback, peer weights, momentum. It is
-// saved, and taken along to another plan, tensor by tensor (core/bucket/slot_state.h); FlatState
+// saved, and taken along to another plan, tensor by tensor (core/round/slot_state.h); FlatState
 // serves most stages.
 // Threads: its stage's. Owns: what its subclass says.
 class StageState {

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/bucket/slot_state.h"
+#include "core/round/slot_state.h"
 
 namespace pelton {
 namespace {
@@ -78,7 +78,7 @@ bool IsNew(const ModelState& state) {
 
 }  // namespace
 
-ModelState StateOf(ModelRounds& rounds) {
+absl::StatusOr<ModelState> StateOf(ModelRounds& rounds, absl::Time deadline) {
   const Plan& plan = rounds.plan();
   ModelState state;
   state.rounds = rounds.round().value() - 1;
@@ -87,12 +87,13 @@ ModelState StateOf(ModelRounds& rounds) {
       for (SlotId slot : bucket.slots) state.order.push_back(plan.tensor(slot).name);
     }
   }
-  for (const SlotState& kept : rounds.States()) {
-    state.tensors.push_back({.key = kept.key,
+  ASSIGN_OR_RETURN(std::vector<SlotState> saved, rounds.SaveStates(deadline));
+  for (SlotState& kept : saved) {
+    state.tensors.push_back({.key = std::move(kept.key),
                              .tensor = plan.tensor(kept.slot).name,
                              .begin = kept.begin_count,
                              .dtype = kept.dtype,
-                             .bytes = {kept.bytes.begin(), kept.bytes.end()}});
+                             .bytes = std::move(kept.bytes)});
   }
   return state;
 }
@@ -119,13 +120,12 @@ absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline)
                      .slot = slot,
                      .dtype = tensor.dtype,
                      .begin_count = tensor.begin,
-                     .bytes = absl::MakeSpan(tensor.bytes)});
+                     .bytes = std::move(tensor.bytes)});
   }
   RETURN_IF_ERROR(AdoptOrder(state.order, rounds, deadline));
-  const std::vector<SlotState> kept = rounds.States();
+  ASSIGN_OR_RETURN(const std::vector<SlotState> kept, rounds.SaveStates(deadline));
   RETURN_IF_ERROR(CheckCovers(saved, kept, rounds.plan()));
-  CopySlotStates(saved, kept);
-  return absl::OkStatus();
+  return rounds.LoadStates(saved, deadline);
 }
 
 }  // namespace pelton

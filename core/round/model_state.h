@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/bucket/model_rounds.h"
 #include "core/memory/dtype.h"
+#include "core/round/model_rounds.h"
 
 namespace pelton {
 
@@ -31,8 +32,8 @@ struct ModelState {
   std::vector<TensorState> tensors;
 };
 
-// Between rounds.
-ModelState StateOf(ModelRounds& rounds);
+// Between rounds. Blocks, Errors: as those of ModelRounds::SaveStates.
+absl::StatusOr<ModelState> StateOf(ModelRounds& rounds, absl::Time deadline);
 
 // Moves a new model on to the plan in which the tensors come in this order; none: the first plan is
 // the one. Collective. Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model
@@ -45,7 +46,7 @@ absl::Status AdoptOrder(const std::vector<std::string>& order, ModelRounds& roun
 // Blocks: until `deadline`. Errors: InvalidArgument: a tensor that the model does not have;
 // elements that the algorithm keeps on this rank and the state lacks or has in another dtype, or
 // has and the algorithm does not keep (a state that no round has made lacks all); the text names
-// the tensor. Those of Replan.
+// the tensor. Those of Replan, SaveStates and LoadStates.
 absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline);
 
 }  // namespace pelton

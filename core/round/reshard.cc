@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/bucket/slot_state.h"
 #include "core/memory/dtype.h"
+#include "core/round/slot_state.h"
 
 namespace pelton {
 namespace {
@@ -34,7 +34,7 @@ using Shares = absl::flat_hash_map<std::pair<std::string, std::string>, std::vec
 // What this rank keeps of one buffer of one tensor: the elements from `begin` to `end` of the
 // tensor, without the gap behind it. Threads: a value. Owns: nothing.
 struct Kept {
-  const SlotState& state;
+  SlotState& state;
   const std::string& tensor;
   uint64_t begin;
   uint64_t end;
@@ -159,7 +159,8 @@ absl::Status Reshard(absl::Span<const ModelState> states, ModelRounds& rounds,
   RETURN_IF_ERROR(CheckTensors(states, rounds.plan()));
   if (!states.empty()) RETURN_IF_ERROR(AdoptOrder(states.front().order, rounds, deadline));
   const Shares shares = SharesOf(states);
-  for (const SlotState& state : rounds.States()) {
+  ASSIGN_OR_RETURN(std::vector<SlotState> states_here, rounds.SaveStates(deadline));
+  for (SlotState& state : states_here) {
     const TensorSpec& tensor = rounds.plan().tensor(state.slot);
     const uint64_t end = state.begin_count + state.bytes.size() / SizeOf(state.dtype);
     const Kept kept{state, tensor.name, state.begin_count, std::min(end, tensor.count)};
@@ -167,7 +168,7 @@ absl::Status Reshard(absl::Span<const ModelState> states, ModelRounds& rounds,
     if (kept.begin >= kept.end || found == shares.end()) continue;
     RETURN_IF_ERROR(Take(kept, found->second));
   }
-  return absl::OkStatus();
+  return rounds.LoadStates(states_here, deadline);
 }
 
 }  // namespace pelton

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/bucket/model_rounds.h"
+#include "core/round/model_rounds.h"
 #include "core/round/model_state.h"
 
 namespace pelton {
@@ -19,7 +19,7 @@ namespace pelton {
 // zero. Collective where the states have an order. Blocks: until `deadline`. Errors:
 // InvalidArgument: a tensor that the model does not have; ranks whose common elements differ;
 // elements in another dtype, or a part of them only; the text names key and tensor. Those of
-// Replan.
+// Replan, SaveStates and LoadStates.
 absl::Status Reshard(absl::Span<const ModelState> states, ModelRounds& rounds, absl::Time deadline);
 
 }  // namespace pelton

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "absl/numeric/bits.h"
 
@@ -49,7 +50,7 @@ void Tracer::Record(const TraceEvent& event) {
                                               std::memory_order_acquire)) {
     return;
   }
-  const std::array<uint64_t, kWords> words = {reinterpret_cast<uint64_t>(event.name),
+  const std::array<uint64_t, kWords> words = {reinterpret_cast<uint64_t>(&names_.Keep(event.name)),
                                               Pack(event, ThreadNumber()),
                                               event.round,
                                               static_cast<uint64_t>(event.begin_ns),
@@ -60,7 +61,7 @@ void Tracer::Record(const TraceEvent& event) {
   entry.sequence.store(number * 2 + 2, std::memory_order_release);
 }
 
-void Tracer::RecordCount(const char* name, int64_t value, int32_t bucket, uint64_t round) {
+void Tracer::RecordCount(std::string_view name, int64_t value, int32_t bucket, uint64_t round) {
   TraceEvent event;
   event.name = name;
   event.kind = TraceKind::kCounter;
@@ -82,7 +83,7 @@ std::vector<TraceEvent> Tracer::Snapshot() const {
     for (size_t i = 0; i < kWords; ++i) words[i] = entry.words[i].load(std::memory_order_acquire);
     if (entry.sequence.load(std::memory_order_relaxed) != number * 2 + 2) continue;
     TraceEvent& event = events.emplace_back();
-    event.name = reinterpret_cast<const char*>(words[0]);
+    event.name = *reinterpret_cast<const std::string*>(words[0]);
     event.bucket = static_cast<int32_t>(static_cast<uint32_t>(words[1]));
     event.thread = (words[1] >> 32) & 0xFFFFFF;
     event.kind = static_cast<TraceKind>(words[1] >> 56);

@@ -6,15 +6,18 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
+
+#include "core/trace/trace_names.h"
 
 namespace pelton {
 
 enum class TraceKind : uint8_t { kSpan, kCounter };
 
-// One record. `name` must be a string literal: it is kept by address.
+// One record. A tracer keeps a copy of `name`, and the events of its snapshot refer to that.
 struct TraceEvent {
-  const char* name = "";
+  std::string_view name;
   TraceKind kind = TraceKind::kSpan;
   int32_t bucket = -1;
   uint64_t round = 0;
@@ -25,7 +28,7 @@ struct TraceEvent {
 };
 
 // A ring of the last events. While off, recording costs one relaxed load.
-// Threads: any. Owns: its ring.
+// Threads: any. Owns: its ring, and the names of all events (of most of them, see TraceNames).
 class Tracer {
  public:
   // `capacity` is rounded up to a power of two. Units: events.
@@ -39,14 +42,15 @@ class Tracer {
   void Enable(bool on) { on_.store(on, std::memory_order_relaxed); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Keeps `event` in place of the oldest one. Blocks: never; an event is dropped when its writer
-  // has been overtaken by a whole ring.
+  // Keeps `event` in place of the oldest one; what its name refers to may go at once. Blocks:
+  // never; an event is dropped when its writer has been overtaken by a whole ring.
   void Record(const TraceEvent& event);
-  void Count(const char* name, int64_t value, int32_t bucket = -1, uint64_t round = 0) {
+  void Count(std::string_view name, int64_t value, int32_t bucket = -1, uint64_t round = 0) {
     if (on()) RecordCount(name, value, bucket, round);
   }
 
-  // Those in the ring, oldest first; events being written are left out.
+  // Those in the ring, oldest first; events being written are left out. Their names live as long as
+  // the tracer.
   std::vector<TraceEvent> Snapshot() const;
   // Recorded in all, kept or not.
   uint64_t recorded() const { return next_.load(std::memory_order_relaxed); }
@@ -61,19 +65,20 @@ class Tracer {
     std::array<std::atomic<uint64_t>, kWords> words{};
   };
 
-  void RecordCount(const char* name, int64_t value, int32_t bucket, uint64_t round);
+  void RecordCount(std::string_view name, int64_t value, int32_t bucket, uint64_t round);
 
   std::atomic<bool> on_{false};
+  TraceNames names_;
   const uint64_t mask_;
   std::unique_ptr<Entry[]> entries_;
   alignas(64) std::atomic<uint64_t> next_{0};
 };
 
-// Records the time from its construction to its end.
+// Records the time from its construction to its end, which `name` has to outlive.
 // Threads: one. Owns: nothing.
 class TraceSpan {
  public:
-  explicit TraceSpan(const char* name, int32_t bucket = -1, uint64_t round = 0)
+  explicit TraceSpan(std::string_view name, int32_t bucket = -1, uint64_t round = 0)
       : name_(name), bucket_(bucket), round_(round) {
     if (Tracer::Get().on()) begin_ns_ = Tracer::NowNanos();
   }
@@ -86,7 +91,7 @@ class TraceSpan {
  private:
   void End();
 
-  const char* name_;
+  std::string_view name_;
   int32_t bucket_;
   uint64_t round_;
   int64_t begin_ns_ = 0;

@@ -10,13 +10,10 @@
 namespace pelton {
 namespace {
 
-// Of normal values: the standard deviation by the median absolute one, which few values make too
-// small, and the standard error of a median.
-constexpr double kDeviationsOfMad = 1.4826;
-constexpr double kFewer = 0.8;
-constexpr double kErrorOfMedian = 1.2533;
-// So many standard errors apart, medians of equal plans are not.
-constexpr double kErrorsApart = 5;
+// So many standard errors above its mean, which chance alone reaches in one case of a hundred.
+constexpr double kErrorsApart = 2.33;
+// A plan whose best step is so many times that of the plan in force is not worth a comparison.
+constexpr double kHopeless = 1.5;
 // Plans whose numbers are closer than that are too alike for a contest of few.
 constexpr size_t kApart = 2;
 
@@ -26,16 +23,34 @@ double MedianOf(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+// By how much values of `b` are smaller than those of `a`: the middle of all differences, and the
+// one that the true difference is below in one case of a hundred only.
+struct Shift {
+  double middle = 0;
+  double least = 0;
+};
+Shift ShiftOf(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> differences;
+  differences.reserve(a.size() * b.size());
+  for (double one : a) {
+    for (double other : b) differences.push_back(one - other);
+  }
+  std::sort(differences.begin(), differences.end());
+  const auto pairs = static_cast<double>(differences.size());
+  const double error = std::sqrt(pairs * static_cast<double>(a.size() + b.size() + 1) / 12);
+  const double below = std::max(0.0, pairs / 2 - kErrorsApart * error);
+  return {MedianOf(differences), differences[static_cast<size_t>(below)]};
+}
+
 }  // namespace
 
 PlanTuner::PlanTuner(size_t candidates, size_t current, PlanTunerOptions options)
     : candidates_(candidates),
       options_(options),
       current_(current),
-      was_tried_(candidates, false),
       turn_{current, options.recorded} {
   PELTON_CHECK(current < candidates) << "no such plan";
-  PELTON_CHECK(options.turn > 1) << "the first round of a turn does not count";
+  PELTON_CHECK(options.turn > options.skipped) << "a turn needs a round that counts";
   if (candidates == 1) End();  // there is no other
 }
 
@@ -43,38 +58,29 @@ PlanTuner::Turn PlanTuner::Next(absl::Span<const double> steps_s,
                                 absl::Span<const double> predicted_s) {
   verdicts_.clear();
   rounds_ += turn_.rounds;
-  if (is_recording_) {
-    is_recording_ = false;
-    Begin(Challengers(predicted_s), options_.cycles);
-  } else {
-    Contestant& contestant =
-        contestants_[(turns_ + turns_ / contestants_.size()) % contestants_.size()];
-    const std::vector<double> counted(steps_s.begin() + 1, steps_s.end());
-    contestant.steps_s.insert(contestant.steps_s.end(), counted.begin(), counted.end());
-    contestant.medians_s.push_back(MedianOf(counted));
-    ++turns_;
+  if (phase_ == Phase::kRecords) {
+    phase_ = Phase::kTriesEach;
+    waiting_ = Challengers(predicted_s);
+    if (candidates_ == 2) return BeginComparison(1 - current_);
+    waiting_.insert(waiting_.begin(), current_);
+    return NextTry();
   }
-  if (turns_ == contestants_.size() * static_cast<size_t>(cycles_)) {
-    Decide();
-    Begin(Neighbors(), options_.neighbor_cycles);
+  PELTON_CHECK(phase_ != Phase::kIsOver) << "tuning has ended";
+  std::vector<double> counted(steps_s.begin() + options_.skipped, steps_s.end());
+  if (phase_ == Phase::kTriesEach) {
+    tries_.push_back({turn_.plan, std::move(counted)});
+    return NextTry();
   }
-  const int left = options_.most - rounds_;
-  const auto turns_left =
-      static_cast<int>(contestants_.size()) * cycles_ - static_cast<int>(turns_);
-  if (contestants_.size() < 2 || left < turns_left * options_.turn) return End();
-  return turn_ = TurnOf(turns_);
-}
-
-// Each cycle begins with another contestant, so that a machine that grows slower is to the
-// disadvantage of none.
-PlanTuner::Turn PlanTuner::TurnOf(size_t place) const {
-  const size_t count = contestants_.size();
-  return {contestants_[(place + place / count) % count].plan, options_.turn};
+  Side& side = turn_.plan == current_ ? current_side_ : challenger_side_;
+  side.medians_s.push_back(MedianOf(counted));
+  side.steps_s.insert(side.steps_s.end(), counted.begin(), counted.end());
+  if (turns_left_ > 0) return NextOfTwo();
+  Decide();
+  return End();
 }
 
 PlanTuner::Turn PlanTuner::End() {
-  contestants_.clear();
-  is_recording_ = false;
+  phase_ = Phase::kIsOver;
   return turn_ = {current_, 0};
 }
 
@@ -99,67 +105,91 @@ std::vector<size_t> PlanTuner::Challengers(absl::Span<const double> predicted_s)
   return chosen;
 }
 
-std::vector<size_t> PlanTuner::Neighbors() const {
+std::vector<size_t> PlanTuner::NeighborsOf(size_t plan) const {
   std::vector<size_t> neighbors;
-  if (current_ > 0 && !was_tried_[current_ - 1]) neighbors.push_back(current_ - 1);
-  if (current_ + 1 < candidates_ && !was_tried_[current_ + 1]) neighbors.push_back(current_ + 1);
+  const auto add = [&](size_t other) {
+    const auto is_it = [other](const Try& each) { return each.plan == other; };
+    if (std::none_of(tries_.begin(), tries_.end(), is_it)) neighbors.push_back(other);
+  };
+  if (plan > 0) add(plan - 1);
+  if (plan + 1 < candidates_) add(plan + 1);
   return neighbors;
 }
 
-void PlanTuner::Begin(const std::vector<size_t>& challengers, int cycles) {
-  contestants_.clear();
-  contestants_.push_back({current_, {}, {}});
-  for (size_t plan : challengers) {
-    was_tried_[plan] = true;
-    contestants_.push_back({plan, {}, {}});
+PlanTuner::Turn PlanTuner::NextTry() {
+  if (waiting_.empty() && !std::exchange(has_named_neighbors_, true)) {
+    waiting_ = NeighborsOf(FastestTry(0).plan);
   }
-  was_tried_[current_] = true;
-  cycles_ = cycles;
-  turns_ = 0;
+  // Without the comparison of the last two nothing is decided.
+  if (waiting_.empty() || left() < options_.turn * (1 + 2 * options_.least_pairs)) {
+    return EndTries();
+  }
+  const size_t plan = waiting_.front();
+  waiting_.erase(waiting_.begin());
+  return turn_ = {plan, options_.turn};
+}
+
+// By its best step, as a machine that others use makes most steps of one turn longer, or none.
+const PlanTuner::Try& PlanTuner::FastestTry(size_t from) const {
+  return *std::min_element(tries_.begin() + static_cast<ptrdiff_t>(from), tries_.end(),
+                           [](const Try& a, const Try& b) { return LeastOf(a) < LeastOf(b); });
+}
+
+double PlanTuner::LeastOf(const Try& each) {
+  return *std::min_element(each.steps_s.begin(), each.steps_s.end());
+}
+
+// All challengers were tried after the plan in force.
+PlanTuner::Turn PlanTuner::EndTries() {
+  if (tries_.size() < 2) return End();
+  const Try& current = tries_.front();
+  for (size_t i = 1; i < tries_.size(); ++i) {
+    PlanVerdict& verdict = verdicts_.emplace_back();
+    verdict.current = current_;
+    verdict.challenger = tries_[i].plan;
+    verdict.current_s = MedianOf(current.steps_s);
+    verdict.challenger_s = MedianOf(tries_[i].steps_s);
+  }
+  const Try& fastest = FastestTry(1);
+  if (LeastOf(fastest) > kHopeless * LeastOf(current)) return End();
+  return BeginComparison(fastest.plan);
+}
+
+PlanTuner::Turn PlanTuner::BeginComparison(size_t challenger) {
+  const int pairs = std::min(options_.pairs, left() / (2 * options_.turn));
+  if (pairs < options_.least_pairs) return End();
+  phase_ = Phase::kComparesTwo;
+  challenger_ = challenger;
+  turns_left_ = 2 * pairs;
+  return NextOfTwo();
+}
+
+// As C K, K C, C K: of the turns that are left every first and fourth is the one's.
+PlanTuner::Turn PlanTuner::NextOfTwo() {
+  --turns_left_;
+  const bool is_current = turns_left_ % 4 == 0 || turns_left_ % 4 == 3;
+  return turn_ = {is_current ? current_ : challenger_, options_.turn};
 }
 
 void PlanTuner::Decide() {
-  PlanVerdict* best = nullptr;
-  const double error = ErrorOfMedians();
-  verdicts_.reserve(contestants_.size());
-  for (size_t i = 1; i < contestants_.size(); ++i) {
-    verdicts_.push_back(Judge(contestants_.front(), contestants_[i], error));
-    PlanVerdict& verdict = verdicts_.back();
-    if (!std::exchange(verdict.is_taken, false)) continue;
-    if (best == nullptr || verdict.challenger_s < best->challenger_s) best = &verdict;
-  }
-  if (best == nullptr) return;
-  best->is_taken = true;
-  current_ = best->challenger;
-}
-
-// Of all together: few steps of one alone say little about the noise. As a share of the median.
-double PlanTuner::ErrorOfMedians() const {
-  std::vector<double> distances;
-  for (const Contestant& contestant : contestants_) {
-    const double median = MedianOf(contestant.steps_s);
-    for (double step_s : contestant.steps_s) distances.push_back(std::abs(step_s / median - 1));
-  }
-  const auto steps = static_cast<double>(contestants_.front().steps_s.size());
-  const double deviation =
-      kDeviationsOfMad * steps / (steps - kFewer) * MedianOf(std::move(distances));
-  return kErrorOfMedian * deviation / std::sqrt(steps);
-}
-
-PlanVerdict PlanTuner::Judge(const Contestant& current, const Contestant& challenger,
-                             double error) const {
   PlanVerdict verdict;
-  verdict.current = current.plan;
-  verdict.challenger = challenger.plan;
-  verdict.current_s = MedianOf(current.steps_s);
-  verdict.challenger_s = MedianOf(challenger.steps_s);
-  verdict.noise_s = kErrorsApart * error * std::hypot(verdict.current_s, verdict.challenger_s);
-  const double gain_s = verdict.current_s - verdict.challenger_s;
-  verdict.is_taken = gain_s > std::max(verdict.noise_s, options_.least_gain * verdict.current_s);
-  for (size_t i = 0; i < current.medians_s.size(); ++i) {
-    verdict.is_taken &= challenger.medians_s[i] < current.medians_s[i];
+  verdict.current = current_;
+  verdict.challenger = challenger_;
+  verdict.current_s = MedianOf(current_side_.steps_s);
+  verdict.challenger_s = MedianOf(challenger_side_.steps_s);
+  const Shift shift = ShiftOf(current_side_.steps_s, challenger_side_.steps_s);
+  verdict.gain_s = shift.middle;
+  verdict.noise_s = shift.middle - shift.least;
+  verdict.is_final = true;
+  size_t won = 0;
+  for (size_t i = 0; i < current_side_.medians_s.size(); ++i) {
+    won += challenger_side_.medians_s[i] < current_side_.medians_s[i] ? 1 : 0;
   }
-  return verdict;
+  verdict.is_taken =
+      shift.middle > std::max(verdict.noise_s, options_.least_gain * verdict.current_s) &&
+      won + 1 >= current_side_.medians_s.size();
+  if (verdict.is_taken) current_ = challenger_;
+  verdicts_.push_back(verdict);
 }
 
 }  // namespace pelton

@@ -12,11 +12,12 @@ namespace pelton {
 // Threads: a value. Owns: nothing. Units: rounds, unless said.
 struct PlanTunerOptions {
   int recorded = 2;  // on the plan in force, before predictions are asked for
-  // A plan's turn; the first round of it, which follows a change of plans, does not count.
-  int turn = 4;
-  int challengers = 3;       // tried against the plan in force
-  int cycles = 2;            // in which each of them has a turn
-  int neighbor_cycles = 2;   // the same for the neighbours of the plan that was taken
+  int turn = 4;      // of a plan
+  // The first rounds of a turn, which follow a change of plans and do not count.
+  int skipped = 1;
+  int challengers = 3;       // that have one turn each, beside the plan in force
+  int pairs = 6;             // of turns of the last two, at most
+  int least_pairs = 3;       // without which nothing is decided
   int most = 58;             // in all, before tuning ends
   double least_gain = 0.01;  // share of the step below which a plan is not worth taking
 };
@@ -27,15 +28,26 @@ struct PlanVerdict {
   size_t challenger = 0;
   double current_s = 0;  // a step's median
   double challenger_s = 0;
-  double noise_s = 0;  // a difference within which both count as equal
+  // Of the last two alone: by how much a step of the challenger's is shorter, and by how much that
+  // may be luck.
+  double gain_s = 0;
+  double noise_s = 0;
+  bool is_final = false;
   bool is_taken = false;
 };
 
 // A plan is a number among candidates in the order of their bucket sizes. The first turn is the
-// recording. Then those with the best predictions have turns with the plan in force, in cycles that
-// begin with another of them each time; one is taken whose steps were faster by more than the noise
-// seen, and in every cycle. Last come the neighbours of the plan that is in force then, which the
-// predictions may have missed.
+// recording. Then those with the best predictions and the plan in force have one turn each, and
+// after them the neighbours of the fastest, which the predictions may have missed. The fastest of
+// them all and the plan in force have the rounds that remain, in pairs of turns of which every
+// other one begins with the challenger, so that a machine that grows slower is to the disadvantage
+// of neither. The challenger is taken if its steps were faster by more than the noise, and in all
+// pairs but one.
+//
+// The noise is what a rank test says, so that steps that take very long count as any that are
+// longer: of equal plans whose steps differ by chance alone, whatever its distribution, one is
+// taken in less than one of a hundred tunings.
+// Source: Hodges and Lehmann's estimator with the interval of Wilcoxon's test.
 // Threads: one. Owns: copies.
 class PlanTuner {
  public:
@@ -49,41 +61,52 @@ class PlanTuner {
 
   // What is under way.
   Turn turn() const { return turn_; }
-  bool is_recording() const { return is_recording_; }
+  bool is_recording() const { return phase_ == Phase::kRecords; }
 
   // The turn is over. `steps_s`: what each of its rounds took, from the end of the one before.
   // `predicted_s`: by candidate, after the recording; else of no meaning. Returns the next turn.
   Turn Next(absl::Span<const double> steps_s, absl::Span<const double> predicted_s);
 
-  // Those of the last contest, if it ended with the last Next; else none.
+  // What has been decided with the last Next, if anything has.
   const std::vector<PlanVerdict>& verdicts() const { return verdicts_; }
 
  private:
-  struct Contestant {
+  enum class Phase { kRecords, kTriesEach, kComparesTwo, kIsOver };
+  struct Try {
     size_t plan = 0;
+    std::vector<double> steps_s;  // that count
+  };
+  // One of the last two.
+  struct Side {
     std::vector<double> steps_s;    // that count
-    std::vector<double> medians_s;  // by cycle
+    std::vector<double> medians_s;  // by turn
   };
 
+  int left() const { return options_.most - rounds_; }
   std::vector<size_t> Challengers(absl::Span<const double> predicted_s) const;
-  std::vector<size_t> Neighbors() const;
-  void Begin(const std::vector<size_t>& challengers, int cycles);
+  std::vector<size_t> NeighborsOf(size_t plan) const;
+  Turn NextTry();
+  // Of those from number `from` on.
+  const Try& FastestTry(size_t from) const;
+  static double LeastOf(const Try& each);
+  Turn EndTries();
+  Turn BeginComparison(size_t challenger);
+  Turn NextOfTwo();
   void Decide();
-  double ErrorOfMedians() const;
-  PlanVerdict Judge(const Contestant& current, const Contestant& challenger, double error) const;
-  Turn TurnOf(size_t place) const;
   Turn End();
 
   const size_t candidates_;
   const PlanTunerOptions options_;
   size_t current_;
-  bool is_recording_ = true;
-  int rounds_ = 0;  // that have been
-  std::vector<bool> was_tried_;
-  // The contest: the plan in force, then its challengers.
-  std::vector<Contestant> contestants_;
-  int cycles_ = 0;
-  size_t turns_ = 0;  // of it that have been
+  Phase phase_ = Phase::kRecords;
+  int rounds_ = 0;               // that have been
+  std::vector<size_t> waiting_;  // for their turn
+  bool has_named_neighbors_ = false;
+  std::vector<Try> tries_;
+  size_t challenger_ = 0;
+  int turns_left_ = 0;  // of the last two
+  Side current_side_;
+  Side challenger_side_;
   std::vector<PlanVerdict> verdicts_;
   Turn turn_;
 };

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "core/bucket/bucket_times.h"
 #include "core/bucket/plan.h"
+#include "core/round/bucket_times.h"
 
 namespace pelton {
 

@@ -63,6 +63,21 @@ def check(algorithm: str, every: int) -> None:
     assert torch.equal(mine, first), "the ranks differ"
 
 
+def check_wrapped_before() -> None:
+    """A model that has been wrapped keeps its algorithm."""
+    accelerator = Accelerator(algorithm="bytegrad", cpu=True)
+    model, optimizer = make()
+    pelton.wrap(model, optimizer, "gradient_allreduce")
+    machinery: Any = model.bagua_ddp
+    prepared, optimizer = accelerator.prepare(model, optimizer)
+    assert prepared is model and model.bagua_ddp is machinery
+    for step in range(STEPS):
+        accelerator.backward(model(batch(accelerator.process_index, step)).square().sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(weights(model), by_wrap("gradient_allreduce", 1))
+
+
 if __name__ == "__main__":
     with pytest.raises(InvalidArgument, match="without an optimizer"):
         Accelerator(cpu=True).prepare(make()[0])
@@ -73,3 +88,5 @@ if __name__ == "__main__":
     print("trained", flush=True)
     check("bytegrad", 2)
     print("accumulated", flush=True)
+    check_wrapped_before()
+    print("wrapped before", flush=True)

@@ -1,16 +1,16 @@
-"""A rank of test_code_blocks.py: `blocks_main.py FOLDER` runs the Python blocks of docs/, each with what its page
+"""A rank of test_code_blocks.py: `blocks_main.py FOLDER` runs the Python blocks of all pages, each with what its page
 presumes, and notes those that ran in FOLDER.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 import pelton
 import pelton.torch_api as bagua
 import torch
@@ -19,20 +19,14 @@ from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from torch import nn
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 Names = dict[str, Any]
 # A job of so many ranks runs the blocks of this page; the others run on two.
-RANKS = {"communication.md": 4}
+RANKS = {"docs/communication.md": 4}
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Each with its name: the page's, and its number there from 1."""
-    found = []
-    for page in sorted(DOCS.rglob("*.md")):
-        for number, block in enumerate(_BLOCK.findall(page.read_text()), 1):
-            found.append((f"{page.relative_to(DOCS)} {number}", block))
-    return found
+    """Each Python block, with its name."""
+    return [(block.name, block.text) for block in pages.blocks() if block.language == "python"]
 
 
 def batches(*_: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -86,6 +80,10 @@ def _with_vectors() -> Names:
     return {**names, "word": "word", "compute_vector": lambda word: torch.ones(3)}
 
 
+def _with_position() -> Names:
+    return {**_joined(), "steps": 2, "position": 7}
+
+
 def _with_batches() -> Names:
     return {"my_batches": batches}
 
@@ -114,26 +112,29 @@ def _trains(names: Names) -> None:
 
 # What a block presumes.
 CONTEXTS: dict[str, Callable[[], Names]] = {
-    "coming_from/bluefog.md 1": _bare,
-    "autotune.md 1": lambda: {**_joined(), **_with_batches()},
-    "autotune.md 2": _bare,
-    "communication.md 1": _joined,
-    "contrib.md 1": _joined,
-    "contrib.md 2": _joined,
-    "contrib.md 3": _with_vectors,
-    "moe.md 1": _bare,
-    "moe.md 2": _joined,
-    "python.md 1": _with_batches,
-    "pytorch.md 1": _with_module,
-    "pytorch.md 2": _with_lightnings_module,
-    "pytorch.md 3": _without_torchs_group,
-    "start_here.md 1": _joined,
-    "start_here.md 2": _joined,
-    "start_here.md 3": _wrapped,
-    "writing_an_algorithm_in_python.md 1": _bare,
+    "README.md python 1": _bare,
+    "docs/coming_from/bluefog.md python 1": _bare,
+    "docs/autotune.md python 1": lambda: {**_joined(), **_with_batches()},
+    "docs/autotune.md python 2": _joined,
+    "docs/autotune.md python 3": _bare,
+    "docs/communication.md python 1": _joined,
+    "docs/contrib.md python 1": _joined,
+    "docs/contrib.md python 2": _joined,
+    "docs/contrib.md python 3": _with_vectors,
+    "docs/daemon.md python 1": _with_position,
+    "docs/moe.md python 1": _bare,
+    "docs/moe.md python 2": _joined,
+    "docs/python.md python 1": _with_batches,
+    "docs/pytorch.md python 1": _with_module,
+    "docs/pytorch.md python 2": _with_lightnings_module,
+    "docs/pytorch.md python 3": _without_torchs_group,
+    "docs/start_here.md python 1": _joined,
+    "docs/start_here.md python 2": _joined,
+    "docs/start_here.md python 3": _wrapped,
+    "docs/writing_an_algorithm_in_python.md python 1": _bare,
 }
 # What a block that only defines is then used for.
-USES: dict[str, Callable[[Names], None]] = {"writing_an_algorithm_in_python.md 1": _trains}
+USES: dict[str, Callable[[Names], None]] = {"docs/writing_an_algorithm_in_python.md python 1": _trains}
 
 
 def main() -> None:

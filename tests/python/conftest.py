@@ -47,6 +47,15 @@ def ssh(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def ssh_between_hosts(ssh: Path, hosts: Hosts) -> Path:
+    """One that enters the network namespace of the address that it is given."""
+    names = " ".join(f"{hosts.address(host)}) name={hosts.name(host)};;" for host in range(hosts.count))
+    enter = f"case $host in {names} esac\nip netns exec $name env -i"
+    ssh.write_text(ssh.read_text().replace("env -i", enter))
+    return ssh
+
+
+@pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Two hosts that are network namespaces, the parameter's seconds apart if there is one, or a skip that says why
     there are none.

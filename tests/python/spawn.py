@@ -87,11 +87,15 @@ def run_cases(world_size: int) -> Outcome:
 
 
 def run_modules(
-    world_size: int, modules: Sequence[str], limit_s: float = 240, changes: Mapping[str, str] | None = None
+    world_size: int,
+    modules: Sequence[str],
+    limit_s: float = 240,
+    changes: Mapping[str, str] | None = None,
+    words: Sequence[str] = (),
 ) -> Outcome:
-    """Runs the cases of some modules in a job of its own, with changes to its environment."""
+    """Runs the cases of some modules in a job of its own, with changes to its environment and flags of the launcher."""
     with tempfile.TemporaryDirectory() as folder:
-        command = launcher(world_size, "--linger", 5, HERE / "rank_main.py", folder, *modules)
+        command = launcher(world_size, *words, "--linger", 5, HERE / "rank_main.py", folder, *modules)
         try:
             outcome = run(command, limit_s, changes)
         except TimeoutError as error:  # what was done until then counts, and nobody waits a second time

@@ -93,12 +93,11 @@ def test_ranks_of_two_hosts_meet(ssh: Path, tmp_path: Path) -> None:
     assert all("hush-hush" not in word for line in _lines_of(ssh) for word in line)
 
 
-def test_ranks_of_two_hosts_with_networks_of_their_own_meet(hosts: Hosts, ssh: Path, tmp_path: Path) -> None:
+def test_ranks_of_two_hosts_with_networks_of_their_own_meet(
+    hosts: Hosts, ssh_between_hosts: Path, tmp_path: Path
+) -> None:
     """An ssh that enters namespaces; memory is shared inside each of them only."""
     addresses = [hosts.address(host) for host in range(2)]
-    names = " ".join(f"{address}) name={hosts.name(host)};;" for host, address in enumerate(addresses))
-    enter = f"case $host in {names} esac\nip netns exec $name env -i"
-    ssh.write_text(ssh.read_text().replace("env -i", enter))
     script = tmp_path / "meet.py"
     script.write_text(_MEET)
     words = [
@@ -109,7 +108,7 @@ def test_ranks_of_two_hosts_with_networks_of_their_own_meet(hosts: Hosts, ssh: P
         "-x",
         "SECRET",
         "--ssh",
-        f"'{ssh}'",
+        f"'{ssh_between_hosts}'",
     ]
     command = [sys.executable, "-m", "pelton_run.baguarun", "--nproc_per_node=2", *words, str(script)]
     outcome = run(command, 240, {"SECRET": "hush-hush", "PELTON_QUIET": "0"})

@@ -9,6 +9,9 @@ import pytest
 from pelton_run.bfrun import parsed
 from spawn import Outcome, run
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.network.hosts import Hosts
+
 _SHOW = (
     "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'of', os.environ['OMPI_COMM_WORLD_SIZE'], "
     "os.environ['OMPI_COMM_WORLD_LOCAL_RANK'], os.environ['OMPI_COMM_WORLD_LOCAL_SIZE'], "
@@ -23,8 +26,8 @@ print("total", total.item(), flush=True)
 """
 
 
-def bfrun(*words: object, **variables: str) -> Outcome:
-    return run([sys.executable, "-m", "pelton_run.bfrun", *map(str, words)], 120, variables)
+def bfrun(*words: object, limit_s: float = 120, **variables: str) -> Outcome:
+    return run([sys.executable, "-m", "pelton_run.bfrun", *map(str, words)], limit_s, variables)
 
 
 def test_ranks_have_open_mpis_names() -> None:
@@ -57,6 +60,39 @@ def test_hosts_are_reached_by_ssh(ssh: Path, tmp_path: Path, form: str) -> None:
     ]
     said = [path.read_text().split() for path in ssh.parent.glob(f"{ssh.name}.*")]
     assert len(said) == 2 and all(words[words.index("-p") + 1] == "2222" for words in said)
+
+
+_AVERAGE = """
+import os, torch
+import pelton.bluefog.torch as bf
+bf.init(bf.RingGraph)
+assert (bf.machine_size(), bf.local_size()) == (2, 2), bf.machine_size()
+x = torch.tensor([float(bf.rank())])
+bf.win_create(x, "x", zero_init=True)
+bf.win_put(x, "x")
+bf.barrier()
+put = bf.win_update("x", clone=True).item()
+print("rank", bf.rank(), os.environ["OMPI_COMM_WORLD_LOCAL_RANK"], bf.allreduce(x).item(), put, flush=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["flag", "file"])
+def test_ranks_of_two_hosts_with_networks_of_their_own_average(
+    hosts: Hosts, ssh_between_hosts: Path, tmp_path: Path, form: str
+) -> None:
+    """By an ssh that enters network namespaces: collectives, and windows between neighbors on both hosts."""
+    script, file = tmp_path / "script.py", tmp_path / "hosts"
+    script.write_text(_AVERAGE)
+    addresses = [hosts.address(host) for host in range(2)]
+    file.write_text("".join(f"{address} slots=2\n" for address in addresses))
+    places = ("-H", ",".join(f"{address}:2" for address in addresses)) if form == "flag" else ("-hostfile", file)
+    words = ("--insecure", "--ssh", f"'{ssh_between_hosts}'", "--network-interface", hosts.interface, *places)
+    outcome = bfrun("-np", 4, *words, sys.executable, script, limit_s=240)
+    assert outcome.code == 0, outcome.errors
+    means = {0: (3 + 0 + 1) / 3, 1: 1.0, 2: 2.0, 3: (2 + 3 + 0) / 3}
+    found = [line.split()[2:] for line in sorted(outcome.output.splitlines())]
+    assert [words[:4] for words in found] == [["rank", str(r), str(r % 2), "1.5"] for r in range(4)], outcome.output
+    assert [float(words[4]) for words in found] == pytest.approx(list(means.values())), outcome.output
 
 
 def test_a_failed_rank_ends_the_others() -> None:

@@ -1,11 +1,13 @@
-"""BlueFog's optimizers; see cases/bluefog_optimizers.py."""
+"""BlueFog's optimizers; see cases/bluefog_optimizers.py and the modules beside it."""
 
 import pytest
 from spawn import case_ids, check_case
 
-MODULE = "cases.bluefog_optimizers"
+MODULES = ("cases.bluefog_bytes", "cases.bluefog_fixed_points", "cases.bluefog_optimizers")
 
 
-@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids(MODULE)))
-def test_optimizer(world_size: int, name: str) -> None:
-    check_case(MODULE, world_size, name)
+@pytest.mark.parametrize(
+    ("module", "world_size", "name"), sorted((module, *found) for module in MODULES for found in case_ids(module))
+)
+def test_optimizer(module: str, world_size: int, name: str) -> None:
+    check_case(module, world_size, name)

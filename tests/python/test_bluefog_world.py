@@ -22,6 +22,43 @@ for _ in range(100):
     x = bf.neighbor_allreduce(x)
 print(f"{bf.rank()}: Average value of all ranks is {x}")
 """
+# The second one, and what it does not say: at the ranks' own pace each has an estimate, and together they have all.
+PUSH_SUM = """
+import torch
+import bluefog.torch as bf
+from bluefog.common import topology_util
+bf.init()
+# Setup the topology for communication
+bf.set_topology(topology_util.PowerTwoRingGraph(bf.size()))
+outdegree = len(bf.out_neighbor_ranks())
+indegree = len(bf.in_neighbor_ranks())
+# Create the buffer for neighbors.
+x = torch.Tensor([bf.rank(), 1.0])
+bf.win_create(x, name="x_buff", zero_init=True)
+for _ in range(100):
+    bf.win_accumulate(
+        x, name="x_buff",
+        dst_weights={rank: 1.0 / (outdegree + 1)
+                     for rank in bf.out_neighbor_ranks()},
+        require_mutex=True)
+    x.div_(1+outdegree)
+    bf.win_sync_then_collect(name="x_buff")
+bf.barrier()
+# Do not forget to sync at last!
+bf.win_sync_then_collect(name="x_buff")
+print(f"{bf.rank()}: Average value of all ranks is {x[0]/x[-1]}")
+"""
+IN_STEP = """
+print("mass", *(round(value, 3) for value in bf.allreduce(x, average=False).tolist()))
+for _ in range(40):
+    bf.win_accumulate(
+        x, "x_buff", dst_weights=dict.fromkeys(bf.out_neighbor_ranks(), 1 / (outdegree + 1)), require_mutex=True)
+    x.div_(1 + outdegree)
+    bf.barrier()
+    bf.win_sync_then_collect(name="x_buff")
+    bf.barrier()
+print("in step", round((x[0] / x[-1]).item(), 4))
+"""
 AGAIN = """
 import torch, bluefog.torch as bf
 for _ in range(3):
@@ -75,6 +112,20 @@ def test_the_readmes_consensus_runs_as_it_stands(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.errors
     found = re.findall(r"(\d): Average value of all ranks is tensor\(\[1\.5", outcome.output)
     assert sorted(found) == ["0", "1", "2", "3"], outcome.output
+    assert outcome.errors == ""
+
+
+def test_the_readmes_push_sum_runs_as_it_stands(tmp_path: Path) -> None:
+    """Nothing holds a rank back: one that does its hundred rounds before the others begin gives nearly all away, and
+    what it prints is no mean. No part of the sums is lost by that: they are whole at the end, and rounds in step bring
+    all ranks to the mean.
+    """
+    outcome = bfrun(tmp_path, PUSH_SUM + IN_STEP)
+    assert outcome.code == 0, outcome.errors
+    found = re.findall(r"(\d): Average value of all ranks is \S+", outcome.output)
+    assert sorted(found) == ["0", "1", "2", "3"], outcome.output
+    assert outcome.output.count("mass 6.0 4.0") == 4, outcome.output
+    assert outcome.output.count("in step 1.5\n") == 4, outcome.output
     assert outcome.errors == ""
 
 

@@ -183,6 +183,15 @@ def test_an_alias_runs_as_a_program(words: list[str], text: str) -> None:
     assert "No code object" not in outcome.errors
 
 
+def test_baguas_launcher_runs_a_job_of_a_script_for_bagua(script: Path) -> None:
+    paths = os.pathsep.join([str(PACKAGES), environment()["PYTHONPATH"]])
+    words = ["bagua.distributed.launch", "--nproc_per_node=2", str(script), "--epochs", "3"]
+    outcome = run([sys.executable, "-m", *words], 120, {"PYTHONPATH": paths})
+    assert outcome.code == 0, outcome.errors
+    for rank in (0, 1):
+        assert f"[rank {rank}] total 2 ['--epochs', '3'] __main__" in outcome.output.splitlines()
+
+
 @pytest.mark.parametrize(("name", "is_package"), [("run", False), ("torch_api", True), ("torch_api.env", False)])
 def test_an_alias_is_what_its_counterpart_is(name: str, is_package: bool) -> None:
     spec = AliasFinder().find_spec(f"bagua.{name}", None)

@@ -53,6 +53,36 @@ def test_a_wire_that_is_missing_names_its_package(monkeypatch: pytest.MonkeyPatc
     assert finding.remedy == "for RDMA: apt-get install libucx0"
 
 
+def test_rdma_devices_are_listed_with_their_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
+        port = tmp_path / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(state + "\n")
+        (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    monkeypatch.setattr(doctor, "_RDMA", tmp_path)
+    monkeypatch.setenv("PELTON_UCX_LIBRARY", "libc.so.6")  # loads
+    _, up, down = doctor.wires()
+    assert (up.level, down.level) == ("ok", "note")
+    assert "mlx5_0, port 1: 4: ACTIVE, 200 Gb/sec" in up.what
+    assert "UCX_NET_DEVICES" in down.remedy
+    monkeypatch.setenv("PELTON_UCX_LIBRARY", "/nowhere/libucp.so.0")
+    assert [finding.level for finding in doctor.wires()] == ["note", "note", "note"]
+
+
+def test_it_says_what_an_nccl_can() -> None:
+    (all_of_it,) = doctor.nccl_can((2, 21, 5), lambda name: True)
+    assert "buckets that are registered once" in all_of_it.what
+    some, missing = doctor.nccl_can((2, 16, 4), lambda name: name != "ncclCommRegister")
+    assert "registered" not in some.what
+    assert (missing.level, missing.remedy) == ("note", "NCCL 2.19 or later")
+
+
+def test_mps_is_there_where_its_control_daemon_listens(tmp_path: Path) -> None:
+    assert doctor.mps(tmp_path).level == "note"
+    (tmp_path / "control").touch()
+    assert doctor.mps(tmp_path).level == "ok"
+
+
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pelton {importlib.metadata.version('pelton')}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases.faults import TIMEOUT_S
+from cases.faults import STILL_S, TIMEOUT_S
 from spawn import HERE, Outcome, launcher, run
 
 WORLD_SIZE = 3
@@ -22,6 +22,8 @@ SCENARIOS = {
     "killed_in_a_backward": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
     "killed_in_a_torch_allreduce": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
     "killed_under_ddp": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
+    "killed_with_windows_between_hosts": (137, {"PeerLost"}, ["edge with rank 1: rank 1"]),
+    "killed_in_a_barrier_under_a_mutex": (137, {"PeerLost", "Aborted"}, ["rank 1"]),
     "never_does_backward": (0, {"DeadlineExceeded"}, ["1", "bucket"]),
     "exits_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),
     "leaves_early": (0, {"PeerLost", "Aborted"}, ["rank 1"]),
@@ -48,6 +50,14 @@ def _outcomes(folder: Path) -> dict[str, Outcome]:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
+
+
+def test_a_rank_that_stands_still_is_waited_for(tmp_path: Path) -> None:
+    """For less than the heartbeats' timeout; the operations that need it end when it goes on, and no others wait."""
+    outcome = run(launcher(WORLD_SIZE, HERE / "cases" / "faults.py", "stands_still_for_5_s", tmp_path), 90)
+    assert outcome.code == 0, outcome.errors
+    waited = [json.loads((tmp_path / f"{rank}.json").read_text())["seconds"] for rank in range(WORLD_SIZE)]
+    assert min(waited[0], waited[2]) > 0.9 * STILL_S, waited
 
 
 def _survivors(name: str) -> list[int]:

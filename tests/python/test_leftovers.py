@@ -1,4 +1,4 @@
-"""A job that is killed as a whole, in the middle of training, leaves nothing behind."""
+"""A job that is killed as a whole, in the middle of training or of averages by windows, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")  # as /proc/net/tcp 
 GONE_WITHIN_S = 10.0
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A job that trains until it is killed; all its ranks have done some steps."""
+@pytest.fixture(params=["trains_until_killed", "averages_until_killed"])
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job that goes on until it is killed; all its ranks have done some steps."""
     (tmp_path / "tmp").mkdir()
     script = HERE / "cases" / "faults.py"
     process = subprocess.Popen(
-        launcher(WORLD_SIZE, script, "trains_until_killed", tmp_path),
+        launcher(WORLD_SIZE, script, request.param, tmp_path),
         env=environment({"TMPDIR": str(tmp_path / "tmp")}),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

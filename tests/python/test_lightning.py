@@ -9,30 +9,45 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning_main import ALGORITHMS
+from lightning_main import ALGORITHMS, BY_THE_CLOCK, OPTIMIZERS, OPTIONS, REMEMBERED, REPEATING
 from spawn import HERE, Outcome, launcher, run
 
 SCRIPT = HERE / "lightning_main.py"
-LIMIT_S = 300
+LIMIT_S = 600  # it trains some eighty times
 
 
 @functools.cache
-def whole_run() -> Outcome:
+def whole_run(part: str) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        return run(launcher(2, SCRIPT, folder), LIMIT_S)
+        return run(launcher(2, SCRIPT, folder, part), LIMIT_S)
 
 
-@pytest.mark.parametrize("check", ["as under DDP", *ALGORITHMS, "resumed", "refused"])
-def test_it_trains(check: str) -> None:
-    outcome = whole_run()
+def check_part(part: str, check: str) -> None:
+    outcome = whole_run(part)
     for rank in range(2):
         assert f"[rank {rank}] {check}\n" in outcome.output, outcome.output + outcome.errors
     assert outcome.code == 0, outcome.errors
 
 
-def test_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", ["as under DDP", *ALGORITHMS, "refused"])
+def test_it_trains(check: str) -> None:
+    check_part("train", check)
+
+
+@pytest.mark.parametrize("check", [*REPEATING, "files"])
+def test_it_resumes(check: str) -> None:
+    check_part("resume", check)
+
+
+def test_what_is_tried_is_registered() -> None:
+    for names in (BY_THE_CLOCK, OPTIMIZERS, OPTIONS, REMEMBERED):
+        assert set(names) <= set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERED)
+def test_another_number_of_ranks_goes_on(algorithm: str, tmp_path: Path) -> None:
     for ranks, part in ((2, "half"), (3, "rest")):
-        outcome = run(launcher(ranks, SCRIPT, tmp_path, part), LIMIT_S)
+        outcome = run(launcher(ranks, SCRIPT, tmp_path, part, algorithm), LIMIT_S)
         assert outcome.code == 0, outcome.errors
         assert outcome.output.count("done") == ranks
 

@@ -35,6 +35,22 @@ def test_moe(world_size: int, name: str) -> None:
     check_case(MODULE, world_size, name)
 
 
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("policy", [None, "Jitter", "RSample"])
+def test_no_value_is_looked_at_on_the_way(k: int, policy: str | None) -> None:
+    """Tensors of the device "meta" have no values: whoever asked for one, for which a GPU's stream would have to be
+    waited for, would get an error here. The exchange between ranks is in cases/gpu.py.
+    """
+    options: dict[str, Any] = {"min_capacity": 2, "noisy_gate_policy": policy, "average_expert_gradients": True}
+    layer = MoE(6, nn.Linear(6, 6), 3, k=k, **options).to("meta")
+    inputs = torch.empty(4, 5, 6, device="meta", requires_grad=True)
+    for used in (None, torch.empty(20, device="meta")):
+        output, l_aux, counts = layer(inputs, used)
+        (output.sum() + l_aux).backward()
+        gradients = [inputs.grad, *(parameter.grad for parameter in layer.parameters())]
+        assert all(tensor is not None and tensor.is_meta for tensor in [output, l_aux, counts, *gradients])
+
+
 def _drawn(tokens: int, experts: int, seed: int) -> torch.Tensor:
     return torch.randn(tokens, experts, generator=torch.Generator().manual_seed(seed))
 

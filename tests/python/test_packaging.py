@@ -57,9 +57,30 @@ def test_the_metadata_name_licence_version_and_the_torch_it_was_built_for(wheel:
     assert [requirement for requirement in requirements if "extra" not in requirement] == ["torch==2.11.*"]
     assert 'xxhash>=3; extra == "cache"' in requirements
     assert 'scikit-optimize>=0.10; extra == "service"' in requirements
-    assert (metadata.get_all("Provides-Extra") or []) == ["accelerate", "cache", "lightning", "service"]
+    assert (metadata.get_all("Provides-Extra") or []) == ["accelerate", "cache", "interactive", "lightning", "service"]
     assert "Two commands" in str(metadata.get_payload()) or "Install" in str(metadata.get_payload())
     assert b"Apache License" in wheel.read(f"{folder}/licenses/LICENSE")
+
+
+def test_an_installed_wheel_has_its_commands_and_those_of_baguas_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Installed by pip into a folder of its own; the package that they import is the one under test."""
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--target", str(tmp_path)]
+    assert wheel.filename is not None
+    installed = run([sys.executable, "-m", "pip", *words, wheel.filename], 120)
+    assert installed.code == 0, installed.errors
+    usages = {
+        "baguarun": "usage: pelton baguarun",
+        "bagua_sys_perf": "usage: bagua_sys_perf",
+        "bfrun": "usage: bfrun",
+        "ibfrun": "usage: ibfrun",
+        "pelton": "usage: pelton run",
+    }
+    programs = {path.name: path for path in (tmp_path / "bin").iterdir()}
+    assert set(programs) == set(usages)
+    for name, usage in usages.items():
+        outcome = run([str(programs[name]), "--help"], 120)
+        assert outcome.code == 0, outcome.errors
+        assert outcome.output.startswith(usage), outcome.output
 
 
 def test_every_file_is_in_the_record(wheel: zipfile.ZipFile) -> None:

@@ -27,6 +27,15 @@ def test_flat_tensors() -> None:
     assert flat.tolist() == [0, 1, 4, 5]
     assert flat.data_ptr() != base.data_ptr()
     assert utils.get_flattened_tensor([]) is None
+    strided = torch.nn.Parameter(torch.arange(4).reshape(2, 2).double()).t()
+    mixed = utils.get_flattened_tensor([base[:1].half(), strided])
+    assert mixed is not None
+    assert (mixed.dtype, mixed.tolist()) == (torch.float16, [0, 0, 2, 1, 3])
+    assert not mixed.requires_grad
+    assert utils.check_contiguous([])
+    assert utils.check_contiguous([base[2:]])
+    assert not utils.check_contiguous([base[3:], base[:3]]), "the other way round"
+    assert not utils.check_contiguous([base[:2], base[1:]]), "they overlap"
     assert utils.unflatten(utils.flatten([base[:2], base[2:]]), [base[:2], base[2:]])[1].tolist() == [2, 3, 4, 5]
 
 
@@ -43,6 +52,10 @@ def test_extreme_values_are_left_out() -> None:
     assert left == [10, 12, 11, 10, 11]
     assert mean == pytest.approx(10.8)
     assert deviation == pytest.approx(0.748331, abs=1e-5)
+    assert utils.average_by_removing_extreme_values([7]) == (7, 0, [7])
+    assert utils.average_by_removing_extreme_values([900, 5, 5]) == (5, 0, [5, 5]), "none deviates"
+    with pytest.raises(InvalidArgument, match="raw_score_list: is empty"):
+        utils.average_by_removing_extreme_values([])
 
 
 def test_an_average_over_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,10 @@ STALLS = {
     "a_stall_in_a_torch_call": ["rank 0 has waited ", " in barrier of process group ", "waiting for rank(s) 1"],
     "a_stall_while_a_group_opens": ["rank 0 has waited ", "opening a communicator of ranks 0, 1"],
 }
-OTHERS = ("a_handler_returns", "a_stall_without_logging", "a_missed_deadline", "a_silent_rank")
+OTHERS = ("a_handler_returns", "a_stall_without_logging", "a_missed_deadline", "autotune_on_one_rank", "a_silent_rank")
 VARIABLES = {
     "a_missed_deadline": {"PELTON_STALL_SECONDS": "0"},
+    "autotune_on_one_rank": {"PELTON_STALL_SECONDS": "0"},
     "a_silent_rank": {"PELTON_HEARTBEAT_TIMEOUT": "2", "PELTON_STALL_SECONDS": "0"},
 }
 
@@ -111,6 +112,13 @@ def test_a_missed_deadline_names_the_call_and_its_group(folder: Path) -> None:
     waiting, _ = _reports("a_missed_deadline", folder)
     assert waiting["type"] == "DeadlineExceeded", waiting
     assert waiting["text"].startswith("barrier of group 'default': rank 0: "), waiting
+    assert "waiting for rank(s) 1" in waiting["text"], waiting
+
+
+def test_autotune_on_one_rank_alone_is_named(folder: Path) -> None:
+    waiting, _ = _reports("autotune_on_one_rank", folder)
+    assert waiting["type"] == "DeadlineExceeded", waiting
+    assert waiting["text"].startswith("autotune of model 'Linear_"), waiting
     assert "waiting for rank(s) 1" in waiting["text"], waiting
 
 

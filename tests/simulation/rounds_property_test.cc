@@ -22,8 +22,8 @@
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
 #include "core/base/status.h"
-#include "core/bucket/model_rounds.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -100,6 +100,8 @@ def main() -> int:
     for path in [*(ROOT / name for name in TOP), ROOT / "LICENSE", *(ROOT / "docs").rglob("*.md")]:
         if path.suffix == ".md":
             _write_page(path)
+    for picture in (ROOT / "docs").rglob("*.svg"):
+        shutil.copy(picture, PAGES / picture.relative_to(ROOT / "docs"))
     _write_reference()
     configuration = PAGES.with_suffix(".yml")
     _write_configuration(configuration)

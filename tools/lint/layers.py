@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tools.lint.source import Finding, Source
 
@@ -61,6 +61,26 @@ def check_includes(source: Source) -> Iterator[Finding]:
         for prefix, folders in THIRD_PARTY.items():
             if header.startswith(prefix) and not source.path.startswith(folders):
                 yield source.at(number, f"<{header}> may be included only in {', '.join(folders)}")
+
+
+def check_circles(sources: Sequence[Source]) -> Iterator[Finding]:
+    """No two folders of a layer below backend include one another, because they would be one room.
+
+    Tests are excepted, and so are a folder and one inside it, which are one room.
+    """
+    first: dict[tuple[str, str], Finding] = {}
+    for source in sources:
+        if not source.is_cpp or source.is_test or source.path.split("/")[0] not in ("core", "comm", "algorithms"):
+            continue
+        for number, line in enumerate(source.lines, 1):
+            match = _INCLUDE.match(line)
+            other = match.group(1).rpartition("/")[0] if match else ""
+            if "/" in other and other != source.folder:
+                first.setdefault((source.folder, other), source.at(number, f"{source.folder} includes {other}, which"))
+    for (folder, other), finding in sorted(first.items()):
+        if folder < other and not other.startswith(folder + "/") and (other, folder) in first:
+            back = first[other, folder]
+            yield Finding(finding.path, finding.line, f"{finding.message} includes {folder} ({back.path}:{back.line})")
 
 
 def check_labels(source: Source) -> Iterator[Finding]:

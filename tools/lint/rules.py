@@ -32,4 +32,5 @@ def check(sources: Sequence[Source]) -> list[Finding]:
         for rule in RULES:
             findings += rule(source)
         findings += text.check_own_header_first(source, paths)
-    return [*findings, *threads.check(sources)]
+    findings += build_files.check_dependencies(sources)
+    return [*findings, *layers.check_circles(sources), *threads.check(sources)]

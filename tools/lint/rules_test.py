@@ -38,6 +38,13 @@ class RulesTest(unittest.TestCase):
         self.expect(layers.check_includes(Source("core/base/x.h", '\n#include "comm/group.h"\n')), [2])
         self.expect(layers.check_includes(Source("comm/x.cc", '#include "backend/backend.h"\n')), [1])
 
+    def test_folders_do_not_include_one_another(self) -> None:
+        below = Source("core/bucket/plan.cc", '\n#include "core/round/round.h"\n')
+        above = Source("core/round/round.cc", '#include "core/bucket/plan.h"\n')
+        test = Source("core/bucket/plan_test.cc", '#include "core/round/round.h"\n')
+        self.expect(layers.check_circles([above, test]), [])
+        self.expect(layers.check_circles([above, below]), [2])
+
     def test_only_control_and_backend_know_the_messages(self) -> None:
         include = '#include "proto/control.pb.h"\n'
         self.expect(layers.check_includes(Source("comm/control/wire.cc", include)), [])
@@ -62,8 +69,10 @@ class RulesTest(unittest.TestCase):
         self.expect(layers.check_labels(Source("core/x/BUILD", 'a(visibility = ["//comm:__pkg__"])\n')), [])
 
     def test_files_are_short(self) -> None:
-        self.expect(size.check_file(Source("core/x.cc", "\n" * 600)), [])
-        self.expect(size.check_file(Source("core/x.cc", "\n" * 601)), [1])
+        self.expect(size.check_file(Source("core/x.cc", "\n" * 500)), [])
+        self.expect(size.check_file(Source("core/x.cc", "\n" * 501)), [1])
+        self.expect(size.check_file(Source("core/x_test.cc", "\n" * 600)), [])
+        self.expect(size.check_file(Source("core/x_test.cc", "\n" * 601)), [1])
         self.expect(size.check_file(Source("docs/x.md", "\n" * 601)), [])
 
     def test_functions_are_short(self) -> None:
@@ -152,6 +161,17 @@ class RulesTest(unittest.TestCase):
         self.expect(build_files.check_one_header(Source("comm/BUILD", bad.replace(', "b.h"', ""))), [])
         excused = "# Two headers, one library: each names the other.\n" + bad
         self.expect(build_files.check_one_header(Source("comm/BUILD", excused)), [])
+
+    def test_a_target_depends_on_the_library_of_each_header_that_it_includes(self) -> None:
+        build = 'cc_library("a", deps = ["//core/base"])\ncc_test("a_test", deps = [":a", "//core/base:ids"])\n'
+        code = Source("comm/a.cc", '#include "comm/a.h"\n#include "core/base/ids.h"\n')
+        below = Source("core/base/BUILD", 'cc_library("base")\ncc_library("ids")\n')
+        headers = [Source("comm/a.h", ""), Source("core/base/ids.h", ""), Source("core/base/base.h", "")]
+        sources = [Source("comm/BUILD", build), code, below, *headers, Source("comm/a_test.cc", code.text)]
+        self.expect(build_files.check_dependencies(sources), [2])
+        mended = Source("comm/BUILD", build.replace('"//core/base"', '"//core/base:ids"'))
+        self.expect(build_files.check_dependencies([mended, *sources[1:]]), [])
+        self.expect(build_files.check_dependencies([*sources, Source("comm/WORKSPACE", "")]), [])
 
     def owners(self, path: str, code: str) -> list[str]:
         """The findings on one file, those on the list's other entries left out."""

@@ -29,6 +29,7 @@ class BazelLane:
       long_flags: more of them, with --long.
       without: tests with this tag are built and not run; "" for none.
       own_output_base: False shares the output base that plain `bazel` uses in this checkout.
+      attempts: how often a test is tried before it counts as failed.
       timeout_s: for the whole lane, from clean.
     """
 
@@ -39,6 +40,7 @@ class BazelLane:
     own_output_base: bool = True
     without: str = ""
     timeout_s: float = 2700
+    attempts: int = ATTEMPTS
 
     def __call__(self, settings: Settings) -> Result:
         """Runs the lane; every target that should have given a result and did not is a failure."""
@@ -46,7 +48,7 @@ class BazelLane:
         log = LOGS / f"{self.name}.log"
         options = [f"--build_event_json_file={events}", "--keep_going", "--noshow_progress", "--color=no"]
         options.append(f"{SYMLINKS}=ignore")
-        options.append(f"--flaky_test_attempts={ATTEMPTS}")
+        options.append(f"--flaky_test_attempts={self.attempts}")
         options += ["--test_timeout=7200", *self.long_flags] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
         environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]

@@ -44,8 +44,10 @@ class Settings:
     long: bool = False
 
     def test_environment(self) -> dict[str, str]:
-        """Variables that the tests read: the number of seeds of each simulated test, and what takes long."""
-        return {"PELTON_LONG": "1", "PELTON_SEEDS": "20000"} if self.long else {}
+        """Variables that the tests read: the number of seeds of each simulated test, that of the processes which a
+        soak kills, and what takes long.
+        """
+        return {"PELTON_LONG": "1", "PELTON_SEEDS": "20000", "PELTON_SOAK_KILLS": "100"} if self.long else {}
 
 
 def run(command: Sequence[str], log: Path, *, timeout_s: float, settings: Settings, cwd: Path = ROOT) -> int:

@@ -97,10 +97,14 @@ LANES: dict[str, Lane] = {
     "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only"), without="notsan"),
     "outside": _outside(),
     "demo": demo,
+    # What random input breaks once is broken.
+    "fuzz": BazelLane("fuzz", ("//tests/fuzz:fuzz",), ("--config=fuzz",), attempts=1),
 }
 # Those of a group run beside each other: Python's tests wait more than they compute, clang compiles.
-GROUPS = (("lint",), ("gcc",), ("python", "clang"), ("tsan",), ("outside",), ("demo",))
+GROUPS = (("lint",), ("gcc",), ("python", "clang"), ("tsan",), ("outside",), ("demo",), ("fuzz",))
 QUICK = ("lint", "gcc", "python")
+# Without --long by name only: what they test by chance the others test by examples.
+LONG = ("fuzz",)
 
 if __name__ == "__main__":
     sys.exit("run tools/test")

@@ -21,11 +21,12 @@ LINES_OF_LOG = 80
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="tools/test", description="Every test of the project.")
-    parser.add_argument("--long", action="store_true", help="many more seeds, all of PyTorch's own tests: hours")
+    parser.add_argument("--long", action="store_true", help="more seeds, fuzzing, all of PyTorch's own tests: hours")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(lanes.QUICK)}")
     parser.add_argument("--only", metavar="LANE[,LANE]", help=f"of {', '.join(lanes.LANES)}")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else list(lanes.QUICK if options.quick else lanes.LANES)
+    usual = [name for name in lanes.LANES if options.long or name not in lanes.LONG]
+    names = options.only.split(",") if options.only else list(lanes.QUICK if options.quick else usual)
     unknown = [name for name in names if name not in lanes.LANES]
     if unknown:
         parser.error(f"no lane {', '.join(unknown)}; there are {', '.join(lanes.LANES)}")

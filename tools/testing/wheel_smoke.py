@@ -5,6 +5,9 @@ It uses the wheel alone: nothing of the checkout is on its path.
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +17,7 @@ WORLD_SIZE = 2
 PACKED = ("grpc", "gpr", "absl", "protobuf", "hwy", "cares", "re2", "upb", "address_sorting")
 
 
-def rank() -> None:
+def rank(backend: str) -> None:
     """Trains with two algorithms, reduces through torch.distributed, and looks at what is mapped."""
     import pelton.torch_api as bagua
     import torch
@@ -36,12 +39,27 @@ def rank() -> None:
         mean = own.clone()
         bagua.allreduce(own, mean, op=bagua.ReduceOp.AVG)
         assert torch.equal(own, mean), "the ranks' weights differ"
-    _check_mapped()
+    daemons = _daemons()
+    assert len(daemons) == (backend == "daemon"), f"--backend {backend}, but the daemons are {daemons}"
+    for pid in (os.getpid(), *daemons):
+        _check_mapped(pid)
     bagua.destroy_process_group()
 
 
-def _check_mapped() -> None:
-    paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+def _daemons() -> list[int]:
+    """The process that is this rank's backend, where it is another one."""
+    place, _, path = os.environ["PELTON_COORDINATOR"].partition(":")
+    if place != "unix":
+        return []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.connect(path)
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return [struct.unpack("3i", credentials)[0]]
+
+
+def _check_mapped(pid: int) -> None:
+    text = Path(f"/proc/{pid}/maps").read_text()
+    paths = {line.split()[-1] for line in text.splitlines() if "/" in line}
     mine = Path(__file__).resolve().parents[2]
     for path in sorted(paths):
         name = Path(path).name
@@ -51,15 +69,19 @@ def _check_mapped() -> None:
 
 
 def job() -> int:
-    """Starts the ranks by the command that the wheel installs."""
-    command = Path(sys.executable).parent / "pelton"
-    return subprocess.run(
-        [str(command), "run", "-np", str(WORLD_SIZE), __file__, "rank"], check=False, timeout=300
-    ).returncode
+    """Starts the ranks by the command that the wheel installs, with their backends in process and in daemons."""
+    command = [str(Path(sys.executable).parent / "pelton"), "run", "-np", str(WORLD_SIZE)]
+    for backend in ("process", "daemon"):
+        words = [*command, "--backend", backend, __file__, "rank", backend]
+        status = subprocess.run(words, check=False, timeout=300).returncode
+        if status != 0:
+            print(f"--backend {backend}: the job ended with status {status}", file=sys.stderr)
+            return status
+    return 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["rank"]:
-        rank()
+    if sys.argv[1:2] == ["rank"]:
+        rank(sys.argv[2])
     else:
         sys.exit(job())

@@ -21,6 +21,7 @@
 #include "core/round/model_state.h"
 #include "core/round/schedule.h"
 #include "core/round/training_event.h"
+#include "core/tuning/plan_tuner.h"
 #include "torch_bindings/csrc/backward_watch.h"
 #include "torch_bindings/csrc/named_tensors.h"
 #include "torch_bindings/csrc/shared_allocator.h"
@@ -100,7 +101,8 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
                                         AlgorithmOptions options, size_t bucket_size_bytes,
                                         bool flatten, double timeout_s, const PlainMoments& moments,
                                         bool on_call, uint64_t steps, const PlainState& state,
-                                        const std::vector<PlainState>& states) {
+                                        const std::vector<PlainState>& states,
+                                        std::string schedules) {
   PortOptions port;
   port.model = OptionsOf(ranks, std::move(name), std::move(algorithm), std::move(options),
                          bucket_size_bytes, timeout_s);
@@ -110,6 +112,7 @@ std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,
   const bool is_on_cpu = !parameters.empty() && parameters.front().second.is_cpu();
   if (flatten && is_on_cpu && SharedAllocation::Serves(ShareHost(*backend, ranks)))
     port.model.standalone_bytes = SharedAllocation::kSharedAllocationBytes;
+  port.model.schedules = std::move(schedules);
   port.on_call = on_call;
   port.steps = steps;
   port.state = FromPlain(state);
@@ -166,7 +169,8 @@ void DefineWrappedModel(py::module_& module) {
            py::arg("parameters"), py::arg("algorithm"), py::arg("options"),
            py::arg("bucket_size_bytes"), py::arg("flatten"), py::arg("timeout_s"),
            py::arg("moments") = PlainMoments(), py::arg("on_call") = false, py::arg("steps") = 0,
-           py::arg("state") = PlainState(), py::arg("states") = std::vector<PlainState>(), NoGil())
+           py::arg("state") = PlainState(), py::arg("states") = std::vector<PlainState>(),
+           py::arg("schedules") = "", NoGil())
       .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
            py::arg("given_count") = 1, py::arg("may_go_on") = false, NoGil())
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
@@ -255,10 +259,57 @@ void DefineBackwardWatch(py::module_& module) {
       .def("detach", &W::Detach, NoGil());
 }
 
+PlanTuner MakeTuner(size_t candidates, size_t current, int turn, int skipped, int most) {
+  if (candidates < 1 || current >= candidates || skipped < 0 || turn <= skipped) {
+    ThrowStatus(absl::InvalidArgumentError(absl::StrCat("PlanTuner: candidates=", candidates,
+                                                        ", current=", current, ", turn=", turn,
+                                                        ", skipped=", skipped)));
+  }
+  PlanTunerOptions options;
+  options.recorded = 1;
+  options.turn = turn;
+  options.skipped = skipped;
+  options.challengers = static_cast<int>(candidates) - 1;
+  options.most = most;
+  return {candidates, current, options};
+}
+
+std::pair<size_t, int> NextTurn(PlanTuner& tuner, const std::vector<double>& steps_s,
+                                const std::vector<double>& predicted_s) {
+  const PlanTuner::Turn turn = tuner.turn();
+  if (turn.rounds == 0 || static_cast<int>(steps_s.size()) != turn.rounds) {
+    ThrowStatus(absl::InvalidArgumentError(
+        absl::StrCat("steps_s: ", steps_s.size(), " of a turn of ", turn.rounds, " rounds")));
+  }
+  const PlanTuner::Turn next = tuner.Next(steps_s, predicted_s);
+  return {next.plan, next.rounds};
+}
+
+void DefinePlanTuner(py::module_& module) {
+  py::class_<PlanVerdict>(module, "PlanVerdict")
+      .def_readonly("current", &PlanVerdict::current)
+      .def_readonly("challenger", &PlanVerdict::challenger)
+      .def_readonly("current_s", &PlanVerdict::current_s)
+      .def_readonly("challenger_s", &PlanVerdict::challenger_s)
+      .def_readonly("gain_s", &PlanVerdict::gain_s)
+      .def_readonly("noise_s", &PlanVerdict::noise_s)
+      .def_readonly("is_final", &PlanVerdict::is_final)
+      .def_readonly("is_taken", &PlanVerdict::is_taken);
+  py::class_<PlanTuner>(module, "PlanTuner")
+      .def(py::init(&MakeTuner), py::arg("candidates"), py::arg("current"), py::arg("turn"),
+           py::arg("skipped"), py::arg("most"))
+      .def_property_readonly(
+          "turn",
+          [](const PlanTuner& self) { return std::pair(self.turn().plan, self.turn().rounds); })
+      .def("next", &NextTurn, py::arg("steps_s"), py::arg("predicted_s"))
+      .def_property_readonly("verdicts", &PlanTuner::verdicts);
+}
+
 }  // namespace
 
 void DefineModel(py::module_& module) {
   DefineBackwardWatch(module);
+  DefinePlanTuner(module);
   DefineEvents(module);
   DefineWrappedModel(module);
   module.def("schedule", &ScheduleOf, py::arg("algorithm"), py::arg("options"));

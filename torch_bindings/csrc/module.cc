@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "backend/link/tool_server.h"
 #include "comm/collectives/selection.h"
 #include "comm/control/tls_options.h"
 #include "core/base/clock.h"
@@ -115,12 +116,24 @@ PythonCoordinator ServeCoordinator(const std::string& bind, const std::string& j
   return {std::move(address), std::move(server)};
 }
 
-ProcessPtr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
-                                                const std::vector<int32_t>& ranks,
-                                                std::string name) {
+// The door for tools of a rank; it goes before the backend, which it looks at.
+struct PythonToolServer {
+  std::shared_ptr<Backend> backend;  // shared with Python
+  ProcessPtr<ToolServer> server;
+};
+
+PythonToolServer ServeTools(std::shared_ptr<Backend> backend, const std::string& path) {
   ThrowIfError(CheckNotForkedChild());
-  return ProcessPtr<PythonCommunicator>(
-      std::make_unique<PythonCommunicator>(std::move(backend), GroupOf(ranks), std::move(name)));
+  std::unique_ptr<ToolServer> server = ValueOrThrow(ToolServer::StartFor(backend.get(), path));
+  return {std::move(backend), std::move(server)};
+}
+
+ProcessPtr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend,
+                                                const std::vector<int32_t>& ranks, std::string name,
+                                                std::string schedules) {
+  ThrowIfError(CheckNotForkedChild());
+  return ProcessPtr<PythonCommunicator>(std::make_unique<PythonCommunicator>(
+      std::move(backend), GroupOf(ranks), std::move(name), std::move(schedules)));
 }
 
 void DefineBackend(py::module_& module) {
@@ -137,7 +150,9 @@ void DefineBackend(py::module_& module) {
       .def_static("serve_coordinator", &ServeCoordinator, py::arg("bind"), py::arg("job_token"),
                   py::arg("tls") = TlsPaths(),
                   py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutSeconds, NoGil())
-      .def("communicator", &OpenCommunicator, py::arg("ranks"), py::arg("name") = "", NoGil())
+      .def("communicator", &OpenCommunicator, py::arg("ranks"), py::arg("name") = "",
+           py::arg("schedules") = "", NoGil())
+      .def("serve_tools", &ServeTools, py::arg("path"), NoGil())
       .def("host_ranks", [](const Backend& self) { return NumbersOf(self.host_ranks()); })
       .def("host_of", [](const Backend& self) { return self.hosts().host_of; })
       .def(
@@ -160,6 +175,13 @@ void DefineBackend(py::module_& module) {
             ThrowIfError(self.Stop(Clock::Real().Now() + absl::Seconds(timeout_s)));
           },
           py::arg("timeout_s"), NoGil());
+  py::class_<PythonToolServer>(module, "ToolServer")
+      .def(
+          "stop",
+          [](PythonToolServer& self) {
+            if (!IsForkedChild()) self.server.reset();
+          },
+          NoGil());
   py::class_<PythonCoordinator>(module, "Coordinator")
       .def_readonly("address", &PythonCoordinator::address)
       .def(

@@ -49,10 +49,11 @@ absl::StatusOr<std::vector<TensorPart>> ToParts(const std::vector<int64_t>& coun
 }  // namespace
 
 PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group group,
-                                       std::string name)
+                                       std::string name, std::string schedules)
     : backend_(std::move(backend)),
       group_(std::move(group)),
       name_(std::move(name)),
+      schedules_(std::move(schedules)),
       rank_(group_.RankOf(backend_->rank()).value_or(Rank(-1)).value()),
       world_size_(group_.size().value()) {
   ThrowIfError(LaneOf(at::kCPU).status());
@@ -61,7 +62,7 @@ PythonCommunicator::PythonCommunicator(std::shared_ptr<Backend> backend, Group g
 absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
     const at::Device& device) const {
   ASSIGN_OR_RETURN(const Device where, ToDevice(device, "the tensor"));
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, backend_->Open(group_, where));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, backend_->Open(group_, where, schedules_));
   if (where.kind == DeviceKind::kHost) return opened;
   return std::make_unique<GpuCommunicator>(std::move(opened), CurrentStreamOf(device), where.index);
 }

@@ -29,9 +29,10 @@ namespace pelton::torch_bindings {
 // same on all ranks. Owns: its end of the communicators; keeps the backend alive.
 class PythonCommunicator {
  public:
-  // Opens it among the ranks of `group`, which reports call `name`. Collective. Errors (thrown):
-  // those of Backend::Open.
-  PythonCommunicator(std::shared_ptr<Backend> backend, Group group, std::string name);
+  // Opens it among the ranks of `group`, which reports call `name`, with `schedules` as in
+  // Backend::Open. Collective. Errors (thrown): those of Backend::Open.
+  PythonCommunicator(std::shared_ptr<Backend> backend, Group group, std::string name,
+                     std::string schedules = "");
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -100,6 +101,7 @@ class PythonCommunicator {
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
   const Group group_;
   const std::string name_;
+  const std::string schedules_;
   const int rank_;
   const int world_size_;
   Mutex opening_;  // one communicator at a time is opened

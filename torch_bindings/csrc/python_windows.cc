@@ -86,21 +86,25 @@ void PythonWindow::Check(const absl::Status& status, const char* call) const {
   torch_bindings::Check(status, absl::StrCat(call, " of window '", window_->options().name, "'"));
 }
 
+WindowAccess PythonWindow::Access(bool with_p) const {
+  return {.with_p = with_p, .with_mutex = false, .deadline = Clock::Real().Now() + timeout_};
+}
+
 void PythonWindow::Put(const at::Tensor& source, const Weights& destinations, double own_weight,
                        bool with_p) {
   const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
-  Check(window_->Put(flat, NeighborsOf(destinations), own_weight, {.with_p = with_p}), "win_put");
+  Check(window_->Put(flat, NeighborsOf(destinations), own_weight, Access(with_p)), "win_put");
 }
 
 void PythonWindow::Accumulate(const at::Tensor& source, const Weights& destinations,
                               double own_weight, bool with_p) {
   const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
-  Check(window_->Accumulate(flat, NeighborsOf(destinations), own_weight, {.with_p = with_p}),
+  Check(window_->Accumulate(flat, NeighborsOf(destinations), own_weight, Access(with_p)),
         "win_accumulate");
 }
 
 void PythonWindow::Get(const Weights& sources) {
-  Check(window_->Get(NeighborsOf(sources), {}), "win_get");
+  Check(window_->Get(NeighborsOf(sources), Access(/*with_p=*/false)), "win_get");
 }
 
 void PythonWindow::Update(double own_weight, const Weights& sources, bool resets, bool with_p,
@@ -114,7 +118,7 @@ void PythonWindow::Update(double own_weight, const Weights& sources, bool resets
     const Tensor flat = ValueOrThrow(Flat(*target, "target"));
     update.target = static_cast<std::byte*>(flat.data);
   }
-  Check(window_->UpdateFromSlots(update, {.with_p = with_p}), "win_update");
+  Check(window_->UpdateFromSlots(update, Access(with_p)), "win_update");
 }
 
 std::vector<std::pair<int32_t, uint32_t>> PythonWindow::Versions() const {
@@ -137,9 +141,19 @@ PythonWindows::PythonWindows(std::shared_ptr<Backend> backend, const std::vector
     : backend_(std::move(backend)) {
   ThrowIfError(CheckNotForkedChild());
   communicator_ = ValueOrThrow(backend_->Open(GroupOf(ranks)));
-  processes_ = ValueOrThrow(PeerProcesses::Meet(
-      *communicator_, Clock::Real().Now() + backend_->options().operation_timeout));
+  const absl::Time deadline = Clock::Real().Now() + backend_->options().operation_timeout;
+  processes_ =
+      ValueOrThrow(PeerProcesses::Meet(*communicator_, deadline, backend_->options().host_label));
+  if (!processes_->has_far_ranks()) return;
+  wires_ = ValueOrThrow(PairWires::Connect(*backend_, deadline));
+  // Close ends what uses the wires.
+  links_ = std::make_shared<PeerLinks>(
+      [wires = wires_.get(), ranks](Rank peer, uint32_t attempt, absl::Time by) {
+        return wires->Open(Rank(ranks[static_cast<size_t>(peer.value())]), attempt, by);
+      });
 }
+
+PythonWindows::~PythonWindows() { Close(); }
 
 absl::StatusOr<Communicator*> PythonWindows::Open() const {
   RETURN_IF_ERROR(CheckNotForkedChild());
@@ -163,8 +177,8 @@ std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
   options.sources = RanksOf(sources);
   options.destinations = RanksOf(destinations);
   options.zero_init = zero_init;
-  absl::StatusOr<std::unique_ptr<Window>> window =
-      CreateWindow(*communicator, processes_, std::move(options), Clock::Real().Now() + timeout);
+  absl::StatusOr<std::unique_ptr<Window>> window = CreateWindow(
+      *communicator, processes_, std::move(options), Clock::Real().Now() + timeout, links_);
   Check(window.status(), "win_create");
   if ((*window)->home() != nullptr) ThrowIfError(MoveTo(**window, tensor));
   return std::make_unique<PythonWindow>(*std::move(window), tensor, ShareMemory(tensor), timeout);
@@ -180,6 +194,8 @@ void PythonWindows::Barrier() {
 
 void PythonWindows::Close() {
   if (IsForkedChild()) return;
+  if (links_ != nullptr) links_->Close();
+  wires_.reset();
   communicator_.reset();
 }
 

@@ -13,7 +13,9 @@
 
 #include "absl/time/time.h"
 #include "backend/backend.h"
+#include "backend/pair_wires.h"
 #include "comm/communicator.h"
+#include "comm/window/peer_link.h"
 #include "comm/window/peer_processes.h"
 #include "comm/window/window.h"
 
@@ -51,6 +53,7 @@ class PythonWindow {
 
  private:
   void Check(const absl::Status& status, const char* call) const;
+  WindowAccess Access(bool with_p) const;
 
   const std::shared_ptr<const void> memory_;  // shared: with the tensor's storage
   const std::unique_ptr<Window> window_;
@@ -58,13 +61,17 @@ class PythonWindow {
   const absl::Duration timeout_;
 };
 
-// The windows of a group: a communicator of their own, by which they are made, and what all ranks
-// know of each other's processes. Threads: one at a time. Owns: the communicator; keeps the backend
-// alive.
+// The windows of all ranks: a communicator of their own, by which they are made, links to the ranks
+// on other hosts, and what all know of each other's processes. Threads: one at a time. Owns: the
+// communicator and the links; keeps the backend alive.
 class PythonWindows {
  public:
-  // Collective. Errors (thrown): those of Backend::Open and of PeerProcesses::Meet.
+  // Collective. Errors (thrown): those of Backend::Open, of PeerProcesses::Meet and of
+  // PairWires::Connect.
   PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks);
+  ~PythonWindows();
+  PythonWindows(const PythonWindows&) = delete;
+  PythonWindows& operator=(const PythonWindows&) = delete;
 
   // Collective. Where others may not read the tensor's memory, the tensor moves: its storage, and
   // with it every view, is in shared memory from then on. Errors (thrown): those of CreateWindow;
@@ -74,7 +81,7 @@ class PythonWindows {
                                        const std::vector<int32_t>& destinations, bool zero_init);
   // Waits for all ranks. Errors (thrown): those of the communicator.
   void Barrier();
-  // Gives the communicator back; windows stay usable. Idempotent.
+  // Gives the communicator and the links back; windows stay usable inside a host. Idempotent.
   void Close();
 
  private:
@@ -84,6 +91,9 @@ class PythonWindows {
   std::unique_ptr<Communicator> communicator_;
   // Shared: the windows outlive this.
   std::shared_ptr<const PeerProcesses> processes_;
+  // Null, both: all ranks are on one host.
+  std::unique_ptr<PairWires> wires_;
+  std::shared_ptr<PeerLinks> links_;  // shared: the windows outlive this
 };
 
 }  // namespace pelton::torch_bindings

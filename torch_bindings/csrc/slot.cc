@@ -126,7 +126,7 @@ void Slot::Bind(void* memory, at::Device device, std::shared_ptr<void> owner) {
   owner_ = std::move(owner);
   view_ = at::Tensor();
   expected_.reset();
-  if (!is_segment_) return MakeView(memory, [owner = owner_](void*) {});
+  if (!is_segment_) MakeView(memory, [owner = owner_](void*) {});
   if (parameter_device_.is_cpu() && device_.is_cpu()) expected_.emplace(size_bytes_);
 }
 

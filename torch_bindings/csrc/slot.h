@@ -142,8 +142,10 @@ class Slot {
   GradAccumulatorPtr accumulator_;
   uintptr_t hook_key_ = 0;
   bool is_segment_ = false;
-  std::optional<ExpectedGradient> expected_;  // of a segment, which may stay where it is born
-  uint32_t version_ = 0;                      // of the parameter, see RememberVersion
+  // A segment's stays where it is born. Any other one is copied from there: its block serves the
+  // next one, where new memory of the system's would fault in each backward.
+  std::optional<ExpectedGradient> expected_;
+  uint32_t version_ = 0;  // of the parameter, see RememberVersion
   bool is_sampled_ = false;
   uint64_t sample_ = 0;
   std::shared_ptr<void> owner_;  // of the bucket

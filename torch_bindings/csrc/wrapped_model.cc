@@ -1,6 +1,5 @@
 #include "torch_bindings/csrc/wrapped_model.h"
 
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -181,7 +180,8 @@ absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_use
     ASSIGN_OR_RETURN(void* data, own.PlaceUnused());
     return Brought{data, false};
   }
-  // A mean of a mean and what was added to it is what one process has; a sum of a sum is not.
+  // With a mean the gradient may be added to and averaged again, because the mean of parts that are
+  // equal on all ranks is that part. A sum would count that part once for each rank.
   if (sums_ && own.HoldsResult()) {
     return absl::FailedPreconditionError(
         absl::StrCat("parameter '", own.name(), "' of model '", options_.name,
@@ -381,8 +381,9 @@ void WrappedModel::OnBrokenBackward() {
 absl::Status WrappedModel::BrokenBackward() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "rank ", owned_->backend->rank().value(), ": the last backward of model '", options_.name,
-      "' ended in the middle of its round (an exception?); its ranks cannot be brought together "
-      "again"));
+      "' ended in the middle of its round, perhaps by an exception. The other ranks have a part of "
+      "its gradients, so that no rank can go on; mend what ended the backward on this rank, and "
+      "start the job again from its last checkpoint"));
 }
 
 absl::Status WrappedModel::FinishRound() {
@@ -443,52 +444,6 @@ absl::Status WrappedModel::CloseRound() {
   round_is_open_ = false;
   CloseAllocations();
   return absl::OkStatus();
-}
-
-absl::Status WrappedModel::Tune(const std::string& csv_path) {
-  if (owned_ == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("autotune: model '", options_.name, "' was detached"));
-  }
-  if (when_ready_) RETURN_IF_ERROR(CheckRound());
-  return port().Tune(csv_path);
-}
-
-void WrappedModel::EndTuning() {
-  if (owned_ != nullptr) port().EndTuning();
-}
-
-std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
-  return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
-}
-
-std::vector<WrappedModel::FlatGradients> WrappedModel::FlatBuckets() const {
-  std::vector<FlatGradients> buckets;
-  if (owned_ == nullptr || !when_ready_ || !momenta_.empty()) return buckets;
-  for (const ModelPort::FlatPart& part : port().FlatParts()) {
-    FlatGradients& bucket = buckets.emplace_back();
-    const auto options = at::TensorOptions().dtype(ToScalarType(part.dtype)).device(device_);
-    // Not an owner: a tensor that somebody keeps must not keep the rounds alive.
-    bucket.first = at::from_blob(
-        part.data, {static_cast<int64_t>(part.count)}, {1}, [](void*) {}, options, device_);
-    for (const auto& [slot, begin] : part.slots) {
-      if (!at(slot).is_staged()) bucket.second.emplace_back(at(slot).name(), begin);
-    }
-  }
-  return buckets;
-}
-
-absl::StatusOr<ModelState> WrappedModel::State() {
-  if (when_ready_) RETURN_IF_ERROR(CheckRound());
-  return port().State();
-}
-
-ModelPort::Statistics WrappedModel::statistics() const {
-  ModelPort::Statistics statistics;
-  if (owned_ != nullptr) statistics = port().statistics();
-  if (!when_ready_) return statistics;
-  for (const auto& slot : slots_) statistics.copied_bytes += slot->copied_bytes();
-  return statistics;
 }
 
 void WrappedModel::Detach(absl::Duration timeout) {

@@ -65,6 +65,9 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // from now on are of no_sync.
   void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
 
+  // Changes when the tensors do; see TensorPort.
+  uint64_t Fingerprint() const override;
+
   // "name: what changed", for each parameter that is no longer what was registered.
   std::vector<std::string> Changes() const;
 
@@ -119,7 +122,6 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   absl::StatusOr<Brought> Bring(SlotId slot, bool is_used) override;
   void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
   void Release(SlotId slot) override;
-  uint64_t Fingerprint() const override;
 
   void OpenRound();
   void CloseAllocations();

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -155,20 +154,7 @@ absl::Status ParallelModule::Step(torch::optim::Optimizer& optimizer) {
   return Post(EventKind::kAfterStep, &optimizer);
 }
 
-// LibTorch's optimizers write through `.data()`, which counts no version: values are looked at.
-double ParallelModule::Fingerprint() const {
-  constexpr size_t kTensors = 8;
-  constexpr int64_t kValues = 64;
-  if (!counts_steps_) return 0;
-  const at::NoGradGuard no_grad;
-  const size_t stride = std::max<size_t>(1, parameters_.size() / kTensors);
-  double print = 0;
-  for (size_t i = 0; i < parameters_.size(); i += stride) {
-    const at::Tensor values = parameters_[i].second.detach().reshape({-1}).slice(0, 0, kValues);
-    print = print * 3 + values.to(at::kDouble).sum().item<double>();
-  }
-  return print;
-}
+uint64_t ParallelModule::Fingerprint() const { return counts_steps_ ? model_->Fingerprint() : 0; }
 
 // An algorithm that goes by steps does not see a plain optimizer.step(), and the ranks would drift
 // apart without a word.

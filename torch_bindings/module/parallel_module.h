@@ -89,7 +89,7 @@ class ParallelModule {
   void WatchBackwards();
   absl::Status Post(EventKind kind, const torch::optim::Optimizer* optimizer = nullptr);
   // A number that changes when the parameters do; 0 where steps do not count.
-  double Fingerprint() const;
+  uint64_t Fingerprint() const;
   // Between two forward passes.
   absl::Status CheckSteps();
 
@@ -102,7 +102,7 @@ class ParallelModule {
   std::shared_ptr<torch_bindings::BackwardWatch> watch_;
   bool counts_steps_ = false;  // rounds are made of them
   bool has_stepped_ = false;   // since the last forward pass
-  double print_ = 0;           // of the parameters, at the last forward pass
+  uint64_t print_ = 0;         // of the parameters, at the last forward pass
 };
 
 }  // namespace pelton

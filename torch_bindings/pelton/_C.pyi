@@ -48,11 +48,14 @@ class Backend:
         heartbeat_timeout_s: float = 10.0,  # how long a rank may be silent
     ) -> "Coordinator":
         """Starts the coordinator of a job on "host:port" (port 0: a free one) in this process."""
-    def communicator(self, ranks: Sequence[int], name: str = "") -> "Communicator":
+    def communicator(self, ranks: Sequence[int], name: str = "", schedules: str = "") -> "Communicator":
         """Opens a communicator for user calls; collective over `ranks`, in the same order on all of them.
 
-        Errors and reports call its group `name`, if it has one.
+        Errors and reports call its group `name`, if it has one. `schedules` are rows that go before the job's for its
+        collectives between hosts, the same on all of them.
         """
+    def serve_tools(self, path: str) -> ToolServer:
+        """Answers tools at the Unix socket `path` (docs/daemon.md)."""
     def host_ranks(self) -> list[int]:
         """World ranks proved to share this rank's host, ascending, this one included."""
     def host_of(self) -> list[int]:
@@ -65,6 +68,10 @@ class Backend:
     """Why ranks that seemed to be on this rank's host are not counted to it; empty: there are none."""
     def stop(self, timeout_s: float) -> None:
         """Leaves the job and frees everything. Idempotent. Blocks: until `timeout_s`."""
+
+class ToolServer:
+    def stop(self) -> None:
+        """Closes the door; before the backend stops. Idempotent."""
 
 class Coordinator:
     address: str
@@ -241,6 +248,32 @@ def schedule(algorithm: str, options: dict[str, str]) -> tuple[str, str]:
     in_forward, after_step, timer and on_call.
     """
 
+class PlanVerdict:
+    """How a candidate did against the one in force. Units: seconds."""
+
+    current: int
+    challenger: int
+    current_s: float
+    challenger_s: float
+    gain_s: float  # of the last two alone: by how much a step of the challenger's is shorter
+    noise_s: float  # and by how much that may be luck
+    is_final: bool
+    is_taken: bool
+
+class PlanTuner:
+    """Which of some candidates has its turn, while it is being found out which is the fastest."""
+
+    def __init__(self, candidates: int, current: int, turn: int, skipped: int, most: int) -> None:
+        """Units: `turn`, `skipped` and `most` in steps: of a turn, of those at its beginning that do not count, of all."""
+    @property
+    def turn(self) -> tuple[int, int]:
+        """What is under way: a candidate and its steps; 0 of them: it stays."""
+    def next(self, steps_s: Sequence[float], predicted_s: Sequence[float]) -> tuple[int, int]:
+        """The turn is over: what its steps took, and, after the first turn, what a step should take by candidate."""
+    @property
+    def verdicts(self) -> list[PlanVerdict]:
+        """What has been decided with the last turn."""
+
 class BackwardWatch:
     """Hears of backward passes by the gradients that they accumulate, whatever made the loss.
 
@@ -296,6 +329,7 @@ class Model:
         steps: int = 0,  # that the trigger has counted before
         state: State = ...,  # of an earlier model of the same algorithm and tensors
         states: Sequence[State] = ...,  # in place of it: of all ranks of a group of any size, by rank
+        schedules: str = ...,  # rows for collectives between hosts that go before the job's, the same on all ranks
     ) -> None:
         """Plans the buckets, agrees on the plan with all ranks and installs the hooks. Collective over `ranks`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -32,11 +32,17 @@ def init(*, timeout: float | None = None, join_timeout: float | None = None) -> 
     torch_api.init_process_group(timeout=timeout, join_timeout=join_timeout)
 
 
-def autotune(model: nn.Module, *, csv: str | os.PathLike[str] | None = None) -> None:
+def autotune(
+    model: nn.Module,
+    *,
+    csv: str | os.PathLike[str] | None = None,
+    alternatives: Sequence[Algorithm | str] = (),
+    schedules: bool = False,
+) -> None:
     """Tunes the bucket size of a wrapped model while it is trained, from the next step on, for 60 steps at most.
 
-    Rank 0 measures two rounds, computes what a round would take with buckets of other sizes, tries the best few in
-    turns with the size in force, and takes one whose steps are faster by more than the noise. All ranks change
+    Rank 0 measures two rounds, computes what a round would take with buckets of other sizes, tries the best few, and
+    takes one whose steps are faster than those with the size in force by more than the noise. All ranks change
     together. Weights are those of the untuned run, bit for bit, where a sum does not depend on its place in a bucket
     (see docs/autotune.md). BAGUA_AUTOTUNE=1 does the same for every model that can be tuned. Collective, between steps.
 
@@ -44,19 +50,25 @@ def autotune(model: nn.Module, *, csv: str | os.PathLike[str] | None = None) -> 
       model: wrapped with `wrap`, `with_bagua` or `DistributedDataParallel`.
       csv: a file to which rank 0 adds a line for each size that was tried, with Bagua's columns; None: one in the
         folder for temporary files, if BAGUA_IS_OUTPUT_AUTOTUNE_LOG is set.
+      alternatives: algorithms of gradients that are as right as the one in force: another codec, or the same one with
+        `hierarchical` the other way. They are tried first, for 60 steps and 6 more for each but the first; results are
+        those of whichever is in force. Each keeps what it remembers from turn to turn.
+      schedules: whether a table of schedules, measured now for the sizes of the model's buckets, is tried beside the
+        job's; of use where ranks are on several hosts. A sum over three hosts or more may differ in its last bit.
 
     Raises:
-      InvalidArgument: the model is not wrapped.
+      InvalidArgument: the model is not wrapped; or an alternative is no algorithm, or the ranks' differ.
       Unsupported: results of its algorithm depend on the buckets, or it has no rounds in backward passes, or its
-        buckets are on a GPU; the text says which.
+        buckets are on a GPU; or an alternative has no rounds of gradients in backward passes; the text says which.
       FailedPrecondition: a round is open, on this rank or another.
+      DeadlineExceeded: not all ranks have called.
     """
     from pelton.errors import InvalidArgument
 
     inner: Any = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)
     if inner is None or not hasattr(inner, "bagua_optimizers"):
         raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped; pelton.wrap() does that")
-    inner.autotune(None if csv is None else os.fspath(csv))
+    inner.autotune(None if csv is None else os.fspath(csv), alternatives, schedules)
 
 
 def rank() -> int:

@@ -30,13 +30,22 @@ def set_log_callback(callback: LogCallback | None) -> None:
     _callback = callback
 
 
+def set_level(level: int) -> None:
+    """Has the logger "pelton" leave out what is below a level.
+
+    Args:
+      level: of `logging`.
+    """
+    _logger.setLevel(level)
+
+
 def tell(level: int, line: str) -> None:
     """One line for people, of a level of `logging`."""
     if _callback is not None:
         _callback(level, line)
     elif _logger.hasHandlers():
         _logger.log(level, line)
-    elif level >= logging.WARNING:
+    elif _logger.isEnabledFor(level):  # warnings and what is worse, unless somebody has set a level
         _write(line)
 
 

@@ -29,11 +29,19 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry  # noqa: 
 from lightning.pytorch.trainer.states import TrainerFn  # noqa: E402
 
 from pelton import torch_api  # noqa: E402
+from pelton.errors import Unsupported  # noqa: E402
 from pelton.torch_api.algorithms.base import Algorithm  # noqa: E402
+from pelton.torch_api.checkpoint import _entries, _one_file  # noqa: E402
+from pelton.torch_api.checkpoint._experts import LocalExperts  # noqa: E402
+from pelton.torch_api.checkpoint._ranks import paused  # noqa: E402
+from pelton.torch_api.checkpoint.checkpointing import _continue_algorithm  # noqa: E402
 from pelton.torch_api.data_parallel import DistributedDataParallel  # noqa: E402
 from pelton.torch_api.data_parallel._checked import checked_algorithm  # noqa: E402
 
-_STATES = "pelton_algorithm_states"  # of a checkpoint: one of each rank
+# Of a checkpoint.
+_OPTIMIZERS, _SCHEDULERS = "optimizer_states", "lr_schedulers"
+_PARTS = "pelton_ranks"  # what each rank has beside rank 0's state
+_ALGORITHM = "pelton_algorithm"  # once it is read: what this rank's algorithm goes on from
 
 
 class BaguaStrategy(DDPStrategy):
@@ -56,6 +64,7 @@ class BaguaStrategy(DDPStrategy):
         timeout: timedelta | None = None,
         start_method: str = "popen",
         consolidate: bool = True,
+        algorithm_state: bool = True,
         **options: Any,
     ) -> None:
         """Lightning passes all but the first two and the last by itself.
@@ -71,6 +80,8 @@ class BaguaStrategy(DDPStrategy):
           timeout: of each operation; PELTON_TIMEOUT if None.
           start_method: how Lightning's own launcher starts the other ranks: "popen", "spawn", "fork", "forkserver".
           consolidate: where the algorithm lets ranks run apart, their weights become the mean of all when `fit` ends.
+          algorithm_state: False: a run that is resumed takes rank 0's weights and optimizers on all ranks, and the
+            algorithm begins anew. For another algorithm than the checkpoint was saved with.
           **options: of the algorithm, where that is a name.
         """
         super().__init__(
@@ -86,6 +97,7 @@ class BaguaStrategy(DDPStrategy):
         self._flatten = flatten
         self._options = options
         self._consolidates = consolidate
+        self._takes_state = algorithm_state
         self._environment: dict[str, str] = {}
 
     @property
@@ -133,21 +145,48 @@ class BaguaStrategy(DDPStrategy):
             yield
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes rank 0's weights and optimizers' states, and what the algorithm remembers on each rank, as long as all
-        hold the same weights: else ranks begin anew from rank 0's. Collective.
+        """Writes rank 0's state as its base does; and, unless weights alone are to be saved, what of each other rank's
+        differs from it, and what the algorithm remembers on every rank. Collective.
         """
-        states = self._gathered_states()
-        if states:
-            checkpoint = {**checkpoint, _STATES: states}
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self.wrapped is None or _OPTIMIZERS not in checkpoint:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            return
+        inner = self.wrapped.inner
+        with paused({"": inner}):
+            checkpoint = {**checkpoint, _PARTS: _one_file.gather(self._entries_of(checkpoint), inner)}
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Reads a checkpoint as this rank would have written it: to go on from where another number of ranks was, see
+        `pelton.torch_api.checkpoint.load_checkpoint`.
+
+        Raises:
+          Unsupported: it was saved by another number of ranks, and the module has experts.
+        """
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        parts = checkpoint.pop(_PARTS, None)
+        module = self.lightning_module
+        assert module is not None
+        if parts is None or not self._takes_state or module.trainer.state.fn != TrainerFn.FITTING:
+            return checkpoint
+        if len(parts) != self.world_size and LocalExperts(module, self.global_rank).count:
+            raise Unsupported(
+                f"{checkpoint_path}: {len(parts)} ranks have saved their experts, and these are {self.world_size}; "
+                "pelton.torch_api.checkpoint moves experts between ranks, Lightning's checkpoints do not"
+            )
+        entries, algorithm = _one_file.entries_of(
+            self._entries_of(checkpoint), parts, self.global_rank, self.world_size
+        )
+        return {**checkpoint, **self._contents(checkpoint, entries), _ALGORITHM: algorithm}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """As its base; then the algorithm goes on from what it remembered, on whatever number of ranks. Collective."""
         super().load_optimizer_state_dict(checkpoint)
-        states = checkpoint.get(_STATES)
-        if states is None or self.wrapped is None:
+        module = self.lightning_module
+        if self.wrapped is None or module is None or _ALGORITHM not in checkpoint:
             return
-        self.wrapped.inner.load_algorithm_state_dict(states)
+        self.load_model_state_dict(checkpoint, module.strict_loading)  # wrapping has given all ranks rank 0's weights
+        _continue_algorithm(self.wrapped.inner, checkpoint[_ALGORITHM])
 
     def on_train_end(self) -> None:
         """`fit` has come to its end on all ranks. Collective where the algorithm lets ranks run apart."""
@@ -167,13 +206,27 @@ class BaguaStrategy(DDPStrategy):
         super().teardown()
         os.environ.update(self._environment)  # Lightning takes WORLD_SIZE away, but the job goes on
 
-    def _gathered_states(self) -> list[dict[str, Any]]:
-        """What the algorithm remembers on every rank; nothing where it keeps nothing that can go on."""
-        wrapped = self.wrapped
-        if wrapped is None or not wrapped.inner.weights_are_equal:
-            return []
-        state = wrapped.inner.algorithm_state_dict()
-        return [torch_api.broadcast_object(state, src=rank) for rank in range(self.world_size)]
+    def _entries_of(self, checkpoint: Mapping[str, Any]) -> _entries.Entries:
+        """What of Lightning's checkpoint may differ between ranks."""
+        entries = _entries.model_entries(checkpoint["state_dict"])
+        entries.update(_entries.optimizer_entries(checkpoint[_OPTIMIZERS]))
+        entries.update(_entries.scheduler_entries(checkpoint[_SCHEDULERS]))
+        precision = type(self.precision_plugin).__qualname__  # a gradient scaler's state
+        if precision in checkpoint:
+            entries[("precision",)] = checkpoint[precision]
+        return entries
+
+    def _contents(self, checkpoint: Mapping[str, Any], entries: _entries.Entries) -> dict[str, Any]:
+        """The same in Lightning's form."""
+        metadata = getattr(checkpoint["state_dict"], "_metadata", None)
+        contents: dict[str, Any] = {
+            "state_dict": _entries.model_state(entries, metadata),
+            _OPTIMIZERS: _entries.optimizer_states(entries),
+            _SCHEDULERS: _entries.scheduler_states(entries),
+        }
+        if ("precision",) in entries:
+            contents[type(self.precision_plugin).__qualname__] = entries[("precision",)]
+        return contents
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:

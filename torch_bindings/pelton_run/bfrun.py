@@ -19,6 +19,7 @@ from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE
 
 _PROGRAM = "bfrun"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_START_TIMEOUT, _JOIN_TIMEOUT = "BLUEFOG_START_TIMEOUT", "PELTON_JOIN_TIMEOUT"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Those of this login, this terminal and this machine mean nothing on another.
 _STAYS_HERE = re.compile(
@@ -113,8 +114,31 @@ def _places(options: argparse.Namespace) -> list[tuple[str, int]]:
     return places
 
 
+def _join_timeout() -> str | None:
+    """What BLUEFOG_START_TIMEOUT says, unless PELTON_JOIN_TIMEOUT says something.
+
+    Raises:
+      ValueError: it is no number of seconds.
+    """
+    text = os.environ.get(_START_TIMEOUT)
+    if text is None or _JOIN_TIMEOUT in os.environ:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) == 0:
+        raise ValueError(f"{_START_TIMEOUT}={text!r}: must be a number of seconds above 0")
+    return text
+
+
 def _variables(options: argparse.Namespace) -> dict[str, str]:
-    values = {"BLUEFOG_TIMELINE": options.timeline_filename, "PELTON_INTERFACE": options.network_interface}
+    """What the ranks' environment gets beside this one's.
+
+    Raises:
+      ValueError: as `_join_timeout`.
+    """
+    values = {
+        "BLUEFOG_TIMELINE": options.timeline_filename,
+        "PELTON_INTERFACE": options.network_interface,
+        _JOIN_TIMEOUT: _join_timeout(),
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -128,7 +152,7 @@ def _remote_words(options: argparse.Namespace, places: Sequence[tuple[str, int]]
     if len(counts) != 1:
         listed = ", ".join(f"{host}:{count}" for host, count in places)
         raise ValueError(f"{listed}: all hosts must have equally many ranks; choose -np and slots so")
-    set_here = {**os.environ, **_variables(options)}
+    set_here = {**os.environ, **options.variables}
     words = ["--host_list", ",".join(host for host, _ in places), "--nproc_per_node", str(counts.pop())]
     words += ["--ssh", options.ssh, "--no_python", "--open_mpi_names"]
     words += ["--ssh_port", str(options.ssh_port)] if options.ssh_port else []
@@ -141,7 +165,7 @@ def _remote_words(options: argparse.Namespace, places: Sequence[tuple[str, int]]
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    """The flags of a command line, with `places`; None for the process's own.
+    """The flags of a command line, with `places` and `variables`; None for the process's own.
 
     Raises:
       SystemExit: with 2, one is wrong or refused; with 0 after --version.
@@ -162,6 +186,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     try:
         options.places = _places(options)
         is_here = len(options.places) == 1 and options.places[0][0] in _LOCAL
+        options.variables = _variables(options)
         options.remote = None if is_here else _remote_words(options, options.places)
     except ValueError as error:
         parser.error(str(error))
@@ -189,7 +214,7 @@ def run(words: Sequence[str] | None = None) -> int:
         options.command,
         options.ranks,
         is_insecure=options.insecure,
-        variables=_variables(options),
+        variables=options.variables,
         further_names=OPEN_MPIS_NAMES,
         program=_PROGRAM,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,8 +16,9 @@ _EPILOG = """\
 Each rank gets torchrun's environment variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT, ...), and OMP_NUM_THREADS=1 where it is not set and there are several ranks. Output lines begin with
 "[rank N] "; standard input is empty. When a rank fails, the others have --linger seconds to end by themselves, then
-get SIGTERM, and after --grace seconds SIGKILL. The exit code is that of the rank that failed first. When all ranks have
-ended well, what they have left running has --grace seconds, too; a process with a session of its own is left alone.
+get SIGTERM, and after --grace seconds SIGKILL; with --max-restarts all of them are started again then. The exit code is
+that of the rank that failed first. When all ranks have ended well, what they have left running has --grace seconds,
+too; a process with a session of its own is left alone.
 """
 
 
@@ -37,6 +39,20 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--insecure",
         action="store_true",
         help="the job's token may be sent to other hosts in clear (PELTON_INSECURE=1)",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("process", "daemon"),
+        default=os.environ.get("PELTON_BACKEND", "process"),
+        help="where the backend of a rank works: in the rank, or in a pelton-daemon beside it "
+        "(default: PELTON_BACKEND, or process)",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start all ranks again when one has failed, at most N times (default: 0)",
     )
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -69,10 +85,25 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         parser.error(f"-np {options.nproc}: must be between 1 and {MOST_RANKS}")
     if min(options.linger, options.grace) < 0:
         parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
+    if options.max_restarts < 0:
+        parser.error(f"--max-restarts {options.max_restarts}: must be 0 or more")
     if options.module and options.no_python:
         parser.error("-m and --no-python exclude each other")
     command = command_of([options.program, *options.arguments], options.module, options.no_python)
-    job = Job(JobOptions(command, options.nproc, options.linger, options.grace, options.insecure))
+    if options.backend not in ("process", "daemon"):  # argparse does not check a default
+        parser.error(f"PELTON_BACKEND={options.backend}: must be process or daemon")
+    has_daemons = options.backend == "daemon"
+    job = Job(
+        JobOptions(
+            command,
+            options.nproc,
+            options.linger,
+            options.grace,
+            options.insecure,
+            has_daemons=has_daemons,
+            max_restarts=options.max_restarts,
+        )
+    )
     return job.run_or_say(program, options.program)
 
 
@@ -103,6 +134,8 @@ _USAGE = """\
 usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
        pelton baguarun [-h] --host_list H1,H2 ...  start ranks on several hosts, by ssh
        pelton doctor                               look at what a job here depends on, and say what to do
+       pelton status [-h] [FOLDER]                 what the ranks of this host's jobs are at
+       pelton top [-h] [FOLDER]                    the same, live
        pelton algorithms [NAME | --markdown]       list the algorithms, with their options
        pelton topology [NAME] [-n RANKS] [--svg F] what graphs over ranks cost, and how fast they mix
        pelton --version"""
@@ -121,6 +154,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pelton_run import doctor  # it is seldom wanted, and `pelton run` starts sooner without it
 
         return doctor.main()
+    if words[:1] in (["status"], ["top"]):
+        from pelton_run import status
+
+        return (status.status if words[0] == "status" else status.top)(words[1:])
     if words[:1] == ["algorithms"] and len(words) <= 2:
         return _algorithms(words[1:])
     if words[:1] == ["topology"]:

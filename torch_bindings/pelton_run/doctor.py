@@ -22,6 +22,13 @@ GIB = 1 << 30
 ENOUGH_DESCRIPTORS = 4096
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 _PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_RDMA = Path("/sys/class/infiniband")
+# What Pelton does with NCCL, by the function that it takes and the version that brought it.
+_NCCL_CAN = (
+    ("ncclCommInitRankConfig", "2.14", "communicators that a deadline ends"),
+    ("ncclCommRegister", "2.19", "buckets that are registered once"),
+)
+_AVERAGES_SINCE = (2, 10)
 
 
 @dataclass(frozen=True)
@@ -177,6 +184,23 @@ def wires() -> Iterator[Finding]:
         yield _ok(f"UCX: {library} loads (PELTON_WIRE=ucx)")
     else:
         yield Finding("note", "no UCX: the wire between hosts is TCP", "for RDMA: apt-get install libucx0")
+    yield from _network_devices(has_ucx=found)
+
+
+def _network_devices(has_ucx: bool) -> Iterator[Finding]:
+    """What UCX can use beside TCP: the RDMA devices that the kernel names, with the state of their ports."""
+    ports = sorted(_RDMA.glob("*/ports/*"))
+    if has_ucx and not ports:
+        yield _ok("UCX devices: no RDMA device, it goes over TCP")
+    for port in ports:
+        state, rate = ((port / name).read_text().strip() for name in ("state", "rate"))
+        name = f"RDMA device {port.parent.parent.name}, port {port.name}: {state}, {rate}"
+        if "ACTIVE" not in state:
+            yield Finding("note", name, "bring the port up, or name another device in UCX_NET_DEVICES")
+        elif not has_ucx:
+            yield Finding("note", f"{name}, which nobody uses without UCX", "apt-get install libucx0")
+        else:
+            yield _ok(f"{name} (PELTON_UCX_TLS=rc,self has UCX use it)")
 
 
 def gpus() -> Iterator[Finding]:
@@ -192,10 +216,49 @@ def gpus() -> Iterator[Finding]:
     names = ", ".join(sorted({torch.cuda.get_device_name(index) for index in range(count)}))
     yield _ok(f"{count} GPU(s): {names}")
     try:
-        version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        yield _ok(f"NCCL {version} (PELTON_NCCL_LIBRARY names another one)")
+        number: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        yield _ok(f"NCCL {'.'.join(map(str, number))} (PELTON_NCCL_LIBRARY names another one)")
+        yield from nccl_can(number, _nccl_functions())
     except (AttributeError, RuntimeError) as error:
         yield Finding("wrong", f"no NCCL: {error}", "install a torch with NCCL, or set PELTON_NCCL_LIBRARY")
+    yield mps(Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")))
+
+
+def _nccl_functions() -> Callable[[str], bool]:
+    """Whether the NCCL that is in force has a function: that of the variable, else the one torch has brought."""
+    library = ctypes.CDLL(os.environ.get("PELTON_NCCL_LIBRARY"))  # None: this process
+    return lambda name: hasattr(library, name)
+
+
+def nccl_can(version: tuple[int, ...], has: Callable[[str], bool]) -> Iterator[Finding]:
+    """What Pelton can do with this NCCL.
+
+    Args:
+      version: its numbers.
+      has: whether it has a function of this name.
+    """
+    can = [what for name, _, what in _NCCL_CAN if has(name)]
+    if version >= _AVERAGES_SINCE:
+        can.append("means without a kernel of their own")
+    yield _ok(f"NCCL can: {', '.join(can) or 'nothing beyond its first functions'}")
+    for name, since, what in _NCCL_CAN:
+        if not has(name):
+            yield Finding("note", f"NCCL cannot: {what} ({name} came with {since})", f"NCCL {since} or later")
+
+
+def mps(pipes: Path) -> Finding:
+    """Whether processes that share a GPU can work on it at once.
+
+    Args:
+      pipes: the folder in which the control daemon of MPS listens.
+    """
+    if (pipes / "control").exists():
+        return _ok(f"MPS listens in {pipes}: several processes work on one GPU at once")
+    return Finding(
+        "note",
+        "no MPS: processes that share a GPU take turns on it",
+        "one rank for each GPU needs none; else nvidia-cuda-mps-control -d",
+    )
 
 
 def clock() -> Iterator[Finding]:

@@ -12,15 +12,18 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from pelton_run.daemons import Daemons
 from pelton_run.ending import Ending
+from pelton_run.job_folder import FOLDER_VARIABLE, JobFolder
 from pelton_run.output import LinePrefixer, OutputQueue, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
+from pelton_run.snapshots import RESTARTS_VARIABLE, SnapshotBuffers
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -64,6 +67,8 @@ class JobOptions:
     local_rank_at: int | None = None  # index of the command where --local_rank=N is put in
     ends_with_input: bool = False  # the end of standard input ends the job as SIGTERM does
     program: str = "pelton run"  # which the launcher's own lines begin with
+    has_daemons: bool = False  # each rank's backend works in a pelton-daemon; on one node
+    max_restarts: int = 0  # of all ranks, when one has failed; on one node
 
     def command_of(self, local_rank: int) -> list[str]:
         """The command line of one rank."""
@@ -167,6 +172,12 @@ class Job:
         self._term_at: float | None = None
         self._kill_at: float | None = None
         self._started = time.monotonic()
+        self._folder: JobFolder | None = None
+        self._daemons: Daemons | None = None
+        self._coordinator = ""
+        self._restarts = 0
+        self._snapshots: SnapshotBuffers | None = None
+        self._start_again: Callable[[], None] | None = None  # None: a failure is final
 
     def run(self) -> int:
         """Runs the job to its end.
@@ -207,7 +218,14 @@ class Job:
         return None if self._first_failure is None else self._first_failure.code
 
     def _start(self, stack: contextlib.ExitStack) -> None:
-        self._start_ranks(*self._meeting(stack))
+        self._folder = JobFolder(self._token)  # the guard removes it, should the launcher be killed
+        stack.callback(self._folder.close)
+        place, meeting = self._meeting(stack)
+        if self._options.max_restarts > 0:
+            self._snapshots = SnapshotBuffers(self._options.local_size)
+            stack.callback(self._snapshots.close)
+            self._start_again = lambda: self._start_ranks(place, meeting)
+        self._start_ranks(place, meeting)
 
     def _meeting(self, stack: contextlib.ExitStack) -> tuple[Place, dict[str, str]]:
         """The place with a port, and the variables by which the ranks meet and the launcher knows its processes.
@@ -220,7 +238,13 @@ class Job:
             place = dataclasses.replace(place, master_port=port_of(stack.enter_context(reserve_port())))
         if place.nodes > 1:
             return place, {MARK_VARIABLE: self._token}
-        coordinator = f"{LOOPBACK}:{port_of(stack.enter_context(reserve_port()))}"
+        coordinator = self._coordinator = f"{LOOPBACK}:{port_of(stack.enter_context(reserve_port()))}"
+        if self._options.has_daemons:
+            assert self._folder is not None
+            self._daemons = Daemons(self._token, self._folder.path)
+            stack.callback(self._daemons.stop, self._options.grace_s)
+            self._daemons.start(self._options.local_size, coordinator, os.environ)
+            return place, {}  # the token is in no rank's environment
         return place, {"PELTON_COORDINATOR": coordinator, TOKEN_VARIABLE: self._token}
 
     def _start_ranks(self, place: Place, meeting: Mapping[str, str]) -> None:
@@ -228,15 +252,24 @@ class Job:
         for local_rank in range(size):
             environment = rank_environment(os.environ, local_rank, size, place, meeting)
             environment.update(self._options.variables)
+            if self._folder is not None:
+                environment[FOLDER_VARIABLE] = str(self._folder.path)
+            if self._daemons is not None:
+                environment.update(self._daemons.variables_of(local_rank))
             environment.update({name: environment[same] for name, same in self._options.further_names.items()})
             if self._options.is_insecure:
                 environment["PELTON_INSECURE"] = "1"
+            descriptors: Sequence[int] = ()
+            if self._snapshots is not None:
+                environment.update(self._snapshots.variables_of(local_rank))
+                environment[RESTARTS_VARIABLE] = str(self._restarts)
+                descriptors = self._snapshots.of(local_rank)
             command = self._options.command_of(local_rank)
             number = place.node_rank * size + local_rank
             with contextlib.ExitStack() as logs:
                 paths = self._log_paths(local_rank)
                 output, errors = (logs.enter_context(path.open("wb")) if path else None for path in paths)
-                process = start_rank(command, environment, output, errors)
+                process = start_rank(command, environment, output, errors, descriptors=descriptors)
             rank = Rank(str(number), b"[rank %d] " % number, process, log=paths[1])
             self._ranks.append(rank)
             if rank.log is None:
@@ -286,7 +319,12 @@ class Job:
         ending = Ending(self._token, self._options.grace_s, self._say)
         while True:
             alive = [rank for rank in self._ranks if rank.code is None]
+            if not alive and self._may_restart():
+                self._restart()
+                continue
             if not alive:
+                if self._daemons is not None:  # they carry the mark, and are nothing that a rank has left behind
+                    self._daemons.stop(self._options.grace_s)
                 ending.advance(is_orderly=self._first_failure is None and self._signal is None)
                 self._spared = ending.spared
                 if ending.is_over(self._is_drained(), self._signal is not None, self._is_behind()):
@@ -299,6 +337,29 @@ class Job:
             if self._signal is None and any(queue.is_broken for queue in self._outputs.values()):
                 self._on_signal(signal.SIGTERM)
             self._escalate()
+
+    def _may_restart(self) -> bool:
+        has_failed = self._first_failure is not None and self._signal is None
+        return has_failed and self._start_again is not None and self._restarts < self._options.max_restarts
+
+    def _restart(self) -> None:
+        """Starts all ranks again, once what the former ones have left behind is gone; the daemons live on."""
+        assert self._start_again is not None
+        kill_job(self._token, spared=self._daemons.pids if self._daemons is not None else ())
+        self._restarts += 1
+        self._say(f"starting all ranks again, for the {self._restarts}. of at most {self._options.max_restarts} times")
+        self._first_failure = self._term_at = self._kill_at = None
+        self._ranks.clear()
+        try:
+            if self._daemons is not None:
+                self._daemons.revive(self._options.local_size, self._coordinator, os.environ, self._options.grace_s)
+        except ChildProcessError as error:  # one has died while it started
+            if self._restarts >= self._options.max_restarts:
+                raise
+            self._say(str(error))
+            self._restart()
+            return
+        self._start_again()
 
     def _on_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO
+
+from pelton_run.job_folder import folder_of
 
 TOKEN_VARIABLE = "PELTON_JOB_TOKEN"
 MARK_VARIABLE = "PELTON_LAUNCH_MARK"  # instead, where the ranks of several nodes agree on a token by themselves
@@ -24,6 +27,7 @@ def start_rank(
     output: IO[bytes] | None = None,
     errors: IO[bytes] | None = None,
     is_fed: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts one rank: a process group of its own, killed by the kernel if this process dies.
 
@@ -33,6 +37,7 @@ def start_rank(
       output: takes its standard output; None for a pipe.
       errors: takes its standard error; None for a pipe.
       is_fed: its standard input is a pipe; else it is empty.
+      descriptors: it inherits these, under the same numbers.
 
     Raises:
       OSError: the command cannot be started.
@@ -52,6 +57,7 @@ def start_rank(
         stdout=subprocess.PIPE if output is None else output,
         stderr=subprocess.PIPE if errors is None else errors,
         preexec_fn=before_exec,
+        pass_fds=descriptors,
     )
 
 
@@ -148,5 +154,6 @@ def _guard(reader: int, token: str) -> None:
             os.dup2(nothing, standard)
         if os.read(reader, 16) == b"":
             kill_job(token)
+            shutil.rmtree(folder_of(token), ignore_errors=True)
     finally:
         os._exit(0)

@@ -130,9 +130,49 @@ TEST_P(TransportConformanceTest, NeighborsAverageByTheGraphsWeights) {
         }
         ExpectAverage(communicator, graph, {0, DType::kFloat32, false});
         ExpectAverage(communicator, graph, {300'007, DType::kFloat32, true});
+        ExpectAverage(communicator, graph, {300'007, DType::kBFloat16, false});
       }
     });
   }
+}
+
+// Transports move tensors in other ways as they grow: at each size next to such a change.
+TEST_P(TransportConformanceTest, NeighborsAverageTensorsOfAnySize) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    for (const char* const name : {"ring", "exponential"}) {
+      const Graph graph = GraphNamed(name, 3);
+      for (const uint64_t count : {1, 6, 7, 1024, 1025, 4096, 4097, 16384, 65536, 65537}) {
+        ExpectAverage(communicator, graph, {count, DType::kFloat32, false});
+        ExpectAverage(communicator, graph, {count, DType::kFloat32, true});
+      }
+    }
+  });
+}
+
+// In place, several at a time, of which each needs what the other rank is about to replace.
+TEST_P(TransportConformanceTest, LargeTensorsMayBeAveragedInPlaceSideBySide) {
+  TestWorld world(GetParam(), 3);
+  if (!world.promises().has_tags) return;
+  world.Run([](Communicator& communicator) {
+    const int32_t rank = communicator.rank().value();
+    const Neighborhood mine = GraphNamed("fully_connected", 3).Of(communicator.rank());
+    const TablePointer table = TableOf(mine);
+    std::vector<std::vector<float>> values(6);
+    std::vector<absl::StatusOr<Completion>> completions;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t tag = rank == 1 ? values.size() - 1 - i : i;
+      values[tag].assign(700'001, static_cast<float>(3 * static_cast<int>(tag) + rank));
+      completions.push_back(NeighborAllReduce(communicator, TensorOf(values[tag]),
+                                              TensorOf(values[tag]), *table,
+                                              {.tag = static_cast<int32_t>(tag)}));
+    }
+    for (const auto& completion : completions) ExpectDone(communicator, completion);
+    for (size_t tag = 0; tag < values.size(); ++tag) {
+      EXPECT_EQ(values[tag], std::vector<float>(700'001, static_cast<float>(3 * tag + 1)));
+    }
+  });
 }
 
 // In each step a rank sends to one other, and receives from none, one or several.
@@ -297,6 +337,34 @@ TEST_P(TransportConformanceTest, TensorsThatDifferAreAnErrorAtBothEndsOfTheirEdg
     rank == 2 ? ExpectDone(communicator, second) : ExpectRefused(communicator, second, "dtype is ");
   });
   if (survives) world.ExpectUsable();
+}
+
+// Nothing comes back along the edge, by which its sender would see the difference.
+TEST_P(TransportConformanceTest, TensorsThatDifferAreAnErrorAtBothEndsOfAOneWayEdge) {
+  TestWorld world(GetParam(), 2);
+  const TransportPromises promises = world.promises();
+  if (!promises.has_tags || !promises.survives_disagreement) return;
+  world.Run([&](Communicator& communicator) {
+    const bool sends = communicator.rank() == Rank(0);
+    Neighborhood mine{.own = 0.5};
+    if (sends) mine.destinations = {{Rank(1), 0.5}};
+    if (!sends) mine.sources = {{Rank(0), 0.5}};
+    const TablePointer table = TableOf(mine);
+    for (const size_t count : {4, 1000, 100'000}) {
+      std::vector<float> values(sends ? count : count + 1);
+      std::vector<float> target(values.size());
+      const auto completion =
+          NeighborAllReduce(communicator, TensorOf(values), TensorOf(target), *table);
+      const bool is_short = count <= 1000;
+      if (sends && is_short && !promises.short_sends_learn_of_a_difference) {
+        ASSERT_TRUE(completion.ok()) << completion.status();
+        (void)Await(communicator, *completion, FarDeadline());
+      } else {
+        ExpectRefused(communicator, completion, "count is ");
+      }
+    }
+  });
+  world.ExpectUsable();
 }
 
 TEST_P(TransportConformanceTest, WeightsThatTravelFromOneEndOnlyAreAnError) {

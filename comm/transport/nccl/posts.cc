@@ -17,6 +17,15 @@ Tensor Bytes(Operation* records, size_t count) {
 
 }  // namespace
 
+// Why no post and no abort is lost. A post goes one way, kNew to kDone, and notes each operation
+// that it has launched: where there is no room in between (kHalf) it goes on with the second one
+// later, and sends nothing twice. Its records are the host's memory until both operations are done,
+// which is why a Post stays where it is. There is always somebody to look: Advance is called with
+// every Progress until the post is done, and the host's communicator wakes a parked caller when one
+// of its operations moves. Posts of collectives are launched in the order of the operations on all
+// ranks (Lane::AdvancePosts), and those of pairs differ by tag. An abort on the host ends all
+// operations in flight with its reason, which Query returns here; where none is in flight,
+// HostStatus asks for it.
 absl::StatusOr<bool> PostExchange::Advance(Post& post) {
   if (post.phase == Post::Phase::kDone) return true;
   if (post.phase != Post::Phase::kSent) {

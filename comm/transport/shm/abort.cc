@@ -16,6 +16,14 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 
 }  // namespace
 
+// Why no abort is lost. The first one to move `state` from kNone writes the reason and moves it to
+// kReady; all others leave the record as it is. A rank never forgets an abort that it has seen,
+// because `state` does not go back. A rank that sleeps, or is about to, is woken: it has read its
+// doorbell before it looked at `state`, and the doorbell is rung here after `state` was stored,
+// whether `parked` is set or not. So it saw the state, or its futex finds another doorbell. The
+// same holds for a rank that looked while the state was kWriting, because the doorbells come after
+// kReady. A writer that dies in between leaves kWriting behind: the transport notices the death and
+// throws here on each survivor, which then reports its own reason (Reason) and rings again.
 void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
   {
     MutexLock lock(&mutex_);

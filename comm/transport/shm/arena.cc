@@ -16,7 +16,7 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared by processes");
 
 constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
-constexpr uint32_t kLayoutVersion = 3;
+constexpr uint32_t kLayoutVersion = 4;
 constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
 
 constexpr size_t PageAligned(size_t size_bytes) {
@@ -30,14 +30,16 @@ Arena::Arena(int world_size) : world_size_(world_size) {
   ranks_offset_ = PageAligned(sizeof(ArenaHeader));
   slots_offset_ = ranks_offset_ + PageAligned(n * sizeof(RankBlock));
   channels_offset_ = slots_offset_ + PageAligned(n * kDepth * kEagerBytes);
-  size_bytes_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
+  edge_lanes_offset_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
+  size_bytes_ = edge_lanes_offset_ + PageAligned(n * n * sizeof(EdgeLane));
 }
 
 absl::StatusOr<Descriptor> Arena::Create(CommunicatorId id, Generation generation,
                                          WorldSize world_size) {
   Arena arena(world_size.value());
   ASSIGN_OR_RETURN(Descriptor memory, NewSharedMemory(arena.size_bytes_, "pelton-communicator"));
-  // What every collective uses. Channels, of which there are n * n, take memory when they are used.
+  // What every collective uses. Channels and lanes, of which there are n * n, take memory when they
+  // are used.
   if (fallocate(memory.get(), 0, 0, static_cast<off_t>(arena.channels_offset_)) != 0 &&
       errno != EOPNOTSUPP && errno != ENOSYS) {
     return absl::ResourceExhaustedError(absl::StrCat(

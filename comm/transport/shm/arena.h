@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "comm/transport/shm/edge_lane.h"
 #include "comm/transport/shm/mapping.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
@@ -106,6 +107,11 @@ class Arena {
                                        (size_t{sizeof(Channel)} * from * world_size_) +
                                        sizeof(Channel) * to);
   }
+  EdgeLane& edge_lane(int from, int to) const {
+    return *reinterpret_cast<EdgeLane*>(data() + edge_lanes_offset_ +
+                                        (size_t{sizeof(EdgeLane)} * from * world_size_) +
+                                        sizeof(EdgeLane) * to);
+  }
 
  private:
   explicit Arena(int world_size);
@@ -116,6 +122,7 @@ class Arena {
   size_t ranks_offset_;
   size_t slots_offset_;
   size_t channels_offset_;
+  size_t edge_lanes_offset_;
   size_t size_bytes_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/futex.h"
@@ -30,7 +31,8 @@ ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Conte
       on_close_(std::move(on_close)),
       abort_(context_),
       collective_(context_),
-      point_to_point_(context_) {}
+      point_to_point_(context_),
+      neighbors_(context_) {}
 
 ShmCommunicator::~ShmCommunicator() {
   on_close_(this);
@@ -84,17 +86,34 @@ absl::Status ShmCommunicator::Prepare(Operation* operation, Queued* queued) cons
   return absl::OkStatus();
 }
 
+// While a peer is still writing its reason the operation is taken in, to end with that.
+absl::Status ShmCommunicator::CheckOpen() const {
+  const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
+  if (reason) return *reason;
+  if (completions_.has_room()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "rank ", context_.rank, ": ", completions_.in_flight(), " operations are in flight"));
+}
+
+absl::StatusOr<Completion> ShmCommunicator::LaunchToNeighbors(const Operation& operation,
+                                                              Stream& stream) {
+  ASSIGN_OR_RETURN(NeighborOperation checked,
+                   CheckNeighborOperation(operation, stream, rank(), world_size()));
+  RETURN_IF_ERROR(CheckOpen());
+  Operation reachable = operation;
+  reachable.set_source(Reachable(operation.source(), checked.memory.source));
+  RETURN_IF_ERROR(neighbors_.Start(reachable, completions_.launched() + 1, std::move(checked)));
+  const Completion completion = completions_.Begin().completion;
+  Progress();  // shows it to the peers at once
+  return completion;
+}
+
 absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, Stream& stream) {
+  if (IsNeighborKind(operation.kind)) return LaunchToNeighbors(operation, stream);
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: this transport works on host memory only");
   }
-  // While a peer is still writing its reason the operation is taken in, to end with that.
-  const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
-  if (reason) return *reason;
-  if (!completions_.has_room()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "rank ", context_.rank, ": ", completions_.in_flight(), " operations are in flight"));
-  }
+  RETURN_IF_ERROR(CheckOpen());
   Operation checked = operation;
   Queued queued;
   RETURN_IF_ERROR(Prepare(&checked, &queued));
@@ -132,6 +151,7 @@ bool ShmCommunicator::Progress() {
   bool moved = AdvanceCollectives();
   moved = point_to_point_.LookIfSought() || moved;
   moved = (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
+  moved = (!neighbors_.is_idle() && AdvanceNeighbors()) || moved;
   if (moved || !has_anybody_left_.load(std::memory_order_relaxed)) return moved;
   return EndIfLeft();
 }
@@ -148,7 +168,7 @@ bool ShmCommunicator::EndIfLeft() {
 
 // A rank that leaves has nothing in flight, so a collective that it came to needs it no more.
 bool ShmCommunicator::Needs(int member) const {
-  if (point_to_point_.Needs(member)) return true;
+  if (point_to_point_.Needs(member) || neighbors_.Needs(member)) return true;
   if (queue_.empty()) return false;
   const uint64_t newest =
       collective_.sequence() + queue_.size() - (collective_.is_active() ? 1 : 0);
@@ -195,6 +215,14 @@ bool ShmCommunicator::AdvancePointToPoint() {
   return true;
 }
 
+bool ShmCommunicator::AdvanceNeighbors() {
+  absl::StatusOr<bool> moved = neighbors_.Step(
+      [this](uint64_t ticket, const absl::Status& status) { completions_.End(ticket, status); });
+  if (moved.ok()) return *moved;
+  abort_.Throw(moved.status(), /*is_death=*/false);
+  return true;
+}
+
 bool ShmCommunicator::ProgressAborted() {
   if (IsIdle()) return false;
   const std::optional<absl::Status> reason = abort_.Reason();
@@ -202,6 +230,7 @@ bool ShmCommunicator::ProgressAborted() {
   if (abort_.IsDeath()) {
     const bool moved = AdvanceCollectives();
     if (moved || (!point_to_point_.is_idle() && AdvancePointToPoint())) return true;
+    if (!neighbors_.is_idle() && AdvanceNeighbors()) return true;
   }
   if (!TakeMemoryBack()) return false;
   FailAll(*reason);
@@ -224,6 +253,7 @@ void ShmCommunicator::FailAll(const absl::Status& reason) {
   collective_.Cancel();
   queue_.clear();
   point_to_point_.Cancel([](uint64_t, const absl::Status&) {}, reason);
+  neighbors_.Cancel();
   completions_.EndAll(reason);
 }
 
@@ -234,6 +264,18 @@ OperationRunner::State ShmCommunicator::Query(Completion completion) {
   return completions_.Query(completion);
 }
 
+// Why no wake-up is lost. A peer that changes what this rank waits for first stores the change and
+// then reads `parked`, the header's and then this rank's (Context::Ring). This rank stores both,
+// its own first, and then looks (Progress). All of these are sequentially consistent, so that one
+// of the two sees the other's store:
+//   - The peer reads 0: this rank's look comes later, and finds the change.
+//   - The peer reads 1: it adds to the doorbell, which this rank has read before all of that.
+//     The futex then differs from `rings` and does not sleep, or it sleeps already and is woken.
+// Wake does the same with `wake_` in place of the change. One that comes while this rank sleeps, or
+// after it has slept, may be cleared, because the caller looks again once Park returns. Throw rings
+// without reading `parked`. Only a peer that leaves this rank's memory after an abort rings nobody;
+// a rank that waits for that in an abort looks again when its own limit for a Park is over (at most
+// 20 ms).
 void ShmCommunicator::Park(absl::Time until) {
   RankBlock& block = context_.arena.rank(context_.rank);
   std::atomic<uint32_t>& parked = context_.arena.header().parked;
@@ -283,6 +325,9 @@ std::vector<Rank> ShmCommunicator::Missing() const {
   }
   if (missing.empty() && point_to_point_.oldest_peer() != kNoPeer) {
     missing.emplace_back(point_to_point_.oldest_peer());
+  }
+  if (missing.empty() && neighbors_.oldest_peer() != kNoPeer) {
+    missing.emplace_back(neighbors_.oldest_peer());
   }
   return missing;
 }

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/transport/native_neighbors.h"
 #include "comm/transport/shm/abort.h"
 #include "comm/transport/shm/collective.h"
 #include "comm/transport/shm/context.h"
+#include "comm/transport/shm/neighbors.h"
 #include "comm/transport/shm/point_to_point.h"
 #include "core/base/sync.h"
 #include "core/pipeline/completion_table.h"
@@ -23,7 +25,7 @@ namespace pelton::shm {
 
 // Threads and contract: as Communicator. Owns: its part of the control block, and the operations in
 // flight.
-class ShmCommunicator final : public Communicator {
+class ShmCommunicator final : public Communicator, public NativeNeighbors {
  public:
   using OnClose = std::function<void(ShmCommunicator*)>;
 
@@ -64,10 +66,14 @@ class ShmCommunicator final : public Communicator {
     std::byte* target;
   };
 
+  // What a new operation fails with; nothing while they may still be taken in.
+  absl::Status CheckOpen() const;
+  absl::StatusOr<Completion> LaunchToNeighbors(const Operation& operation, Stream& stream);
   absl::Status Prepare(Operation* operation, Queued* queued) const;
   Location Reachable(Location location, std::byte* address) const;
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
+  bool AdvanceNeighbors();
   bool ProgressAborted();
   // Makes sure that no peer reads or writes this rank's memory; false while that is not so.
   bool TakeMemoryBack();
@@ -85,6 +91,7 @@ class ShmCommunicator final : public Communicator {
   AbortSwitch abort_;
   Collective collective_;
   PointToPoint point_to_point_;
+  Neighbors neighbors_;
   CompletionTable completions_;
   std::deque<Queued> queue_;  // collectives that wait for their turn; the first one runs
   std::atomic<bool> wake_ = false;

@@ -179,6 +179,8 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
     header.msg_control = control;
     header.msg_controllen = sizeof control;
     const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    // An empty packet, which looks like the end, may bring a descriptor as well.
+    if (got >= 0) message.attached = AttachedTo(header);
     if (got == 0) return absl::UnavailableError("the connection was closed");
     if (got < 0 && errno == EAGAIN) {
       RETURN_IF_ERROR(WaitReadable(socket, deadline));
@@ -187,7 +189,6 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
     // A peer that closed with something of ours unread: its last messages come after this error.
     if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got < 0) return SystemError("recvmsg");
-    message.attached = AttachedTo(header);
     if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
         (header.msg_flags & MSG_TRUNC) != 0) {
       return absl::InvalidArgumentError("malformed message");

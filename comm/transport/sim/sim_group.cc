@@ -72,6 +72,7 @@ SimGroup::Place SimGroup::Enqueue(Rank rank, Operation operation, OperationMemor
   flight.operation = operation;
   flight.memory = memory;
   flight.in_flight = true;
+  ++in_flight_;
   return place;
 }
 
@@ -95,14 +96,15 @@ void SimGroup::PostPair(Place place, absl::Time now) {
   const Rank peer(operation.peer);
   const bool is_send = operation.kind == OperationKind::kSend;
   Waiting& partners = is_send ? At(peer).recvs : At(peer).sends;
-  std::deque<uint64_t>& waiting = partners[{place.rank.value(), operation.tag}];
-  if (waiting.empty()) {
+  const auto waiting = partners.find({place.rank.value(), operation.tag});
+  if (waiting == partners.end()) {
     Waiting& mine = is_send ? At(place.rank).sends : At(place.rank).recvs;
     mine[{operation.peer, operation.tag}].push_back(place.ticket);
     return;
   }
-  const Place partner{peer, waiting.front()};
-  waiting.pop_front();
+  const Place partner{peer, waiting->second.front()};
+  waiting->second.pop_front();
+  if (waiting->second.empty()) partners.erase(waiting);  // ranks may have thousands of peers
   is_send ? StartPair(place, partner, now) : StartPair(partner, place, now);
 }
 
@@ -195,6 +197,7 @@ void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now)
 void SimGroup::Finish(Flight& flight) {
   flight.outcome.reset();
   flight.in_flight = false;
+  --in_flight_;
 }
 
 OperationRunner::State SimGroup::Query(Rank rank, Completion completion) const {
@@ -276,25 +279,34 @@ void SimGroup::Close(Rank rank, absl::Time now) {
   }
   member.closed = true;
   ++closed_count_;
+  if (in_flight_ == 0) return;  // as a rule: else closing all ranks would cost n * n steps
   for (int32_t r = 0; r < group_.size().value(); ++r) FailIfPeerClosed(Rank(r));
 }
 
 void SimGroup::FailIfPeerClosed(Rank rank) {
   Member& member = At(rank);
   if (!member.ended.ok()) return;
-  auto needs = [](const Operation& operation, Rank peer, const Member& closed) {
-    if (IsPointToPoint(operation.kind)) return operation.peer == peer.value();
-    return closed.visible_collectives < operation.sequence;
-  };
   for (const Flight& flight : member.flights) {
     if (!flight.in_flight || flight.started) continue;
-    for (int32_t r = 0; r < group_.size().value(); ++r) {
-      if (!At(Rank(r)).closed || !needs(flight.operation, Rank(r), At(Rank(r)))) continue;
-      FailAll(rank, absl::UnavailableError(absl::StrCat(Describe(flight.operation), ": rank ", r,
-                                                        " closed the communicator")));
-      return;
-    }
+    const std::optional<Rank> closed = ClosedPartnerOf(flight.operation);
+    if (!closed.has_value()) continue;
+    FailAll(rank,
+            absl::UnavailableError(absl::StrCat(Describe(flight.operation), ": rank ",
+                                                closed->value(), " closed the communicator")));
+    return;
   }
+}
+
+std::optional<Rank> SimGroup::ClosedPartnerOf(const Operation& operation) const {
+  if (IsPointToPoint(operation.kind)) {
+    const Rank peer(operation.peer);
+    return At(peer).closed ? std::optional<Rank>(peer) : std::nullopt;
+  }
+  for (int32_t r = 0; r < group_.size().value(); ++r) {
+    const Member& other = At(Rank(r));
+    if (other.closed && other.visible_collectives < operation.sequence) return Rank(r);
+  }
+  return std::nullopt;
 }
 
 void SimGroup::Run(const SimEvent& event, absl::Time now) {

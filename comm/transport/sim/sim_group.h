@@ -122,6 +122,8 @@ class SimGroup {
   void Complete(Place place, const absl::Status& status, absl::Time now);
   void FailAll(Rank rank, const absl::Status& reason);
   void FailIfPeerClosed(Rank rank);
+  // One that has closed and that `operation`, which has not begun, cannot do without.
+  std::optional<Rank> ClosedPartnerOf(const Operation& operation) const;
 
   const CommunicatorId id_;
   const Group group_;
@@ -130,7 +132,8 @@ class SimGroup {
   std::vector<Member> members_;
   size_t ready_heads_ = 0;  // ranks whose oldest collective is visible and not started
   size_t closed_count_ = 0;
-  bool ended_ = false;  // on some rank: no collective can begin any more
+  size_t in_flight_ = 0;  // operations, of all ranks
+  bool ended_ = false;    // on some rank: no collective can begin any more
 };
 
 }  // namespace pelton

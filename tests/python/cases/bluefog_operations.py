@@ -99,7 +99,8 @@ def given_weights_hold_by_rank() -> None:
     assert result.item() == 0.25 * rank + 0.5 * left + 0.25 * right
     subset = bf.neighbor_allreduce(mine, self_weight=0.5, src_weights={right: 0.5})
     assert subset.item() == (rank + right) / 2
-    assert bf.neighbor_allreduce(mine, self_weight=3, src_weights={}).item() == 3 * rank
+    alone = bf.neighbor_allreduce(mine, self_weight=3, src_weights={})
+    assert alone.item() == 3 * rank and mine.item() == rank and alone.data_ptr() != mine.data_ptr()
     assert bf.neighbor_allreduce(mine, 0.5, {right: 0.5}, "by place").item() == (rank + right) / 2
     assert bf.neighbor_allreduce(mine, self_weight=0.5, neighbor_weights={left: 0.5}).item() == (rank + left) / 2
     raises(InvalidArgument, "give both or none", lambda: bf.neighbor_allreduce(mine, self_weight=0.5))
@@ -349,6 +350,27 @@ def machines_average_their_means() -> None:
     assert torch.equal(bf.allreduce(mine, is_hierarchical_local=True), torch.full((3,), here))
     bf.shutdown()
     assert "BLUEFOG_NODES_PER_MACHINE" not in os.environ
+
+
+@case(4)
+def machines_may_send_to_more_than_they_receive_from() -> None:
+    """In BlueFog the result has the room of the destinations; and one machine alone ends its process."""
+    with env(BLUEFOG_NODES_PER_MACHINE="1"):
+        bf.init()
+    bf.set_machine_topology(bf.StarGraph(4))
+    rank = bf.rank()
+    mine = torch.full((3,), float(rank + 1))
+    weights: dict[str, Any] = {"src_machine_weights": {}, "dst_machine_weights": [1, 2, 3]}
+    if rank > 0:
+        weights = {"src_machine_weights": {0: 0.5}, "dst_machine_weights": []}
+    result = bf.hierarchical_neighbor_allreduce(mine, self_weight=2.0, **weights)
+    assert torch.equal(result, torch.full((3,), 2.0 if rank == 0 else 2 * (rank + 1) + 0.5)), result
+    bf.shutdown()
+    with env(BLUEFOG_NODES_PER_MACHINE="4"):
+        bf.init()
+    bf.set_machine_topology(bf.RingGraph(1))
+    assert torch.equal(bf.hierarchical_neighbor_allreduce(mine), torch.full((3,), 2.5))
+    bf.shutdown()
 
 
 @case(4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import Any, cast
 
 import pelton
 import pelton.torch_api as bagua
@@ -172,6 +172,41 @@ def arguments_of_torchs_class() -> None:
     assert type(by_name.bagua_algorithm).__name__ == "ByteGradAlgorithmImpl"
 
 
+class _Skipping(nn.Module):
+    """Of which a batch may touch no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.skips = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * 2 if self.skips else cast(torch.Tensor, self.layer(inputs))
+
+
+@case(2, 3)
+def backward_passes_that_make_no_gradient_on_a_rank() -> None:
+    """Several in a row, after one that made some: the others' gradients come by the round all the same."""
+    rank, size = rank_and_size()
+    model: Any = seeded(0, _Skipping)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pelton.wrap(model, optimizer)
+    alone = seeded(0, _Skipping)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(5):
+        model.skips = rank == 1 and step > 0
+        optimizer.zero_grad()
+        model(torch.full((2, 3), float(rank + step), requires_grad=True)).sum().backward()
+        optimizer.step()
+        plain.zero_grad()
+        for other in range(size):
+            if other != 1 or step == 0:
+                (alone(torch.full((2, 3), float(other + step))).sum() / size).backward()
+        plain.step()
+    for mine, theirs in zip(model.parameters(), alone.parameters()):
+        torch.testing.assert_close(mine, theirs)
+
+
 @case(2)
 def the_short_names() -> None:
     model = seeded(rank_and_size()[0], make_mlp)
@@ -182,8 +217,10 @@ def the_short_names() -> None:
     assert repr(model.bagua_ddp).startswith("BaguaDistributedDataParallel(Sequential_"), repr(model.bagua_ddp)
     adam = QAdamOptimizer(model.parameters(), warmup_steps=3)
     assert pelton.wrap(model, adam, "qadam").bagua_algorithm.optimizer is adam
-    with raises(InvalidArgument, "algorithm='local_sgd'", "intervall"):
+    with raises(InvalidArgument, "algorithm='local_sgd': intervall: unknown option; there are: interval"):
         pelton.wrap(model, optimizer, "local_sgd", intervall=2)
+    with raises(InvalidArgument, "algorithm='async': codec: unknown option; there are: peer_selection_mode, sync_"):
+        pelton.wrap(model, optimizer, "async", codec="one_bit")
     with raises(InvalidArgument, "interval", "options go with an algorithm's name"):
         pelton.wrap(model, optimizer, Algorithm.init("local_sgd"), interval=2)
 

@@ -10,12 +10,14 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pelton
+import pelton.bluefog.torch as bf
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from cases.checks import batch, square_loss, wrap
 
 TIMEOUT_S = 4.0
 LATE_S = 60.0
+STILL_S = 5.0
 Report = dict[str, str | float]
 
 
@@ -154,11 +157,100 @@ def killed_under_ddp() -> Report:
     return _until_error(lambda: square_loss(wrapped, batch(rank, 1, 4, 6)).backward())
 
 
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + LATE_S
+    while not holds():
+        assert time.monotonic() < end, "the other survivor did nothing"
+        time.sleep(0.01)
+
+
+def killed_with_windows_between_hosts() -> Report:
+    """Rank 1 dies with a mutex of rank 0's. Its edges fail, and what ranks 0 and 2 have between them goes on."""
+    bf.init(bf.FullyConnectedGraph)
+    rank, tensor = bf.rank(), torch.ones(100_000)
+    for name in ("w", "last"):
+        bf.win_create(tensor, name, zero_init=True)
+    if rank == 1:
+        with bf.win_mutex("w", ranks=[0]):
+            bf.barrier()
+            _die()
+    bf.barrier()
+    report = _until_error(lambda: cast(Any, bf.win_put(tensor, "w")))
+    other = 2 - rank
+    for name in ("w", "w", "last"):
+        bf.win_put(tensor, name, dst_weights={other: 1.0}, require_mutex=True)
+    _wait_until(lambda: bf.get_win_version("last") == {1: 0, other: 1})
+    with bf.win_lock("w"):  # that of the dead, too
+        return report
+
+
+def killed_in_a_barrier_under_a_mutex() -> Report:
+    """Rank 1 dies in a barrier that it has called with a mutex of rank 0's held; rank 2 never calls it."""
+    bf.init(bf.FullyConnectedGraph)
+    rank, tensor = bf.rank(), torch.ones(1000)
+    bf.win_create(tensor, "w", zero_init=True)
+    bf.barrier()
+    if rank == 1:
+        with bf.win_mutex("w", ranks=[0]):
+            bf.win_put(tensor, "w", dst_weights={0: 1.0, 2: 1.0})
+            threading.Timer(0.3, _die).start()
+            bf.barrier()
+    _wait_until(lambda: bf.get_win_version("w")[1] == 1)
+    if rank == 0:
+        report = _until_error(bf.barrier)
+        bf.win_update("w", require_mutex=True)  # that of the dead, too
+        return report
+    return _until_error(lambda: cast(Any, bf.win_put(tensor, "w", dst_weights={1: 1.0}, require_mutex=True)))
+
+
+def stands_still_for_5_s() -> Report:
+    """Rank 1 stops in the middle of neighbors' averages: nobody is lost, and all go on when it does."""
+    bf.init(bf.FullyConnectedGraph)
+    rank, size = bf.rank(), bf.size()
+    tensor = torch.full((1000,), float(rank))
+    bf.win_create(tensor, "w", zero_init=True)
+    pid = int(bf.broadcast(torch.tensor([float(os.getpid())], dtype=torch.float64), 1).item())
+    waited = 0.0
+    for step in range(20):
+        if step == 10 and rank == 0:
+            os.kill(pid, signal.SIGSTOP)
+            bf.win_put(torch.full((1000,), 8.0), "w", require_mutex=True)
+            threading.Timer(STILL_S, os.kill, (pid, signal.SIGCONT)).start()
+        begin = time.monotonic()
+        mean = bf.neighbor_allreduce(tensor)
+        waited = max(waited, time.monotonic() - begin)
+        assert torch.equal(mean, torch.full((1000,), (size - 1) / 2)), mean
+    bf.barrier()
+    bf.win_update_then_collect("w")
+    assert torch.equal(tensor, torch.full((1000,), 0.0 if rank == 0 else rank + 8.0)), tensor
+    return {"seconds": waited}
+
+
+def averages_until_killed() -> Report:
+    """Everybody averages with neighbors, by operations and by windows, and says so after some rounds."""
+    bf.init(bf.RingGraph)
+    weights = torch.ones(1 << 16)
+    bf.win_create(weights, "weights", zero_init=True)
+    end = time.monotonic() + LATE_S
+    for step in itertools.count():
+        bf.neighbor_allreduce(weights)
+        handle = bf.win_put_nonblocking(weights, "weights", require_mutex=True)
+        bf.win_update("weights")
+        bf.win_wait(handle)
+        if step == 3:
+            print("training", flush=True)
+        if time.monotonic() > end:
+            return {}
+    raise AssertionError("unreachable")
+
+
 def main() -> None:
     """Runs the scenario on this rank."""
     name, folder = sys.argv[1:3]
     rank = bagua.get_rank()
-    bagua.init_process_group(timeout=TIMEOUT_S)
+    if name.endswith("between_hosts"):
+        os.environ["PELTON_HOST_LABEL"] = f"host-{rank}"
+    bagua.init_process_group(timeout=LATE_S if name == "stands_still_for_5_s" else TIMEOUT_S)
     report = globals()[name]()
     (Path(folder) / f"{rank}.json").write_text(json.dumps(report))
 

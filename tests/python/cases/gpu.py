@@ -19,7 +19,10 @@ from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, Lo
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.contrib import SyncBatchNorm, fuse_optimizer
+from pelton.torch_api.model_parallel.moe import MoE
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cases.checks import SHAPE, assert_same, batch, gradients, make_mlp, mean, raises, rank_and_size, seeded
 from cases.registry import case
@@ -383,3 +386,81 @@ def fused_optimizers_step_alike() -> None:
             seen.append([parameter.detach().cpu() for parameter in model.parameters()])
         assert optimizer._bagua_fused_count == STEPS
         assert all(torch.equal(actual, expected) for expected, actual in zip(*seen))
+
+
+def _experts(device: torch.device, k: int, policy: str | None) -> list[torch.Tensor | None]:
+    """What a layer of experts makes of this rank's tokens, and every gradient, on the CPU."""
+    rank, _ = rank_and_size()
+    layer: Any = seeded(7 + rank, lambda: MoE(6, nn.Linear(6, 6), 2, k=k, min_capacity=2, noisy_gate_policy=policy))
+    with torch.no_grad():
+        layer.bagua_moe.gate.wg.weight.copy_(batch(0, 0, *layer.bagua_moe.gate.wg.weight.shape))  # alike on all ranks
+    layer.to(device)
+    inputs = batch(rank, 1, 3, 4, 6).to(device).requires_grad_()
+    torch.manual_seed(100 + rank)
+    output, l_aux, counts = layer(inputs)
+    ((output * batch(rank, 2, 3, 4, 6).to(device)).sum() + l_aux).backward()
+    tensors = [output, l_aux, counts, inputs.grad, *(parameter.grad for parameter in layer.parameters())]
+    assert all(tensor is None or tensor.device == device for tensor in tensors)
+    return [None if tensor is None else tensor.detach().cpu() for tensor in tensors]
+
+
+@case(1, 2)
+def experts_answer_and_learn_as_on_the_cpu() -> None:
+    """Outputs, the balance loss, the counts and all gradients; random numbers are the stand-in's alone the CPU's."""
+    policies = (None, "Jitter", "RSample") if KIND == accelerator.NAME else (None,)
+    for k in (1, 2):
+        for policy in policies:
+            expected, actual = (_experts(device, k, policy) for device in (torch.device("cpu"), _device()))
+            for i, (one, other) in enumerate(zip(expected, actual, strict=True)):
+                assert (one is None) == (other is None), i
+                if one is not None:
+                    torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+class _LooksAtValues(TorchDispatchMode):
+    """Notes the operators that let the host wait for a device's stream: copies to the CPU, and what gives a number, or
+    a tensor of a size that depends on values. Threads: those that call operators, one at a time. Owns: its notes.
+    """
+
+    _TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.called: set[str] = set()
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.called.add(func.overloadpacket.__name__)
+        if any(map(self._is_here, tree_leaves((args, kwargs)))):
+            leaves = any(isinstance(made, torch.Tensor) and not self._is_here(made) for made in tree_leaves(result))
+            if leaves or not self._TAGS.isdisjoint(func.tags):
+                self.found.append(str(func))
+        return result
+
+    def _is_here(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device == self._device
+
+
+@case(1, 2)
+def no_value_of_experts_comes_to_the_host() -> None:
+    """On the way forward and back nothing waits for the stream but the exchanges, which return when they are done."""
+    rank, _ = rank_and_size()
+    device = _device()
+    for k, policy in ((1, None), (1, "Jitter"), (1, "RSample"), (2, None)):
+        options: Any = {"min_capacity": 2, "noisy_gate_policy": policy, "average_expert_gradients": True}
+        layer = MoE(6, nn.Linear(6, 6), 2, k=k, **options).to(device)
+        inputs = batch(rank, 1, 3, 4, 6).to(device).requires_grad_()
+        used = torch.ones(12, device=device)
+        with _LooksAtValues(device) as looks:
+            output, l_aux, counts = layer(inputs, used)
+            (output.sum() + l_aux).backward()
+        assert counts.device == device
+        assert {"scatter_", "_softmax_backward_data"} <= looks.called, "of both ways"
+        assert not looks.found, (k, policy, looks.found)
+        with looks:
+            counts.sum().item()
+            counts.cpu()
+            counts.nonzero()
+        assert len(looks.found) == 3, looks.found

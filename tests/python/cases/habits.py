@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pelton.torch_api as bagua
@@ -12,6 +15,7 @@ from torch import nn
 
 from cases.checks import (
     SHAPE,
+    assert_same,
     assert_same_on_all_ranks,
     batch,
     expected,
@@ -24,6 +28,7 @@ from cases.checks import (
     wrap,
 )
 from cases.registry import case
+from cases.torch_world import beside_gloo
 
 
 class _Graphs:
@@ -97,6 +102,145 @@ def the_ddp_class_compiles_as_torchs_does() -> None:
     wrapped: Any = torch.compile(bagua.data_parallel.DistributedDataParallel(model), backend=graphs)
     _check_gradients(wrapped, model)
     assert graphs.count == 1, graphs.count
+
+
+class _CompiledInPart(nn.Module):
+    """Only what it begins with is compiled, by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin, self.end = _Net(), nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.end(self.begin(inputs).relu())
+
+
+class _Around(nn.Module):
+    """A model of which only a part is wrapped, while all of it is compiled."""
+
+    def __init__(self, make_part: Callable[[], Any]) -> None:
+        super().__init__()
+        self.part, self.end = make_part(), nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.end(self.part(inputs).relu())
+
+
+def _in_part(model: Any, **options: Any) -> Any:
+    getattr(model, "module", model).begin.compile(**options)  # DDP keeps the model by this name
+    return model
+
+
+def _in_place(model: Any, **options: Any) -> Any:
+    model.compile(**options)
+    return model
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """Threads: a value. Owns: copies of the weights."""
+
+    graphs: int
+    breaks: int
+    weights: dict[str, torch.Tensor] = field(repr=False)
+
+
+def _train(make: Any, build: Callable[[Any, _Graphs], Any]) -> _Trained:
+    """Some steps of what `build` makes of a model."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    rank, _ = rank_and_size()
+    model, graphs = seeded(rank, make), _Graphs()
+    trained = build(model, graphs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        optimizer.zero_grad()
+        square_loss(trained, batch(rank, step, *SHAPE)).backward()
+        optimizer.step()
+    assert_same_on_all_ranks(list(model.parameters()))
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    names = (name.replace("_orig_mod.", "") for name, _ in model.named_parameters())
+    return _Trained(graphs.count, breaks, dict(zip(names, map(torch.clone, model.parameters()))))
+
+
+def _check_compiled(make: Any, compiled: Callable[..., Any], wraps_first: bool, gloo: Any) -> None:
+    """A model that is compiled before or after it is wrapped, beside DDP of torch's."""
+
+    def build(wrapping: Any, **options: bool) -> Callable[[Any, _Graphs], Any]:
+        if wraps_first:
+            return lambda model, graphs: compiled(wrapping(model), backend=graphs, **options)
+        return lambda model, graphs: wrapping(compiled(model, backend=graphs, **options))
+
+    plain = _train(make, lambda model, _: wrap(model))
+    ddp = _train(make, build(lambda model: nn.parallel.DistributedDataParallel(model, process_group=gloo)))
+    by_class = _train(make, build(bagua.data_parallel.DistributedDataParallel))
+    by_method = _train(make, build(wrap, fullgraph=True))
+    assert (by_method.graphs, by_method.breaks) == (1, 0), by_method
+    assert by_class.graphs == 1 and by_class.breaks <= ddp.breaks, (by_class, ddp)
+    for trained in (ddp, by_class, by_method):
+        assert_same(trained.weights, plain.weights)
+
+
+@case(2)
+def compiling_breaks_no_more_graphs_than_under_ddp() -> None:
+    ways: list[tuple[Any, Callable[..., Any]]] = [
+        (make_mlp, torch.compile),
+        (_Net, torch.compile),
+        (_Net, _in_place),
+        (_CompiledInPart, _in_part),
+    ]
+    with beside_gloo() as gloo:
+        for make, compiled in ways:
+            for wraps_first in (False, True):
+                _check_compiled(make, compiled, wraps_first, gloo)
+
+
+@case(2)
+def a_wrapped_part_of_a_compiled_model_breaks_the_graph_once() -> None:
+    """DDP there breaks it three times (PyTorch 2.11)."""
+
+    def wrap_part(model: Any) -> Any:
+        model.end.requires_grad_(False)
+        nn.init.constant_(model.end.weight, 0.1)
+        nn.init.zeros_(model.end.bias)
+        wrap(model.part)
+        return model
+
+    for make_part in (make_mlp, _Net):
+        make = functools.partial(_Around, make_part)
+        plain = _train(make, lambda model, _: wrap_part(model))
+        trained = _train(make, lambda model, graphs: torch.compile(wrap_part(model), backend=graphs))
+        assert (trained.graphs, trained.breaks) == (2, 1), trained
+        assert_same(trained.weights, plain.weights)
+
+
+@case(2)
+def a_model_of_torchs_class_that_is_wrapped_behind_the_compilers_back_breaks_once() -> None:
+    def build(model: Any, graphs: Any) -> Any:
+        compiled = torch.compile(model, backend=graphs)
+        wrap(model)
+        return compiled
+
+    for make, breaks in ((make_mlp, 1), (_Net, 0)):
+        trained = _train(make, build)
+        assert (trained.graphs, trained.breaks) == (1, breaks), trained
+        assert_same(trained.weights, _train(make, lambda model, _: wrap(model)).weights)
+
+
+@case(2)
+def a_forward_pass_of_torchs_class_is_shown_to_the_compiler_only_while_it_is_wrapped() -> None:
+    def others(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs
+
+    model = make_mlp()
+    wrap(model)
+    assert "forward" in model.__dict__ and "forward" not in copy.deepcopy(model).__dict__
+    model.bagua_ddp.detach()
+    assert "forward" not in model.__dict__
+    model.forward = others
+    wrap(model).bagua_ddp.detach()
+    assert model.forward is others, "what is put there by others stays"
+    assert "forward" not in wrap(_Net()).__dict__, "the compiler begins at an own class's by itself"
 
 
 @case(2)

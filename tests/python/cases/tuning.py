@@ -68,7 +68,7 @@ def weights_are_those_without() -> None:
         for sets_to_none in (True, False):
             tuned = _trained(_tunes_from(first), sets_to_none=sets_to_none)
             assert not tuned.bagua_ddp.is_tuning
-            assert tuned.bagua_ddp.statistics()["plan_generation"] > 8, "several sizes had turns"
+            assert tuned.bagua_ddp.statistics()["plan_generation"] > 5, "several sizes had turns"
             _assert_equal(plain, tuned)
             assert_same_on_all_ranks(list(tuned.parameters()))
             sizes = [torch.tensor(tuned.bagua_ddp.statistics()["bucket_size_bytes"])]

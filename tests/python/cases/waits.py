@@ -231,6 +231,17 @@ def a_missed_deadline(folder: Folder) -> Report:
     return {}
 
 
+def autotune_on_one_rank(folder: Folder) -> Report:
+    """The error names the call that the other rank has not made."""
+    model = wrap(nn.Linear(6, 3))
+    if bagua.get_rank() == 0:
+        report = _outcome(lambda: pelton.autotune(model))
+        folder.leave("late")
+        return report
+    folder.wait("late")
+    return {}
+
+
 def a_silent_rank(folder: Folder) -> Report:
     """Rank 1 is stopped, as by a debugger, for longer than PELTON_HEARTBEAT_TIMEOUT."""
     pids = torch.zeros(bagua.get_world_size(), dtype=torch.int64)
@@ -248,7 +259,7 @@ def main() -> None:
     """Runs the scenario on this rank."""
     name, path = sys.argv[1:3]
     folder = Folder(Path(path))
-    timeout_s = SHORT_TIMEOUT_S if name == "a_missed_deadline" else TIMEOUT_S
+    timeout_s = SHORT_TIMEOUT_S if name in ("a_missed_deadline", "autotune_on_one_rank") else TIMEOUT_S
     bagua.init_process_group(timeout=timeout_s, torch_distributed=False)
     report = globals()[name](folder)
     pelton.set_log_callback(None)

@@ -8,7 +8,7 @@ import os
 import sys
 
 from pelton import _C
-from pelton.bluefog import _topology
+from pelton.bluefog import _topology, _variables
 from pelton.bluefog._errors import NotInitialized
 from pelton.bluefog._timeline import Timeline
 from pelton.bluefog._topology import DiGraph, Topology
@@ -113,10 +113,13 @@ def begin() -> None:
     """Joins the job unless this process has, and forgets the machine topology. Collective."""
     global _world
     if not is_initialized():
+        _variables.take_log_level()
         owns_session = not _session.is_initialized()
         if owns_session:
             _session.init_process_group(torch_distributed=False)
         _world = World(_session.current(), owns_session)
+        if _world.rank == 0:
+            _variables.tell_of_those_without_meaning()
     current().machine_topology = None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -155,6 +156,19 @@ def _check_steps_after_backward(selected: SelectedTensors) -> None:
                 "gradient before it is communicated; give with_bagua an optimizer that steps after backward() has "
                 "returned"
             )
+
+
+@contextlib.contextmanager
+def thawed(named: NamedTensors) -> Iterator[None]:
+    """Has parameters that are frozen for a while take hooks like the others: a registration outlives that."""
+    frozen = [tensor for _, tensor in named if not tensor.requires_grad]
+    for tensor in frozen:
+        tensor.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for tensor in frozen:
+            tensor.requires_grad_(False)
 
 
 class Snapshot:

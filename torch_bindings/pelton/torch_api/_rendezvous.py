@@ -16,7 +16,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api import _addresses, _fork, _launchers, _store_meeting, env
+from pelton.torch_api import _addresses, _daemons, _fork, _launchers, _store_meeting, env
+
+_DAEMON = "unix:"  # before the path of the socket of this rank's pelton-daemon
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def tls_from_environment() -> dict[str, str]:
 def from_launcher(rank: int, sequence: int) -> MeetingPlace | None:
     """The meeting place that `pelton run` names in PELTON_COORDINATOR and PELTON_JOB_TOKEN; None if it does not.
 
+    With `--backend daemon` that is this rank's pelton-daemon, which has the token.
+
     Raises:
       InvalidArgument: only one of them is set, or one is malformed.
       FailedPrecondition: the token would have to cross a network in clear.
@@ -84,6 +88,8 @@ def from_launcher(rank: int, sequence: int) -> MeetingPlace | None:
     address, token = os.environ.get("PELTON_COORDINATOR"), os.environ.get("PELTON_JOB_TOKEN")
     if address is None and token is None:
         return None
+    if address is not None and address.startswith(_DAEMON):
+        return MeetingPlace(address, "", "default", None)
     if address is None or not _store_meeting.ADDRESS.fullmatch(address):
         raise InvalidArgument(f"PELTON_COORDINATOR={address!r} in the environment: must be host:port")
     if token is None or not _store_meeting.TOKEN.fullmatch(token):
@@ -124,7 +130,8 @@ def alone() -> MeetingPlace:
 
 
 def through_store(store: Store, rank: int, world_size: int, timeout_s: float) -> MeetingPlace:
-    """Rank 0 starts the coordinator and publishes it in `store`; the others wait for that.
+    """Rank 0 starts the coordinator and publishes it in `store`; the others wait for that. With PELTON_BACKEND=daemon
+    it lives in rank 0's pelton-daemon (`_daemons`).
 
     It listens on loopback where all ranks are on rank 0's host, as they say themselves, else on the address that this
     host has towards the store.
@@ -134,6 +141,9 @@ def through_store(store: Store, rank: int, world_size: int, timeout_s: float) ->
       FailedPrecondition: the token would have to cross a network in clear.
       InvalidArgument: this host has no address for others, or what was published is malformed.
     """
+    if env.is_backend_in_daemon():
+        path, job = _daemons.attach(store, rank, world_size, timeout_s, lambda guests: _interface(store, guests))
+        return MeetingPlace(f"{_DAEMON}{path}", "", job, None, store)
     if rank != 0:
         found = _store_meeting.follow(store, rank, world_size, timeout_s)
         return MeetingPlace(found.address, found.token, found.job, None, store)

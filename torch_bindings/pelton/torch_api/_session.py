@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined] 
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
-from pelton.torch_api import _fork, _launchers, _rendezvous, _torch_group, env
+from pelton.torch_api import _fork, _launchers, _rendezvous, _sight, _torch_group, env
 from pelton.torch_api._report import Report
 
 _STOP_TIMEOUT_S = 10.0
@@ -58,6 +58,7 @@ class Session:
         self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
         self._queues: list[_Closable] = []
+        self._sight = _sight.Sight(backend, place.address)
 
     def close_at_end(self, queue: _Closable) -> None:
         """Has what uses the backend closed before that stops. Closing it earlier does no harm."""
@@ -98,6 +99,7 @@ class Session:
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
         _torch_group.unmake(self.torch_group)
+        self._sight.close()
         for queue in self._queues:
             queue.close()
         self._queues.clear()

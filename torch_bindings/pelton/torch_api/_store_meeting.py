@@ -35,6 +35,7 @@ _LINE = re.compile(r"[ -~]{1,256}")
 _LONGEST_RECORD_BYTES = 4096
 _LONGEST_TEXT = 1024
 _FIRST_NAP_S, _LONGEST_NAP_S = 0.002, 0.1
+NOBODY = "none"  # lives as a daemon for a rank
 _PATIENCE_S = 1.0  # with a leader who may be dead, before another one is looked for
 
 
@@ -45,6 +46,7 @@ class Guest:
     word: str  # of this attempt of it alone
     host: str  # the same for ranks that reach each other by loopback
     name: str  # of the host, for people
+    daemon: str = NOBODY  # the job of the pelton-daemon that lives for this rank
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,17 @@ class Record:
 
 
 Serve = Callable[[list[Guest]], tuple[str, str]]
+Interface = Callable[[list[Guest]], str]
 
 
-def lead(store: Store, world_size: int, timeout_s: float, serve: Serve) -> Record:
+def lead(
+    store: Store,
+    world_size: int,
+    timeout_s: float,
+    serve: Serve,
+    daemon: str = NOBODY,
+    job: Callable[[list[Guest]], str] | None = None,
+) -> Record:
     """Rank 0's part.
 
     Args:
@@ -67,6 +77,8 @@ def lead(store: Store, world_size: int, timeout_s: float, serve: Serve) -> Recor
       world_size: number of ranks.
       timeout_s: until all have answered.
       serve: starts the coordinator for the ranks that come, and returns its address and token.
+      daemon: the job of the daemon that lives for rank 0.
+      job: the name of the job; that of this attempt if None.
 
     Raises:
       DeadlineExceeded: ranks have not answered in time; the text names them.
@@ -76,7 +88,7 @@ def lead(store: Store, world_size: int, timeout_s: float, serve: Serve) -> Recor
     epoch = str(in_time(lambda: store.add("epoch", 1), "rank 0 could not reach the store"))
     try:
         store.set("leader", epoch)
-        guests = [_guest(), *_answers(store, epoch, world_size, timeout_s)]
+        guests = [_guest(daemon), *_answers(store, epoch, world_size, timeout_s)]
         address, token = serve(guests)
     except PeltonError as error:
         present = (_present(store, epoch, rank) for rank in range(1, world_size))
@@ -84,12 +96,12 @@ def lead(store: Store, world_size: int, timeout_s: float, serve: Serve) -> Recor
         raise
     finally:
         store.set("leader", "")  # it stays as a key, so that nobody waits for it in vain
-    record = Record(address, token, f"job-{_restart()}-{epoch}")
+    record = Record(address, token, f"job-{_restart()}-{epoch}" if job is None else job(guests))
     _publish(store, epoch, guests[1:], asdict(record))
     return record
 
 
-def follow(store: Store, rank: int, world_size: int, timeout_s: float) -> Record:
+def follow(store: Store, rank: int, world_size: int, timeout_s: float, daemon: str = NOBODY) -> Record:
     """Another rank's part.
 
     Raises:
@@ -98,19 +110,19 @@ def follow(store: Store, rank: int, world_size: int, timeout_s: float) -> Record
       InvalidArgument: what was published is malformed.
     """
     store = PrefixStore(_prefix(), store)
-    return _Follower(store, rank, world_size, timeout_s).record()
+    return _Follower(store, rank, world_size, timeout_s, daemon).record()
 
 
 class _Follower:
     """One attempt of one rank. Threads: one. Owns: nothing."""
 
-    def __init__(self, store: Store, rank: int, world_size: int, timeout_s: float) -> None:
+    def __init__(self, store: Store, rank: int, world_size: int, timeout_s: float, daemon: str) -> None:
         self._store = store
         self._rank = rank
         self._world_size = world_size
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._guest = _guest()
+        self._guest = _guest(daemon)
         self._epoch = ""
 
     def record(self) -> Record:
@@ -257,7 +269,7 @@ def _present(store: Store, epoch: str, rank: int) -> Guest | None:
         return None
     try:
         fields = _fields(answer)
-        return Guest(*(_checked(fields[name], _LINE) for name in ("word", "host", "name")))
+        return Guest(*(_checked(fields[name], _LINE) for name in ("word", "host", "name", "daemon")))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidArgument(f"the store's answer of rank {rank} is malformed: {error!r}") from None
 
@@ -267,8 +279,9 @@ def _publish(store: Store, epoch: str, guests: Iterable[Guest], fields: dict[str
         store.set(_key(epoch, "record", guest.word), json.dumps(fields))
 
 
-def _guest() -> Guest:
-    return Guest(secrets.token_hex(8), _addresses.host_identity(), socket.gethostname()[:64] or "unnamed")
+def _guest(daemon: str) -> Guest:
+    name = socket.gethostname()[:64] or "unnamed"
+    return Guest(secrets.token_hex(8), _addresses.host_identity(), name, daemon)
 
 
 def _key(epoch: str, kind: str, whose: str) -> str:

@@ -53,6 +53,23 @@ def _switch(name: str, default: bool = False) -> bool:
     raise InvalidArgument(f"{name}={text!r} in the environment: neither on nor off")
 
 
+def is_backend_in_daemon() -> bool:
+    """Whether each rank's backend is to work in a pelton-daemon (PELTON_BACKEND; in the rank if unset).
+
+    Raises:
+      InvalidArgument: it is neither "process" nor "daemon".
+    """
+    named = os.environ.get("PELTON_BACKEND", "process")
+    if named not in ("process", "daemon"):
+        raise InvalidArgument(f"PELTON_BACKEND={named!r} in the environment: must be 'process' or 'daemon'")
+    return named == "daemon"
+
+
+def daemon_idle_s() -> float:
+    """Seconds without a trainer after which a daemon ends that a trainer has started (PELTON_DAEMON_IDLE_TIMEOUT)."""
+    return _number("PELTON_DAEMON_IDLE_TIMEOUT", 60.0)
+
+
 def get_world_size() -> int:
     """Number of ranks of the job (WORLD_SIZE; 1 if unset and no launcher says it).
 

@@ -98,7 +98,12 @@ def average_by_removing_extreme_values(raw_score_list: Sequence[float]) -> tuple
 
     An outlier is a deviation or more from the mean; outliers are removed once, and again while the deviation is not
     below the mean, at most ten times.
+
+    Raises:
+      InvalidArgument: there are no measurements.
     """
+    if not raw_score_list:
+        raise InvalidArgument("raw_score_list: is empty; an average needs one measurement at least")
     scores = _without_outliers([float(score) for score in raw_score_list[len(raw_score_list) // 3 :]])
     for _ in range(_MOST_OUTLIER_ROUNDS):
         if statistics.pstdev(scores) < statistics.fmean(scores):

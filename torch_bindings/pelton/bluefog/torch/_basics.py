@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Union
 
 import networkx as nx
@@ -274,6 +274,18 @@ def timeline_context(tensor_name: str, activity_name: str) -> Iterator[None]:
         yield
     finally:
         timeline_end_activity(tensor_name)
+
+
+def shown_if_there_is_a_timeline(tensor_name: str, activity_name: str) -> AbstractContextManager[None]:
+    """`timeline_context` for what nobody asked to see: without a timeline it says nothing.
+
+    Args:
+      tensor_name: of the row that it is shown in.
+      activity_name: of the activity.
+    """
+    if _world.current().timeline is None:
+        return nullcontext()
+    return timeline_context(tensor_name, activity_name)
 
 
 def _timeline() -> Timeline | None:

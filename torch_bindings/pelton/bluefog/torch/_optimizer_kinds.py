@@ -9,7 +9,7 @@ from typing import Any, Union
 import torch
 
 from pelton.bluefog.torch import _windows
-from pelton.bluefog.torch._basics import out_neighbor_ranks, timeline_context
+from pelton.bluefog.torch._basics import out_neighbor_ranks, shown_if_there_is_a_timeline
 from pelton.bluefog.torch._combining import (
     CommunicationType,
     FlatBucket,
@@ -53,7 +53,7 @@ class Distributed(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
-        with timeline_context("optimizer", "STEP"):
+        with shown_if_there_is_a_timeline("optimizer", "STEP"):
             self.before(is_due)
             self.step_alone()
             self.after(is_due)
@@ -193,7 +193,7 @@ class Windowed(Distributed):
 
     def unregister_window(self) -> None:
         """Frees the windows. Collective. The optimizer is not to step after that."""
-        for name in self._windows:
+        for name in self._windows if self._is_combined else ():  # a single rank has made none
             _windows.win_free(name)
         self._windows.clear()
 

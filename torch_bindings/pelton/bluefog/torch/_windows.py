@@ -1,6 +1,7 @@
 """BlueFog's windows: a tensor of each rank, and a buffer for each in-neighbor that only that one writes.
 
-On one host a put, accumulate, get or update waits for no other rank, unless it asks for a mutex.
+On one host a put, accumulate, get or update waits for no other rank, unless it asks for a mutex. To and from a rank on
+another host it waits for the network and a thread that serves windows there, and not for what that rank's program does.
 """
 
 from __future__ import annotations
@@ -78,7 +79,6 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
 
     Raises:
       InvalidArgument: ranks' names, shapes, dtypes or topologies differ; the text is the same on all ranks.
-      Unsupported: ranks are on several hosts.
     """
     living = windows()
     if name in living.by_name:
@@ -139,7 +139,8 @@ def win_put(
       MovedTensor: the window's own tensor has other memory, or another shape, than at win_create.
       InvalidArgument: a rank is no out-neighbor, or the tensor is another one than the window's.
       PeerLost: a destination has ended; the others were served.
-      DeadlineExceeded: a mutex was not given back in time; the text names who holds it.
+      DeadlineExceeded: a mutex was not given back in time, and the text names who holds it; or a rank on another host
+        has not answered, and its edges fail from then on.
     """
     Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False).run()
     return True
@@ -219,7 +220,7 @@ def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool =
       MovedTensor: as win_put.
       InvalidArgument: a rank is no in-neighbor.
       PeerLost: a source has ended; the others were read.
-      DeadlineExceeded: a mutex was not given back in time.
+      DeadlineExceeded: as win_put.
     """
     Get(window_of(name), src_weights, require_mutex).run()
     return True

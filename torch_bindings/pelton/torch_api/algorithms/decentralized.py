@@ -21,17 +21,20 @@ class DecentralizedAlgorithmImpl(AlgorithmImpl):
         hierarchical: bool = True,
         peer_selection_mode: str = "all",
         communication_interval: int = 1,
+        global_interval: int = 0,
     ) -> None:
         """Args:
         process_group: the ranks that take part.
         hierarchical: see `DecentralizedAlgorithm`, as the others.
         peer_selection_mode: see there.
         communication_interval: see there.
+        global_interval: see there.
         """
         super().__init__(process_group)
         self.hierarchical = hierarchical
         self.peer_selection_mode = peer_selection_mode
         self.communication_interval = communication_interval
+        self.global_interval = global_interval
 
     def registered(self) -> RegisteredAlgorithm:
         """The runtime's `decentralized`."""
@@ -39,6 +42,7 @@ class DecentralizedAlgorithmImpl(AlgorithmImpl):
             hierarchical=self.hierarchical,
             peer_selection_mode=self.peer_selection_mode,
             communication_interval=self.communication_interval,
+            global_interval=self.global_interval,
         )
         return RegisteredAlgorithm("decentralized", options)
 
@@ -52,7 +56,11 @@ class DecentralizedAlgorithm(Algorithm):
     """
 
     def __init__(
-        self, hierarchical: bool = True, peer_selection_mode: str = "all", communication_interval: int = 1
+        self,
+        hierarchical: bool = True,
+        peer_selection_mode: str = "all",
+        communication_interval: int = 1,
+        global_interval: int = 0,
     ) -> None:
         """Args:
         hierarchical: average inside each host first; peers are hosts then.
@@ -63,15 +71,22 @@ class DecentralizedAlgorithm(Algorithm):
           not take equally many steps then; `model.bagua_ddp.consolidate()` brings them together at the end.
         communication_interval: a round at the first step and each so many steps later. Units: steps; what happens
           inside `no_sync` is none.
+        global_interval: with one peer a round, each so many rounds the mean of all ranks instead; 0: never. Not with
+          "avoid_stragglers". Units: rounds.
         """
         self.hierarchical = hierarchical
         self.peer_selection_mode = peer_selection_mode
         self.communication_interval = communication_interval
+        self.global_interval = global_interval
 
     def reify(self, process_group: BaguaProcessGroup) -> DecentralizedAlgorithmImpl:
         """Puts it to work on a group."""
         return DecentralizedAlgorithmImpl(
-            process_group, self.hierarchical, self.peer_selection_mode, self.communication_interval
+            process_group,
+            self.hierarchical,
+            self.peer_selection_mode,
+            self.communication_interval,
+            self.global_interval,
         )
 
 

@@ -1,5 +1,6 @@
-"""Checkpoints of wrapped models, with Bagua's files and names: `save_checkpoint` and `load_checkpoint`."""
+"""Checkpoints of wrapped models, with Bagua's files and names, and snapshots in memory for ranks that are restarted."""
 
 from pelton.torch_api.checkpoint.checkpointing import load_checkpoint, save_checkpoint
+from pelton.torch_api.checkpoint.snapshots import Snapshots
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["Snapshots", "load_checkpoint", "save_checkpoint"]

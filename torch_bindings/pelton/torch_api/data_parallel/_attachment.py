@@ -5,11 +5,14 @@ Neither a copy of the module nor what pickles carry has any of it: they are plai
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -55,6 +58,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
             "__getstate__": _PlainState(module, (pre_hook.id, hook.id, load_hook.id)),
         }
     )
+    _show_forward(module)
 
 
 def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
@@ -69,6 +73,42 @@ def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
         del loading[key]
     for name in _ATTRIBUTES:
         module.__dict__.pop(name, None)
+    if _shows_forward(module):
+        del module.__dict__["forward"]
+
+
+def _show_forward(module: nn.Module) -> None:
+    """Lets torch.compile begin behind the hooks, which have no place in a graph because `after_forward` needs outputs
+    that autograd knows. It begins at a module's `forward`; but with the whole call, hooks included, where `forward` is
+    a function of torch's own, as that of nn.Sequential is.
+    """
+    torchs = _torchs_forward(module)
+    if torchs is not None and "forward" not in module.__dict__:
+        module.__dict__["forward"] = MethodType(_shown(torchs), module)
+
+
+def _shows_forward(module: nn.Module) -> bool:
+    """False also where somebody has put another `forward` in that one's place since."""
+    torchs = _torchs_forward(module)
+    return torchs is not None and getattr(module.__dict__.get("forward"), "__func__", None) is _shown(torchs)
+
+
+def _torchs_forward(module: nn.Module) -> FunctionType | None:
+    """The forward pass of a module's class, if torch wrote it."""
+    forward = inspect.getattr_static(type(module), "forward", None)
+    is_torchs = isinstance(forward, FunctionType) and forward.__module__.partition(".")[0] == "torch"
+    return forward if is_torchs else None
+
+
+@functools.cache
+def _shown(torchs: FunctionType) -> Callable[..., Any]:
+    """The same function, but of this file."""
+
+    @functools.wraps(torchs, assigned=("__doc__",))
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return torchs(self, *args, **kwargs)
+
+    return forward
 
 
 @_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
@@ -166,7 +206,8 @@ class _PlainState:
         state = module.__dict__ if own is None else own(module)
         if not isinstance(state, dict):
             return state  # of a class that says itself what it is made of
-        state = {name: value for name, value in state.items() if name not in _ATTRIBUTES}
+        left_out = (*_ATTRIBUTES, "forward") if _shows_forward(module) else _ATTRIBUTES
+        state = {name: value for name, value in state.items() if name not in left_out}
         for name in ("_forward_pre_hooks", "_forward_hooks", "_load_state_dict_pre_hooks"):
             if name in state:
                 kept = [(key, hook) for key, hook in state[name].items() if key not in self._hooks]

@@ -51,12 +51,25 @@ def checked_algorithm(
 def _named(name: str, optimizers: Sequence[Optimizer], options: dict[str, Any]) -> Algorithm:
     try:
         make = GlobalAlgorithmRegistry.get(name)
-        for option in inspect.signature(make).parameters:
+        known = inspect.signature(make).parameters
+        _check_options(name, options, known)
+        for option in known:
             if option.endswith("_optimizer") and option not in options and len(optimizers) == 1:
                 options[option] = optimizers[0]
         return make(**options)
     except (KeyError, TypeError) as error:
         raise InvalidArgument(f"algorithm={name!r}: {error.args[0]}") from None
+
+
+def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> None:
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        word = "unknown option" if len(unknown) == 1 else "unknown options"
+        raise InvalidArgument(
+            f"algorithm={name!r}: {', '.join(unknown)}: {word}; there are: {', '.join(known) or 'none'}"
+        )
 
 
 def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:

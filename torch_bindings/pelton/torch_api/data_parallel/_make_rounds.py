@@ -29,6 +29,7 @@ class Registration:
     algorithm: RegisteredAlgorithm
     flatten: bool
     bucket_bytes: int
+    schedules: str = ""  # rows for collectives between hosts that go before the job's
 
 
 def make_rounds(registration: Registration, state: AlgorithmState | None = None) -> RuntimeRounds:
@@ -163,4 +164,5 @@ def _model(
         steps,
         state.runtime if state else NOTHING,
         list(state.whole) if state else [],
+        registration.schedules,
     )

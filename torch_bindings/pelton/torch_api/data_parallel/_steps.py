@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +92,15 @@ def _step_skipped(optimizer: Any) -> None:
             listener.step_skipped(optimizer)
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What was known of an optimizer's gradients at its last step. Threads: a value. Owns: nothing."""
+
+    count: int  # of backward passes until then
+    rounds: int | None = None  # until then; None: not looked at
+    gradients: list[tuple[int, int]] | None = None  # each one's id and version; None: not looked at
+
+
 class ModelSteps:
     """Which optimizers step a model's communicated parameters, and whether they may: when all of them have stepped is
     the trigger's to know (`core/round/trigger.h`).
@@ -117,9 +127,7 @@ class ModelSteps:
         self._counts_given = counts_given
         self._count = 0  # of steps of the given ones
         self._found: weakref.WeakKeyDictionary[Optimizer, tuple[list[int], str]] = weakref.WeakKeyDictionary()
-        self._sources: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[tuple[int, int]] | None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._sources: weakref.WeakKeyDictionary[Optimizer, _Source] = weakref.WeakKeyDictionary()
         self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._count_at_backward = -1  # the first backward pass is as one after a step
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
@@ -170,24 +178,29 @@ class ModelSteps:
                 f"{self._algorithm} goes by steps after backward() has returned. Step there, on all ranks"
             )
 
-    def check_source(self, optimizer: Optimizer, count: int) -> None:
+    def check_source(self, optimizer: Optimizer, count: int, count_rounds: Callable[[], int]) -> None:
         """Refuses gradients that no backward pass made: each rank has its own.
 
         Args:
           optimizer: what is about to step.
-          count: of backward passes and rounds until now.
+          count: of backward passes until now that have made a gradient here.
+          count_rounds: tells how many rounds have been. One that makes no gradient here has a round all the same, by
+            which those of the other ranks come.
 
         Raises:
           FailedPrecondition: there has been none at all; or none since its last two steps, and yet other gradients.
         """
         seen = self._sources.get(optimizer)
-        if count != 0 and (seen is None or seen[0] != count):
-            self._sources[optimizer] = (count, None)
+        if count != 0 and (seen is None or seen.count != count):
+            self._sources[optimizer] = _Source(count)
             return
+        rounds = count_rounds()
         mine = [p for p in self._parameters_of(optimizer) if p.grad is not None]
         now = [(id(parameter.grad), parameter.grad._version) for parameter in mine if parameter.grad is not None]
-        self._sources[optimizer] = (count, now)
-        was_changed = seen is not None and seen[1] is not None and seen[1] != now
+        self._sources[optimizer] = _Source(count, rounds, now)
+        if rounds != (seen.rounds if seen is not None else 0):
+            return
+        was_changed = seen is not None and seen.gradients is not None and seen.gradients != now
         if was_changed or (count == 0 and any(bool(p.grad.any()) for p in mine if p.grad is not None)):
             raise FailedPrecondition(
                 f"{type(optimizer).__name__}.step(): the gradient of '{self._names[id(mine[0])]}' of {self._model} was "

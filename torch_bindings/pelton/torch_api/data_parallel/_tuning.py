@@ -1,14 +1,16 @@
-"""Tuning of the bucket size while a model is trained: what `pelton.autotune` and BAGUA_AUTOTUNE ask for."""
+"""Tuning while a model is trained: what `pelton.autotune` and BAGUA_AUTOTUNE ask for."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pelton import _C, _log
-from pelton.errors import Unsupported
+from pelton.errors import Aborted, DeadlineExceeded, PeerLost, Unsupported
 from pelton.torch_api import env
 from pelton.torch_api._state_broadcast import agree, everyone
 
@@ -20,10 +22,12 @@ class Tuning:
     Attributes:
       csv_path: where rank 0 adds what it measured; None: where BAGUA_IS_OUTPUT_AUTOTUNE_LOG says, if it does.
       is_demanded: whether it is an error if the model cannot be tuned.
+      schedules: whether those between hosts are tuned, too, before the buckets.
     """
 
     csv_path: str | None = None
     is_demanded: bool = False
+    schedules: bool = False
 
     def begin(self, inner: Any) -> None:
         """Tunes a model from its next round on. Collective.
@@ -46,10 +50,23 @@ class Tuning:
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             complaint = error
         try:
-            agree(communicator, complaint)
+            with named("autotune", inner.bagua_module_name):
+                agree(communicator, complaint)
         except BaseException:
             rounds.end_tuning()
             raise
+
+    def begin_schedules(self, inner: Any) -> None:
+        """Tunes the schedules between hosts, and the buckets after them, where that can be done. Collective.
+
+        Args:
+          inner: the object behind the wrapped model.
+        """
+        try:
+            inner.autotune(self.csv_path, schedules=True)
+        except Unsupported as error:
+            if inner.process_group.get_global_communicator().rank() == 0:
+                _log.tell(logging.INFO, str(error))
 
     def _path(self, communicator: _C.Communicator) -> str:
         if communicator.rank() != 0:
@@ -62,9 +79,27 @@ class Tuning:
 
 
 def tuning_of_environment(communicator: _C.Communicator) -> Tuning | None:
-    """What BAGUA_AUTOTUNE says on all ranks. Collective.
+    """What BAGUA_AUTOTUNE says on all ranks: 1, the buckets; 2 or more, also the schedules between hosts. Collective.
 
     Args:
       communicator: of the ranks that train the model.
     """
-    return Tuning() if everyone(communicator, env.get_autotune_level() >= 1) else None
+    level = env.get_autotune_level()
+    if not everyone(communicator, level >= 1):
+        return None
+    return Tuning(schedules=everyone(communicator, level >= 2))
+
+
+@contextlib.contextmanager
+def named(call: str, model: str) -> Iterator[None]:
+    """Has a wait that failed say which call of the user's it was part of.
+
+    Args:
+      call: its name.
+      model: the model's.
+    """
+    try:
+        yield
+    except (Aborted, DeadlineExceeded, PeerLost) as error:
+        which = f"{call} of model '{model}', which all ranks must call between the same steps"
+        raise type(error)(f"{which}: {error}") from None

@@ -150,8 +150,9 @@ class UserAlgorithm(Rounds):
         if self._is_in_backward and self._rounds.is_open and not self._rounds.is_complete:
             self._fail(
                 FailedPrecondition(
-                    f"the last backward of model '{self._alive().bagua_module_name}' ended in the middle of its round "
-                    "(an exception?); its ranks cannot be brought together again"
+                    f"the last backward of model '{self._alive().bagua_module_name}' ended in the middle of its "
+                    "round, perhaps by an exception. The other ranks have a part of its tensors, so that no rank can "
+                    "go on; mend what ended the backward on this rank, and start the job again from its last checkpoint"
                 ),
                 "a backward pass",
             )

@@ -17,13 +17,14 @@ from pelton import _C
 from pelton.errors import FailedPrecondition, Unsupported
 from pelton.torch_api import _session, env
 from pelton.torch_api._model_backend import ModelBackend
-from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradients, select
+from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradients, select, thawed
 from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
 from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
 from pelton.torch_api.data_parallel._attachment import nothing, release
 from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
+from pelton.torch_api.data_parallel._contest import Contest, begin_contest
 from pelton.torch_api.data_parallel._equality import check_equal, check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._loaded_weights import LoadedWeights, settle_loaded
@@ -32,7 +33,7 @@ from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._scalers import ScalerAgreement
 from pelton.torch_api.data_parallel._steps import forget, is_in_backward, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
-from pelton.torch_api.data_parallel._tuning import Tuning, tuning_of_environment
+from pelton.torch_api.data_parallel._tuning import Tuning, named, tuning_of_environment
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 
 
@@ -95,10 +96,14 @@ class BaguaDistributedDataParallel:
         self._equality = check_of(self)
         self._loaded = LoadedWeights()
         self._tuning = tuning_of_environment(process_group.get_global_communicator())
+        self._contest: Contest | None = None
+        self._schedules = ""  # rows between hosts that go before the job's
         inherited = self._inherit(predecessor)
         self._selected = self._register(self.bagua_optimizers, inherited)
         listen(self)
         self._session.add_model(self)
+        if self._tuning is not None and self._tuning.schedules:
+            self._tuning.begin_schedules(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
         """Names and parameters whose gradients are communicated, each once, in registration order."""
@@ -154,16 +159,26 @@ class BaguaDistributedDataParallel:
         """
         return self._rounds.flat_buckets() if self._rounds is not None else []
 
-    def autotune(self, csv_path: str | None = None) -> None:
+    def autotune(
+        self, csv_path: str | None = None, alternatives: Sequence[Algorithm | str] = (), schedules: bool = False
+    ) -> None:
         """See `pelton.autotune`."""
-        self._live_rounds()
-        self._tuning = Tuning(csv_path, is_demanded=True)
-        self._tuning.begin(self)
+        rounds = self._live_rounds()
+        if not alternatives and not schedules:
+            self._contest, self._tuning = None, Tuning(csv_path, is_demanded=True)
+            self._tuning.begin(self)
+            return
+        with named("autotune", self.bagua_module_name):
+            contest = begin_contest(self, alternatives, schedules)
+        rounds.end_tuning()
+        self._contest, self._tuning = contest, Tuning(csv_path)
+        if contest is None:
+            self._tuning.begin(self)
 
     @property
     def is_tuning(self) -> bool:
-        """Whether the bucket size is being tuned."""
-        return self._rounds is not None and self._rounds.is_tuning
+        """Whether the bucket size, or anything else, is being tuned."""
+        return self._contest is not None or (self._rounds is not None and self._rounds.is_tuning)
 
     def algorithm_state_dict(self) -> dict[str, Any]:
         """What the algorithm remembers on this rank: residuals, peers' weights, momenta, counts; plain containers and
@@ -289,7 +304,7 @@ class BaguaDistributedDataParallel:
         self._steps.before(optimizer)
         rounds = self._live_rounds()
         if self._is_synchronized and rounds.needs_backward:
-            self._steps.check_source(optimizer, self._backward_count or int(rounds.statistics().get("rounds", 0)))
+            self._steps.check_source(optimizer, self._backward_count, lambda: int(rounds.statistics().get("rounds", 0)))
         rounds.before_step(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -322,6 +337,17 @@ class BaguaDistributedDataParallel:
                 self._equality.step_ended(parameters, self.weights_are_equal, self._steps.unknown)
         if self.bagua_algorithm.phase_is_over() and self.bagua_algorithm.need_reset():
             self._register_again()
+        if completes and self._contest is not None:
+            self._contest_step(self._contest)
+
+    def _contest_step(self, contest: Contest) -> None:
+        """The buckets are tuned once the rest is."""
+        with named("autotune", self.bagua_module_name):
+            contest.step_ended(self)
+        if contest.is_over:
+            self._contest = None
+            if self._tuning is not None:
+                self._tuning.begin(self)
 
     def finish_round(self) -> None:
         """Completes the round that is open, if one is: one that a nested backward pass left open, where the loss was
@@ -437,7 +463,10 @@ class BaguaDistributedDataParallel:
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
             reason = self._ended or "its registration failed"
-            raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {reason}")
+            raise FailedPrecondition(
+                f"{self.bagua_module_name} is not synchronised any more: {reason}; wrap it again on all ranks, after "
+                "init_process_group() if the process group was destroyed"
+            )
         return self._rounds
 
     def _state(self) -> AlgorithmState:
@@ -488,13 +517,14 @@ class BaguaDistributedDataParallel:
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
         algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
-        self._hear(selected, algorithm)
-        if algorithm is None:
-            self._install_hooks(selected)
-        else:
-            self._rounds = self._make_rounds(selected, algorithm, state)
-            if self._tuning is not None:
-                self._tuning.begin(self)
+        with thawed(selected.trainable):
+            self._hear(selected, algorithm)
+            if algorithm is None:
+                self._install_hooks(selected)
+            else:
+                self._rounds = self._make_rounds(selected, algorithm, state)
+        if algorithm is not None and self._tuning is not None and self._contest is None:
+            self._tuning.begin(self)
         self._live_rounds().set_synchronized(self._is_synchronized)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
@@ -536,6 +566,7 @@ class BaguaDistributedDataParallel:
             algorithm,
             self._flatten,
             self._bucket_bytes,
+            self._schedules,
         )
         return make_rounds(registration, state)
 

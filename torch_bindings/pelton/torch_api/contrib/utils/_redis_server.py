@@ -130,6 +130,12 @@ def _answers(bind: str, port: int, password: str) -> bool:
     return False
 
 
+def stop(port: int | None) -> None:
+    """Ends the server of this process at a port, if there is one."""
+    for server in [server for server in _running if server.port == port]:
+        server.stop()
+
+
 def stop_all() -> None:
     """Ends every server that this process has started."""
     for server in list(_running):

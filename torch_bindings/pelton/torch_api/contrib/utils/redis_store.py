@@ -252,11 +252,13 @@ def _bootstrap(session: _session.Session, ranks: Sequence[int], name: str, sprea
     leaders = [r for i, r in enumerate(ranks) if host_of[r] not in {host_of[other] for other in ranks[:i]}]
     wanted = leaders if spread else [r for r in leaders if host_of[r] == host_of[rank]]
     store = JobStore()
-    if rank in leaders:
-        store.set(f"{name} {rank}", json.dumps(_leaders_word(spread and len(leaders) > 1, capacity)))
+    word = _leaders_word(spread and len(leaders) > 1, capacity) if rank in leaders else {}
+    if word:
+        store.set(f"{name} {rank}", json.dumps(word))
     told = {leader: json.loads(store.get(f"{name} {leader}")) for leader in leaders}
     for leader, host in told.items():
         if "error" in host:
+            _redis_server.stop(word.get("port"))  # nobody learns of it, where another host has none
             raise FailedPrecondition(f"rank {leader} could not start the Redis server of its host: {host['error']}")
     return [told[leader] for leader in wanted]
 

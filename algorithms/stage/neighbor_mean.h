@@ -1,0 +1,86 @@
+// A tensor becomes its mean with the neighbours' in a graph: what neighbour averaging is made of.
+#ifndef PELTON_ALGORITHMS_STAGE_NEIGHBOR_MEAN_H_
+#define PELTON_ALGORITHMS_STAGE_NEIGHBOR_MEAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "algorithms/stage/neighbor_messages.h"
+#include "comm/communicator.h"
+#include "comm/graph/graph_sequence.h"
+#include "comm/topology/neighbor_source.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/operation_batch.h"
+#include "core/pipeline/stage.h"
+
+namespace pelton {
+
+// With W the weights of the round's graph (of step round - 1), x becomes
+//   W_ii x + the sum over the sources j, ascending, of W_ji x_j
+// from the left, rounded as LinearCombination does. In each round whose number is a multiple of the
+// global interval, where there is one, it becomes the mean over all ranks instead (Gossip-PGA).
+// Steps: a send for each destination and a receive for each source; in a global round an allreduce.
+// Bytes: the tensor to each destination; in a global round those of the communicator's allreduce.
+// Source: Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, arXiv 2105.09080,
+// algorithm 1; its H is the global interval.
+// Threads: its stage's. Owns: its graphs, and memory for what comes.
+class NeighborMean {
+ public:
+  // What is averaged over. Threads: a value. Owns: the graphs.
+  struct Over {
+    std::unique_ptr<GraphSequence> graphs;  // of the communicator's ranks
+    uint64_t global_interval = 0;           // rounds; 0: none is global
+  };
+  // The tensor. Threads: a value. Owns: nothing.
+  struct Shape {
+    DType dtype = DType::kFloat32;
+    uint64_t count = 0;
+  };
+
+  // `name`: of the memory. Errors: those of Scratch::Create.
+  static absl::StatusOr<std::unique_ptr<NeighborMean>> Create(Communicator& communicator,
+                                                              const std::string& name, Over over,
+                                                              Shape shape);
+
+  // Begins; `tensor` is at `location` for operations, and is nobody else's until it is done.
+  void Begin(const BucketRun& run, std::byte* tensor, Location location);
+  // True once the tensor is the mean. Blocks: never. Errors: those of OperationBatch::Advance.
+  absl::StatusOr<bool> Advance(BucketRun& run);
+
+ private:
+  NeighborMean(Communicator& communicator, Over over, Shape shape,
+               std::unique_ptr<NeighborMessages> messages)
+      : communicator_(communicator.id()),
+        global_interval_(over.global_interval),
+        shape_(shape),
+        neighbors_(std::move(over.graphs), communicator.rank()),
+        messages_(std::move(messages)) {}
+
+  void Average() const;
+
+  const CommunicatorId communicator_;
+  const uint64_t global_interval_;
+  const Shape shape_;
+  GraphNeighbors neighbors_;
+  const std::unique_ptr<NeighborMessages> messages_;
+  OperationBatch global_;
+  bool is_global_ = false;
+  std::byte* tensor_ = nullptr;
+  Neighborhood now_;
+};
+
+// The allreduce by which the tensor at `location` becomes the mean over all ranks, in place.
+Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, CommunicatorId communicator);
+
+// Exchange: the bucket becomes that mean.
+absl::StatusOr<std::unique_ptr<Stage>> MakeNeighborMeanStage(Communicator& communicator,
+                                                             NeighborMean::Over over,
+                                                             const BucketLayout& layout);
+
+}  // namespace pelton
+
+#endif  // PELTON_ALGORITHMS_STAGE_NEIGHBOR_MEAN_H_

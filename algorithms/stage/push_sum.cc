@@ -1,0 +1,135 @@
+#include "algorithms/stage/push_sum.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "algorithms/codec/error_feedback.h"
+#include "comm/reduction/linear_combination.h"
+#include "comm/scratch.h"
+#include "core/base/status.h"
+#include "core/pipeline/flat_state.h"
+
+namespace pelton {
+namespace {
+
+double ElementOf(const std::byte* data, DType dtype) {
+  if (dtype == DType::kFloat64) return *reinterpret_cast<const double*>(data);
+  return *reinterpret_cast<const float*>(data);
+}
+
+void SetElement(std::byte* data, DType dtype, double value) {
+  if (dtype == DType::kFloat64) {
+    *reinterpret_cast<double*>(data) = value;
+  } else {
+    *reinterpret_cast<float*>(data) = static_cast<float>(value);
+  }
+}
+
+// Threads: as Stage. Owns: its message, and a bucket's worth of weights.
+class PushSumStage final : public Stage {
+ public:
+  PushSumStage(std::unique_ptr<NeighborMean> mean, std::unique_ptr<Scratch> message)
+      : mean_(std::move(mean)), message_(std::move(message)) {}
+  absl::string_view name() const override { return "push sum"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    const DType dtype = FeedbackDType(layout.dtype);
+    auto state = std::make_unique<FlatState>();
+    state->Add({.name = "numerator",
+                .dtype = dtype,
+                .scope = StateScope::kReplica,
+                .count = layout.flat_count});
+    // The mean of all ranks' is 0, and so another number of ranks begins with w = 1.
+    state->Add({.name = "share_minus_one",
+                .dtype = dtype,
+                .scope = StateScope::kOwn,
+                .count = layout.flat_count});
+    return state;
+  }
+
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    if (layout.flat_count == 0) return;
+    const Term initial[] = {{flat, 1, layout.dtype}};
+    const StateBuffer& numerator = state.buffers()[kNumerator];
+    LinearCombination(initial, {numerator.data, numerator.dtype}, layout.flat_count);
+  }
+
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    const uint64_t count = run.layout().flat_count;
+    if (count == 0) return absl::OkStatus();
+    const DType dtype = run.layout().dtype;
+    const StateBuffer& numerator = state->buffers()[kNumerator];
+    const double share = ShareOf(*state);
+    last_.resize(count * SizeOf(dtype));
+    const Term last[] = {{numerator.data, 1 / share, numerator.dtype}};
+    LinearCombination(last, {last_.data(), dtype}, count);
+    // The difference first: both are large where it is small.
+    const Term moved[] = {
+        {run.flat(), 1, dtype}, {last_.data(), -1, dtype}, {numerator.data, 1, numerator.dtype}};
+    LinearCombination(moved, {message_->data(), numerator.dtype}, count);
+    SetElement(ShareIn(run), numerator.dtype, share);
+    mean_->Begin(run, message_->data(), message_->At(0));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    if (run.layout().flat_count == 0) return true;
+    ASSIGN_OR_RETURN(const bool done, mean_->Advance(run));
+    if (done) Take(run, *state);
+    return done;
+  }
+
+ private:
+  static constexpr size_t kNumerator = 0;
+  static constexpr size_t kShare = 1;
+
+  // The first element of a bucket's flat part is a tensor's, never a gap's.
+  static double ShareOf(const StageState& state) {
+    const StateBuffer& share = state.buffers()[kShare];
+    return 1 + ElementOf(share.data, share.dtype);
+  }
+
+  // Behind the numerator.
+  std::byte* ShareIn(const BucketRun& run) const {
+    const BucketLayout& layout = run.layout();
+    return message_->data() + layout.flat_count * SizeOf(FeedbackDType(layout.dtype));
+  }
+
+  void Take(const BucketRun& run, const StageState& state) const {
+    const uint64_t count = run.layout().flat_count;
+    const StateBuffer& numerator = state.buffers()[kNumerator];
+    const StateBuffer& share = state.buffers()[kShare];
+    std::memcpy(numerator.data, message_->data(), count * SizeOf(numerator.dtype));
+    const double above_one = ElementOf(ShareIn(run), share.dtype) - 1;
+    for (uint64_t i = 0; i < count; ++i) {
+      SetElement(share.data + i * SizeOf(share.dtype), share.dtype, above_one);
+    }
+    const Term quotient[] = {{numerator.data, 1 / ShareOf(state), numerator.dtype}};
+    LinearCombination(quotient, {run.flat(), run.layout().dtype}, count);
+  }
+
+  const std::unique_ptr<NeighborMean> mean_;
+  const std::unique_ptr<Scratch> message_;
+  std::vector<std::byte> last_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicator,
+                                                        NeighborMean::Over over,
+                                                        const BucketLayout& layout) {
+  const NeighborMean::Shape shape = {FeedbackDType(layout.dtype), layout.flat_count + 1};
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Scratch> message,
+      Scratch::Create(communicator, "push message", shape.count * SizeOf(shape.dtype)));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<NeighborMean> mean,
+      NeighborMean::Create(communicator, "neighbours' numerators", std::move(over), shape));
+  return std::make_unique<PushSumStage>(std::move(mean), std::move(message));
+}
+
+}  // namespace pelton

@@ -1,0 +1,44 @@
+// What a backend has behind its seams when a daemon works for it.
+#ifndef PELTON_BACKEND_LINK_ATTACH_H_
+#define PELTON_BACKEND_LINK_ATTACH_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "backend/hosts.h"
+#include "comm/control/control.h"
+#include "comm/transport/transport.h"
+#include "core/base/ids.h"
+
+namespace pelton {
+
+// Whether a backend is to attach to a daemon ("unix:<path>") and not to join at a coordinator.
+bool IsLinkAddress(absl::string_view address);
+std::string PathOfLink(absl::string_view address);
+
+// Where the daemon is, and which rank of which job it must be.
+struct DaemonPlace {
+  std::string path;
+  std::string job;
+  Rank rank;
+  WorldSize world_size;
+};
+
+// Threads: a value. Owns: its parts, which share the link.
+struct LinkedParts {
+  std::unique_ptr<Control> control;
+  std::unique_ptr<Transport> transport;
+  Membership membership;
+  HostMap hosts;
+  std::string host_warning;
+};
+
+// Errors: those of LinkClient::Attach.
+absl::StatusOr<LinkedParts> AttachToDaemon(const DaemonPlace& place, absl::Time deadline);
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_LINK_ATTACH_H_

@@ -1,0 +1,215 @@
+#include "backend/link/link_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/control/wire.h"
+#include "comm/transport/shm/socket.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr size_t kMostIdle = 8;
+
+absl::Status CheckSameUser(const LinkSocket& socket, const std::string& path) {
+  ASSIGN_OR_RETURN(const shm::Credentials peer, shm::PeerOf(socket.descriptor()));
+  if (peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the daemon at ", path, " is that of user ",
+                                                  peer.uid, ", this process is of user ",
+                                                  geteuid()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinkClient>> LinkClient::Attach(const LinkPlace& place,
+                                                               absl::Time deadline) {
+  std::unique_ptr<LinkClient> client(new LinkClient(place));
+  proto::LinkHello hello;
+  hello.set_purpose(proto::LinkHello::ATTACH);
+  ASSIGN_OR_RETURN(client->attached_, client->Connect(hello, &client->welcome_, deadline));
+  client->reader_ = std::thread([raw = client.get()] { raw->ReadNotices(); });
+  return client;
+}
+
+LinkClient::~LinkClient() {
+  Leave(Clock::Real().Now() + absl::Seconds(1));
+  if (reader_.joinable()) reader_.join();
+}
+
+absl::Status LinkClient::Explain(const absl::Status& status) const {
+  if (!absl::IsUnavailable(status) || welcome_.daemon_pid() == 0) return status;
+  return absl::UnavailableError(absl::StrCat(
+      "the pelton-daemon of rank ", place_.rank.value(), " (pid ", welcome_.daemon_pid(),
+      ") is gone: ", status.message(), "; its log says why, and a new job starts a new one"));
+}
+
+absl::Status LinkClient::Silence(absl::Duration waited) const {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the pelton-daemon of rank ", place_.rank.value(), " (pid ", welcome_.daemon_pid(),
+      ") has not answered for ", absl::ToInt64Milliseconds(waited) / 100 * 0.1,
+      " s; look whether it is stopped or stuck, and end the job"));
+}
+
+absl::Status LinkClient::WhyUnanswered(const absl::Status& failed, absl::Time began) const {
+  if (!ended_.ok()) return ended_;
+  // Before the welcome there is no name for it, and the others may be what it waits for.
+  const bool is_silent = absl::IsDeadlineExceeded(failed) && welcome_.daemon_pid() != 0;
+  return is_silent ? Silence(Clock::Real().Now() - began) : Explain(failed);
+}
+
+absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Connect(proto::LinkHello hello,
+                                                                proto::LinkWelcome* welcome,
+                                                                absl::Time deadline,
+                                                                absl::Duration grace) {
+  const absl::Time began = Clock::Real().Now();
+  hello.set_version(kLinkProtocolVersion);
+  hello.set_job(place_.job);
+  hello.set_rank(place_.rank.value());
+  hello.set_world_size(place_.world_size.value());
+  hello.set_pid(getpid());
+  hello.set_attachment(welcome_.attachment());
+  hello.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
+  ASSIGN_OR_RETURN(Descriptor connected, LinkSocket::Connect(place_.path, deadline));
+  auto socket = std::make_unique<LinkSocket>(std::move(connected));
+  // A child of this process would keep the connection open beyond its end.
+  CloseInChildren(socket->descriptor());
+  RETURN_IF_ERROR(CheckSameUser(*socket, place_.path));
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(ended_);
+    busy_.push_back(socket.get());
+  }
+  absl::Status met = socket->Send(hello, deadline);
+  if (met.ok()) met = socket->Receive(*welcome, deadline + grace);
+  MutexLock lock(&mutex_);
+  std::erase(busy_, socket.get());
+  if (!met.ok()) return WhyUnanswered(met, began);
+  if (welcome->code() != 0) return wire::ErrorFromProto(welcome->code(), welcome->message());
+  return socket;
+}
+
+absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Borrow(absl::Time deadline,
+                                                               absl::Duration grace) {
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(ended_);
+    if (!idle_.empty()) {
+      std::unique_ptr<LinkSocket> socket = std::move(idle_.back());
+      idle_.pop_back();
+      return socket;
+    }
+  }
+  proto::LinkHello hello;
+  hello.set_purpose(proto::LinkHello::CALL);
+  proto::LinkWelcome welcome;
+  return Connect(hello, &welcome, deadline, grace);
+}
+
+void LinkClient::GiveBack(std::unique_ptr<LinkSocket> socket) {
+  MutexLock lock(&mutex_);
+  if (ended_.ok() && idle_.size() < kMostIdle) idle_.push_back(std::move(socket));
+}
+
+absl::StatusOr<proto::LinkReply> LinkClient::CallOver(LinkSocket& socket,
+                                                      const proto::LinkCall& call,
+                                                      absl::Time deadline, absl::Duration grace) {
+  const absl::Time began = Clock::Real().Now();
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(ended_);
+    busy_.push_back(&socket);
+  }
+  proto::LinkReply reply;
+  absl::Status answered = socket.Send(call, deadline + grace);
+  if (answered.ok()) answered = socket.Receive(reply, deadline + grace);
+  MutexLock lock(&mutex_);
+  std::erase(busy_, &socket);
+  if (answered.ok()) return reply;
+  return WhyUnanswered(answered, began);
+}
+
+absl::StatusOr<proto::LinkReply> LinkClient::Call(proto::LinkCall call, absl::Time deadline,
+                                                  absl::Duration grace) {
+  call.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
+  // One that was idle may have been closed meanwhile; but no call is sent twice.
+  ASSIGN_OR_RETURN(std::unique_ptr<LinkSocket> socket, Borrow(deadline, grace));
+  ASSIGN_OR_RETURN(proto::LinkReply reply, CallOver(*socket, call, deadline, grace));
+  GiveBack(std::move(socket));
+  if (reply.code() != 0) return wire::ErrorFromProto(reply.code(), reply.message());
+  return reply;
+}
+
+void LinkClient::OnNotice(NoticeCallback callback) {
+  MutexLock lock(&delivering_);
+  callback_ = std::move(callback);
+  if (callback_ == nullptr) return;
+  for (const proto::Order& order : undelivered_) callback_(order);
+  undelivered_.clear();
+}
+
+void LinkClient::Deliver(const proto::Order& order) {
+  const absl::Status reason = wire::ErrorFromProto(order.code(), order.message());
+  {
+    // Nothing that waits at the daemon can succeed any more, and it need not know that.
+    MutexLock lock(&mutex_);
+    if (has_left_) return;
+    // Who needs a rank that has left is for the session to say.
+    if (order.kind() != proto::Order::PEER_LEFT) {
+      if (ended_.ok()) ended_ = reason;
+      for (LinkSocket* const socket : busy_) socket->Shutdown();
+      idle_.clear();
+    }
+  }
+  MutexLock lock(&delivering_);
+  if (callback_ == nullptr) {
+    undelivered_.push_back(order);
+  } else {
+    callback_(order);
+  }
+}
+
+void LinkClient::ReadNotices() {
+  while (true) {
+    proto::LinkNotice notice;
+    const absl::Status received = attached_->Receive(notice, absl::InfiniteFuture());
+    if (received.ok() && notice.has_order()) Deliver(notice.order());
+    if (received.ok()) continue;
+    const absl::Status reason = Explain(received);
+    proto::Order lost;
+    lost.set_kind(proto::Order::ABORT);
+    lost.set_culprit(place_.rank.value());
+    lost.set_code(static_cast<int32_t>(reason.code()));
+    lost.set_message(std::string(reason.message()));
+    Deliver(lost);
+    return;
+  }
+}
+
+void LinkClient::SendRound(Round round) {
+  proto::LinkNotice notice;
+  notice.set_round(round.value());
+  (void)attached_->Send(notice, Clock::Real().Now());  // the next round's comes soon
+}
+
+void LinkClient::Leave(absl::Time deadline) {
+  {
+    MutexLock lock(&mutex_);
+    if (has_left_) return;
+    has_left_ = true;
+    if (ended_.ok()) ended_ = absl::FailedPreconditionError("this trainer has left its daemon");
+    idle_.clear();
+  }
+  if (attached_ == nullptr) return;
+  proto::LinkNotice goodbye;
+  goodbye.set_leaves(true);
+  (void)attached_->Send(goodbye, deadline);  // a daemon that is gone needs none
+  attached_->Shutdown();
+}
+
+}  // namespace pelton

@@ -1,0 +1,318 @@
+#include "backend/link/link_communicator.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
+#include "core/base/fork.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// A daemon reads all the time; one that takes no message for so long is stuck.
+constexpr absl::Duration kSendPatience = absl::Seconds(1);
+// The daemon answers from what it knows, after half a second at most.
+constexpr absl::Duration kMissingPatience = absl::Milliseconds(1500);
+
+absl::Time SendDeadline() { return Clock::Real().Now() + kSendPatience; }
+
+// The root of a broadcast has its tensor where the others get it.
+bool ReadsTarget(const Operation& operation, Rank rank) {
+  return operation.kind == OperationKind::kBroadcast && operation.peer == rank.value();
+}
+
+}  // namespace
+
+LinkCommunicator::LinkCommunicator(Options options, std::unique_ptr<LinkSocket> socket)
+    : options_(std::move(options)),
+      socket_(std::move(socket)),
+      wakes_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      pool_([this](const Region& region) { return Register(region); },
+            [this](RegionId region) { Deregister(region); }) {}
+
+LinkCommunicator::~LinkCommunicator() {
+  options_.on_close(this);
+  Progress();  // what has ended meanwhile is the caller's already
+  for (StagedOperation& staged : in_flight_) TakeBack(staged);
+  LinkRecord close;
+  close.kind = LinkRecord::kClose;
+  (void)socket_->Send(EncodeRecord(close), {}, SendDeadline());
+  socket_->Shutdown();
+}
+
+absl::Status LinkCommunicator::WhyAborted() const {
+  MutexLock lock(&mutex_);
+  return aborted_;
+}
+
+bool LinkCommunicator::IsRegistered(RegionId region) const {
+  MutexLock lock(&mutex_);
+  return registered_.contains(region);
+}
+
+absl::Status LinkCommunicator::Register(const Region& region) {
+  // Memory that cannot be mapped elsewhere, a device's for instance, is staged.
+  if (region.descriptor() < 0) return absl::OkStatus();
+  LinkRecord record;
+  record.kind = LinkRecord::kRegister;
+  record.ticket = region.id().value();
+  const int descriptor = region.descriptor();
+  RETURN_IF_ERROR(options_.client->Explain(
+      socket_->Send(EncodeRecord(record), {&descriptor, 1}, SendDeadline())));
+  MutexLock lock(&mutex_);
+  registered_.insert(region.id());
+  return absl::OkStatus();
+}
+
+void LinkCommunicator::Deregister(RegionId region) {
+  {
+    MutexLock lock(&mutex_);
+    if (registered_.erase(region) == 0) return;
+  }
+  LinkRecord record;
+  record.kind = LinkRecord::kDeregister;
+  record.ticket = region.value();
+  (void)socket_->Send(EncodeRecord(record), {}, SendDeadline());
+}
+
+absl::StatusOr<LinkRecord> LinkCommunicator::Prepare(const Operation& operation,
+                                                     StagedOperation& staged) {
+  RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
+  ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank(), world_size()));
+  OperationPlaces places;
+  places.source = memory.source;
+  places.target = memory.target;
+  places.extent = ExtentOf(operation, rank(), world_size());
+  // Unshared memory is this process's alone: the daemon has a mapping of what it was.
+  auto is_direct = [this](RegionId region) { return IsRegistered(region) && !IsUnshared(region); };
+  places.source_is_direct = is_direct(operation.source_region);
+  places.target_is_direct = is_direct(operation.target_region);
+  places.reads_target = ReadsTarget(operation, rank());
+  LinkRecord record;
+  record.kind = LinkRecord::kLaunch;
+  record.operation = operation;
+  RETURN_IF_ERROR(Stage(places, pool_, &record.operation, &staged));
+  return record;
+}
+
+absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, Stream& stream) {
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stream: it is one of ", NameOf(stream.device()),
+                     "; tensors of a GPU do not go through a pelton-daemon; start the job without "
+                     "--backend daemon"));
+  }
+  RETURN_IF_ERROR(WhyAborted());
+  if (!table_.has_room()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank().value(), ": ", table_.in_flight(), " operations are in flight already"));
+  }
+  StagedOperation staged;
+  ASSIGN_OR_RETURN(LinkRecord record, Prepare(operation, staged));
+  const CompletionTable::Entry entry = table_.Begin();
+  record.ticket = entry.completion.ticket;
+  if (operation.kind == OperationKind::kRecv) Overtake(operation);
+  in_flight_[entry.place] = std::move(staged);
+  launches_.fetch_add(1);
+  const absl::Status sent = socket_->Send(EncodeRecord(record), {}, SendDeadline());
+  if (!sent.ok()) OnLost(sent);
+  return entry.completion;
+}
+
+// The first reason stays.
+void LinkCommunicator::NoteAbort(const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  if (aborted_.ok()) aborted_ = reason;
+  is_aborted_ = true;
+}
+
+OperationRunner::State LinkCommunicator::Query(Completion completion) {
+  const size_t place = table_.PlaceOf(completion.ticket);
+  if (place == CompletionTable::kNoPlace || !is_aborted_ || in_flight_[place].is_direct) {
+    return table_.Query(completion);
+  }
+  TakeBack(in_flight_[place]);
+  in_flight_[place] = StagedOperation();
+  table_.End(completion.ticket, WhyAborted());
+  return table_.Query(completion);
+}
+
+// Others may still work on the operation's memory: copies, which they keep mapped, are not used
+// again, and what a caller's memory holds changes no more.
+void LinkCommunicator::TakeBack(StagedOperation& staged) {
+  for (const std::unique_ptr<Region>& region : staged.regions) Deregister(region->id());
+  staged.regions.clear();
+  if (staged.direct_target == kPrivateRegion) return;
+  const absl::Status taken = Unshare(staged.direct_target);
+  if (taken.ok() || absl::IsNotFound(taken)) return;
+  Log(LogLevel::kError, absl::StrCat("rank ", rank().value(), ": a tensor may yet change, because ",
+                                     "its memory could not be taken back: ", taken.message()));
+}
+
+void LinkCommunicator::OnDone(const ParsedRecord& answer) {
+  const size_t place = table_.PlaceOf(answer.record.ticket);
+  if (place == CompletionTable::kNoPlace) return;  // it was ended by an abort, or with the daemon
+  absl::Status status = answer.status();
+  if (answer.record.operation.target_region != kPrivateRegion) {
+    TakeBack(in_flight_[place]);
+    if (status.ok()) status = absl::InternalError("it ended well, and a peer may yet write to it");
+  }
+  table_.End(answer.record.ticket, Unstage(in_flight_[place], pool_, status));
+  // Ranks that disagree go on; any other failure of an operation is the communicator's end.
+  const bool goes_on = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+  if (!status.ok() && !goes_on) NoteAbort(status);
+}
+
+void LinkCommunicator::OnLost(const absl::Status& reason) {
+  const absl::Status why = options_.client->Explain(reason);
+  NoteAbort(why);
+  // The peers' daemons may be in the middle of it.
+  for (StagedOperation& staged : in_flight_) {
+    TakeBack(staged);
+    staged = StagedOperation();
+  }
+  table_.EndAll(WhyAborted());
+}
+
+void LinkCommunicator::Handle(const ParsedRecord& answer) {
+  switch (answer.record.kind) {
+    case LinkRecord::kDone:
+      return OnDone(answer);
+    case LinkRecord::kFound:
+      return OnFound(answer);
+    case LinkRecord::kAborted:
+      return NoteAbort(answer.status());
+    default:
+      return;
+  }
+}
+
+bool LinkCommunicator::Progress() {
+  bool has_moved = false;
+  while (true) {
+    const absl::StatusOr<LinkSocket::Message> message = socket_->Receive(absl::InfinitePast());
+    if (absl::IsDeadlineExceeded(message.status())) return has_moved;
+    const absl::StatusOr<ParsedRecord> answer =
+        message.ok() ? DecodeRecord(message->payload) : message.status();
+    if (!answer.ok()) {
+      const bool is_news = table_.in_flight() > 0 || WhyAborted().ok();
+      OnLost(answer.status());
+      return has_moved || is_news;
+    }
+    Handle(*answer);
+    has_moved = true;
+  }
+}
+
+absl::StatusOr<std::optional<Rank>> LinkCommunicator::FindSender(int32_t tag) {
+  RETURN_IF_ERROR(WhyAborted());
+  const auto [place, is_new] = questions_.try_emplace(tag);
+  if (!is_new) {
+    if (!place->second.answer.has_value()) return std::optional<Rank>();
+    const ParsedRecord found = *place->second.answer;
+    questions_.erase(place);
+    RETURN_IF_ERROR(found.status());
+    return std::optional<Rank>(Rank(found.record.operation.peer));
+  }
+  LinkRecord question;
+  question.kind = LinkRecord::kFindSender;
+  question.operation.tag = tag;
+  RETURN_IF_ERROR(
+      options_.client->Explain(socket_->Send(EncodeRecord(question), {}, SendDeadline())));
+  return std::optional<Rank>();
+}
+
+// An answer that names nobody, or somebody whose message may be gone, is no answer: the next call
+// asks again.
+void LinkCommunicator::OnFound(const ParsedRecord& answer) {
+  const auto place = questions_.find(answer.record.operation.tag);
+  if (place == questions_.end()) return;
+  const int32_t peer = answer.record.operation.peer;
+  const bool names_one = peer >= 0 && peer < world_size().value() && !place->second.is_overtaken;
+  if (names_one || !answer.status().ok()) {
+    place->second.answer = answer;
+  } else {
+    questions_.erase(place);
+  }
+}
+
+void LinkCommunicator::Overtake(const Operation& receive) {
+  const auto place = questions_.find(receive.tag);
+  if (place == questions_.end()) return;
+  if (!place->second.answer.has_value()) {
+    place->second.is_overtaken = true;
+  } else if (place->second.answer->record.operation.peer == receive.peer) {
+    questions_.erase(place);
+  }
+}
+
+// The descriptors are looked at before the time, so that a wake-up from before is not lost.
+void LinkCommunicator::Park(absl::Time until) {
+  pollfd entries[2] = {{socket_->descriptor(), POLLIN, 0}, {wakes_.get(), POLLIN, 0}};
+  const absl::Duration left =
+      std::clamp(until - Clock::Real().Now(), absl::ZeroDuration(), absl::Seconds(1));
+  (void)poll(entries, 2,
+             static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
+  uint64_t count = 0;
+  if (entries[1].revents != 0 && read(wakes_.get(), &count, sizeof count) < 0) return;
+}
+
+void LinkCommunicator::Wake() {
+  const uint64_t one = 1;
+  if (write(wakes_.get(), &one, sizeof one) < 0) return;  // full: it is awake anyway
+}
+
+void LinkCommunicator::Abort(const absl::Status& reason) {
+  bool is_silent = false;
+  {
+    MutexLock lock(&mutex_);
+    if (!aborted_.ok()) return;
+    is_silent = !silence_.ok() && absl::IsDeadlineExceeded(reason);
+    aborted_ = is_silent ? silence_ : reason;
+    is_aborted_ = true;
+  }
+  if (is_silent) {
+    // Its word that it no longer writes would not come: as of one that is gone, the end of the
+    // connection ends what is in flight, and the daemon's part as soon as it goes on.
+    socket_->Shutdown();
+    return Wake();
+  }
+  LinkRecord record;
+  record.kind = LinkRecord::kAbort;
+  // Without waiting: a daemon that does not read learns it from the connection's end.
+  if (!socket_->Send(EncodeRecord(record, reason), {}, Clock::Real().Now()).ok()) {
+    socket_->Shutdown();
+  }
+  Wake();
+}
+
+std::vector<Rank> LinkCommunicator::Missing() const {
+  const absl::Time began = Clock::Real().Now();
+  proto::LinkCall call;
+  call.mutable_missing()->set_communicator(options_.number);
+  call.mutable_missing()->set_launches(launches_.load());
+  const absl::StatusOr<proto::LinkReply> reply =
+      options_.client->Call(std::move(call), began + kMissingPatience, absl::ZeroDuration());
+  std::vector<Rank> missing;
+  const bool is_silent = absl::IsDeadlineExceeded(reply.status());
+  {
+    MutexLock lock(&mutex_);
+    silence_ = is_silent ? Annotate(options_.client->Silence(Clock::Real().Now() - began),
+                                    absl::StrCat("rank ", rank().value()))
+                         : absl::OkStatus();
+  }
+  if (is_silent) missing.push_back(rank());
+  if (!reply.ok()) return missing;
+  for (const int32_t rank : reply->missing()) missing.emplace_back(rank);
+  return missing;
+}
+
+}  // namespace pelton

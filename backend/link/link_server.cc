@@ -1,0 +1,397 @@
+#include "backend/link/link_server.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "backend/link/call_desk.h"
+#include "backend/link/link_client.h"
+#include "backend/link/model_server.h"
+#include "backend/link/sight.h"
+#include "comm/control/wire.h"
+#include "comm/transport/shm/socket.h"
+#include "core/actor/backoff.h"
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+constexpr absl::Duration kReplyPatience = absl::Seconds(60);
+constexpr absl::Duration kEndPatience = absl::Seconds(2);
+constexpr int kLookMs = 10;
+// For a model that does not answer, because a stage computes.
+constexpr absl::Duration kLookPatience = absl::Seconds(1);
+
+std::string GoneText(Rank rank, int64_t pid) {
+  return absl::StrCat("rank ", rank.value(), "'s trainer (pid ", pid,
+                      ") is gone; its pelton-daemon lives on, and the trainers of all ranks may "
+                      "attach anew");
+}
+
+absl::Status Differs(absl::string_view field, const std::string& theirs, const std::string& ours) {
+  return absl::FailedPreconditionError(absl::StrCat(field, ": the trainer's is '", theirs,
+                                                    "', this daemon's is '", ours,
+                                                    "'; attach to the daemon of the same ", field));
+}
+
+// Of what was under way at `first`, what still is; "": nothing.
+std::string LeftOf(const proto::LinkStatus& first, const proto::LinkStatus& now) {
+  for (const proto::ModelSight& before : first.models()) {
+    if (before.unknown().empty() && !before.under_way()) continue;
+    for (const proto::ModelSight& model : now.models()) {
+      if (model.name() != before.name()) continue;
+      const bool is_same = model.round() == before.round() && model.under_way();
+      if (is_same || !model.unknown().empty()) return TextOf(model);
+    }
+  }
+  if (first.operations() == 0 || now.operations() == 0) return "";
+  return absl::StrCat(now.operations(), " operations are in flight");
+}
+
+}  // namespace
+
+absl::StatusOr<Descriptor> LinkServer::Listen(const std::string& path) {
+  if (LinkSocket::Connect(path, Clock::Real().Now() + absl::Seconds(1)).ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("another daemon listens at ", path, "; stop it, or choose another socket"));
+  }
+  unlink(path.c_str());  // of one that was killed
+  return LinkSocket::Listen(path);
+}
+
+std::unique_ptr<LinkServer> LinkServer::Start(Backend* backend, const std::string& path,
+                                              Descriptor listener) {
+  return std::unique_ptr<LinkServer>(new LinkServer(backend, path, std::move(listener)));
+}
+
+LinkServer::LinkServer(Backend* backend, std::string path, Descriptor listener)
+    : backend_(*backend),
+      path_(std::move(path)),
+      listener_(std::move(listener)),
+      seat_(backend),
+      acceptor_([this] { Accept(); }) {
+  // A trainer beside each daemon: neither may spin as if the cores were the daemons' alone.
+  SetProcessesOnHost(2 * static_cast<int>(backend_.host_ranks().size()));
+}
+
+LinkServer::~LinkServer() {
+  stops_ = true;
+  // A stranger ends the wait for strangers.
+  (void)LinkSocket::Connect(path_, Clock::Real().Now() + absl::Seconds(1));
+  acceptor_.join();
+  unlink(path_.c_str());
+  const absl::Time patience = Clock::Real().Now() + kEndPatience;
+  bool has_some = true;
+  while (has_some && Clock::Real().Now() < patience) {
+    has_some = ShutDownAll();
+    if (has_some) poll(nullptr, 0, kLookMs);
+  }
+  // Ends the calls that still wait at the coordinator.
+  (void)backend_.Stop(Clock::Real().Now() + limits::kStopTimeout);
+  std::list<Connection> left;
+  {
+    MutexLock lock(&mutex_);
+    left.swap(connections_);
+  }
+  for (Connection& connection : left) connection.thread.join();
+}
+
+// Whether one still has a thread.
+bool LinkServer::ShutDownAll() {
+  bool has_some = false;
+  MutexLock lock(&mutex_);
+  for (Connection& connection : connections_) {
+    connection.socket->Shutdown();
+    has_some |= !connection.is_over;
+  }
+  return has_some;
+}
+
+void LinkServer::Accept() {
+  while (!stops_) {
+    absl::StatusOr<Descriptor> accepted =
+        shm::Accept(listener_.get(), Clock::Real().Now() + absl::Seconds(1));
+    if (accepted.ok()) Enter(*std::move(accepted));
+    if (!accepted.ok() && !absl::IsDeadlineExceeded(accepted.status()) && !stops_) {
+      // Out of descriptors, perhaps: those of others' connections become free.
+      Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", accepted.status().ToString()));
+      poll(nullptr, 0, kLookMs);
+    }
+    Reap();
+  }
+}
+
+void LinkServer::Enter(Descriptor accepted) {
+  auto socket = std::make_shared<LinkSocket>(std::move(accepted));
+  MutexLock lock(&mutex_);
+  if (connections_.size() >= kMostConnections) {
+    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: refused a connection, because ",
+                                         kMostConnections, " are open"));
+    return;
+  }
+  Connection& connection = connections_.emplace_back();
+  connection.socket = socket;
+  connection.thread = std::thread([this, &connection, socket = std::move(socket)] {
+    ServeConnection(socket);
+    socket->Shutdown();
+    connection.is_over = true;
+  });
+}
+
+void LinkServer::Reap() {
+  std::list<Connection> over;
+  {
+    MutexLock lock(&mutex_);
+    for (auto at = connections_.begin(); at != connections_.end();) {
+      const auto next = std::next(at);
+      if (at->is_over) over.splice(over.end(), connections_, at);
+      at = next;
+    }
+  }
+  for (Connection& connection : over) connection.thread.join();
+}
+
+absl::Status LinkServer::CheckHello(const LinkSocket& socket, const proto::LinkHello& hello) const {
+  ASSIGN_OR_RETURN(const shm::Credentials peer, shm::PeerOf(socket.descriptor()));
+  if (peer.uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat("this daemon serves user ", geteuid(),
+                                                    ", and the connection is of user ", peer.uid));
+  }
+  if (hello.version() != kLinkProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("version: the trainer speaks ", hello.version(), ", this daemon ",
+                     kLinkProtocolVersion, "; start both from the same installation"));
+  }
+  if (hello.purpose() == proto::LinkHello::STATUS || hello.purpose() == proto::LinkHello::STOP) {
+    return absl::OkStatus();
+  }
+  const BackendOptions& options = backend_.options();
+  if (hello.job() != options.job) return Differs("job", hello.job(), options.job);
+  if (hello.rank() != options.rank.value()) {
+    return Differs("rank", absl::StrCat(hello.rank()), absl::StrCat(options.rank.value()));
+  }
+  if (hello.world_size() != options.world_size.value()) {
+    return Differs("world size", absl::StrCat(hello.world_size()),
+                   absl::StrCat(options.world_size.value()));
+  }
+  return absl::OkStatus();
+}
+
+void LinkServer::Welcome(LinkSocket& socket, proto::LinkWelcome welcome,
+                         const absl::Status& status) const {
+  welcome.set_code(static_cast<int32_t>(status.code()));
+  welcome.set_message(std::string(status.message()));
+  welcome.set_daemon_pid(getpid());
+  (void)socket.Send(welcome, Clock::Real().Now() + kHelloPatience);
+}
+
+void LinkServer::ServeConnection(const std::shared_ptr<LinkSocket>& socket) {
+  proto::LinkHello hello;
+  absl::Status met = socket->Receive(hello, Clock::Real().Now() + kHelloPatience);
+  if (met.ok()) met = CheckHello(*socket, hello);
+  if (!met.ok()) {
+    if (absl::IsUnavailable(met)) return;  // nobody is there to be told
+    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: refused: ", met.message()));
+    return Welcome(*socket, {}, met);
+  }
+  switch (hello.purpose()) {
+    case proto::LinkHello::ATTACH:
+      return ServeTrainer(hello, socket);
+    case proto::LinkHello::CALL:
+      return ServeCalls(hello, *socket);
+    case proto::LinkHello::COMMUNICATOR:
+      return ServeCommunicator(hello, socket);
+    case proto::LinkHello::ROUNDS:
+      return ServeModel(hello, socket);
+    case proto::LinkHello::STOP:
+      stop_requested_ = true;
+      return Welcome(*socket, {}, absl::OkStatus());
+    case proto::LinkHello::STATUS:
+      Welcome(*socket, {}, absl::OkStatus());
+      (void)socket->Send(Status(), Clock::Real().Now() + kHelloPatience);
+      return;
+    default:
+      return Welcome(*socket, {},
+                     absl::InvalidArgumentError(
+                         absl::StrCat("purpose: ", static_cast<int>(hello.purpose()), " is none")));
+  }
+}
+
+void LinkServer::ServeTrainer(const proto::LinkHello& hello,
+                              const std::shared_ptr<LinkSocket>& socket) {
+  const absl::StatusOr<TrainerSeat::Trainer> trainer = seat_.Attach(
+      hello.pid(), socket, wire::DeadlineFromProto(Clock::Real().Now(), hello.timeout_us()));
+  proto::LinkWelcome welcome;
+  if (!trainer.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("pelton-daemon: refused pid ", hello.pid(), ": ", trainer.status().message()));
+    return Welcome(*socket, welcome, trainer.status());
+  }
+  welcome.set_attachment(trainer->attachment);
+  welcome.set_generation(1);
+  for (const int32_t host : backend_.hosts().host_of) welcome.add_host_of(host);
+  welcome.set_host_warning(backend_.host_warning());
+  round_ = 0;  // an earlier trainer's
+  Welcome(*socket, welcome, absl::OkStatus());
+  seat_.Watch(*trainer);
+  Log(LogLevel::kInfo, absl::StrCat("pelton-daemon: pid ", hello.pid(), " has attached"));
+  const absl::Status ended = ReadNotices(*socket);
+  const bool has_left = absl::IsCancelled(ended);
+  const std::string gone = GoneText(backend_.rank(), hello.pid());
+  Log(has_left ? LogLevel::kInfo : LogLevel::kWarning,
+      has_left ? absl::StrCat("pelton-daemon: pid ", hello.pid(), " has left") : gone);
+  // Where this daemon ends, the daemons of the others see that by themselves.
+  if (!stops_)
+    seat_.TellOfEnd(*trainer, has_left ? absl::OkStatus() : absl::UnavailableError(gone));
+  seat_.Detach(*trainer);
+}
+
+// Errors: Cancelled: it left in good order; else how it ended.
+absl::Status LinkServer::ReadNotices(LinkSocket& socket) {
+  while (true) {
+    proto::LinkNotice notice;
+    RETURN_IF_ERROR(socket.Receive(notice, absl::InfiniteFuture()));
+    if (notice.leaves()) return absl::CancelledError("left");
+    if (notice.round() == 0) continue;
+    round_ = notice.round();
+    backend_.control().SetRound(Round(notice.round()));
+  }
+}
+
+void LinkServer::ServeCalls(const proto::LinkHello& hello, LinkSocket& socket) {
+  const absl::StatusOr<TrainerSeat::Trainer> trainer = seat_.Find(hello.attachment());
+  Welcome(socket, {}, trainer.status());
+  if (!trainer.ok()) return;
+  while (true) {
+    proto::LinkCall call;
+    if (!socket.Receive(call, absl::InfiniteFuture()).ok()) return;
+    proto::LinkReply reply;
+    if (call.has_missing()) {
+      AnswerMissing(call.missing(), &reply);
+    } else {
+      reply = AnswerCall(backend_, seat_, *trainer, call);
+    }
+    if (!socket.Send(reply, Clock::Real().Now() + kReplyPatience).ok()) return;
+  }
+}
+
+void LinkServer::AnswerMissing(const proto::LinkMissing& question, proto::LinkReply* reply) const {
+  MutexLock lock(&mutex_);  // it must not be closed meanwhile
+  const auto found = communicators_.find(question.communicator());
+  if (found == communicators_.end()) return;
+  for (const Rank rank : found->second->MissingAfter(question.launches())) {
+    reply->add_missing(rank.value());
+  }
+}
+
+// By a gather of their trainers first: it ends at the trainer's deadline, names who is missing, and
+// keeps no other one from opening.
+absl::StatusOr<std::unique_ptr<WatchedCommunicator>> LinkServer::OpenFor(
+    const TrainerSeat::Trainer& trainer, const proto::LinkHello& hello) {
+  Group group;
+  group.generation = Generation(hello.generation());
+  for (const int32_t member : hello.members()) group.members.emplace_back(member);
+  RETURN_IF_ERROR(CheckGroup(group, backend_.world_size(), backend_.rank()));
+  const absl::Time deadline = wire::DeadlineFromProto(Clock::Real().Now(), hello.timeout_us());
+  const AllGatherRequest meeting{absl::StrCat(TrainerSeat::PrefixOf(trainer.epoch), "open"), "",
+                                 group.members};
+  RETURN_IF_ERROR(Annotate(backend_.control().AllGatherAmong(meeting, deadline).status(),
+                           "opening a communicator"));
+  return backend_.Open(group);
+}
+
+void LinkServer::ServeCommunicator(const proto::LinkHello& hello,
+                                   const std::shared_ptr<LinkSocket>& socket) {
+  const absl::StatusOr<TrainerSeat::Trainer> trainer = seat_.Find(hello.attachment());
+  if (!trainer.ok()) return Welcome(*socket, {}, trainer.status());
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenFor(*trainer, hello);
+  if (!opened.ok()) return Welcome(*socket, {}, opened.status());
+  ServedCommunicator served(*std::move(opened), socket);
+  proto::LinkWelcome welcome;
+  {
+    MutexLock lock(&mutex_);
+    welcome.set_communicator(++last_communicator_);
+    communicators_[welcome.communicator()] = &served;
+  }
+  Welcome(*socket, welcome, absl::OkStatus());
+  const absl::Status ended = served.Serve(GoneText(backend_.rank(), trainer->pid));
+  if (!ended.ok() && !absl::IsUnavailable(ended)) {
+    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: a communicator of pid ", trainer->pid,
+                                         " was ended: ", ended.message()));
+  }
+  MutexLock lock(&mutex_);
+  communicators_.erase(welcome.communicator());
+}
+
+// What becomes of a failure the trainer decides: its backend tells the trainers of the other ranks,
+// and this daemon lives on.
+void LinkServer::ServeModel(const proto::LinkHello& hello,
+                            const std::shared_ptr<LinkSocket>& socket) {
+  const absl::StatusOr<TrainerSeat::Trainer> trainer = seat_.Find(hello.attachment());
+  Welcome(*socket, {}, trainer.status());
+  if (!trainer.ok()) return;
+  ModelServerOptions options;
+  options.socket = socket;
+  options.attachment = hello.attachment();
+  options.meet = [this, epoch = trainer->epoch](const Group& group, absl::Time deadline) {
+    const AllGatherRequest meeting{absl::StrCat(TrainerSeat::PrefixOf(epoch), "model"), "",
+                                   group.members};
+    return Annotate(backend_.control().AllGatherAmong(meeting, deadline).status(),
+                    "making a model");
+  };
+  options.on_failure = [](const absl::Status& reason) {
+    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", reason.message()));
+  };
+  const absl::StatusOr<std::unique_ptr<ModelServer>> server =
+      ModelServer::Serve(backend_, std::move(options));
+  if (server.ok()) return (*server)->AwaitEnd();
+  Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: a model of pid ", trainer->pid,
+                                       " was not made: ", server.status().message()));
+}
+
+absl::Status LinkServer::AwaitStepEnd(absl::Time deadline) const {
+  const proto::LinkStatus first = Status();
+  while (true) {
+    const std::string left = LeftOf(first, Status());
+    if (left.empty()) return absl::OkStatus();
+    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError(left);
+    poll(nullptr, 0, kLookMs);
+  }
+}
+
+void LinkServer::EndTrainers(const absl::Status& step, absl::Time deadline) {
+  const TrainerSeat::Trainer trainer = seat_.Current();
+  if (trainer.pid == 0) return;
+  const absl::Status reason = absl::UnavailableError(absl::StrCat(
+      "the pelton-daemon of rank ", backend_.rank().value(), " (pid ", getpid(),
+      ") was told to end", step.ok() ? "" : ", and the step did not end before: ", step.message()));
+  if (!step.ok()) (void)seat_.Report(trainer, backend_.rank(), reason, deadline);
+  seat_.TellOwn(trainer, reason);
+  while (!step.ok() && seat_.Current().attachment == trainer.attachment &&
+         Clock::Real().Now() < deadline) {
+    poll(nullptr, 0, kLookMs);
+  }
+}
+
+proto::LinkStatus LinkServer::Status() const {
+  proto::LinkStatus status = SightOf(backend_, Clock::Real().Now() + kLookPatience);
+  status.set_daemon_pid(getpid());
+  status.set_trainer_pid(seat_.Current().pid);
+  status.set_attachments(seat_.attachments());
+  // Models whose algorithm is in no registry run in the trainer, which tells of them itself.
+  status.set_round(std::max(status.round(), round_.load()));
+  MutexLock lock(&mutex_);
+  status.set_communicators(static_cast<uint32_t>(communicators_.size()));
+  size_t operations = 0;
+  for (const auto& [number, served] : communicators_) operations += served->in_flight();
+  status.set_operations(static_cast<uint32_t>(operations));
+  return status;
+}
+
+}  // namespace pelton

@@ -1,0 +1,105 @@
+// A daemon's door for trainers and tools.
+#ifndef PELTON_BACKEND_LINK_LINK_SERVER_H_
+#define PELTON_BACKEND_LINK_LINK_SERVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "backend/backend.h"
+#include "backend/link/link_socket.h"
+#include "backend/link/served_communicator.h"
+#include "backend/link/trainer_seat.h"
+#include "core/base/sync.h"
+#include "proto/link.pb.h"
+
+namespace pelton {
+
+// Serves one trainer at a time over the Unix socket at `path`, and any tool. Whatever comes through
+// the door, it refuses what is not right with a reason and goes on.
+// Threads: any; it has one that accepts and one for each connection. Owns: the socket and its path,
+// the connections, the trainer's communicators.
+class LinkServer {
+ public:
+  static constexpr size_t kMostConnections = 1024;
+  // A connection that does not say what it is for is closed after it.
+  static constexpr absl::Duration kHelloPatience = absl::Seconds(5);
+
+  // Listens at `path`, where strangers wait until a server serves them. A socket that an earlier
+  // daemon has left there is replaced. Errors: AlreadyExists: a daemon lives there; those of
+  // LinkSocket::Listen.
+  static absl::StatusOr<Descriptor> Listen(const std::string& path);
+  // Serves whoever comes to `listener`. `backend` has joined the job; it is borrowed and outlives
+  // the server.
+  static std::unique_ptr<LinkServer> Start(Backend* backend, const std::string& path,
+                                           Descriptor listener);
+  // Ends all connections, and waits for their threads.
+  ~LinkServer();
+  LinkServer(const LinkServer&) = delete;
+  LinkServer& operator=(const LinkServer&) = delete;
+
+  proto::LinkStatus Status() const;
+  // A tool asks for the daemon's end, or has done so.
+  void RequestStop() { stop_requested_ = true; }
+  bool stop_requested() const { return stop_requested_.load(); }
+  // Returns once the rounds and operations that are under way now have ended on this rank, whether
+  // or not later ones have begun. Blocks: until then, or `deadline`. Errors: DeadlineExceeded:
+  // names what has not ended.
+  absl::Status AwaitStepEnd(absl::Time deadline) const;
+  // Has this rank's trainer told that its daemon ends, and why; with an error, which ends what is
+  // under way, the trainers of all other ranks, too. Blocks: until it has gone, or `deadline`.
+  void EndTrainers(const absl::Status& step, absl::Time deadline);
+  const TrainerSeat& seat() const { return seat_; }
+
+ private:
+  // Threads: its own and the one that accepts. Owns: the thread.
+  struct Connection {
+    std::shared_ptr<LinkSocket> socket;  // shared: it is shut down by the server's end
+    std::thread thread;
+    std::atomic<bool> is_over{false};
+  };
+
+  LinkServer(Backend* backend, std::string path, Descriptor listener);
+
+  void Accept();
+  bool ShutDownAll();
+  void Enter(Descriptor accepted);
+  void Reap();
+  void ServeConnection(const std::shared_ptr<LinkSocket>& socket);
+  absl::Status CheckHello(const LinkSocket& socket, const proto::LinkHello& hello) const;
+  void ServeTrainer(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
+  absl::Status ReadNotices(LinkSocket& socket);
+  void ServeCalls(const proto::LinkHello& hello, LinkSocket& socket);
+  void AnswerMissing(const proto::LinkMissing& question, proto::LinkReply* reply) const;
+  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> OpenFor(const TrainerSeat::Trainer& trainer,
+                                                               const proto::LinkHello& hello);
+  void ServeCommunicator(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
+  void ServeModel(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
+  void Welcome(LinkSocket& socket, proto::LinkWelcome welcome, const absl::Status& status) const;
+
+  Backend& backend_;
+  const std::string path_;
+  const Descriptor listener_;
+  TrainerSeat seat_;
+  std::atomic<bool> stops_{false};
+  std::atomic<bool> stop_requested_{false};
+  std::atomic<uint64_t> round_{0};
+
+  mutable Mutex mutex_;
+  std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, ServedCommunicator*> communicators_ ABSL_GUARDED_BY(mutex_);
+  uint32_t last_communicator_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::thread acceptor_;  // last: it uses the others
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_LINK_LINK_SERVER_H_

@@ -1,0 +1,73 @@
+// Whole messages with file descriptors between a trainer and its rank's daemon.
+#ifndef PELTON_BACKEND_LINK_LINK_SOCKET_H_
+#define PELTON_BACKEND_LINK_LINK_SOCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "comm/transport/descriptor.h"
+#include "core/base/sync.h"
+#include "google/protobuf/message_lite.h"
+
+namespace pelton {
+
+// A Unix socket that keeps message boundaries (SOCK_SEQPACKET). A message that is longer than a
+// packet travels in several, so that its length is bounded here and not by the kernel's buffers.
+// Threads: Send and Shutdown by any; Receive by one at a time. Owns: the socket.
+class LinkSocket {
+ public:
+  // The largest value of the key-value store, with its key and framing.
+  static constexpr size_t kMaxMessageBytes = (size_t{16} << 20) + (size_t{128} << 10);
+  static constexpr size_t kMaxDescriptors = 4;
+  // Between the packets of one message; a peer that stops in the middle is given up after it.
+  static constexpr absl::Duration kPacketPatience = absl::Seconds(5);
+
+  struct Message {
+    std::string payload;
+    std::vector<Descriptor> descriptors;
+  };
+
+  explicit LinkSocket(Descriptor socket) : socket_(std::move(socket)) {}
+
+  // Listens at `path`; whoever may open the folder may connect. Errors: InvalidArgument: the path
+  // does not fit into a socket's address; Unavailable: the kernel refuses.
+  static absl::StatusOr<Descriptor> Listen(const std::string& path);
+  // Errors: InvalidArgument: as Listen; NotFound: nobody listens there; DeadlineExceeded.
+  static absl::StatusOr<Descriptor> Connect(const std::string& path, absl::Time deadline);
+
+  // Blocks: until `deadline`, while the peer does not take what was sent before. Errors:
+  // InvalidArgument: too long, or too many descriptors; Unavailable: the peer is gone;
+  // DeadlineExceeded: nothing more may be sent.
+  absl::Status Send(absl::string_view payload, absl::Span<const int> descriptors,
+                    absl::Time deadline);
+  absl::Status Send(const google::protobuf::MessageLite& message, absl::Time deadline);
+
+  // The next message. Blocks: until `deadline`; never if that is in the past, unless a message has
+  // begun. Errors: DeadlineExceeded: none has come; Unavailable: the peer is gone; InvalidArgument:
+  // what came is no message of this protocol; after any but the first nothing more may be received.
+  absl::StatusOr<Message> Receive(absl::Time deadline);
+  // The same, parsed. Errors: also InvalidArgument: not of this type.
+  absl::Status Receive(google::protobuf::MessageLite& message, absl::Time deadline);
+
+  // Ends both directions: who waits in Receive or Send, here or there, gets Unavailable.
+  void Shutdown();
+  int descriptor() const { return socket_.get(); }
+
+ private:
+  absl::Status SendPacket(absl::string_view header, absl::string_view chunk,
+                          absl::Span<const int> descriptors, absl::Time deadline);
+
+  const Descriptor socket_;
+  Mutex sending_;  // the packets of one message follow each other
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_LINK_LINK_SOCKET_H_

@@ -1,0 +1,115 @@
+#include "backend/link/linked_model.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "backend/link/linked_rounds.h"
+#include "backend/link/rounds_messages.h"
+#include "core/base/clock.h"
+#include "core/base/long_wait.h"
+#include "core/base/status.h"
+#include "core/memory/stream.h"
+
+namespace pelton {
+namespace {
+
+// The daemon gives up at the deadline, and what it then says tells more than a missing answer.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+
+// Threads: as Model. Owns: as Model.
+class LinkedModel final : public Model {
+ public:
+  LinkedModel(std::unique_ptr<Algorithm> algorithm, Rank rank, std::unique_ptr<LinkedRounds> rounds)
+      : algorithm_(std::move(algorithm)), rank_(rank), rounds_(std::move(rounds)) {}
+
+  ModelRounds& rounds() override { return *rounds_; }
+  Rank rank() const override { return rank_; }
+  const Algorithm& algorithm() const override { return *algorithm_; }
+  uint64_t sent_bytes() const override { return rounds_->sent_bytes(); }
+  // The rounds tell the daemon of what they meet.
+  absl::Status Register(const Region&) override { return absl::OkStatus(); }
+  void Deregister(RegionId) override {}
+
+ private:
+  const std::unique_ptr<Algorithm> algorithm_;
+  const Rank rank_;
+  const std::unique_ptr<LinkedRounds> rounds_;
+};
+
+absl::Status CheckOnHost(const std::string& model, const std::vector<TensorSpec>& tensors) {
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.device.kind == DeviceKind::kHost) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "model '", model, "': tensor '", tensor.name, "' is on ", NameOf(tensor.device.kind),
+        "; buckets of a GPU stay in process; start the job without --backend daemon"));
+  }
+  return absl::OkStatus();
+}
+
+// The daemon does not hear of other ranks' trainers, so what this one hears of them ends the wait.
+absl::StatusOr<LinkSocket::Message> AwaitAnswer(LinkSocket& socket, const LinkedJob& job,
+                                                absl::Time last) {
+  while (true) {
+    const absl::Time now = Clock::Real().Now();
+    absl::StatusOr<LinkSocket::Message> received =
+        socket.Receive(std::min(last, now + kInterruptInterval));
+    if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= last) {
+      return received;
+    }
+    if (job.failure != nullptr) RETURN_IF_ERROR(job.failure());
+  }
+}
+
+absl::StatusOr<LinkSocket::Message> AskForModel(LinkSocket& socket, const LinkedJob& job,
+                                                const ModelOptions& options,
+                                                const std::vector<TensorSpec>& tensors,
+                                                absl::Time deadline) {
+  link::RoundsQuestion question;
+  *question.mutable_make() = ToMessage(options, tensors);
+  question.set_timeout_ns(NanosOf(deadline - Clock::Real().Now()));
+  RETURN_IF_ERROR(socket.Send(question, deadline));
+  return AwaitAnswer(socket, job, deadline + kAnswerGrace);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> AttachModel(std::unique_ptr<LinkSocket> socket,
+                                                   LinkedJob job, const ModelOptions& options,
+                                                   std::unique_ptr<Algorithm> algorithm,
+                                                   std::vector<TensorSpec> tensors,
+                                                   absl::Time deadline) {
+  RETURN_IF_ERROR(CheckOnHost(options.name, tensors));
+  const std::string where =
+      absl::StrCat("model '", options.name, "', rank ", job.rank.value(), ": its daemon");
+  absl::StatusOr<LinkSocket::Message> received =
+      AskForModel(*socket, job, options, tensors, deadline);
+  if (!received.ok()) return Annotate(received.status(), where);
+  link::RoundsAnswer answer;
+  if (!answer.ParseFromString(received->payload)) {
+    return absl::InternalError(absl::StrCat(where, " answers with what is no message"));
+  }
+  RETURN_IF_ERROR(FromMessage(answer.status()));
+  if (received->descriptors.size() != (answer.has_memory() ? 2U : 1U)) {
+    return absl::InternalError(
+        absl::StrCat(where, " sends ", received->descriptors.size(), " descriptors"));
+  }
+  ASSIGN_OR_RETURN(Plan plan, PlanOf(options, *algorithm, std::move(tensors)));
+  LinkedRounds::Attachment attachment;
+  attachment.socket = std::move(socket);
+  attachment.page = std::move(received->descriptors.front());
+  if (answer.has_memory()) attachment.memory = std::move(received->descriptors.back());
+  attachment.plan_hash = answer.plan_hash();
+  attachment.model_name = options.name;
+  attachment.rank = job.rank;
+  attachment.first_round = options.first_round;
+  attachment.on_failure = std::move(job.on_failure);
+  attachment.failure = std::move(job.failure);
+  ASSIGN_OR_RETURN(std::unique_ptr<LinkedRounds> rounds,
+                   LinkedRounds::Create(std::move(plan), std::move(attachment)));
+  return std::make_unique<LinkedModel>(std::move(algorithm), Rank(answer.rank()),
+                                       std::move(rounds));
+}
+
+}  // namespace pelton

@@ -1,0 +1,138 @@
+// The rounds of a model on the daemon's side: the page's words become marks and waits.
+#ifndef PELTON_BACKEND_LINK_ROUNDS_SERVER_H_
+#define PELTON_BACKEND_LINK_ROUNDS_SERVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "backend/link/link_socket.h"
+#include "backend/link/page.h"
+#include "backend/link/trainer_regions.h"
+#include "core/actor/waker.h"
+#include "core/base/ids.h"
+#include "core/base/sync.h"
+#include "core/round/model_rounds.h"
+#include "proto/link_rounds.pb.h"
+
+namespace pelton {
+
+// Threads: a value, moved into Start. Owns: the socket.
+struct RoundsServerOptions {
+  std::shared_ptr<LinkSocket> socket;  // shared: whoever accepted it may shut it down
+  std::string model_name;
+  Rank rank;                // of this process in the world, for reports
+  Rank rank_in_group;       // told to the trainer
+  uint64_t attachment = 1;  // the number of this attachment
+  // What the trainer registers for standalone tensors; outlives the rounds, which use it. Null: its
+  // plan has none.
+  TrainerRegions* regions = nullptr;
+  // What this rank has sent for the model so far; may be empty.
+  std::function<uint64_t()> sent_bytes;
+};
+
+// Serves one trainer until it closes its socket. Nothing that the trainer writes into the page or
+// sends ends the process: words of other rounds are ignored, and what contradicts itself ends the
+// rounds with an error that names it, which the trainer gets from its next wait.
+//
+// A thread of the page is to the rounds what the trainer's thread is in process: it marks, waits
+// and answers questions, and runs the scheduler while it waits. A thread of the socket receives,
+// so that an abort and the trainer's end are seen while the other one waits.
+// Threads: any. Owns: both threads and the page; borrows the rounds, which outlive it and are its
+// alone.
+class RoundsServer {
+ public:
+  // Answers the question by which the trainer asked for the model, with the page and the memory,
+  // and serves. Errors: those of the page and of the socket.
+  static absl::StatusOr<std::unique_ptr<RoundsServer>> Start(ModelRounds& rounds,
+                                                             RoundsServerOptions options);
+  // Ends what the page's thread waits for, and with it the rounds, unless none is under way.
+  ~RoundsServer();
+  RoundsServer(const RoundsServer&) = delete;
+  RoundsServer& operator=(const RoundsServer&) = delete;
+
+  // Whether the trainer has closed its socket, or broken the protocol.
+  bool is_over() const { return is_over_.load(std::memory_order_acquire); }
+  // Blocks: until then.
+  void AwaitEnd() const { is_over_.wait(false, std::memory_order_acquire); }
+
+ private:
+  // A question, with what came along.
+  struct Question {
+    link::RoundsQuestion message;
+    std::vector<Descriptor> descriptors;
+  };
+
+  RoundsServer(ModelRounds& rounds, RoundsServerOptions options, LinkPage page);
+  absl::Status Greet(Descriptor page);
+
+  void ReceiveAll();
+  absl::Status Receive();
+  void End(const absl::Status& reason);
+
+  void Run();
+  bool Look();
+  bool TakeReady();
+  bool TakeWait();
+  bool TakeQuestion();
+  // Marks what the page says of `bucket`; `is_ready`: that must be all of it.
+  absl::Status TakeMarks(const BucketLayout& bucket, bool is_ready);
+  absl::Status TakeMark(SlotId slot, bool is_used);
+  // Whether the memory of standalone slots has come, which travels apart from the page.
+  bool HasRegion(SlotId slot) const;
+  bool HasRegions(const BucketLayout& bucket) const;
+  // That the trainer must take its memory back, where that is so.
+  absl::Status LookForLoss(const absl::Status& status);
+  absl::Status TakeMode();
+  void Publish(const absl::Status& outcome, Round ended);
+  void PublishResults();
+  // Of the open round: which pipelines run, and nothing is marked.
+  void OpenRound();
+  bool BeginsToBlock();
+
+  absl::Status Answer(const Question& question, link::RoundsAnswer& answer,
+                      std::vector<Descriptor>& descriptors);
+  absl::Status AnswerOfStates(const Question& question, absl::Time deadline,
+                              link::RoundsAnswer& answer, std::vector<Descriptor>& descriptors);
+  absl::Status BeginAgreement(const link::LinkWords& words);
+  absl::Status Agreed(absl::Time deadline, link::RoundsAnswer& answer);
+  absl::Status Replan(const link::LinkReplan& request, absl::Time deadline,
+                      link::RoundsAnswer& answer, std::vector<Descriptor>& descriptors);
+  absl::Status AddMemory(link::RoundsAnswer& answer, std::vector<Descriptor>& descriptors) const;
+  absl::Status CheckBetweenRounds(const link::RoundsQuestion& question) const;
+  bool IsStopping() const { return is_stopping_.load(std::memory_order_acquire); }
+
+  ModelRounds& rounds_;
+  RoundsServerOptions options_;
+  const LinkPage page_;
+  Waker waker_;    // on which the page's thread sleeps
+  Waker trainer_;  // on which the trainer does
+
+  // The page's thread's.
+  std::vector<bool> is_marked_;  // by slot, in the open round
+  std::vector<bool> is_used_;    // by slot, in the open round
+  std::vector<bool> is_taken_;   // by bucket, in the open round
+  bool has_marked_ = false;      // anything, in the open round
+  bool is_agreeing_ = false;     // between the two halves of an agreement
+
+  std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> is_busy_{false};  // the page's thread waits, or has marked something
+  std::atomic<bool> is_over_{false};
+  Mutex mutex_;
+  std::deque<Question> questions_ ABSL_GUARDED_BY(mutex_);
+  std::thread page_thread_;
+  std::thread socket_thread_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_BACKEND_LINK_ROUNDS_SERVER_H_

@@ -1,0 +1,241 @@
+#include "backend/link/served_communicator.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/await.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+#include "core/base/status.h"
+#include "core/memory/region.h"
+
+namespace pelton {
+namespace {
+
+// A trainer that is stopped, by a debugger for instance, takes its answers later.
+constexpr absl::Duration kTellPatience = absl::Seconds(60);
+// Records that wait for the driver: launches are bounded by the trainer, but it may be another one.
+constexpr size_t kMostQueued = 4 * limits::kMaxOperationsInFlight;
+
+}  // namespace
+
+ServedCommunicator::ServedCommunicator(std::unique_ptr<Communicator> communicator,
+                                       std::shared_ptr<LinkSocket> socket)
+    : communicator_(std::move(communicator)),
+      socket_(std::move(socket)),
+      regions_({[this](const Region& region) { return communicator_->Register(region); },
+                [this](RegionId region) { communicator_->Deregister(region); }}),
+      driver_([this] { Drive(); }) {}
+
+ServedCommunicator::~ServedCommunicator() {
+  {
+    MutexLock lock(&mutex_);
+    is_closing_ = true;
+    news_.SignalAll();
+  }
+  communicator_->Wake();
+  driver_.join();
+}
+
+absl::Status ServedCommunicator::Serve(absl::string_view gone) {
+  absl::Status ended;
+  while (ended.ok()) {
+    absl::StatusOr<LinkSocket::Message> message = socket_->Receive(absl::InfiniteFuture());
+    ended = message.ok() ? Take(*std::move(message)) : message.status();
+  }
+  if (absl::IsCancelled(ended)) return absl::OkStatus();  // in good order
+  const absl::Status reason = absl::IsUnavailable(ended) ? absl::UnavailableError(gone) : ended;
+  communicator_->Abort(reason);
+  LinkRecord record;
+  record.kind = LinkRecord::kAborted;
+  Tell(record, reason);
+  return reason;
+}
+
+// Errors: Cancelled: it was the last one.
+absl::Status ServedCommunicator::Take(LinkSocket::Message message) {
+  ASSIGN_OR_RETURN(const ParsedRecord parsed, DecodeRecord(message.payload));
+  const LinkRecord& record = parsed.record;
+  switch (record.kind) {
+    case LinkRecord::kAbort:
+      communicator_->Abort(parsed.status().ok() ? absl::AbortedError(parsed.text)
+                                                : parsed.status());
+      return absl::OkStatus();
+    case LinkRecord::kRegister:
+      // At once, and not in its turn: a launch that follows finds it, and one that came before does
+      // not look for it.
+      return regions_.Enter(RegionId(static_cast<uint32_t>(record.ticket)), message.descriptors);
+    case LinkRecord::kClose:
+      return absl::CancelledError("closed");
+    case LinkRecord::kLaunch:
+    case LinkRecord::kFindSender:
+    case LinkRecord::kDeregister:
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("a record of kind ", record.kind, " from a trainer"));
+  }
+  MutexLock lock(&mutex_);
+  if (queue_.size() >= kMostQueued) {
+    return absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " records wait already"));
+  }
+  queue_.push_back(record);
+  news_.Signal();
+  communicator_->Wake();
+  return absl::OkStatus();
+}
+
+void ServedCommunicator::Tell(const LinkRecord& record, const absl::Status& status) {
+  // A trainer that takes no answers is as good as gone; its reader ends with the connection.
+  const absl::Time deadline = Clock::Real().Now() + kTellPatience;
+  if (!socket_->Send(EncodeRecord(record, status), {}, deadline).ok()) socket_->Shutdown();
+}
+
+absl::Status ServedCommunicator::Translate(Operation* operation, Launched* launched) const {
+  const Rank rank = communicator_->rank();
+  const WorldSize world_size = communicator_->world_size();
+  RETURN_IF_ERROR(CheckOperation(*operation, rank, world_size));
+  const Extent extent = ExtentOf(*operation, rank, world_size);
+  if (extent.source_bytes > 0) {
+    ASSIGN_OR_RETURN(TrainerRegions::Place place,
+                     regions_.PlaceOf(operation->source(), extent.source_bytes, "source"));
+    operation->set_source(place.location);
+    launched->source = std::move(place.region);
+  }
+  if (extent.target_bytes > 0) {
+    launched->trainers_target = operation->target_region;
+    ASSIGN_OR_RETURN(TrainerRegions::Place place,
+                     regions_.PlaceOf(operation->target(), extent.target_bytes, "target"));
+    operation->set_target(place.location);
+    launched->target = std::move(place.region);
+  }
+  return absl::OkStatus();
+}
+
+void ServedCommunicator::Launch(const LinkRecord& record) {
+  Launched launched;
+  launched.ticket = record.ticket;
+  Operation operation = record.operation;
+  HostStream stream;
+  const absl::Status translated = Translate(&operation, &launched);
+  const absl::StatusOr<Completion> completion =
+      translated.ok() ? communicator_->Launch(operation, stream) : translated;
+  launches_.fetch_add(1);
+  LinkRecord answer;
+  answer.kind = LinkRecord::kDone;
+  answer.ticket = record.ticket;
+  if (!completion.ok()) {
+    // The trainer goes on with nothing else then, and the other ranks must not wait for it.
+    if (absl::IsUnavailable(translated)) communicator_->Abort(translated);
+    return Tell(answer, completion.status());
+  }
+  launched.completion = *completion;
+  in_flight_.push_back(std::move(launched));
+}
+
+std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) const {
+  const absl::Time patience = Clock::Real().Now() + absl::Milliseconds(500);
+  while (launches_.load() < launches && Clock::Real().Now() < patience) poll(nullptr, 0, 1);
+  return communicator_->Missing();
+}
+
+void ServedCommunicator::FindSender(const LinkRecord& question) {
+  communicator_->Progress();
+  const absl::StatusOr<std::optional<Rank>> found =
+      communicator_->FindSender(question.operation.tag);
+  LinkRecord answer;
+  answer.kind = LinkRecord::kFound;
+  answer.operation.tag = question.operation.tag;
+  if (found.ok() && found->has_value()) answer.operation.peer = (*found)->value();
+  Tell(answer, found.status());
+}
+
+// Whether there was anything.
+bool ServedCommunicator::RunQueue() {
+  std::deque<LinkRecord> taken;
+  {
+    MutexLock lock(&mutex_);
+    if (queue_.empty()) return false;
+    taken.swap(queue_);
+  }
+  for (const LinkRecord& record : taken) {
+    if (record.kind == LinkRecord::kLaunch) Launch(record);
+    if (record.kind == LinkRecord::kFindSender) FindSender(record);
+    if (record.kind == LinkRecord::kDeregister) {
+      regions_.Erase(RegionId(static_cast<uint32_t>(record.ticket)));
+    }
+  }
+  return true;
+}
+
+bool ServedCommunicator::TellEnds() {
+  bool has_ended = false;
+  for (size_t i = 0; i < in_flight_.size();) {
+    const OperationRunner::State state = communicator_->Query(in_flight_[i].completion);
+    if (!state.done) {
+      ++i;
+      continue;
+    }
+    TellEnd(in_flight_[i], state.status);
+    in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
+    has_ended = true;
+  }
+  in_flight_count_.store(in_flight_.size(), std::memory_order_relaxed);
+  return has_ended;
+}
+
+// What was written after the memory was taken back from a peer has not reached the trainer, and the
+// trainer itself must take it back, too.
+void ServedCommunicator::TellEnd(const Launched& ended, absl::Status status) {
+  LinkRecord answer;
+  answer.kind = LinkRecord::kDone;
+  answer.ticket = ended.ticket;
+  if (ended.target != nullptr && IsUnshared(ended.target->id())) {
+    answer.operation.target_region = ended.trainers_target;
+    if (status.ok()) {
+      status = absl::UnavailableError(
+          "its shared memory was taken back meanwhile from a rank that had stopped while it wrote "
+          "there");
+      communicator_->Abort(status);
+    }
+  }
+  Tell(answer, status);
+}
+
+bool ServedCommunicator::IsClosing() {
+  MutexLock lock(&mutex_);
+  return is_closing_;
+}
+
+void ServedCommunicator::Drive() {
+  Patience patience(*communicator_);
+  while (true) {
+    bool has_moved = RunQueue();
+    has_moved |= communicator_->Progress();
+    has_moved |= TellEnds();
+    if (has_moved) {
+      patience.OnMove();
+      continue;
+    }
+    if (in_flight_.empty()) {
+      MutexLock lock(&mutex_);
+      if (is_closing_) return;
+      if (queue_.empty()) news_.Wait(&mutex_);
+      patience.OnMove();
+      continue;
+    }
+    // What a trainer leaves behind in flight ends now, and not when its peers come.
+    if (IsClosing()) communicator_->Abort(absl::AbortedError("the trainer closed it meanwhile"));
+    const Patience::Next next = patience.OnIdle();
+    if (next == Patience::Next::kYield) sched_yield();
+    if (next == Patience::Next::kPark) {
+      communicator_->Park(Clock::Real().Now() + Patience::kLongestPark);
+    }
+  }
+}
+
+}  // namespace pelton

@@ -1,0 +1,35 @@
+// What a neighbour operation is refused for before anything is sent: one place, one wording.
+#ifndef PELTON_COMM_TRANSPORT_NEIGHBOR_CHECK_H_
+#define PELTON_COMM_TRANSPORT_NEIGHBOR_CHECK_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/transport/operation_check.h"
+#include "core/base/ids.h"
+#include "core/memory/stream.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/weight_table.h"
+
+namespace pelton {
+
+inline constexpr bool IsNeighborKind(OperationKind kind) {
+  return kind == OperationKind::kNeighborAllReduce || kind == OperationKind::kNeighborAllGather;
+}
+
+// What a neighbour operation works with. Threads: a value. Owns: a share of its table.
+struct NeighborOperation {
+  std::shared_ptr<const WeightTable> table;  // shared: see WeightTable::Create
+  OperationMemory memory;
+};
+
+// Finds both and checks every field of `operation`, of a neighbour kind. Errors: InvalidArgument:
+// names the rank, the field and its value.
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation,
+                                                         const Stream& stream, Rank rank,
+                                                         WorldSize world_size);
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_TRANSPORT_NEIGHBOR_CHECK_H_

@@ -1,0 +1,205 @@
+// The actor that serves one rank of another host, and asks it.
+#ifndef PELTON_COMM_WINDOW_LINK_ACTOR_H_
+#define PELTON_COMM_WINDOW_LINK_ACTOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/collectives.h"
+#include "comm/communicator.h"
+#include "comm/window/edge_mutex.h"
+#include "comm/window/link_message.h"
+#include "comm/window/window_memory.h"
+#include "core/actor/actor.h"
+#include "core/actor/promise.h"
+#include "core/actor/sendable.h"
+#include "core/actor/timer.h"
+#include "core/memory/dtype.h"
+
+namespace pelton {
+
+// What a window of this rank offers to the rank at the other end. Threads: a value. Owns: a hold on
+// the slots' memory; the tensor's outlives the serving.
+struct ServedWindow {
+  std::optional<EdgeView> slot;       // that the other rank writes; none: it is no source
+  EdgeMutex* mutex = nullptr;         // of the edge from the other rank
+  const std::byte* tensor = nullptr;  // that it gets
+  uint64_t count = 0;
+  DType dtype = DType::kFloat32;
+  std::shared_ptr<const void> memory = nullptr;  // shared: of the slots, with the window
+
+  uint64_t value_bytes() const { return count * SizeOf(dtype); }
+};
+
+// A request with where its values are. Both belong to the actor until it has answered.
+// Threads: a value. Owns: nothing.
+struct LinkQuestion {
+  LinkRequest request;
+  const std::byte* value = nullptr;  // that goes with it
+  std::byte* target = nullptr;       // of what comes back
+};
+template <>
+inline constexpr bool kSendableType<ServedWindow> = true;
+template <>
+inline constexpr bool kSendableType<LinkQuestion> = true;
+
+// Asks the other rank. True unless it was a kTryLock that was not granted.
+struct AskPeer {
+  LinkQuestion question;
+  Promise<bool> reply;
+};
+// From now on the other rank is served; answered at once.
+struct ServeWindow {
+  uint64_t window = 0;
+  ServedWindow served;
+  Promise<void> reply;
+};
+// Answered when nothing of the window is in use any more.
+struct StopServing {
+  uint64_t window = 0;
+  Promise<void> reply;
+};
+// Ends everything; answered when no memory of others is in use any more.
+struct CloseLink {
+  Promise<void> reply;
+};
+// Has it look around.
+struct LookAround {};
+
+// Drives a communicator of two ranks that nobody else uses. A put is received straight into a free
+// buffer of its slot. An accumulate is received beside it, because the owner may take away what it
+// was added to, and the sum is then made anew.
+//
+// A mutex that the other rank asks for is taken by the thread of this actor, which gives it back
+// when the other rank asks for that, or is lost. So the actor stays on one thread.
+//
+// One value comes in at a time; values that go out do so side by side.
+// Threads: as every actor. Owns: what is under way; the communicator outlives it.
+class LinkActor final : public PollingActor {
+ public:
+  // `waits_for_mutex`: set while the other rank waits for a mutex of this one; outlives the actor.
+  LinkActor(Communicator* communicator, Rank peer, std::atomic<bool>* waits_for_mutex);
+  ~LinkActor() override;
+
+  void Handle(AskPeer ask);
+  void Handle(ServeWindow serve);
+  void Handle(StopServing stop);
+  void Handle(CloseLink close);
+  void Handle(LookAround) {}
+  PollResult Poll() override;
+  absl::Duration MaxPark() const override;
+
+ private:
+  // Messages, one after the other. Threads: the actor's. Owns: the one that is coming in.
+  class Inbox {
+   public:
+    explicit Inbox(Communicator& communicator) : communicator_(communicator) {}
+    // The next one, once it is here. Errors: those of the communicator.
+    absl::StatusOr<std::optional<LinkMessage>> Take();
+    bool is_idle() const { return !under_way_.has_value(); }
+
+   private:
+    Communicator& communicator_;
+    LinkMessage message_;
+    std::optional<Completion> under_way_;
+  };
+  // A request of this rank, until it is answered. Threads: the actor's. Owns: the promise.
+  struct Question {
+    LinkQuestion asked;
+    LinkMessage message;
+    std::vector<Completion> transfers;
+    bool is_answered = false;
+    absl::StatusOr<bool> answer = false;
+    Promise<bool> reply;
+  };
+  // A value that comes in. Threads: the actor's. Owns: nothing.
+  struct Arrival {
+    LinkRequest request;
+    absl::Status refusal;                  // why it is thrown away
+    std::optional<Slot::Draft> draft;      // of a put
+    std::optional<Completion> completion;  // none: it has no bytes
+  };
+  // A reply that goes out, with the tensor of a get. Threads: the actor's. Owns: the reply.
+  struct Departure {
+    LinkMessage message;
+    uint64_t window = 0;
+    std::vector<Completion> transfers;
+  };
+  // Threads: the actor's. Owns: what has the actor look at its deadline, in virtual time too.
+  struct WaitingLock {
+    LinkRequest request;
+    absl::Time until;
+    Timer timer;
+  };
+
+  // Each: true if anything moved. Errors: end the link.
+  absl::StatusOr<bool> Advance();
+  absl::StatusOr<bool> TakeMessage();
+  absl::Status TakeReply(const LinkReply& reply);
+  absl::StatusOr<bool> ServeNext();
+  absl::StatusOr<bool> TakeValue();
+  absl::StatusOr<bool> GrantLocks();
+  bool SettleQuestions();
+  bool SettleDepartures();
+  bool SettleStops();
+
+  absl::Status Ask(uint64_t number);
+  absl::Status Serve(const LinkRequest& request);
+  absl::Status ServeGet(const LinkRequest& request);
+  absl::Status ServeMutex(const LinkRequest& request);
+  void AwaitMutex(const LinkRequest& request);
+  absl::Status BeginArrival(const LinkRequest& request);
+  absl::Status Publish(const Arrival& arrival);
+  // `value`: what a get is given; null: nothing.
+  absl::Status Reply(const LinkReply& reply, uint64_t window, const ServedWindow* value = nullptr);
+  absl::Status SendBytes(const void* bytes, uint64_t size, int32_t tag,
+                         std::vector<Completion>& transfers);
+  absl::StatusOr<Completion> ReceiveBytes(void* bytes, uint64_t size, int32_t tag);
+  // Drops those that are done; true when there is none left.
+  bool AreDone(std::vector<Completion>& transfers);
+  bool IsInUse(uint64_t window) const;
+  bool IsOver(const Arrival& arrival);
+  void GiveBack(uint64_t window);
+  // Ends the link: what is under way fails, mutexes are given back.
+  void Break(const absl::Status& why);
+  void GiveAllBack();
+  bool HasTransfers() const;
+  void SayGoodbye();
+  bool HasSaidGoodbye();
+  bool is_closed() const { return !broken_.ok(); }
+
+  Communicator& communicator_;
+  const Rank peer_;   // as users know it
+  const Rank other_;  // in the communicator
+  std::atomic<bool>& waits_for_mutex_;
+  Inbox inbox_;
+  std::deque<LinkRequest> requests_;  // that wait for a value to be in
+  absl::Status broken_;
+  uint64_t asked_count_ = 0;
+  std::map<uint64_t, Question> questions_;  // by number
+  std::map<uint64_t, ServedWindow> served_;
+  std::optional<Arrival> arrival_;
+  std::vector<std::byte> staging_;  // what no slot takes
+  std::list<Departure> departures_;
+  std::vector<WaitingLock> waiting_;
+  std::set<uint64_t> held_;  // windows whose mutex the other rank has
+  std::vector<StopServing> stops_;
+  LinkMessage goodbye_;
+  std::vector<Completion> goodbye_transfers_;
+  std::vector<Promise<void>> closers_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_COMM_WINDOW_LINK_ACTOR_H_

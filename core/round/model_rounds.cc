@@ -1,0 +1,499 @@
+#include "core/round/model_rounds.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/actor/borrow.h"
+#include "core/actor/monitor.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "core/actor/wait_hook.h"
+#include "core/base/clock.h"
+#include "core/base/long_wait.h"
+#include "core/base/status.h"
+#include "core/round/plan_instance.h"
+#include "core/round/round_waiter.h"
+#include "core/round/scheduler.h"
+#include "core/round/scheduler_sink.h"
+#include "core/round/shared_state.h"
+#include "core/round/slot_state.h"
+#include "core/trace/trace.h"
+
+namespace pelton {
+namespace {
+
+// The longest sleep of the scheduler's thread on the runner. Senders that call the runner's Wake
+// end it earlier; a timer, and a message of any other sender, is seen so much later at most.
+constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
+// A scheduler that has not answered by then, in spite of its own watch, is not going to.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+
+absl::Status CheckOptions(const ModelRoundsOptions& options) {
+  if (options.runner == nullptr) return absl::InvalidArgumentError("model rounds: no runner");
+  if (options.pipeline_factory == nullptr) {
+    return absl::InvalidArgumentError("model rounds: no pipeline factory");
+  }
+  if (options.operation_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model rounds: operation_timeout is ", absl::FormatDuration(options.operation_timeout)));
+  }
+  return absl::OkStatus();
+}
+
+// The rounds of a model whose scheduler is in this process.
+// Threads: as ModelRounds. Owns: as ModelRounds.
+class LocalRounds final : public ModelRounds {
+ public:
+  explicit LocalRounds(ModelRoundsOptions options)
+      : options_(std::move(options)),
+        sink_(*options_.runner, options_.device),
+        waiter_(*options_.runner, options_.device != nullptr),
+        result_round_(options_.first_round.value() - 1) {}
+  ~LocalRounds() override;
+
+  absl::Status Start(Plan plan);
+
+  const Plan& plan() const override { return instance_->plan; }
+  Round round() const override { return instance_->tracker->round(); }
+  void SetMode(RoundMode mode) override { tracker().set_mode(mode); }
+  std::byte* DataOf(SlotId slot) const override { return instance_->storage->DataOf(slot); }
+  absl::Status MarkReady(SlotId slot) override { return tracker().MarkReady(slot); }
+  absl::Status MarkReady(SlotId slot, void* data) override {
+    return tracker().MarkReady(slot, data);
+  }
+  absl::Status MarkUnused(SlotId slot, void* data) override {
+    return tracker().MarkUnused(slot, data);
+  }
+  std::vector<SlotId> UnmarkedSlots() const override { return instance_->tracker->UnmarkedSlots(); }
+  absl::Status EndRound() override;
+  absl::Status WaitRound(absl::Time deadline) override;
+  Future<void> RoundDone(absl::Time deadline) override;
+  absl::Status CloseRound(absl::Status status) override;
+  void Abort(const absl::Status& reason) override;
+  bool Communicates(SlotId slot) const override;
+  absl::Status Prime(absl::Time deadline) override;
+  absl::StatusOr<std::vector<SlotState>> SaveStates(absl::Time) override {
+    return CopiesOf(SlotStatesOf(*instance_));
+  }
+  absl::Status LoadStates(absl::Span<const SlotState> states, absl::Time) override {
+    CopySlotStates(states, SlotStatesOf(*instance_));
+    return absl::OkStatus();
+  }
+  const Region* region() const override { return instance_->storage->region(); }
+  SlotResult ResultOf(SlotId slot) const override;
+  std::vector<SlotId> ReadyOrder() const override { return instance_->tracker->ReadyOrder(); }
+  absl::Status BeginOrder() override;
+  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
+  absl::Status BeginAgreement(std::vector<int32_t> words) override;
+  absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
+  absl::StatusOr<RoundSight> Look(absl::Time deadline) override;
+  BucketTimes& times() override { return times_; }
+  absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline) override;
+  absl::Status Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                      absl::Time deadline) override;
+
+ private:
+  ReadyTracker& tracker() { return *instance_->tracker; }
+  absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first,
+                                                             uint64_t capacity_bytes = 0);
+  absl::Status MakeStorage(PlanInstance& instance, uint64_t capacity_bytes);
+  absl::Status MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline);
+  void Forget(const PlanInstance& instance);
+  Executor& MakeExecutor();
+  absl::Status Await(Future<void> future, absl::Time deadline);
+  // Until no device is at operations of earlier rounds.
+  absl::Status AwaitDevice(absl::Time deadline);
+  absl::Status FetchWords(absl::Time deadline);
+  std::string NamesOfShared();
+  absl::Status BeginBroadcast(std::vector<int32_t> words);
+  absl::StatusOr<std::vector<int32_t>> AwaitBroadcast(absl::Time deadline);
+  absl::StatusOr<std::string> AgreeOnText(std::string text, size_t size_bytes, absl::Time deadline);
+  absl::Status GatherShared(size_t names_bytes, absl::Time deadline);
+  Future<void> Run(const Operation& operation);
+  absl::Status AwaitOperation(Future<void> done, absl::Time deadline);
+  // Brings the used tails to the host that tell of slots which this rank did not use.
+  absl::Status ReadTails();
+  bool AnyUnusedHere(const BucketLayout& bucket) const;
+
+  ModelRoundsOptions options_;
+  BucketTimes times_;
+  std::unique_ptr<PlanInstance> instance_;
+  SchedulerSink sink_;
+  RoundWaiter waiter_;
+  std::optional<ThreadExecutor> own_executor_;
+  ActorRef<BucketScheduler> scheduler_;
+  bool round_ended_ = false;
+  // The last round that was waited for, by a model before this one where it goes on from a state.
+  Round result_round_;
+  // What is broadcast, here or on the device: it outlives a call that gave up.
+  std::vector<int32_t> words_;
+  std::byte* words_on_device_ = nullptr;
+  std::optional<Future<void>> agreeing_;       // since BeginAgreement
+  SharedState shared_;                         // for the next plan; outlives a call that gave up
+  std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
+};
+
+LocalRounds::~LocalRounds() {
+  sink_.Disarm();
+  if (scheduler_.valid()) {
+    const absl::Status quiet = AwaitDevice(WaitClock().Now() + limits::kStopTimeout);
+    if (!quiet.ok()) options_.runner->Abort(quiet);
+    options_.runner->Wake();
+    // An error says that the scheduler had failed before, with which its waiters were answered, or
+    // that it did not stop in time; its executor's end then ends it by force.
+    StopAndWait(scheduler_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
+  }
+  own_executor_.reset();
+  if (instance_ != nullptr) Forget(*instance_);
+}
+
+Executor& LocalRounds::MakeExecutor() {
+  if (options_.executor != nullptr) return *options_.executor;
+  ThreadExecutor::Options thread;
+  thread.name = "pelton-channel";
+  thread.park = [this](Waker& waker, absl::Duration at_most) {
+    // A kick that came before is not lost. What parks on the runner must hold the scheduler's turn:
+    // a waiter may be about to drive the runner itself.
+    if (waker.Park(absl::ZeroDuration())) return;
+    const std::optional<Borrowed<BucketScheduler>> turn = TryBorrow(scheduler_);
+    if (turn.has_value())
+      options_.runner->Park(Clock::Real().Now() + std::min(at_most, kLongestPark));
+  };
+  return own_executor_.emplace(std::move(thread));
+}
+
+absl::Status LocalRounds::Start(Plan plan) {
+  RETURN_IF_ERROR(CheckOptions(options_));
+  ASSIGN_OR_RETURN(instance_, MakeInstance(std::move(plan), options_.first_round));
+  SchedulerOptions scheduler;
+  scheduler.model_name = options_.model_name;
+  scheduler.rank = options_.rank;
+  scheduler.runner = options_.runner;
+  scheduler.operation_timeout = options_.operation_timeout;
+  scheduler.on_failure = std::move(options_.on_failure);
+  scheduler.waiter_drives = waiter_.drives();
+  scheduler.commits_state = options_.commits_state;
+  scheduler.times = &times_;
+  scheduler.viewer = options_.viewer;
+  SpawnOptions spawn;
+  spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
+  // A message per bucket, besides the few of the waiter; both versions may have room reserved.
+  spawn.mailbox_capacity = std::max(limits::kMailboxCapacity, instance_->plan.slots().size() * 2);
+  scheduler_ = Spawn<BucketScheduler>(MakeExecutor(), std::move(spawn), std::move(scheduler),
+                                      PlanInstanceLoan(instance_.get()));
+  sink_.set_scheduler(scheduler_);
+  waiter_.set_scheduler(scheduler_);
+  sink_.Arm(instance_->plan);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PlanInstance>> LocalRounds::MakeInstance(Plan plan, Round first,
+                                                                        uint64_t capacity_bytes) {
+  auto instance = std::make_unique<PlanInstance>(std::move(plan));
+  for (const BucketLayout& bucket : instance->plan.buckets()) {
+    absl::StatusOr<Pipeline> pipeline = options_.pipeline_factory(bucket);
+    if (!pipeline.ok()) return Annotate(pipeline.status(), instance->plan.Describe(bucket.id));
+    instance->pipelines.push_back(*std::move(pipeline));
+  }
+  RETURN_IF_ERROR(MakeStorage(*instance, capacity_bytes));
+  instance->tracker =
+      std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
+  return instance;
+}
+
+// The memory of the plan in force where that is large enough, once nothing can fail any more.
+absl::Status LocalRounds::MakeStorage(PlanInstance& instance, uint64_t capacity_bytes) {
+  if (instance_ != nullptr && instance_->storage->Fits(instance.plan)) {
+    instance.storage = BucketStorage::CreateToFollow(instance.plan);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(instance.storage, BucketStorage::Create(instance.plan, options_.model_name,
+                                                           options_.device, capacity_bytes));
+  const Region* const region = instance.storage->region();
+  if (region == nullptr || options_.register_region == nullptr) return absl::OkStatus();
+  return options_.register_region(*region);
+}
+
+void LocalRounds::Forget(const PlanInstance& instance) {
+  const Region* const region = instance.storage->region();
+  if (region != nullptr && options_.deregister_region != nullptr) {
+    options_.deregister_region(region->id());
+  }
+}
+
+absl::Status LocalRounds::EndRound() {
+  if (std::exchange(round_ended_, true)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", tracker().round().value(), " has ended already"));
+  }
+  const absl::Status ended = tracker().EndRound();
+  if (!ended.ok()) Abort(ended);
+  return ended;
+}
+
+Future<void> LocalRounds::RoundDone(absl::Time deadline) {
+  Future<void> done = scheduler_.Ask(AwaitRound{tracker().round(), deadline, {}}, deadline);
+  options_.runner->Wake();
+  // The scheduler itself enforces the deadline, with a better text than a future has.
+  return std::move(done).WithDeadline(absl::InfiniteFuture());
+}
+
+absl::Status LocalRounds::WaitRound(absl::Time deadline) {
+  const TraceSpan span("wait round", -1, tracker().round().value());
+  return CloseRound(Await(RoundDone(deadline), deadline + kAnswerGrace));
+}
+
+absl::StatusOr<RoundSight> LocalRounds::Look(absl::Time deadline) {
+  Future<RoundSight> answer = scheduler_.Ask(LookAtRound{}, deadline);
+  options_.runner->Wake();  // the scheduler's thread, or who has borrowed it, may be parked on it
+  return std::move(answer).Await(deadline);
+}
+
+absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline) {
+  const absl::Status interrupted =
+      WaitHook::Current() == nullptr ? waiter_.WaitFor(future, deadline) : absl::OkStatus();
+  if (interrupted.ok()) return std::move(future).Await(deadline);
+  const absl::Status reason = Annotate(
+      interrupted, absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
+                                ", round ", tracker().round().value()));
+  Abort(AsAbort(reason));
+  // What the peers may still write belongs to them until the rounds have ended (OWN-1).
+  future.WaitUntil(Clock::Real().Now() + kAnswerGrace);
+  return reason;
+}
+
+absl::Status LocalRounds::CloseRound(absl::Status status) {
+  result_round_ = tracker().round();
+  if (!status.ok()) tracker().AbandonRound();
+  if (status.ok() && options_.device != nullptr) status = options_.device->JoinPipelines();
+  if (status.ok()) status = ReadTails();
+  sink_.Arm(instance_->plan);
+  tracker().OpenRound();
+  if (options_.on_round != nullptr) options_.on_round(tracker().round());
+  round_ended_ = false;
+  return status;
+}
+
+bool LocalRounds::AnyUnusedHere(const BucketLayout& bucket) const {
+  return std::any_of(bucket.slots.begin(), bucket.slots.end(),
+                     [this](SlotId slot) { return !instance_->tracker->UsedHere(slot); });
+}
+
+absl::Status LocalRounds::ReadTails() {
+  if (options_.device == nullptr) return absl::OkStatus();
+  const Plan& plan = instance_->plan;
+  const absl::Time deadline = WaitClock().Now() + options_.operation_timeout;
+  tails_.resize(plan.buckets().size());
+  for (const BucketLayout& bucket : plan.buckets()) {
+    if (!bucket.has_used_tail() || !AnyUnusedHere(bucket)) continue;
+    std::vector<std::byte>& tail = tails_[static_cast<size_t>(bucket.id.value())];
+    tail.resize(bucket.slots.size() * SizeOf(bucket.dtype));
+    RETURN_IF_ERROR(options_.device->Read(tail.data(), instance_->storage->TailOf(bucket.id),
+                                          tail.size(), deadline));
+  }
+  return absl::OkStatus();
+}
+
+SlotResult LocalRounds::ResultOf(SlotId slot) const {
+  const SlotLayout& layout = instance_->plan.slot(slot);
+  const BucketLayout& bucket = instance_->plan.bucket(layout.bucket);
+  const Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(layout.bucket.value())];
+  SlotResult result{instance_->storage->DataOf(slot), layout.size_bytes, true};
+  if (!pipeline.RunsIn(result_round_)) {
+    result.used_by_any = instance_->tracker->UsedHere(slot);
+  } else if (options_.device != nullptr && instance_->tracker->UsedHere(slot)) {
+    result.used_by_any = true;
+  } else if (pipeline.yields_used_tail() && bucket.has_used_tail()) {
+    const size_t element_bytes = SizeOf(bucket.dtype);
+    const std::byte* const tail = options_.device == nullptr
+                                      ? instance_->storage->TailOf(bucket.id)
+                                      : tails_[static_cast<size_t>(bucket.id.value())].data();
+    const std::byte* const own = tail + static_cast<size_t>(layout.index) * element_bytes;
+    result.used_by_any =
+        std::any_of(own, own + element_bytes, [](std::byte byte) { return byte != std::byte{0}; });
+  }
+  return result;
+}
+
+// Stages keep nothing on a device.
+std::string LocalRounds::NamesOfShared() {
+  return options_.device == nullptr ? SharedState::NamesOf(SlotStatesOf(*instance_)) : "";
+}
+
+absl::Status LocalRounds::BeginOrder() {
+  std::vector<int32_t> order;
+  for (SlotId slot : tracker().ReadyOrder()) order.push_back(slot.value());
+  return BeginAgreement(std::move(order));
+}
+
+// And on how many bytes rank 0 names by what is to be gathered, as another plan may follow. It
+// leads a host and serves the first part of each bucket, so that it keeps some wherever any rank
+// does.
+absl::Status LocalRounds::BeginAgreement(std::vector<int32_t> words) {
+  words.push_back(static_cast<int32_t>(NamesOfShared().size()));
+  return BeginBroadcast(std::move(words));
+}
+
+absl::Status LocalRounds::BeginBroadcast(std::vector<int32_t> words) {
+  words_ = std::move(words);
+  const size_t size_bytes = words_.size() * sizeof(int32_t);
+  void* data = words_.data();
+  if (options_.device != nullptr) {
+    ASSIGN_OR_RETURN(words_on_device_, options_.device->Allocate(size_bytes));
+    RETURN_IF_ERROR(options_.device->Write(words_on_device_, words_.data(), size_bytes,
+                                           WaitClock().Now() + options_.operation_timeout));
+    data = words_on_device_;
+  }
+  Operation broadcast;
+  broadcast.kind = OperationKind::kBroadcast;
+  broadcast.dtype = DType::kInt32;
+  broadcast.count = words_.size();
+  broadcast.peer = 0;
+  broadcast.set_target(Locate(data, size_bytes));
+  agreeing_ = Run(broadcast);
+  return absl::OkStatus();
+}
+
+Future<void> LocalRounds::Run(const Operation& operation) {
+  Future<void> done = scheduler_.Ask(RunOperation{operation, {}}, absl::InfiniteFuture());
+  options_.runner->Wake();
+  return done;
+}
+
+absl::StatusOr<std::vector<SlotId>> LocalRounds::AgreeOnOrder(absl::Time deadline) {
+  if (!agreeing_.has_value()) RETURN_IF_ERROR(BeginOrder());
+  ASSIGN_OR_RETURN(const std::vector<int32_t> words, Agreed(deadline));
+  std::vector<SlotId> order;
+  for (int32_t slot : words) order.emplace_back(slot);
+  return order;
+}
+
+absl::StatusOr<std::string> LocalRounds::AgreeOnText(std::string text, size_t size_bytes,
+                                                     absl::Time deadline) {
+  text.resize(size_bytes);
+  RETURN_IF_ERROR(BeginBroadcast({text.begin(), text.end()}));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> words, AwaitBroadcast(deadline));
+  return std::string(words.begin(), words.end());
+}
+
+// Brings here what one rank keeps the only ones of, so that it goes on with the ranks whose part it
+// is in the plan that follows.
+absl::Status LocalRounds::GatherShared(size_t names_bytes, absl::Time deadline) {
+  ASSIGN_OR_RETURN(const std::string names, AgreeOnText(NamesOfShared(), names_bytes, deadline));
+  shared_ = SharedState(instance_->plan, names, SlotStatesOf(*instance_));
+  for (const Operation& sum : shared_.Sums()) {
+    RETURN_IF_ERROR(AwaitOperation(Run(sum), deadline));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> LocalRounds::Agreed(absl::Time deadline) {
+  if (!agreeing_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", options_.model_name, "': no agreement was begun"));
+  }
+  ASSIGN_OR_RETURN(std::vector<int32_t> words, AwaitBroadcast(deadline));
+  const auto names_bytes = static_cast<size_t>(words.back());
+  words.pop_back();
+  if (names_bytes > 0) RETURN_IF_ERROR(GatherShared(names_bytes, deadline));
+  return words;
+}
+
+absl::StatusOr<std::vector<int32_t>> LocalRounds::AwaitBroadcast(absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitOperation(*std::exchange(agreeing_, std::nullopt), deadline));
+  RETURN_IF_ERROR(FetchWords(deadline));
+  return words_;
+}
+
+absl::Status LocalRounds::AwaitOperation(Future<void> done, absl::Time deadline) {
+  absl::Status status = Await(std::move(done), deadline);
+  if (absl::IsDeadlineExceeded(status)) Abort(status);
+  return status;
+}
+
+// After a failure the device may still be at the memory: then the queue's end releases it.
+absl::Status LocalRounds::FetchWords(absl::Time deadline) {
+  if (options_.device == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(options_.device->Read(words_.data(), words_on_device_,
+                                        words_.size() * sizeof(int32_t), deadline));
+  options_.device->Release(words_on_device_);
+  return absl::OkStatus();
+}
+
+absl::Status LocalRounds::AwaitDevice(absl::Time deadline) {
+  if (options_.device == nullptr) return absl::OkStatus();
+  Future<void> quiet = scheduler_.Ask(pelton::AwaitDevice{}, absl::InfiniteFuture());
+  options_.runner->Wake();
+  return Await(std::move(quiet), deadline);
+}
+
+absl::Status LocalRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitDevice(deadline));
+  ASSIGN_OR_RETURN(Plan plan, instance_->plan.Reordered(order));
+  return MoveTo(std::move(plan), 0, deadline);
+}
+
+// Memory that has to be made is made large enough for every size: with a bucket for each tensor
+// there is the most of what lies between them.
+absl::Status LocalRounds::Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
+                                 absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitDevice(deadline));
+  ASSIGN_OR_RETURN(Plan plan, instance_->plan.Resized(order, bucket_size_bytes));
+  ASSIGN_OR_RETURN(const Plan largest, instance_->plan.Resized(order, 1));
+  return MoveTo(std::move(plan), largest.flat_bytes(), deadline);
+}
+
+absl::Status LocalRounds::MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
+                   MakeInstance(std::move(plan), tracker().round(), capacity_bytes));
+  InstallPlan request{PlanInstanceLoan(next.get()), {}};
+  Future<void> installed = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
+  options_.runner->Wake();
+  const absl::Status status = std::move(installed).Await(deadline);
+  if (!status.ok()) {
+    Forget(*next);
+    return status;
+  }
+  instance_.swap(next);  // the scheduler has given the old one back
+  if (instance_->storage->region() == nullptr) {
+    instance_->storage->TakeMemoryOf(*next->storage);
+  }
+  const std::vector<SlotStateView> states = SlotStatesOf(*instance_);
+  CopySlotStates(SlotStatesOf(*next), states);
+  std::exchange(shared_, SharedState()).CopyTo(states);
+  Forget(*next);
+  sink_.Arm(instance_->plan);
+  return absl::OkStatus();
+}
+
+void LocalRounds::Abort(const absl::Status& reason) {
+  options_.runner->Abort(reason);
+  scheduler_.Send(AbortRounds{reason}).IgnoreError();  // dead: everyone has heard
+  options_.runner->Wake();
+}
+
+bool LocalRounds::Communicates(SlotId slot) const {
+  const auto bucket = static_cast<size_t>(instance_->plan.slot(slot).bucket.value());
+  return instance_->pipelines[bucket].RunsIn(instance_->tracker->round());
+}
+
+absl::Status LocalRounds::Prime(absl::Time) {
+  for (const BucketLayout& bucket : instance_->plan.buckets()) {
+    instance_->pipelines[static_cast<size_t>(bucket.id.value())].Prime(
+        bucket, instance_->storage->FlatOf(bucket.id));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelRounds>> ModelRounds::Create(Plan plan,
+                                                                 ModelRoundsOptions options) {
+  auto rounds = std::make_unique<LocalRounds>(std::move(options));
+  RETURN_IF_ERROR(rounds->Start(std::move(plan)));
+  return rounds;
+}
+
+}  // namespace pelton

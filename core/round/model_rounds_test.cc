@@ -1,0 +1,462 @@
+#include "core/round/model_rounds.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/actor/sim_executor.h"
+#include "core/pipeline/fake_world.h"
+#include "core/pipeline/flat_state.h"
+#include "core/pipeline/standard_stages.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton {
+namespace {
+
+std::vector<TensorSpec> Tensors(int count, uint64_t elements) {
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i < count; ++i) {
+    tensors.push_back({absl::StrCat("t", i), DType::kFloat32, elements, {}});
+  }
+  return tensors;
+}
+
+Plan PlanOf(std::vector<TensorSpec> tensors, int32_t world_size, uint64_t bucket_bytes,
+            uint64_t standalone_bytes = PlanOptions::kNoStandalone) {
+  PlanOptions options;
+  options.world_size = WorldSize(world_size);
+  options.bucket_size_bytes = bucket_bytes;
+  options.standalone_bytes = standalone_bytes;
+  options.constraints.used_tail_op = ReduceOp::kSum;
+  return *Plan::Build(std::move(tensors), options);
+}
+
+absl::StatusOr<Pipeline> SumPipeline(const BucketLayout& layout) {
+  PipelineSpec spec;
+  spec.stages.push_back(MakeUsedTailStage());
+  spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+  spec.yields_used_tail = true;
+  return Pipeline::Build(std::move(spec), layout);
+}
+
+// Ranks of a fake world under one simulated executor.
+// Threads: one. Owns: all of it.
+class ModelRoundsTest : public ::testing::Test {
+ protected:
+  void Start(const Plan& plan, int32_t world_size,
+             absl::Duration timeout = limits::kDefaultOperationTimeout) {
+    world_ = std::make_unique<FakeWorld>(world_size);
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      ModelRoundsOptions options;
+      options.rank = Rank(rank);
+      options.executor = &executor_;
+      options.runner = &world_->runner(rank);
+      options.pipeline_factory = SumPipeline;
+      options.operation_timeout = timeout;
+      options.on_failure = [this](const absl::Status& status) { failures_.push_back(status); };
+      auto rounds = ModelRounds::Create(plan, std::move(options));
+      ASSERT_TRUE(rounds.ok()) << rounds.status();
+      ranks_.push_back(*std::move(rounds));
+    }
+  }
+
+  // Writes `value` into every element and marks the slot.
+  static absl::Status Produce(ModelRounds& rounds, SlotId slot, float value) {
+    auto* data = reinterpret_cast<float*>(rounds.DataOf(slot));
+    std::fill(data, data + rounds.plan().tensor(slot).count, value);
+    return rounds.MarkReady(slot);
+  }
+  void ProduceAll(float base) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (int32_t slot = 0; slot < static_cast<int32_t>(ranks_[rank]->plan().slots().size());
+           ++slot) {
+        ASSERT_TRUE(Produce(*ranks_[rank], SlotId(slot), base + static_cast<float>(rank)).ok());
+      }
+    }
+  }
+  static float First(const ModelRounds& rounds, SlotId slot) {
+    return *reinterpret_cast<const float*>(rounds.ResultOf(slot).data);
+  }
+  absl::Time In(absl::Duration duration) const { return executor_.Now() + duration; }
+
+  SimExecutor executor_{1};
+  std::unique_ptr<FakeWorld> world_;
+  std::vector<absl::Status> failures_;  // outlives the ranks that report
+  std::vector<std::unique_ptr<ModelRounds>> ranks_;
+};
+
+TEST_F(ModelRoundsTest, SumsWhatAllRanksProduced) {
+  Start(PlanOf(Tensors(5, 100), 3, 1000), 3);
+  for (float base : {1.0f, 10.0f, 100.0f}) {
+    ProduceAll(base);
+    for (auto& rank : ranks_) {
+      ASSERT_TRUE(rank->EndRound().ok());
+      ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+      for (int32_t slot = 0; slot < 5; ++slot) {
+        EXPECT_EQ(First(*rank, SlotId(slot)), 3 * base + 3);
+        EXPECT_TRUE(rank->ResultOf(SlotId(slot)).used_by_any);
+      }
+    }
+  }
+}
+
+TEST_F(ModelRoundsTest, CountsOnFromItsFirstRound) {
+  world_ = std::make_unique<FakeWorld>(1);
+  ModelRoundsOptions options;
+  options.executor = &executor_;
+  options.runner = &world_->runner(0);
+  options.first_round = Round(6);
+  options.pipeline_factory = [](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    spec.period = 2;
+    spec.phase = 1;  // rounds 2, 4, 6
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  auto rounds = ModelRounds::Create(PlanOf(Tensors(1, 10), 1, 1000), std::move(options));
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  EXPECT_EQ((*rounds)->round(), Round(6));
+  for (const bool communicates : {true, false, true}) {
+    EXPECT_EQ((*rounds)->Communicates(SlotId(0)), communicates);
+    ASSERT_TRUE(Produce(**rounds, SlotId(0), 1).ok());
+    ASSERT_TRUE((*rounds)->WaitRound(In(absl::Seconds(1))).ok());
+  }
+  EXPECT_EQ(world_->runner(0).launches().size(), 2u);
+  EXPECT_EQ((*rounds)->round(), Round(9));
+}
+
+TEST_F(ModelRoundsTest, LaunchesInPlanOrderWhateverComesFirst) {
+  Start(PlanOf(Tensors(4, 100), 2, 400), 2);  // a bucket per tensor; slot 3 is in bucket 0
+  for (int32_t slot : {0, 2, 1, 3}) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());
+  for (int32_t slot : {3, 0, 1, 2}) ASSERT_TRUE(Produce(*ranks_[1], SlotId(slot), 1).ok());
+  for (auto& rank : ranks_) ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+  for (int32_t rank : {0, 1}) {
+    std::vector<int32_t> buckets;
+    for (const Operation& each : world_->runner(rank).launches()) {
+      buckets.push_back(each.bucket.value());
+    }
+    EXPECT_EQ(buckets, (std::vector<int32_t>{0, 1, 2, 3}));
+  }
+}
+
+TEST_F(ModelRoundsTest, TellsWhatTheOpenRoundIsAt) {
+  Start(PlanOf(Tensors(4, 100), 2, 400), 2);  // a bucket per tensor; slot 3 is in bucket 0
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(3), 1).ok());
+  auto sight = ranks_[0]->Look(In(absl::Seconds(1)));
+  ASSERT_TRUE(sight.ok()) << sight.status();
+  EXPECT_EQ(sight->round, Round(1));
+  EXPECT_TRUE(sight->is_under_way());
+  EXPECT_EQ(sight->bucket_count, 4);
+  EXPECT_EQ(sight->ready_count, 1);
+  EXPECT_EQ(sight->complete_count, 0);  // rank 1 has not come
+  EXPECT_THAT(sight->work, testing::HasSubstr("bucket 0"));
+  EXPECT_THAT(sight->awaited, testing::HasSubstr("has not been marked ready"));
+  EXPECT_EQ(sight->waited_since, absl::InfiniteFuture());
+
+  for (int32_t slot : {0, 1, 2}) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());
+  auto done = ranks_[0]->RoundDone(In(absl::Seconds(1)));
+  sight = ranks_[0]->Look(In(absl::Seconds(1)));
+  ASSERT_TRUE(sight.ok()) << sight.status();
+  EXPECT_LE(sight->waited_since, sight->now);
+  EXPECT_EQ(sight->awaited, "");
+
+  for (int32_t slot : {3, 0, 1, 2}) ASSERT_TRUE(Produce(*ranks_[1], SlotId(slot), 1).ok());
+  ASSERT_TRUE(ranks_[1]->WaitRound(In(absl::Seconds(1))).ok());
+  ASSERT_TRUE(ranks_[0]->CloseRound(std::move(done).Await(In(absl::Seconds(1)))).ok());
+  sight = ranks_[0]->Look(In(absl::Seconds(1)));
+  ASSERT_TRUE(sight.ok()) << sight.status();
+  EXPECT_EQ(sight->round, Round(2));
+  EXPECT_FALSE(sight->is_under_way());
+}
+
+TEST_F(ModelRoundsTest, KnowsTensorsThatNobodyUsed) {
+  Start(PlanOf(Tensors(3, 10), 2, 1000), 2);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 5).ok());
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 5).ok());
+  ASSERT_TRUE(Produce(*ranks_[1], SlotId(1), 6).ok());
+  EXPECT_EQ(ranks_[1]->UnmarkedSlots(), (std::vector<SlotId>{SlotId(2), SlotId(0)}));
+  for (auto& rank : ranks_) ASSERT_TRUE(rank->EndRound().ok());
+  for (auto& rank : ranks_) {
+    ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+    EXPECT_EQ(First(*rank, SlotId(0)), 5);  // the other rank counts as zeros
+    EXPECT_TRUE(rank->ResultOf(SlotId(0)).used_by_any);
+    EXPECT_EQ(First(*rank, SlotId(1)), 11);
+    EXPECT_FALSE(rank->ResultOf(SlotId(2)).used_by_any);
+  }
+}
+
+TEST_F(ModelRoundsTest, ReducesStandaloneTensorsWhereTheyAre) {
+  Start(PlanOf(Tensors(2, 100), 2, 10000, 400), 2);
+  std::vector<std::vector<float>> memory(4, std::vector<float>(100, 2.0f));
+  for (int32_t rank : {0, 1}) {
+    EXPECT_EQ(ranks_[rank]->MarkReady(SlotId(0)).code(), absl::StatusCode::kInvalidArgument);
+    ASSERT_TRUE(ranks_[rank]->MarkReady(SlotId(0), memory[rank * 2].data()).ok());
+  }
+  ASSERT_TRUE(ranks_[0]->MarkReady(SlotId(1), memory[1].data()).ok());
+  for (auto& rank : ranks_) ASSERT_TRUE(rank->EndRound().ok());
+  for (auto& rank : ranks_) ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+  EXPECT_EQ(memory[0][99], 4);
+  EXPECT_EQ(memory[2][99], 4);
+  EXPECT_EQ(reinterpret_cast<float*>(ranks_[0]->ResultOf(SlotId(0)).data), memory[0].data());
+  EXPECT_EQ(First(*ranks_[1], SlotId(1)), 2);  // zeros of its own and the other's
+}
+
+TEST_F(ModelRoundsTest, NamesTheRanksThatHaveNotArrivedByTheDeadline) {
+  Start(PlanOf(Tensors(1, 10), 3, 1000), 3);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());
+  const absl::Time deadline = In(absl::Seconds(3));
+  const absl::Status status = ranks_[0]->WaitRound(deadline);
+  EXPECT_EQ(executor_.Now(), deadline);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  for (const char* part : {"rank 0", "round 1", "bucket 0 (t0)", "allreduce", "rank 1, 2"}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), part)) << status << " lacks " << part;
+  }
+  // The peers are told, and everyone fails from now on with the first reason.
+  EXPECT_FALSE(world_->runner(1).aborted().ok());
+  ASSERT_TRUE(ranks_[0]->EndRound().ok());
+  EXPECT_TRUE(absl::StrContains(ranks_[0]->WaitRound(In(absl::Seconds(3))).message(), "rank 1, 2"));
+  EXPECT_EQ(failures_.size(), 1u);
+}
+
+TEST_F(ModelRoundsTest, NamesTheTensorThatWasNeverMarked) {
+  Start(PlanOf(Tensors(3, 10), 1, 1000), 1, absl::Seconds(5));
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(2), 1).ok());
+  const absl::Status status = ranks_[0]->WaitRound(In(absl::Hours(1)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(absl::StrContains(status.message(), "tensor 't1' has not been marked")) << status;
+}
+
+TEST_F(ModelRoundsTest, ReportsAStuckBucketWithoutAWaiter) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1, absl::Seconds(5));
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());  // bucket 1: bucket 0 is awaited
+  executor_.RunFor(absl::Seconds(4));
+  EXPECT_TRUE(failures_.empty());
+  executor_.RunFor(absl::Seconds(2));
+  ASSERT_EQ(failures_.size(), 1u);
+  EXPECT_TRUE(absl::StrContains(failures_[0].message(), "'t1'")) << failures_[0];
+}
+
+TEST_F(ModelRoundsTest, DisagreementFailsOneRoundOnly) {
+  Start(PlanOf(Tensors(1, 10), 2, 1000), 2);
+  // A rank whose plan differs, which the hash would have told.
+  ranks_.pop_back();
+  ModelRoundsOptions options;
+  options.rank = Rank(1);
+  options.executor = &executor_;
+  options.runner = &world_->runner(1);
+  options.pipeline_factory = SumPipeline;
+  ranks_.push_back(*ModelRounds::Create(PlanOf(Tensors(1, 40), 2, 1000), std::move(options)));
+  for (int round = 0; round < 2; ++round) {
+    ProduceAll(1);
+    for (auto& rank : ranks_) {
+      const absl::Status status = rank->WaitRound(In(absl::Seconds(1)));
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), "count is")) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), "bucket 0 (t0)")) << status;
+    }
+    EXPECT_TRUE(world_->runner(0).aborted().ok());
+  }
+}
+
+TEST_F(ModelRoundsTest, DeathOfAPeerReachesTheWaiter) {
+  Start(PlanOf(Tensors(2, 100), 2, 400), 2);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());
+  executor_.RunFor(absl::Milliseconds(1));
+  world_->Kill(1);
+  ranks_[0]->Abort(absl::UnavailableError("rank 1 has died"));
+  const absl::Status status = ranks_[0]->WaitRound(In(absl::Hours(1)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 has died")) << status;
+}
+
+TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
+  Start(PlanOf(Tensors(4, 100), 1, 800), 1);
+  for (int32_t slot : {1, 3, 0, 2}) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());
+  EXPECT_EQ(ranks_[0]->Replan({{SlotId(0)}}, In(absl::Seconds(1))).code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(ranks_[0]->WaitRound(In(absl::Seconds(1))).ok());
+  const auto order = ranks_[0]->AgreeOnOrder(In(absl::Seconds(1)));
+  ASSERT_TRUE(order.ok()) << order.status();
+  ASSERT_TRUE(ranks_[0]->Replan(*order, In(absl::Seconds(1))).ok());
+  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(2));
+  EXPECT_EQ(ranks_[0]->plan().bucket(BucketId(0)).slots,
+            (std::vector<SlotId>{SlotId(1), SlotId(3)}));
+  EXPECT_EQ(ranks_[0]->round(), Round(2));
+  ProduceAll(7);
+  ASSERT_TRUE(ranks_[0]->WaitRound(In(absl::Seconds(1))).ok());
+  EXPECT_EQ(First(*ranks_[0], SlotId(2)), 7);
+}
+
+// A bucket's elements behind its slots' are part of what codecs see.
+TEST_F(ModelRoundsTest, BucketsOfAnotherSizeLieInTheSameMemory) {
+  Start(PlanOf(Tensors(6, 100), 2, 5000), 2);
+  const std::vector<SlotId> order = {SlotId(5), SlotId(3), SlotId(4),
+                                     SlotId(0), SlotId(1), SlotId(2)};
+  const std::byte* memory = nullptr;
+  float base = 1;
+  for (uint64_t size : {400u, 900u, 5000u, 400u, 1u << 20}) {
+    ProduceAll(base);
+    for (auto& rank : ranks_) {
+      ASSERT_TRUE(rank->EndRound().ok());
+      ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+      for (int32_t slot = 0; slot < 6; ++slot) {
+        EXPECT_EQ(First(*rank, SlotId(slot)), 2 * base + 1) << "before " << size;
+      }
+    }
+    for (auto& rank : ranks_) ASSERT_TRUE(rank->Resize(order, size, In(absl::Seconds(1))).ok());
+    const ModelRounds& first = *ranks_.front();
+    const std::byte* const now = first.DataOf(SlotId(5));  // of the first bucket, the first
+    if (memory != nullptr) EXPECT_EQ(now, memory) << "it was made for every size: " << size;
+    memory = now;
+    EXPECT_EQ(first.plan().options().bucket_size_bytes, size);
+    for (const BucketLayout& bucket : first.plan().buckets()) {
+      const auto* const begin = reinterpret_cast<const float*>(first.DataOf(bucket.slots.front()));
+      float sum = 0;
+      for (uint64_t i = bucket.tail_offset_count; i < bucket.flat_count; ++i) sum += begin[i];
+      EXPECT_EQ(sum, 0) << "behind bucket " << bucket.id << " of " << size;
+    }
+    base *= 3;
+  }
+  EXPECT_EQ(ranks_[0]->Resize(order, 0, In(absl::Seconds(1))).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModelRoundsTest, RanksAgreeOnTheWordsOfRankZero) {
+  Start(PlanOf(Tensors(1, 10), 2, 100), 2);
+  EXPECT_EQ(ranks_[0]->Agreed(In(absl::Seconds(1))).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(ranks_[0]->BeginAgreement({7, -8, 9}).ok());
+  ASSERT_TRUE(ranks_[1]->BeginAgreement({0, 0, 0}).ok());
+  for (auto& rank : ranks_) {
+    const auto words = rank->Agreed(In(absl::Seconds(1)));
+    ASSERT_TRUE(words.ok()) << words.status();
+    EXPECT_EQ(*words, (std::vector<int32_t>{7, -8, 9}));
+  }
+}
+
+TEST_F(ModelRoundsTest, TellsWhenBucketsWereReadyAndComplete) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1);
+  ModelRounds& rounds = *ranks_[0];
+  const auto round = [&] {
+    ProduceAll(1);
+    ASSERT_TRUE(rounds.EndRound().ok());
+    ASSERT_TRUE(rounds.WaitRound(In(absl::Seconds(1))).ok());
+  };
+  round();
+  EXPECT_EQ(rounds.times().done_ns(BucketId(0)), 0) << "it is off";
+  rounds.times().Begin(2);
+  round();
+  for (int32_t bucket = 0; bucket < 2; ++bucket) {
+    EXPECT_GT(rounds.times().ready_ns(BucketId(bucket)), 0);
+    EXPECT_GE(rounds.times().done_ns(BucketId(bucket)), rounds.times().ready_ns(BucketId(bucket)));
+  }
+}
+
+// Counts its rounds in its state.
+// Threads: one. Owns: nothing.
+class CountingStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "count"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return std::make_unique<FlatState>(layout, DType::kFloat32,
+                                       std::initializer_list<absl::string_view>{"rounds"});
+  }
+  absl::Status Start(BucketRun&, StageState* state) override {
+    ++*reinterpret_cast<float*>(state->buffers()[0].data);
+    return absl::OkStatus();
+  }
+};
+
+// Threads: one. Owns: as its base.
+class ModelRoundsStateTest : public ModelRoundsTest {
+ protected:
+  // What the stage of rank 0 has counted after a round that is complete and one that fails.
+  float CountedAfterAFailure(bool commits_state) {
+    FakeWorld world(2);
+    ModelRoundsOptions options;
+    options.executor = &executor_;
+    options.runner = &world.runner(0);
+    options.commits_state = commits_state;
+    options.pipeline_factory = [](const BucketLayout& layout) {
+      PipelineSpec spec;
+      spec.stages.push_back(std::make_unique<CountingStage>());
+      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+      return Pipeline::Build(std::move(spec), layout);
+    };
+    auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 2, 1000), std::move(options));
+    HostStream stream;
+    EXPECT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    executor_.RunFor(absl::Milliseconds(1));
+    std::vector<float> peer(world.runner(0).launches()[0].count, 2);
+    Operation operation = world.runner(0).launches()[0];
+    operation.set_source(Locate(peer.data(), peer.size() * sizeof(float)));
+    operation.set_target(operation.source());
+    EXPECT_TRUE(world.runner(1).Launch(operation, stream).ok());
+    EXPECT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+    // The peer never comes.
+    EXPECT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    EXPECT_FALSE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+    const std::vector<SlotState> states = *rounds->SaveStates(In(absl::Seconds(1)));
+    return *reinterpret_cast<const float*>(states[0].bytes.data());
+  }
+};
+
+// COMMIT-1.
+TEST_F(ModelRoundsStateTest, ChangesWithACompleteRoundOnly) {
+  EXPECT_EQ(CountedAfterAFailure(/*commits_state=*/true), 1);
+  EXPECT_EQ(CountedAfterAFailure(/*commits_state=*/false), 2);
+}
+
+TEST_F(ModelRoundsTest, TellsEachRoundThatOpens) {
+  world_ = std::make_unique<FakeWorld>(1);
+  std::vector<uint64_t> opened;
+  ModelRoundsOptions options;
+  options.executor = &executor_;
+  options.runner = &world_->runner(0);
+  options.pipeline_factory = SumPipeline;
+  options.on_round = [&opened](Round round) { opened.push_back(round.value()); };
+  auto rounds = *ModelRounds::Create(PlanOf(Tensors(1, 10), 1, 1000), std::move(options));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Produce(*rounds, SlotId(0), 1).ok());
+    ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
+  }
+  EXPECT_EQ(opened, (std::vector<uint64_t>{2, 3, 4}));
+}
+
+TEST_F(ModelRoundsTest, RefusesToReplanWithinARound) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());
+  const std::vector<SlotId> order{SlotId(0), SlotId(1)};
+  EXPECT_EQ(ranks_[0]->Replan(order, In(absl::Seconds(1))).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(1));
+}
+
+TEST(ModelRoundsThreadTest, TheWaiterDrivesOrTheThreadDoes) {
+  FakeWorld world(1);
+  ModelRoundsOptions options;
+  options.runner = &world.runner(0);
+  options.pipeline_factory = SumPipeline;
+  auto rounds = *ModelRounds::Create(PlanOf(Tensors(8, 100), 1, 800), std::move(options));
+  for (int round = 1; round <= 200; ++round) {
+    for (int32_t slot = 7; slot >= 0; --slot) {
+      auto* data = reinterpret_cast<float*>(rounds->DataOf(SlotId(slot)));
+      std::fill(data, data + 100, static_cast<float>(round));
+      ASSERT_TRUE(rounds->MarkReady(SlotId(slot)).ok());
+    }
+    ASSERT_TRUE(rounds->EndRound().ok());
+    const absl::Status status = rounds->WaitRound(absl::Now() + absl::Seconds(30));
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(*reinterpret_cast<float*>(rounds->ResultOf(SlotId(0)).data), round);
+  }
+}
+
+}  // namespace
+}  // namespace pelton

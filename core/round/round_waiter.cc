@@ -1,0 +1,101 @@
+#include "core/round/round_waiter.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/actor/backoff.h"
+#include "core/base/clock.h"
+#include "core/base/long_wait.h"
+#include "core/base/status.h"
+
+namespace pelton {
+namespace {
+
+// The longest sleep of a waiter that drives. The runner's Wake and a peer's message end the sleep
+// earlier; a timer of the scheduler's executor does not, and is seen so much later at most.
+constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
+// How long a waiter may find the scheduler busy elsewhere before it looks again.
+constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
+
+}  // namespace
+
+// Why no wake-up is lost. What the waiter waits for comes by a turn of the scheduler, and there is
+// always somebody who takes the next one:
+//   - The waiter, while it holds the turn (DriveBorrowed). A message that comes meanwhile stays in
+//     the mailbox for its next Turn. It may come just before the waiter parks: therefore every
+//     sender that the waiter cannot do without (a bucket's mark, a request, an abort) calls the
+//     runner's Wake after it has sent, and a runner remembers a Wake that comes before its Park.
+//   - The scheduler's executor, while the waiter does not hold it. The release of the turn looks at
+//     the mailbox and at what the last poll came to, and schedules the scheduler on its executor
+//     unless there is nothing to do. The executor's thread parks on the runner with the turn in its
+//     hands, so that the waiter, which then cannot borrow it, calls Wake and tries again.
+//   - While `drives_` is set the executor's polls leave work in flight to the waiter. So `drives_`
+//     is cleared first, and then a message is sent: the turn that handles it sees it cleared,
+//     because the mailbox orders the two, and polls what is in flight.
+absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time deadline) {
+  RETURN_IF_ERROR(Drive(future, deadline));
+  while (!future.ready()) {
+    const absl::Time now = Clock::Real().Now();
+    if (now >= deadline) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckInterrupt());
+    future.WaitUntil(std::min(deadline, now + kInterruptInterval));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline) {
+  if (future.ready()) return absl::OkStatus();
+  drives_.store(true, std::memory_order_relaxed);
+  absl::Status interrupted;
+  Backoff backoff;
+  while (interrupted.ok() && !future.ready() && Clock::Real().Now() < deadline) {
+    if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
+      const absl::StatusOr<bool> more = DriveBorrowed(*std::move(scheduler), future, deadline);
+      interrupted = more.status();
+      if (!more.ok() || !*more) break;
+      backoff.Reset();
+      continue;
+    }
+    // Its thread is in a turn, or parked on the runner.
+    runner_.Wake();
+    if (backoff.Pause()) continue;
+    interrupted = CheckInterrupt();
+    future.WaitUntil(Clock::Real().Now() + kBorrowRetry);
+  }
+  drives_.store(false, std::memory_order_relaxed);
+  // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
+  // still be at what is complete.
+  if (!future.ready() || has_device_) scheduler_.Send(CheckDeadlines{}).IgnoreError();
+  return interrupted;
+}
+
+absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
+                                                const Future<void>& future, absl::Time deadline) {
+  scheduler->set_driven_by_waiter(true);
+  absl::Status interrupted;
+  Backoff backoff;
+  while (!future.ready()) {
+    if (!scheduler.Turn()) return false;  // it has ended, and so has the future
+    const PollResult poll = scheduler.last_poll();
+    if (poll == PollResult::kMoved) {
+      backoff.Reset();
+      continue;
+    }
+    if (future.ready()) break;
+    if (poll == PollResult::kNothingToDo) {  // another thread has yet to mark a tensor
+      scheduler->set_driven_by_waiter(false);
+      return false;
+    }
+    const absl::Time now = Clock::Real().Now();
+    if (now >= deadline) break;
+    if (backoff.Pause()) continue;
+    if (interrupted = CheckInterrupt(); !interrupted.ok()) break;
+    runner_.Park(std::min(deadline, now + kLongestPark));
+  }
+  scheduler->set_driven_by_waiter(false);
+  if (!interrupted.ok()) return interrupted;
+  return true;
+}
+
+}  // namespace pelton

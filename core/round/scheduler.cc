@@ -1,0 +1,340 @@
+#include "core/round/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/actor/context.h"
+#include "core/actor/wait_hook.h"
+#include "core/base/check.h"
+#include "core/base/status.h"
+#include "core/trace/trace.h"
+
+namespace pelton {
+namespace {
+
+// Enough to find the culprit; a report stays one line.
+constexpr size_t kTensorsNamed = 8;
+// How often, and how long each time, the end waits for what an abort has not ended yet.
+constexpr int kMostLooks = 2000;
+constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
+
+}  // namespace
+
+BucketScheduler::BucketScheduler(SchedulerOptions options, PlanInstanceLoan instance)
+    : options_(std::move(options)), instance_(instance.get()) {}
+
+absl::Status BucketScheduler::OnStart() {
+  channel_.emplace(*options_.runner, context().executor().clock(), options_.viewer);
+  BeginRound(instance_->tracker->round());
+  return absl::OkStatus();
+}
+
+void BucketScheduler::OnStop(const absl::Status& why) {
+  watch_.Cancel();
+  // A turn has failed. First, because what it threw may be thrown again by what follows.
+  const bool has_failed = !why.ok() && !absl::IsDeadlineExceeded(why);
+  if (has_failed) Report(Annotate(why, Where()));
+  if (!under_way() && channel_->idle() && !channel_->device_is_busy()) return;
+  reported_ |= why.ok() || has_failed;  // its owner has ended it and knows
+  if (why.ok()) {
+    Fail(absl::CancelledError("the model's rounds have ended"));
+  } else if (absl::IsDeadlineExceeded(why)) {
+    Fail(absl::CancelledError(absl::StrCat(
+        Where(), ": the model was destroyed in the middle of a round, which the other ",
+        "ranks did not complete in time; end the round on all ranks before (where it ",
+        "averages beside training, by abort()), or destroy it on all of them")));
+  } else {
+    Fail(why);
+  }
+  DrainAborted();
+  Settle();
+  // The bucket whose turn has thrown may have no end of its own, so that the round has none.
+  if (has_failed && waiter_.has_value()) waiter_->reply.Set(Annotate(why, Where()));
+}
+
+// An abort ends operations only when the peers have let go of their memory, which may take some
+// looks. The memory is the model's, and goes with it (OWN-1).
+void BucketScheduler::DrainAborted() {
+  for (int look = 0; look < kMostLooks; ++look) {
+    options_.runner->Progress();
+    channel_->Advance();
+    if (!channel_->in_flight() && !channel_->device_is_busy()) return;
+    // A simulation's time stands still in a turn.
+    if (WaitHook::Current() == nullptr) options_.runner->Park(WaitClock().Now() + kLookInterval);
+  }
+}
+
+void BucketScheduler::BeginRound(Round round) {
+  const auto bucket_count = static_cast<int32_t>(instance_->plan.buckets().size());
+  round_ = round;
+  ready_count_ = 0;
+  ledger_.Reset(bucket_count);
+  policy_.Reset(bucket_count);
+}
+
+void BucketScheduler::Handle(BucketReady message) {
+  if (message.version != instance_->plan.version()) return;             // GEN-1
+  if (message.round != round_ || ledger_.done(message.bucket)) return;  // that round has failed
+  progress_at_ = context().Now();
+  if (ready_count_++ == 0) ArmWatch(progress_at_ + options_.operation_timeout);
+  Tracer::Get().Count("bucket ready", 1, message.bucket.value(), message.round.value());
+  if (options_.times != nullptr) options_.times->Ready(message.bucket, progress_at_);
+  policy_.OnReady(message.bucket);
+  ReleaseReady();
+  Settle();
+}
+
+void BucketScheduler::ReleaseReady() {
+  while (const std::optional<BucketId> bucket = policy_.Next()) {
+    Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(bucket->value())];
+    BucketCompletion completion(*this, *bucket, round_);
+    if (!channel_->failure().ok()) {
+      std::move(completion).Set(channel_->failure());
+    } else if (!pipeline.RunsIn(round_)) {
+      std::move(completion).Set(absl::OkStatus());
+    } else {
+      BucketRun run(instance_->plan, instance_->plan.bucket(*bucket), *instance_->storage,
+                    *instance_->tracker, *options_.runner, round_);
+      if (options_.commits_state) pipeline.KeepState();
+      channel_->Push(pipeline, std::move(run), std::move(completion));
+    }
+  }
+}
+
+void BucketScheduler::OnBucketComplete(BucketId bucket, Round round, const absl::Status& status) {
+  PELTON_CHECK(round == round_) << "a completion of round " << round << " in round " << round_;
+  PELTON_CHECK_OK(ledger_.Complete(bucket, status));  // ONCE-1
+  if (options_.times != nullptr && options_.times->on()) {
+    options_.times->Done(bucket, context().Now());
+  }
+  Tracer::Get().Count("bucket complete", status.ok() ? 1 : 0, bucket.value(), round.value());
+}
+
+void BucketScheduler::Settle() {
+  SettleRound();
+  // The round that it belongs to is complete: nobody else would say so.
+  if (channel_->failed_on_device() && !under_way()) Report(Annotate(channel_->failure(), Where()));
+  if (channel_->device_is_busy()) return;
+  for (AwaitDevice& waiter : std::exchange(device_waiters_, {})) {
+    waiter.reply.Set(channel_->failure());
+  }
+}
+
+void BucketScheduler::SettleRound() {
+  if (under_way() && !channel_->failure().ok()) FailRest(channel_->failure());
+  if (!under_way() || !ledger_.complete()) return;
+  // Every bucket has ended, so no stage is at its state any more: all of it takes effect, or none
+  // (COMMIT-1).
+  for (Pipeline& pipeline : instance_->pipelines) {
+    ledger_.first_error().ok() ? pipeline.CommitState() : pipeline.RestoreState();
+  }
+  last_status_ = Annotate(ledger_.first_error(), Where());
+  if (!last_status_.ok()) Report(last_status_);
+  BeginRound(Round(round_.value() + 1));
+  if (std::optional<AwaitRound> waiter = std::exchange(waiter_, std::nullopt)) {
+    waiter->reply.Set(last_status_);
+  }
+}
+
+void BucketScheduler::Report(const absl::Status& status) {
+  // A failure of the runner fails every later round too, with the same words.
+  if (reported_ || options_.on_failure == nullptr) return;
+  reported_ = !channel_->failure().ok();
+  options_.on_failure(status);
+}
+
+void BucketScheduler::Handle(AwaitRound message) {
+  if (message.round.value() + 1 == round_.value()) return message.reply.Set(last_status_);
+  if (message.round != round_ || waiter_.has_value()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": round ", message.round.value(),
+                     waiter_.has_value() ? " is waited for already" : " is not open")));
+  }
+  waited_since_ = context().Now();
+  if (ready_count_ == 0) progress_at_ = waited_since_;
+  ArmWatch(std::min(message.deadline, progress_at_ + options_.operation_timeout));
+  waiter_.emplace(std::move(message));
+  Settle();
+}
+
+void BucketScheduler::Handle(RunOperation message) {
+  if (!channel_->failure().ok()) return message.reply.Set(channel_->failure());
+  if (ready_count_ > 0 || !channel_->idle()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": an operation was asked for while the round is under way")));
+  }
+  ArmWatch(context().Now() + options_.operation_timeout);
+  channel_->Push(message.operation,
+                 [reply = std::move(message.reply)](absl::Status status) mutable {
+                   reply.Set(std::move(status));
+                 });
+}
+
+void BucketScheduler::Handle(AwaitDevice message) {
+  device_waiters_.push_back(std::move(message));
+  Settle();
+}
+
+void BucketScheduler::Handle(InstallPlan message) {
+  if (under_way() || !channel_->idle() || channel_->device_is_busy()) {
+    return message.reply.Set(absl::FailedPreconditionError(
+        absl::StrCat(Where(), ": the plan changes only between rounds")));
+  }
+  instance_ = message.instance.get();
+  BeginRound(round_);
+  message.reply.Set(absl::OkStatus());
+}
+
+void BucketScheduler::Handle(AbortRounds message) {
+  Fail(message.reason);
+  Settle();
+}
+
+PollResult BucketScheduler::Poll() {
+  const bool leave_it = options_.waiter_drives != nullptr && !driven_by_waiter_ &&
+                        options_.waiter_drives->load(std::memory_order_relaxed);
+  const auto has_nothing = [this] { return channel_->idle() && !channel_->device_is_busy(); };
+  if (leave_it || has_nothing()) return PollResult::kNothingToDo;
+  const bool progressed = options_.runner->Progress();
+  const bool moved = channel_->Advance() || progressed;
+  if (channel_->idle()) progress_at_ = context().Now();
+  Settle();
+  if (moved) return PollResult::kMoved;
+  const absl::Time now = context().Now();
+  EnforceDeadlines(now);
+  TellOfStall(now);
+  return has_nothing() ? PollResult::kNothingToDo : PollResult::kIdle;
+}
+
+void BucketScheduler::Fail(const absl::Status& reason) {
+  channel_->Abort(reason);
+  FailRest(reason);
+}
+
+void BucketScheduler::FailRest(const absl::Status& reason) {
+  for (const BucketLayout& bucket : instance_->plan.buckets()) {
+    // What has begun answers for itself, once its memory is the runner's no longer (OWN-1).
+    if (channel_->IsInFlight(bucket.id)) continue;
+    if (!ledger_.done(bucket.id)) OnBucketComplete(bucket.id, round_, reason);
+  }
+}
+
+absl::Time BucketScheduler::NextDeadline() const {
+  absl::Time deadline = absl::InfiniteFuture();
+  // After a failure the abort is what ends things; there is nothing left to enforce.
+  if (!channel_->failure().ok()) return deadline;
+  if (waiter_.has_value()) deadline = waiter_->deadline;
+  if (channel_->device_is_busy()) {
+    deadline = std::min(deadline, channel_->on_device_since() + options_.operation_timeout);
+  }
+  if (channel_->in_flight()) {
+    return std::min(deadline, channel_->launched_at() + options_.operation_timeout);
+  }
+  if (under_way()) deadline = std::min(deadline, progress_at_ + options_.operation_timeout);
+  return deadline;
+}
+
+void BucketScheduler::ArmWatch(absl::Time deadline) {
+  // Deadlines mostly grow, so the timer that is there runs out first and is set anew then.
+  if (deadline >= watch_at_) return;
+  watch_.Cancel();
+  watch_at_ = deadline;
+  watch_ = context().SendAfter(*this, deadline - context().Now(), CheckDeadlines{});
+}
+
+void BucketScheduler::Handle(CheckDeadlines) {
+  watch_at_ = absl::InfiniteFuture();
+  EnforceDeadlines(context().Now());
+  ArmWatch(NextDeadline());
+}
+
+void BucketScheduler::EnforceDeadlines(absl::Time now) {
+  if (now < NextDeadline()) return;
+  // Asked before there is progress: with it may come the end that others, whose deadline it was,
+  // too, have made, after which nobody is missing any more.
+  const absl::Status overdue = Overdue();
+  // What has ended in the meantime, in whichever way, is not overdue.
+  if (channel_->in_flight() || channel_->device_is_busy()) {
+    options_.runner->Progress();
+    if (channel_->Advance()) return Settle();
+  }
+  Fail(overdue);
+  if (channel_->device_is_busy()) channel_->Advance();  // the abort has ended what it was at
+  Settle();
+}
+
+void BucketScheduler::TellOfStall(absl::Time now) {
+  // Virtual time is nobody's to wait for.
+  if (!channel_->in_flight() || WaitHook::Current() != nullptr) return;
+  stall_.Look(channel_->launched_at(), now, [this](absl::string_view waited) {
+    return absl::StrCat(Where(), ": ", DescribeWork(), " has taken ", waited, "; ",
+                        DescribeMissing());
+  });
+}
+
+std::string BucketScheduler::DescribeWork() const {
+  return channel_->in_flight() ? channel_->DescribeCurrent() : channel_->DescribeOnDevice();
+}
+
+std::string BucketScheduler::DescribeMissing() const {
+  const std::vector<Rank> missing = options_.runner->Missing();
+  if (missing.empty()) return "every rank has arrived";
+  return absl::StrCat("not arrived: rank ",
+                      absl::StrJoin(missing, ", ", [](std::string* out, Rank rank) {
+                        absl::StrAppend(out, rank.value());
+                      }));
+}
+
+absl::Status BucketScheduler::Overdue() const {
+  if (channel_->in_flight() || channel_->device_is_busy()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(DescribeWork(), " is not done in time; ", DescribeMissing()));
+  }
+  const std::optional<BucketId> bucket = policy_.Awaited();
+  if (!bucket.has_value()) return absl::DeadlineExceededError("the round is not complete in time");
+  return absl::DeadlineExceededError(absl::StrCat(
+      instance_->plan.Describe(*bucket), " is not ready in time: ", DescribeUnmarked(*bucket)));
+}
+
+std::string BucketScheduler::DescribeUnmarked(BucketId bucket) const {
+  const std::vector<SlotId> unmarked = instance_->tracker->UnmarkedSlotsOf(bucket, round_);
+  std::string names;
+  for (size_t i = 0; i < unmarked.size() && i < kTensorsNamed; ++i) {
+    absl::StrAppend(&names, i == 0 ? "'" : ", '", instance_->plan.tensor(unmarked[i]).name, "'");
+  }
+  if (unmarked.size() > kTensorsNamed) {
+    absl::StrAppend(&names, " and ", unmarked.size() - kTensorsNamed, " more");
+  }
+  return absl::StrCat("on this rank tensor ", names, " has not been marked ready");
+}
+
+void BucketScheduler::Handle(LookAtRound message) {
+  RoundSight sight;
+  sight.now = context().Now();
+  sight.round = round_;
+  sight.bucket_count = static_cast<int32_t>(instance_->plan.buckets().size());
+  sight.ready_count = ready_count_;
+  sight.complete_count = ledger_.complete_count();
+  sight.moved_at = progress_at_;
+  if (waiter_.has_value()) sight.waited_since = waited_since_;
+  if (channel_->in_flight() || channel_->device_is_busy()) {
+    sight.work = DescribeWork();
+    sight.work_since =
+        channel_->in_flight() ? channel_->launched_at() : channel_->on_device_since();
+    sight.missing = options_.runner->Missing();
+  }
+  if (const std::optional<BucketId> bucket = policy_.Awaited(); bucket.has_value() && under_way()) {
+    sight.awaited =
+        absl::StrCat(instance_->plan.Describe(*bucket), ": ", DescribeUnmarked(*bucket));
+  }
+  message.reply.Set(std::move(sight));
+}
+
+std::string BucketScheduler::Where() const {
+  return absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(), ", round ",
+                      round_.value());
+}
+
+}  // namespace pelton

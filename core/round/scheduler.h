@@ -1,0 +1,171 @@
+// The actor of a model's rounds: releases buckets to the channel in order and accounts for them.
+#ifndef PELTON_CORE_ROUND_SCHEDULER_H_
+#define PELTON_CORE_ROUND_SCHEDULER_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/actor/actor.h"
+#include "core/actor/promise.h"
+#include "core/actor/timer.h"
+#include "core/base/ids.h"
+#include "core/base/long_wait.h"
+#include "core/bucket/plan_version.h"
+#include "core/pipeline/channel.h"
+#include "core/pipeline/completion.h"
+#include "core/pipeline/operation.h"
+#include "core/round/bucket_times.h"
+#include "core/round/plan_instance.h"
+#include "core/round/release_policy.h"
+#include "core/round/round_ledger.h"
+#include "core/round/round_sight.h"
+#include "core/trace/range_viewer.h"
+
+namespace pelton {
+
+// A bucket's last tensor is ready.
+struct BucketReady {
+  BucketId bucket;
+  Round round;
+  PlanVersion version;  // of the plan that it is a bucket of (GEN-1)
+};
+
+// Answered when `round` is complete, with its first error; at `deadline` it is made to fail.
+struct AwaitRound {
+  Round round;
+  absl::Time deadline;
+  Promise<void> reply;
+};
+
+// Runs one operation between rounds, on behalf of the user.
+struct RunOperation {
+  Operation operation;
+  Promise<void> reply;
+};
+
+// Replaces the plan between rounds; the answer gives the old one back.
+struct InstallPlan {
+  PlanInstanceLoan instance;
+  Promise<void> reply;
+};
+
+// Answered when no device is at operations of earlier rounds any more.
+struct AwaitDevice {
+  Promise<void> reply;
+};
+
+// Ends the current round and all later ones with `reason`.
+struct AbortRounds {
+  absl::Status reason;
+};
+
+// The watch has run out.
+struct CheckDeadlines {};
+
+// Answered with what the open round is at.
+struct LookAtRound {
+  Promise<RoundSight> reply;
+};
+
+// Threads: a value, moved. Owns: its callback.
+struct SchedulerOptions {
+  std::string model_name;
+  Rank rank;
+  OperationRunner* runner = nullptr;  // outlives the actor
+  absl::Duration operation_timeout;
+  absl::AnyInvocable<void(const absl::Status&)> on_failure;
+  // While true, only a waiter that has borrowed the actor polls it: its executor's own polls come
+  // to nothing, so that the waiter finds it idle. May be null; outlives the actor.
+  const std::atomic<bool>* waiter_drives = nullptr;
+  bool commits_state = false;     // see ModelRoundsOptions
+  BucketTimes* times = nullptr;   // where it is on, told of each bucket; outlives the actor
+  RangeViewer* viewer = nullptr;  // see ModelRoundsOptions
+};
+
+// Scheduler, channel and watchdog of one model in one actor: with one channel a message between
+// them would only be a hop.
+//
+// The watchdog: an operation that is not done, or a bucket that is not ready while others are, for
+// longer than the time-out, and a round that is not complete by its waiter's deadline, end the
+// round: the runner is aborted and everyone gets a status that says who or what was missing
+// (DEADLINE-1).
+// Threads: its turns, or those of the waiter that borrowed it. Owns: the channel; borrows the plan
+// instance.
+class BucketScheduler final : public PollingActor, private CompletionSink {
+ public:
+  BucketScheduler(SchedulerOptions options, PlanInstanceLoan instance);
+
+  void Handle(BucketReady message);
+  void Handle(AwaitRound message);
+  void Handle(RunOperation message);
+  void Handle(InstallPlan message);
+  void Handle(AwaitDevice message);
+  void Handle(AbortRounds message);
+  void Handle(CheckDeadlines message);
+  void Handle(LookAtRound message);
+
+  PollResult Poll() override;
+  absl::Status OnStart() override;
+  void OnStop(const absl::Status& why) override;
+
+  // For a waiter that has borrowed the actor and polls it itself.
+  void set_driven_by_waiter(bool driven) { driven_by_waiter_ = driven; }
+
+ private:
+  void OnBucketComplete(BucketId bucket, Round round, const absl::Status& status) override;
+
+  void BeginRound(Round round);
+  void ReleaseReady();
+  // Ends every bucket of the round that has not ended, and all later rounds.
+  void Fail(const absl::Status& reason);
+  void FailRest(const absl::Status& reason);
+  // Until what was in flight has ended, or some time has passed.
+  void DrainAborted();
+  // Closes the round if it is complete, and answers who waits for a device that has come to its
+  // end.
+  void Settle();
+  void SettleRound();
+  void Report(const absl::Status& status);
+  bool under_way() const { return ready_count_ > 0 || waiter_.has_value(); }
+
+  absl::Time NextDeadline() const;
+  void ArmWatch(absl::Time deadline);
+  void EnforceDeadlines(absl::Time now);
+  // Says of an operation that takes long which ranks it waits for.
+  void TellOfStall(absl::Time now);
+  absl::Status Overdue() const;
+  std::string DescribeWork() const;
+  std::string DescribeMissing() const;
+  // Which tensors of `bucket` this rank has yet to mark.
+  std::string DescribeUnmarked(BucketId bucket) const;
+  std::string Where() const;
+
+  SchedulerOptions options_;
+  PlanInstance* instance_;
+  PlanOrderPolicy policy_;
+  RoundLedger ledger_;
+  Round round_;               // that is open
+  absl::Status last_status_;  // of the round before
+  std::optional<AwaitRound> waiter_;
+  absl::Time waited_since_ = absl::InfiniteFuture();  // by `waiter_`
+  std::vector<AwaitDevice> device_waiters_;
+  int32_t ready_count_ = 0;  // buckets, in the open round
+  absl::Time progress_at_ = absl::InfinitePast();
+  Timer watch_;
+  absl::Time watch_at_ = absl::InfiniteFuture();
+  bool driven_by_waiter_ = false;
+  bool reported_ = false;  // the failure that ended all
+  StallReport stall_;
+  // Last: what it still owes at its end it answers to all of the above.
+  std::optional<Channel> channel_;
+};
+
+}  // namespace pelton
+
+#endif  // PELTON_CORE_ROUND_SCHEDULER_H_

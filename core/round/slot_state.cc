@@ -1,0 +1,124 @@
+#include "core/round/slot_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace pelton {
+namespace {
+
+constexpr uint64_t kToTheEnd = std::numeric_limits<uint64_t>::max();
+
+// The places in the flat part where the bucket's slots begin, then the end. The gap behind a slot
+// is counted to it: stages that work on whole buffers leave state there too.
+std::vector<uint64_t> BoundsOf(const Plan& plan, const BucketLayout& bucket,
+                               absl::Span<const SlotId> slots) {
+  std::vector<uint64_t> bounds;
+  for (SlotId slot : slots) {
+    bounds.push_back((plan.slot(slot).offset_bytes - bucket.flat_offset_bytes) /
+                     SizeOf(bucket.dtype));
+  }
+  bounds.push_back(kToTheEnd);
+  return bounds;
+}
+
+// The bucket's slots in its flat part, which lie there in this order.
+std::vector<SlotId> FlatSlotsOf(const Plan& plan, const BucketLayout& bucket) {
+  std::vector<SlotId> slots;
+  for (SlotId slot : bucket.slots) {
+    if (!plan.slot(slot).standalone) slots.push_back(slot);
+  }
+  return slots;
+}
+
+// The share of `slot`, whose elements are those from `slot_begin` to `slot_end` in the flat part.
+void Append(const StateBuffer& buffer, const std::string& key, SlotId slot, uint64_t slot_begin,
+            uint64_t slot_end, std::vector<SlotStateView>& states) {
+  const uint64_t begin = std::max(buffer.begin_count, slot_begin);
+  const uint64_t end = std::min(buffer.begin_count + buffer.count, slot_end);
+  if (begin >= end) return;
+  const size_t element_bytes = SizeOf(buffer.dtype);
+  std::byte* const data = buffer.data + (begin - buffer.begin_count) * element_bytes;
+  states.push_back({.key = key,
+                    .slot = slot,
+                    .dtype = buffer.dtype,
+                    .scope = buffer.scope,
+                    .begin_count = begin - slot_begin,
+                    .bytes = absl::MakeSpan(data, (end - begin) * element_bytes)});
+}
+
+template <typename From>
+void CopyOverlap(const From& from, const SlotStateView& to) {
+  const size_t element_bytes = SizeOf(from.dtype);
+  const uint64_t from_end = from.begin_count + from.bytes.size() / element_bytes;
+  const uint64_t to_end = to.begin_count + to.bytes.size() / element_bytes;
+  const uint64_t begin = std::max(from.begin_count, to.begin_count);
+  const uint64_t end = std::min(from_end, to_end);
+  if (begin >= end) return;
+  std::memcpy(to.bytes.data() + (begin - to.begin_count) * element_bytes,
+              from.bytes.data() + (begin - from.begin_count) * element_bytes,
+              (end - begin) * element_bytes);
+}
+
+template <typename From>
+void CopyWhatBothHave(absl::Span<const From> from, absl::Span<const SlotStateView> to) {
+  absl::flat_hash_map<std::pair<std::string, SlotId>, const From*> known;
+  for (const From& state : from) known[{state.key, state.slot}] = &state;
+  for (const SlotStateView& state : to) {
+    const auto old = known.find({state.key, state.slot});
+    if (old != known.end() && old->second->dtype == state.dtype) CopyOverlap(*old->second, state);
+  }
+}
+
+}  // namespace
+
+std::vector<SlotStateView> SlotStatesOf(PlanInstance& instance) {
+  std::vector<SlotStateView> states;
+  for (const BucketLayout& bucket : instance.plan.buckets()) {
+    Pipeline& pipeline = instance.pipelines[static_cast<size_t>(bucket.id.value())];
+    const std::vector<SlotId> slots = FlatSlotsOf(instance.plan, bucket);
+    const std::vector<uint64_t> bounds = BoundsOf(instance.plan, bucket, slots);
+    absl::flat_hash_map<absl::string_view, int> seen;
+    for (size_t i = 0; i < pipeline.stage_count(); ++i) {
+      if (pipeline.state(i) == nullptr) continue;
+      const absl::string_view stage = pipeline.stage(i).name();
+      const int number = ++seen[stage];
+      const std::string name = number == 1 ? std::string(stage) : absl::StrCat(stage, " ", number);
+      for (const StateBuffer& buffer : pipeline.state(i)->buffers()) {
+        const std::string key = absl::StrCat(name, "/", buffer.name);
+        for (size_t k = 0; k < slots.size(); ++k) {
+          Append(buffer, key, slots[k], bounds[k], bounds[k + 1], states);
+        }
+      }
+    }
+  }
+  return states;
+}
+
+std::vector<SlotState> CopiesOf(absl::Span<const SlotStateView> states) {
+  std::vector<SlotState> copies;
+  for (const SlotStateView& state : states) {
+    copies.push_back({.key = state.key,
+                      .slot = state.slot,
+                      .dtype = state.dtype,
+                      .scope = state.scope,
+                      .begin_count = state.begin_count,
+                      .bytes = {state.bytes.begin(), state.bytes.end()}});
+  }
+  return copies;
+}
+
+void CopySlotStates(absl::Span<const SlotState> from, absl::Span<const SlotStateView> to) {
+  CopyWhatBothHave(from, to);
+}
+
+void CopySlotStates(absl::Span<const SlotStateView> from, absl::Span<const SlotStateView> to) {
+  CopyWhatBothHave(from, to);
+}
+
+}  // namespace pelton

@@ -1,0 +1,62 @@
+// What a trainer asks of a wrapped model between its rounds.
+#include <ATen/ops/from_blob.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "torch_bindings/csrc/slot.h"
+#include "torch_bindings/csrc/tensors.h"
+#include "torch_bindings/csrc/wrapped_model.h"
+
+namespace pelton::torch_bindings {
+
+absl::Status WrappedModel::Tune(const std::string& csv_path) {
+  if (owned_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("autotune: model '", options_.name, "' was detached"));
+  }
+  if (when_ready_) RETURN_IF_ERROR(CheckRound());
+  return port().Tune(csv_path);
+}
+
+void WrappedModel::EndTuning() {
+  if (owned_ != nullptr) port().EndTuning();
+}
+
+std::vector<std::vector<std::string>> WrappedModel::Buckets() const {
+  return owned_ == nullptr ? std::vector<std::vector<std::string>>() : port().Buckets();
+}
+
+std::vector<WrappedModel::FlatGradients> WrappedModel::FlatBuckets() const {
+  std::vector<FlatGradients> buckets;
+  if (owned_ == nullptr || !when_ready_ || !momenta_.empty()) return buckets;
+  for (const ModelPort::FlatPart& part : port().FlatParts()) {
+    FlatGradients& bucket = buckets.emplace_back();
+    const auto options = at::TensorOptions().dtype(ToScalarType(part.dtype)).device(device_);
+    // Not an owner: a tensor that somebody keeps must not keep the rounds alive.
+    bucket.first = at::from_blob(
+        part.data, {static_cast<int64_t>(part.count)}, {1}, [](void*) {}, options, device_);
+    for (const auto& [slot, begin] : part.slots) {
+      if (!at(slot).is_staged()) bucket.second.emplace_back(at(slot).name(), begin);
+    }
+  }
+  return buckets;
+}
+
+absl::StatusOr<ModelState> WrappedModel::State() {
+  if (when_ready_) RETURN_IF_ERROR(CheckRound());
+  return port().State();
+}
+
+ModelPort::Statistics WrappedModel::statistics() const {
+  ModelPort::Statistics statistics;
+  if (owned_ != nullptr) statistics = port().statistics();
+  if (!when_ready_) return statistics;
+  for (const auto& slot : slots_) statistics.copied_bytes += slot->copied_bytes();
+  return statistics;
+}
+
+}  // namespace pelton::torch_bindings
