@@ -139,9 +139,11 @@ RoundActions Trigger::OnTimer(const TrainingEvent& event) {
   RoundActions actions;
   switch (event.kind) {
     case EventKind::kForwardBegins:
-      if (event.is_recomputed || Start(actions)) break;
-      if (event.is_synchronized && has_backward_) Free(actions);
-      actions.push_back(RoundAction::kClaim);
+      if (event.is_recomputed) break;
+      if (!Start(actions)) {
+        if (event.is_synchronized && has_backward_) Free(actions);
+        actions.push_back(RoundAction::kClaim);
+      }
       saw_forward_ = forwards_are_seen_ = true;
       break;
     case EventKind::kEvaluationBegins:
@@ -152,9 +154,10 @@ RoundActions Trigger::OnTimer(const TrainingEvent& event) {
       saw_forward_ = true;
       break;
     case EventKind::kBackwardBegins:
-      if (Start(actions) || saw_forward_) break;
-      forwards_are_seen_ = false;
-      actions.push_back(RoundAction::kClaim);
+      // The next step's forward pass will not be seen either, so that its weights are held from
+      // this step on: what it saves for its backward pass must not change in between.
+      if (!saw_forward_) forwards_are_seen_ = false;
+      if (!Start(actions) && !saw_forward_) actions.push_back(RoundAction::kClaim);
       break;
     case EventKind::kBackwardEnds:
       has_backward_ |= event.is_synchronized;

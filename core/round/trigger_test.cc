@@ -273,7 +273,7 @@ TEST(TimerTriggerTest, TheFirstForwardPassStartsItAndTheTensorsAreHeldToTheStep)
   Trigger trigger = ByTimer();
   EXPECT_THAT(On(trigger, {kForward}), ElementsAre(Action::kClaim, Action::kResume));
   On(trigger, {kBackward, BackwardEnds(false)});
-  EXPECT_THAT(On(trigger, {kBefore, kAfter}), ElementsAre(Action::kRelease, Action::kClaim));
+  EXPECT_THAT(On(trigger, {kBefore, kAfter}), ElementsAre(Action::kRelease));
   EXPECT_THAT(On(trigger, {kForward, kBackward, BackwardEnds(false)}), ElementsAre(Action::kClaim));
   EXPECT_THAT(On(trigger, {kBefore, kAfter}), ElementsAre(Action::kRelease));
 }
@@ -294,8 +294,16 @@ TEST(TimerTriggerTest, InsideNoSyncNothingIsGivenFree) {
 TEST(TimerTriggerTest, WithoutForwardPassesTensorsAreFreeForAMomentAfterEachStep) {
   Trigger trigger = ByTimer();
   EXPECT_THAT(On(trigger, {kBackward}), ElementsAre(Action::kClaim, Action::kResume));
-  EXPECT_THAT(On(trigger, {kAfter, kBackward}), ElementsAre(Action::kRelease, Action::kClaim));
-  EXPECT_THAT(On(trigger, {kAfter}), ElementsAre(Action::kRelease, Action::kClaim));
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_THAT(On(trigger, {kAfter}), ElementsAre(Action::kRelease, Action::kClaim));
+    EXPECT_THAT(On(trigger, {kBackward}), ElementsAre(Action::kClaim));
+  }
+}
+
+TEST(TimerTriggerTest, AnEvaluationBetweenStepsWithoutForwardPassesLeavesTensorsHeld) {
+  Trigger trigger = ByTimer();
+  On(trigger, {kBackward, BackwardEnds(false), kAfter, Event(Kind::kEvaluationBegins)});
+  EXPECT_THAT(On(trigger, {kBackward, kAfter}), ElementsAre(Action::kRelease, Action::kClaim));
 }
 
 TEST(TimerTriggerTest, AnEvaluationHoldsTensorsOnlyOnceRoundsHaveBegun) {
