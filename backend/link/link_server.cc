@@ -86,6 +86,13 @@ LinkServer::~LinkServer() {
   (void)LinkSocket::Connect(path_, Clock::Real().Now() + absl::Seconds(1));
   acceptor_.join();
   unlink(path_.c_str());
+  const absl::Status failure = backend_.failure();
+  // Before the connections: to a round that is under way their end must not look like the
+  // trainer's.
+  EndBecause(!failure.ok() ? failure
+                           : absl::UnavailableError(
+                                 absl::StrCat("the pelton-daemon of rank ", backend_.rank().value(),
+                                              " (pid ", getpid(), ") has ended in good order")));
   const absl::Time patience = Clock::Real().Now() + kEndPatience;
   bool has_some = true;
   while (has_some && Clock::Real().Now() < patience) {
@@ -111,6 +118,16 @@ bool LinkServer::ShutDownAll() {
     has_some |= !connection.is_over;
   }
   return has_some;
+}
+
+void LinkServer::EndBecause(const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  own_end_.Update(reason);
+}
+
+absl::Status LinkServer::own_end() const {
+  MutexLock lock(&mutex_);
+  return own_end_;
 }
 
 void LinkServer::Accept() {
@@ -348,6 +365,7 @@ void LinkServer::ServeModel(const proto::LinkHello& hello,
   options.on_failure = [](const absl::Status& reason) {
     Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", reason.message()));
   };
+  options.own_end = [this] { return own_end(); };
   const absl::StatusOr<std::unique_ptr<ModelServer>> server =
       ModelServer::Serve(backend_, std::move(options));
   if (server.ok()) return (*server)->AwaitEnd();
@@ -371,6 +389,7 @@ void LinkServer::EndTrainers(const absl::Status& step, absl::Time deadline) {
   const absl::Status reason = absl::UnavailableError(absl::StrCat(
       "the pelton-daemon of rank ", backend_.rank().value(), " (pid ", getpid(),
       ") was told to end", step.ok() ? "" : ", and the step did not end before: ", step.message()));
+  EndBecause(reason);
   if (!step.ok()) (void)seat_.Report(trainer, backend_.rank(), reason, deadline);
   seat_.TellOwn(trainer, reason);
   while (!step.ok() && seat_.Current().attachment == trainer.attachment &&

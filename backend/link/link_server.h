@@ -72,6 +72,9 @@ class LinkServer {
   bool ShutDownAll();
   void Enter(Descriptor accepted);
   void Reap();
+  // Keeps the first reason that is given.
+  void EndBecause(const absl::Status& reason);
+  absl::Status own_end() const;
   void ServeConnection(const std::shared_ptr<LinkSocket>& socket);
   absl::Status CheckHello(const LinkSocket& socket, const proto::LinkHello& hello) const;
   void ServeTrainer(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
@@ -96,6 +99,8 @@ class LinkServer {
   std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, ServedCommunicator*> communicators_ ABSL_GUARDED_BY(mutex_);
   uint32_t last_communicator_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Why this daemon closes its connections; OK while it does not.
+  absl::Status own_end_ ABSL_GUARDED_BY(mutex_);
 
   std::thread acceptor_;  // last: it uses the others
 };

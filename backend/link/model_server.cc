@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Serve(Backend& backend
   rounds.attachment = options.attachment;
   rounds.sent_bytes = [&made] { return made.sent_bytes(); };
   rounds.regions = server->regions_.get();
+  rounds.own_end = std::move(options.own_end);
   ASSIGN_OR_RETURN(server->server_, RoundsServer::Start(made.rounds(), std::move(rounds)));
   return server;
 }

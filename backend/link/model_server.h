@@ -28,6 +28,8 @@ struct ModelServerOptions {
   std::function<absl::Status(const Group& group, absl::Time deadline)> meet = nullptr;
   // As ModelOptions::on_failure.
   std::function<void(const absl::Status&)> on_failure = nullptr;
+  // As RoundsServerOptions::own_end.
+  std::function<absl::Status()> own_end = nullptr;
 };
 
 // Threads: as RoundsServer. Owns: the model, what serves it, and its share of the trainer's memory;

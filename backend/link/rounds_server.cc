@@ -90,6 +90,8 @@ void RoundsServer::ReceiveAll() {
   absl::Status status;
   while (status.ok() && !IsStopping()) status = Receive();
   if (status.ok()) return;
+  const absl::Status own = options_.own_end != nullptr ? options_.own_end() : absl::OkStatus();
+  if (!own.ok()) return End(own);
   End(Annotate(status, absl::StrCat("rank ", options_.rank.value(), "'s trainer of model '",
                                     options_.model_name, "' is gone")));
 }

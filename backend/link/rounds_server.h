@@ -38,6 +38,9 @@ struct RoundsServerOptions {
   TrainerRegions* regions = nullptr;
   // What this rank has sent for the model so far; may be empty.
   std::function<uint64_t()> sent_bytes;
+  // Why the daemon itself ends the connection, as soon as it does so; OK: the trainer has. May be
+  // empty. Called on the server's thread.
+  std::function<absl::Status()> own_end = nullptr;
 };
 
 // Serves one trainer until it closes its socket. Nothing that the trainer writes into the page or

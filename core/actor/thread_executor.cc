@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "core/actor/backoff.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -44,7 +43,6 @@ void ThreadExecutor::Schedule(internal::ActorCell& cell) {
 }
 
 void ThreadExecutor::Run() {
-  const RuntimeThread counted;
   current_executor = this;
   Backoff backoff;
   while (!exit_.load(std::memory_order_acquire)) {

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "core/actor/backoff.h"
 #include "core/actor/executor_base.h"
 #include "core/actor/thread_loop.h"
 #include "core/actor/waker.h"
@@ -50,6 +51,7 @@ class ThreadExecutor final : public internal::ExecutorBase {
   Waker waker_;
   std::atomic<bool> exit_{false};
   internal::ThreadLoop loop_;
+  const RuntimeThread counted_;  // from here on, not from when the thread gets a core
   std::thread thread_;
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 import pelton.torch_api as bagua
 from cases.registry import Case, NotRun, cases_of
 
+LIMIT_OF_A_CASE_S = 240  # the longest takes 30 on a machine that does nothing else
+
 
 def _run(case: Case) -> dict[str, str | float]:
     """Each case has a process group of its own, so that one that fails does not spoil the next."""
     start, error, not_run = time.monotonic(), "", ""
+    faulthandler.dump_traceback_later(LIMIT_OF_A_CASE_S, exit=True)  # the others would wait in every later case
     try:
         bagua.init_process_group(torch_distributed=False)  # cases initialise it on a backend of their choice
         case.function()
@@ -27,6 +31,7 @@ def _run(case: Case) -> dict[str, str | float]:
         bagua.destroy_process_group()
     except Exception:
         error += traceback.format_exc()
+    faulthandler.cancel_dump_traceback_later()
     return {"name": case.id, "error": error, "not_run": not_run, "seconds": round(time.monotonic() - start, 3)}
 
 

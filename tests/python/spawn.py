@@ -108,8 +108,11 @@ def run_modules(
 
 
 def case_ids(module: str) -> list[tuple[int, str]]:
-    """(world size, name) of every case of a module, for parametrize."""
-    return [(size, case.name) for case in cases_of(module) for size in case.world_sizes]
+    """(world size, name) of every case of a module, for parametrize. Two cores start eight ranks in half a minute:
+    tools/test --long does.
+    """
+    most = 8 if "PELTON_LONG" in os.environ else 4
+    return [(size, case.name) for case in cases_of(module) for size in case.world_sizes if size <= most]
 
 
 def check_case(module: str, world_size: int, name: str) -> None:

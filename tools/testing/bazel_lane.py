@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import urllib.parse
@@ -16,6 +17,7 @@ from tools.testing.result import Result
 SYMLINKS = "--experimental_convenience_symlinks"
 # A machine that stands still for seconds breaks what waits with a deadline. Who passes only now is named.
 ATTEMPTS = 2
+GIVES_WAY = 19  # the nice value of a scheduling group
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class BazelLane:
         options += ["--test_timeout=7200", *self.long_flags] if settings.long else []
         options += [f"--test_tag_filters=-{self.without}"] if self.without else []
         environment = [f"--test_env={name}={value}" for name, value in settings.test_environment().items()]
+        self._give_way()
         command = [*self._bazel(), "test", *options, *self.flags, *environment, "--", *self.targets]
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()
@@ -60,6 +63,16 @@ class BazelLane:
             result.add(f"bazel test ended with status {status}", succeeded=False)
         run([*self._bazel(), "shutdown"], log, timeout_s=60, settings=settings)
         return result
+
+    def _give_way(self) -> None:
+        """Has the tests of other lanes, which wait with deadlines, come first where cores are short. The server and all
+        that it starts are one scheduling group, which a kernel without such groups does not know.
+        """
+        if not self.own_output_base:
+            return
+        printed = subprocess.run([*self._bazel(), "info", "server_pid"], cwd=ROOT, capture_output=True, check=False)
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{printed.stdout.decode().strip()}/autogroup").write_text(str(GIVES_WAY))
 
     def _bazel(self) -> list[str]:
         return ["bazel", f"--output_base={output_base(self.name)}"] if self.own_output_base else ["bazel"]

@@ -100,8 +100,13 @@ LANES: dict[str, Lane] = {
     # What random input breaks once is broken.
     "fuzz": BazelLane("fuzz", ("//tests/fuzz:fuzz",), ("--config=fuzz",), attempts=1),
 }
-# Those of a group run beside each other: Python's tests wait more than they compute, clang compiles.
-GROUPS = (("lint",), ("gcc",), ("python", "clang"), ("tsan",), ("outside",), ("demo",), ("fuzz",))
+# A group's tracks run beside each other, each track's lanes in turn: Python's tests wait more than they compute, and
+# what compiles takes the cores that they leave.
+GROUPS = (
+    (("lint",), ("gcc",)),
+    (("python",), ("clang", "tsan", "outside", "demo")),
+    (("fuzz",),),
+)
 QUICK = ("lint", "gcc", "python")
 # Without --long by name only: what they test by chance the others test by examples.
 LONG = ("fuzz",)

@@ -327,6 +327,7 @@ TEST(ShmProcessTest, WhatItsSenderTookBackIsNotReceived) {
     const absl::StatusOr<Completion> launched = sends ? Send(*end->communicator, tensor, Rank(1))
                                                       : Recv(*end->communicator, tensor, Rank(0));
     if (!launched.ok()) return std::string(launched.status().message());
+    Processes::Mark(options.rank.value());
     if (!sends) raise(SIGSTOP);
     const absl::Status status = Await(*end->communicator, *launched, Soon());
     if (sends) {
@@ -340,8 +341,9 @@ TEST(ShmProcessTest, WhatItsSenderTookBackIsNotReceived) {
   int state = 0;
   waitpid(processes.pid(1), &state, WUNTRACED);
   ASSERT_TRUE(WIFSTOPPED(state));
+  processes.AwaitMark(0, 2);  // it sends
   kill(processes.pid(2), SIGKILL);
-  processes.AwaitMark(0, 2);
+  processes.AwaitMark(0, 3);
   kill(processes.pid(1), SIGCONT);
   EXPECT_THAT(processes.Join(1), IsEmpty());
 }
@@ -356,10 +358,12 @@ TEST(ShmProcessTest, AKilledRankWakesAParkedSurvivorThoughItsChildrenLive) {
       if (fork() == 0) alarm(20);
       while (true) pause();
     }
-    auto completion = Barrier(*end->communicator);
+    const absl::StatusOr<Completion> completion = Barrier(*end->communicator);
+    if (!completion.ok()) return std::string(completion.status().message());
+    Processes::Mark(0);
     return std::string(Await(*end->communicator, *completion, Soon()).message());
   });
-  processes.AwaitMark(0, 1);
+  processes.AwaitMark(0, 2);
   processes.AwaitMark(1, 1);
   kill(processes.pid(1), SIGKILL);
   const absl::Time killed_at = absl::Now();

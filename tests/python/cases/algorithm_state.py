@@ -80,9 +80,7 @@ def power_sgd_goes_on() -> None:
 
 @case(2, 4)
 def shift_one_goes_on_with_its_next_peer() -> None:
-    _check_resumed(
-        lambda: DecentralizedAlgorithm(False, peer_selection_mode="shift_one", communication_interval=2)
-    )
+    _check_resumed(lambda: DecentralizedAlgorithm(False, peer_selection_mode="shift_one", communication_interval=2))
 
 
 def _avoids_stragglers() -> Algorithm:

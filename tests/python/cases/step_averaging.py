@@ -348,9 +348,7 @@ def streaming_diloco_merges_late_and_takes_turns() -> None:
     """Two fragments, each exchanged every four steps, merged a step later, half of it."""
     with _small_buckets():
         model, optimizer = _wrapped(
-            DiLoCoAlgorithm(
-                interval=4, outer_learning_rate=0.5, outer_momentum=0.8, fragments=2, delay=1, mix=0.5
-            )
+            DiLoCoAlgorithm(interval=4, outer_learning_rate=0.5, outer_momentum=0.8, fragments=2, delay=1, mix=0.5)
         )
     world = World()
     outer = _Outer(world, 0.5, 0.8)

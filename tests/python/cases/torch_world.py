@@ -40,10 +40,16 @@ def as_joining_leaves_it() -> Iterator[None]:
         bagua.init_process_group(torch_distributed=False)
 
 
+# The end of a group of gloo's waits for its thread with the interpreter's lock in hand, and that thread takes the lock
+# where it lets go of its last works, a moment after they are done: a group that nobody keeps may hang.
+_kept: list[dist.ProcessGroup] = []
+
+
 @contextlib.contextmanager
 def beside_gloo() -> Iterator[dist.ProcessGroup]:
     """The same; yields a group of gloo's with all ranks."""
     with torch_world():
         group = dist.new_group(backend="gloo")
         assert isinstance(group, dist.ProcessGroup)
+        _kept.append(group)
         yield group
