@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from cases.checks import assert_same_on_all_ranks, batch, raises, rank_and_size
 from cases.programs import (
     ALGORITHMS,
+    BY_GRADIENTS,
     EVERY,
     STEPS,
     Net,
@@ -319,6 +320,60 @@ def sharded_models() -> None:
         assert_refused(names, sharded, "'first.weight' is a DTensor", "fully_shard")
         assert_refused(names, parallel, "'second.weight' is a DTensor", "parallelize_module")
         assert_refused(names, sharded_later, "'the model' is a FSDPNet")
+
+
+@case(2)
+def torchs_ddp_around_or_within_is_refused_where_both_average_gradients() -> None:
+    def around(world: World) -> Any:
+        model = Net()
+        world.wrap(model, [world.optimizer(model.parameters())])
+        of_output(DistributedDataParallel(nn.Sequential(model, nn.Tanh()), process_group=gloo), world.batch(0))
+        return model
+
+    def within(world: World) -> Any:
+        model = nn.Sequential(DistributedDataParallel(Net(), process_group=gloo))
+        world.wrap(model, [world.optimizer(model.parameters())])
+        return model
+
+    names = (*BY_GRADIENTS, "qadam")
+    with beside_gloo() as gloo:
+        assert_refused(
+            names, around, "around it averages the gradient of 'first.weight'", "call the wrapped model itself"
+        )
+        assert_refused(
+            names, within, "averages the gradient of '0.module.first.weight' already", "wrap the plain model"
+        )
+
+
+@case(2)
+def torchs_ddp_beside_a_wrapped_part_and_around_averaged_weights() -> None:
+    """The reducers share nothing, or one of the two averages weights."""
+
+    def beside(world: World) -> Any:
+        model = Net()
+        whole = nn.Sequential(model, nn.Linear(3, 2))
+        ignored = [f"0.{name}" for name, _ in model.named_parameters()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(whole, ignored)
+        return trained(world, model, whole)
+
+    def around(world: World) -> Any:
+        model = Net()
+        return trained(world, model, model)
+
+    def trained(world: World, model: Any, whole: Any) -> Any:
+        optimizer = world.optimizer(whole.parameters())
+        world.wrap(model, [optimizer])
+        outer = DistributedDataParallel(whole, process_group=gloo)
+        for step in range(4):
+            optimizer.zero_grad()
+            of_output(outer, world.batch(step)).backward()
+            optimizer.step()
+        model.bagua_ddp.detach()
+        return whole
+
+    with beside_gloo() as gloo:
+        for name, habit in (("gradient_allreduce", beside), ("local_sgd", around)):
+            assert_same_on_all_ranks(under(name, habit))
 
 
 @case(2)

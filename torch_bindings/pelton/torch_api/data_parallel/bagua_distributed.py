@@ -33,6 +33,7 @@ from pelton.torch_api.data_parallel._rounds import Rounds
 from pelton.torch_api.data_parallel._scalers import ScalerAgreement
 from pelton.torch_api.data_parallel._steps import forget, is_in_backward, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
+from pelton.torch_api.data_parallel._torchs_ddp import check_around, check_within
 from pelton.torch_api.data_parallel._tuning import Tuning, named, tuning_of_environment
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 
@@ -239,7 +240,7 @@ class BaguaDistributedDataParallel:
           inputs: the module's positional arguments.
 
         Raises:
-          FailedPrecondition: the process group has ended.
+          FailedPrecondition: the process group has ended, or torch's DistributedDataParallel averages here, too.
           PeltonError: what an earlier round failed with; or the ranks disagree on what has changed.
         """
         if self._rounds is None:
@@ -250,6 +251,7 @@ class BaguaDistributedDataParallel:
         self._is_functional = not is_current and is_functional_call(self.module)
         if self._is_functional:
             return
+        check_around(self._selected.trainable, self._registered_as, self.bagua_module_name)
         self._settle()
         self._rounds.check()
         if not is_current or self._rounds.changes():
@@ -504,6 +506,7 @@ class BaguaDistributedDataParallel:
         try:
             selected = select(self.module)
             check_unowned(self, self._session.models(), selected.trainable)
+            check_within(self.module, selected.trainable, runtime_algorithm(self.bagua_algorithm))
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             complaint = error
         agree(communicator, complaint)
