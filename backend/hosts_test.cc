@@ -46,7 +46,10 @@ std::vector<absl::StatusOr<FoundHosts>> Find(const std::vector<std::string>& boo
     threads.emplace_back([&, rank] {
       const auto control = coordinator->MakeControl();
       const absl::Time deadline = Clock::Real().Now() + absl::Seconds(30);
-      JoinRequest request{.job = "job", .rank = Rank(rank), .world_size = WorldSize(size)};
+      JoinRequest request;
+      request.job = "job";
+      request.rank = Rank(rank);
+      request.world_size = WorldSize(size);
       request.host = HostIdentity::OfThisProcess();
       request.host.boot_id = boot_ids[rank];
       const auto membership = control->Join(request, deadline);

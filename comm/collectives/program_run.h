@@ -30,11 +30,11 @@ struct ProgramBinding {
   // What AVG divides by: the ranks that the sum is over, which may be more than the program's. With
   // 0 it does not divide, for programs whose sums go on being summed.
   int32_t divisor = 1;
-  absl::Span<const Rank> peers;
+  absl::Span<const Rank> peers = {};
   int32_t tag = 0;
   // What kCombine multiplies by, and what else the program has in Buffer::kFactors. Bound for a
   // run, so that programs may be kept by shape.
-  absl::Span<double> factors;
+  absl::Span<double> factors = {};
   // A message whose two ends differ fails alone: Advance gives the first such difference once no
   // transfer is in flight any more, and the run may be started anew. Else any error ends the run.
   bool outlives_differences = false;

@@ -266,11 +266,15 @@ TEST_P(ControlConformanceTest, AllGathersOfDifferentMembersAreIndependent) {
       const auto values =
           controls[rank]->AllGatherAmong({"name", "pair", {Rank(0), Rank(1)}}, Late());
       EXPECT_TRUE(values.ok()) << values.status();
-      if (values.ok()) EXPECT_THAT(*values, ElementsAre("pair", "pair"));
+      if (values.ok()) {
+        EXPECT_THAT(*values, ElementsAre("pair", "pair"));
+      }
     });
     const auto values = controls[rank]->AllGather("name", "all", Late());
     EXPECT_TRUE(values.ok()) << values.status();
-    if (values.ok()) EXPECT_THAT(*values, ElementsAre("all", "all", "all"));
+    if (values.ok()) {
+      EXPECT_THAT(*values, ElementsAre("all", "all", "all"));
+    }
     pair.join();
   });
 }

@@ -312,7 +312,9 @@ TEST_F(ModelRoundsTest, BucketsOfAnotherSizeLieInTheSameMemory) {
     for (auto& rank : ranks_) ASSERT_TRUE(rank->Resize(order, size, In(absl::Seconds(1))).ok());
     const ModelRounds& first = *ranks_.front();
     const std::byte* const now = first.DataOf(SlotId(5));  // of the first bucket, the first
-    if (memory != nullptr) EXPECT_EQ(now, memory) << "it was made for every size: " << size;
+    if (memory != nullptr) {
+      EXPECT_EQ(now, memory) << "it was made for every size: " << size;
+    }
     memory = now;
     EXPECT_EQ(first.plan().options().bucket_size_bytes, size);
     for (const BucketLayout& bucket : first.plan().buckets()) {

@@ -23,11 +23,11 @@ constexpr int kTunings = 1000;
 
 // What training looks like to the tuner.
 struct World {
-  std::vector<double> step_s;       // by plan
-  std::vector<double> predicted_s;  // by plan
-  double noise = 0;                 // standard deviation, as a share of the step
-  double drift = 0;                 // by which each step is longer than the one before, as a share
-  double outliers = 0;              // share of the steps that take five times as long
+  std::vector<double> step_s = {};       // by plan
+  std::vector<double> predicted_s = {};  // by plan
+  double noise = 0;                      // standard deviation, as a share of the step
+  double drift = 0;     // by which each step is longer than the one before, as a share
+  double outliers = 0;  // share of the steps that take five times as long
   // As on a machine that others use: of so many steps each begins a time in which all steps take
   // half as long again, for eight steps in the mean.
   double bursts = 0;

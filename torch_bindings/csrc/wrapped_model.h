@@ -42,7 +42,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   struct Contents {
     NamedTensors parameters;
     // By parameter, where the algorithm communicates momenta; else empty.
-    std::vector<Moment> moments;
+    std::vector<Moment> moments = {};
   };
 
   // As ModelPort::Create. Where tensors are communicated when ready they are what backward passes

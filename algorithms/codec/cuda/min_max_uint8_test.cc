@@ -60,7 +60,7 @@ TEST(GpuMinMaxUInt8Test, MakesTheBytesOfTheCpuOrSaysThatThereIsNoGpu) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::cout << "no GPU: only the failure is tested" << std::endl;
-    std::byte nothing[64];
+    std::byte nothing[64] = {};
     const GpuChunk chunk = {1, DType::kFloat32, nullptr};
     EXPECT_NE(EncodeMinMaxOnGpu(nothing, chunk, nothing, nothing), 0);
     EXPECT_NE(DecodeMinMaxOnGpu(nothing, chunk, nothing), 0);
@@ -80,7 +80,7 @@ TEST(GpuMinMaxUInt8Test, MakesTheBytesOfTheCpuOrSaysThatThereIsNoGpu) {
 }
 
 TEST(GpuMinMaxUInt8Test, RefusesIntegers) {
-  std::byte nothing[64];
+  std::byte nothing[64] = {};
   const GpuChunk chunk = {1, DType::kInt32, nullptr};
   EXPECT_EQ(EncodeMinMaxOnGpu(nothing, chunk, nothing, nothing), cudaErrorInvalidValue);
   EXPECT_EQ(DecodeMinMaxOnGpu(nothing, chunk, nothing), cudaErrorInvalidValue);

@@ -163,7 +163,9 @@ void ExpectResults(const ScheduleRegistry::Entry& entry, const World& world, boo
       ASSERT_TRUE(std::equal(target, target + expected.size(), world.ranks[0].target))
           << entry.name << ", rank " << r << ": " << Describe(shape);
     }
-    if (!in_place) ASSERT_EQ(world.sources[r], world.inputs[r]) << entry.name << Describe(shape);
+    if (!in_place) {
+      ASSERT_EQ(world.sources[r], world.inputs[r]) << entry.name << Describe(shape);
+    }
   }
 }
 
