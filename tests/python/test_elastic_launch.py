@@ -53,6 +53,9 @@ def test_flags_become_variables_for_the_ranks() -> None:
     assert os.environ["PELTON_AUTOTUNE"] == os.environ["BAGUA_AUTOTUNE"] == "1"
     assert os.environ["AUTO_TUNE_SERVER_ADDR"] == "10.0.0.7:7"
     assert os.environ["BAGUA_IS_OUTPUT_AUTOTUNE_LOG"] == "0"
+    # A script may set under Bagua's names what no flag has said.
+    assert os.environ["BAGUA_DEFAULT_BUCKET_SIZE"] == "10485760"
+    assert not {"PELTON_DEFAULT_BUCKET_SIZE", "PELTON_IS_OUTPUT_AUTOTUNE_LOG"} & os.environ.keys()
 
 
 def test_bagua_net_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,6 +93,19 @@ def test_flags_become_variables_under_both_names(tmp_path: Path) -> None:
     assert found["AUTO_TUNE_SERVER_ADDR"] == "127.0.0.1:4711"
 
 
+def test_a_script_may_set_what_no_flag_has_set(tmp_path: Path) -> None:
+    """Under Bagua's name, as its tutorials do; a launcher's default under Pelton's name would go before it."""
+    (found, _), *_ = _shown(tmp_path, [], {"PELTON_AUTOTUNE_WARMUP_TIME_S": "30.0"})
+    baguas = {name.removeprefix("BAGUA_") for name in found if name.startswith("BAGUA_")}
+    assert {"DEFAULT_BUCKET_SIZE", "AUTOTUNE", "SERVICE_PORT", "IS_OUTPUT_AUTOTUNE_LOG", "REPORT_METRICS"} < baguas
+    assert {name for name in baguas if f"PELTON_{name}" in found} == {"AUTOTUNE_WARMUP_TIME_S"}
+    script = tmp_path / "script.py"
+    begin = 'import os\nos.environ["BAGUA_DEFAULT_BUCKET_SIZE"] = "1024"\n'
+    script.write_text(f"{begin}from pelton.torch_api import env\nprint(env.get_default_bucket_size())")
+    assert _plain(run([*COMMAND, str(script)], 60)) == ["1024"]
+    assert _plain(run([*COMMAND, "--default_bucket_size=2048", str(script)], 60)) == ["2048"]
+
+
 def test_defaults_are_baguas_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("BAGUA_", "PELTON_"))]:
         monkeypatch.delenv(name)
@@ -106,7 +119,7 @@ def test_defaults_are_baguas_unless_the_environment_says_otherwise(monkeypatch: 
     assert "AUTO_TUNE_SERVER_ADDR" not in job_options(options).variables
     monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", "5")
     monkeypatch.setenv("BAGUA_SSH_PORT", "23")
-    monkeypatch.setenv("BAGUA_IS_OUTPUT_AUTOTUNE_LOG", "0")
+    monkeypatch.setenv("PELTON_IS_OUTPUT_AUTOTUNE_LOG", "0")
     assert parse_args().default_bucket_size == 5
     monkeypatch.setenv("PELTON_DEFAULT_BUCKET_SIZE", "6")
     variables = job_options(parse_args()).variables

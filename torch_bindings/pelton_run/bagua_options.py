@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,14 +91,23 @@ def add_refusals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(*spellings("--enable_bagua_net"), action=_Refuse, nargs=0, help="refused: there is none")
 
 
-def under_both_names(variables: dict[str, object]) -> dict[str, str]:
-    """Variables of Bagua's, and the same under Pelton's names."""
+def under_both_names(variables: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, str]:
+    """Variables of Bagua's, and the same under Pelton's names where somebody has said something.
+
+    A script may set a variable under Bagua's name, and Pelton's name goes before that. So a mere default is not set
+    under Pelton's name, unless the environment has that name already.
+
+    Args:
+      variables: by Bagua's names.
+      defaults: the values that nobody has to say, by the same names; a variable without one has been said.
+    """
     texts = {name: str(value) for name, value in variables.items()}
-    return {**texts, **{second_name(name): text for name, text in texts.items()}}
+    said = [name for name in variables if variables[name] != defaults.get(name) or second_name(name) in os.environ]
+    return {**texts, **{second_name(name): texts[name] for name in said}}
 
 
 def variables_of(options: argparse.Namespace) -> dict[str, str]:
-    """What the flags mean for the ranks' environment, under both names.
+    """What the flags mean for the ranks' environment; see `under_both_names`.
 
     Args:
       options: with the flags of `add_flags`, and `master_addr`.
@@ -106,7 +116,8 @@ def variables_of(options: argparse.Namespace) -> dict[str, str]:
         setting.variable: getattr(options, setting.flag.removeprefix("--")) for setting in _SETTINGS
     }
     values[_LOG] = int(options.is_output_autotune_log)
-    result = under_both_names(values)
+    defaults = {setting.variable: setting.kind(setting.default) for setting in _SETTINGS}
+    result = under_both_names(values, {**defaults, _LOG: 0})
     if options.autotune_level > 0:
         result["AUTO_TUNE_SERVER_ADDR"] = f"{options.master_addr}:{options.bagua_service_port}"
     return result

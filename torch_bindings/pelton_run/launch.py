@@ -122,7 +122,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         options.nproc_per_node,
         is_insecure=options.insecure,
         place=Place(options.nnodes, options.node_rank, options.master_addr, options.master_port),
-        variables={**variables, **bagua_options.under_both_names(set_ones)},
+        variables={**variables, **bagua_options.under_both_names(set_ones, {"BAGUA_REPORT_METRICS": 0})},
         further_names=OPEN_MPIS_NAMES if options.open_mpi_names else {},
         log_folder=options.logdir,
         local_rank_at=len(begin) if options.set_additional_flag else None,
