@@ -8,8 +8,10 @@ import pelton
 import pelton.torch_api as bagua
 import pytest
 import torch
-from pelton.accelerate import Accelerator
-from pelton.errors import InvalidArgument
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+from pelton.accelerate import _INSTEAD, Accelerator
+from pelton.errors import InvalidArgument, Unsupported
+from pelton.torch_api.data_parallel import DistributedDataParallel
 from torch import nn
 
 STEPS = 8
@@ -78,9 +80,48 @@ def check_wrapped_before() -> None:
     assert torch.equal(weights(model), by_wrap("gradient_allreduce", 1))
 
 
+def check_own_class() -> None:
+    """A model in Pelton's class of torch's name is a wrapped one."""
+    accelerator = Accelerator(algorithm="bytegrad", cpu=True)
+    model, optimizer = make()
+    wrapped = DistributedDataParallel(model, optimizers=[optimizer])
+    machinery: Any = wrapped.inner
+    prepared, optimizer = accelerator.prepare(wrapped, optimizer)
+    assert prepared is wrapped and wrapped.inner is machinery
+    assert accelerator.unwrap_model(prepared) is model
+    for step in range(STEPS):
+        with accelerator.accumulate(prepared):
+            accelerator.backward(prepared(batch(accelerator.process_index, step)).square().sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.equal(weights(model), by_wrap("gradient_allreduce", 1))
+
+
+def check_hooks() -> None:
+    """Each hook of torch's DistributedDataParallel is refused, with what does its work."""
+    for hook in set(DDPCommunicationHookType) - {DDPCommunicationHookType.NO}:
+        handler = DistributedDataParallelKwargs(comm_hook=hook)
+        with pytest.raises(Unsupported, match="Leave the hook out") as refused:
+            Accelerator(cpu=True, kwargs_handlers=[handler])
+        assert str(refused.value).endswith(f"give Accelerator {_INSTEAD[hook.value]}")
+    for instead in set(_INSTEAD.values()):
+        arguments = eval(f"dict({instead})")
+        pelton.algorithm(arguments["algorithm"], **arguments.get("algorithm_options", {}))
+    handler = DistributedDataParallelKwargs(find_unused_parameters=True)
+    Accelerator(cpu=True, kwargs_handlers=[handler])
+
+
+def check_evaluation() -> None:
+    """A model that could be trained, and is not, comes without an optimizer."""
+    model, _ = make()
+    with pytest.raises(InvalidArgument, match=r"without an optimizer .* prepare_model\(model, evaluation_mode=True\)"):
+        Accelerator(cpu=True).prepare(model)
+    assert Accelerator(cpu=True).prepare_model(model, evaluation_mode=True) is model
+
+
 if __name__ == "__main__":
-    with pytest.raises(InvalidArgument, match="without an optimizer"):
-        Accelerator(cpu=True).prepare(make()[0])
+    check_evaluation()
+    check_hooks()
     teacher = Accelerator(cpu=True).prepare(make()[0].requires_grad_(False))
     assert "bagua_ddp" not in teacher.__dict__, "a frozen model needs no communication"
     print("refused", flush=True)
@@ -90,3 +131,5 @@ if __name__ == "__main__":
     print("accumulated", flush=True)
     check_wrapped_before()
     print("wrapped before", flush=True)
+    check_own_class()
+    print("own class", flush=True)

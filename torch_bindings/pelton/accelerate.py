@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pelton._extras import optional_module
-from pelton.errors import InvalidArgument
+from pelton.errors import InvalidArgument, Unsupported
 
 optional_module("accelerate", "pelton.accelerate", "accelerate")
 
@@ -24,9 +24,18 @@ from pelton_autoload import gloos_seat  # noqa: E402
 import pelton  # noqa: E402
 from pelton import torch_api  # noqa: E402
 from pelton.torch_api.data_parallel._attachment import wrapping_of  # noqa: E402
+from pelton.torch_api.data_parallel.distributed import DistributedDataParallel_V1_9_0  # noqa: E402
 
 if TYPE_CHECKING:
     from pelton.torch_api.algorithms.base import Algorithm
+
+# What does the work of Accelerate's hooks, by their names.
+_INSTEAD = {
+    "fp16": "algorithm='bytegrad', algorithm_options={'codec': 'float16'}",
+    "bf16": "algorithm='bytegrad', algorithm_options={'codec': 'bfloat16'}",
+    "power_sgd": "algorithm='power_sgd'",
+    "batched_power_sgd": "algorithm='power_sgd'",
+}
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
@@ -49,9 +58,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
           algorithm: a name of `pelton.torch_api.algorithms.GlobalAlgorithmRegistry`, or an algorithm.
           algorithm_options: of the algorithm, where that is a name.
           **kwargs: Accelerate's.
+
+        Raises:
+          Unsupported: a hook of torch's DistributedDataParallel is asked for, which nothing would call.
         """
         gloos_seat.take()  # Accelerate refuses backends of other names on a CPU
         super().__init__(*args, **kwargs)
+        _refuse_hooks(self.ddp_handler)
         self._algorithm = algorithm
         self._algorithm_options = algorithm_options or {}
 
@@ -72,23 +85,45 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
         """As its base, but that neither a wrapped model nor one without gradients becomes DistributedDataParallel's."""
-        is_ours = wrapping_of(model) is not None or _is_frozen(model)
+        is_ours = _is_wrapped(model) or _is_frozen(model)
         prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_ours)
         return prepared
 
+    def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        """As its base; the model inside Pelton's DistributedDataParallel, too."""
+        inside = model.module if isinstance(model, DistributedDataParallel_V1_9_0) else model
+        unwrapped: nn.Module = super().unwrap_model(inside, *args, **kwargs)
+        return unwrapped
+
     def _wrap(self, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-        if _is_frozen(model) or wrapping_of(model) is not None:
+        if _is_frozen(model) or _is_wrapped(model):
             return
         model.to(self.device)  # before its parameters are registered; an optimizer keeps them
         parameters = {id(parameter) for parameter in model.parameters()}
         own = [optimizer for optimizer in optimizers if _steps(optimizer, parameters)]
         if not own:
             raise InvalidArgument(
-                f"prepare: {type(model).__name__} comes without an optimizer that steps it; pass both in one call"
+                f"prepare: {type(model).__name__} comes without an optimizer that steps it; pass both in one call. A "
+                "model that is only evaluated goes through prepare_model(model, evaluation_mode=True)"
             )
         if not torch_api.is_initialized():
             pelton.init()
         pelton.wrap(model, own, self._algorithm, **self._algorithm_options)
+
+
+def _refuse_hooks(handler: accelerate.DistributedDataParallelKwargs | None) -> None:
+    hook = None if handler is None else str(getattr(handler.comm_hook, "value", handler.comm_hook))
+    if hook in (None, "no"):
+        return
+    instead = _INSTEAD.get(hook, "algorithm= with one of pelton.algorithms()")
+    raise Unsupported(
+        f"kwargs_handlers: DistributedDataParallelKwargs(comm_hook={hook!r}): torch's DistributedDataParallel calls "
+        f"such a hook, and pelton.accelerate does not use that class. Leave the hook out and give Accelerator {instead}"
+    )
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    return wrapping_of(model) is not None or isinstance(model, DistributedDataParallel_V1_9_0)
 
 
 def _steps(optimizer: torch.optim.Optimizer, parameters: set[int]) -> bool:
