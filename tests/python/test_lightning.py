@@ -54,6 +54,14 @@ def test_another_number_of_ranks_goes_on(algorithm: str, tmp_path: Path) -> None
         assert outcome.output.count("done") == ranks
 
 
+def test_it_trains_under_lightnings_other_package() -> None:
+    """`import pytorch_lightning as pl`, which shares no classes with `lightning`."""
+    outcome = run(launcher(2, HERE / "pytorch_lightning_main.py"), LIMIT_S)
+    assert outcome.code == 0, outcome.output + outcome.errors
+    for check in ("by name", "by class", "refused"):
+        assert outcome.output.count(f"] {check}\n") == 2
+
+
 def test_lightnings_own_launcher_starts_the_other_rank(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
