@@ -105,6 +105,19 @@ bagua.allreduce_inplace(total, op=bagua.ReduceOp.SUM)
 print("total", total.item())
 bagua.destroy_process_group()
 """
+_ACCELERATE = """
+import os
+import accelerate, torch
+accelerator = accelerate.Accelerator(cpu=True)
+model = torch.nn.Linear(3, 2)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+accelerator.backward(model(torch.ones(1, 3)).sum())
+optimizer.step()
+backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+words = [type(model).__name__, str(accelerator.num_processes), type(backend).__module__]
+os.write(1, " ".join(["found", *words]).encode() + b"\\n")
+accelerator.end_training()
+"""
 
 
 class Place:
@@ -263,6 +276,12 @@ def _gloos_seat(place: Place, block: Block) -> None:
     assert _places(place.run(block.text)) == _of(4, gloo="1")
 
 
+def _accelerates_own_class(place: Place, block: Block) -> None:
+    """What is prepared is torch's DistributedDataParallel, and Pelton carries its gradients."""
+    (place.folder / "train.py").write_text(_ACCELERATE)
+    assert sorted(re.findall(r"found (.*)", place.run(block.text))) == ["DistributedDataParallel 2 pelton._C"] * 2
+
+
 def _two_hosts(place: Place, block: Block) -> None:
     """The same line on both hosts, which are this one."""
     line = block.text.replace("FIRST_HOST:29400", f"127.0.0.1:{place.port}").strip()
@@ -287,6 +306,7 @@ SHELL: dict[str, Callable[[Place, Block], None]] = {
     "docs/python.md sh 1": _launchers,
     "docs/python.md sh 2": _baguas_launchers,
     "docs/pytorch.md sh 1": _gloos_seat,
+    "docs/pytorch.md sh 2": _accelerates_own_class,
     "docs/start_here.md sh 1": _two_hosts,
     "tests/python/standins/README.md sh 1": _stand_ins,
 }
