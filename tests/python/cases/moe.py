@@ -223,6 +223,39 @@ def unequal_numbers_of_tokens_are_an_error_on_all_ranks() -> None:
         net(torch.randn(6 + 4 * rank, HIDDEN))
 
 
+@case(2)
+def too_few_tokens_on_one_rank_are_an_error_on_all_in_the_same_pass() -> None:
+    """The ranks are at the same pass afterwards."""
+    rank, _ = rank_and_size()
+    net = _net(rank)
+    words = ("1 tokens are less than min_capacity=2",) if rank == 0 else ("alltoall", "rank")
+    for training in (True, False):
+        with raises(ValueError, *words):
+            net.train(training).moe(torch.randn(1 if rank == 0 else 8, HIDDEN))
+        net.moe(torch.randn(8, HIDDEN))
+    with raises(ValueError, "less than min_capacity"):
+        net.moe(torch.randn(1, HIDDEN))
+    net.moe(torch.randn(8, HIDDEN))
+
+
+@case(2)
+def the_gate_stays_in_float32_under_autocast() -> None:
+    rank, _ = rank_and_size()
+    for k in (1, 2):
+        net = _net(rank, k=k)
+        tokens = batch(rank, 0, 40, HIDDEN)
+        gate = net.moe.bagua_moe.gate
+        torch.manual_seed(3)
+        wanted = gate(tokens)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.manual_seed(3)
+            found = gate(tokens)
+            output, l_aux, _ = net.moe(tokens)
+        assert all(torch.equal(mine, plain) for mine, plain in zip(found, wanted, strict=True))
+        assert found[1].dtype == l_aux.dtype == torch.float32
+        (output.float().square().mean() + l_aux).backward()
+
+
 @contextlib.contextmanager
 def _pairs() -> Iterator[Any]:
     """Groups of two of four ranks: ours, and torch's."""
@@ -250,6 +283,23 @@ def a_group_shares_its_experts_alone() -> None:
         bagua.allgather(found[0].reshape(-1), everyones)
         assert torch.equal(everyones[rank], everyones[(rank + 2) % 4])
         assert not torch.equal(everyones[0], everyones[1])
+
+
+@case(4)
+def experts_of_another_group_than_the_models_are_refused() -> None:
+    """By name and on all ranks: of a pair where the model is everybody's, and of all where the model is a pair's."""
+    rank, _ = rank_and_size()
+    mine = "[0, 1]" if rank < 2 else "[2, 3]"
+    with _pairs() as groups:
+        for group in groups:
+            net: Any = _net(rank % 2, process_group=group)
+            with raises(ValueError, "'moe.bagua_moe'", f"among ranks {mine}", "ranks [0, 1, 2, 3]", "process_group"):
+                net.with_bagua([], "gradient_allreduce")
+            model = net.with_bagua([], "gradient_allreduce", process_group=groups[0])
+            _loss(model(batch(rank, 0, *TOKENS, HIDDEN))).backward()
+        of_all: Any = _net(rank)
+        with raises(ValueError, "'moe.bagua_moe'", "among ranks [0, 1, 2, 3]", f"ranks {mine}"):
+            of_all.with_bagua([], "gradient_allreduce", process_group=groups[0])
 
 
 @case(2)

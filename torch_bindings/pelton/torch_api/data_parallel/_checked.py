@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from pelton.errors import InvalidArgument
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
+from pelton.torch_api.communication import BaguaProcessGroup
 
 
 def checked_optimizers(optimizers: Iterable[Optimizer] | Optimizer) -> list[Optimizer]:
@@ -93,3 +95,23 @@ def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> 
                     f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
                     f"{other.bagua_module_name}; ignore it in one of the two"
                 )
+
+
+def check_experts(module: nn.Module, process_group: BaguaProcessGroup) -> None:
+    """Experts that fewer ranks share than the model is wrapped for have replicas that nobody would keep equal.
+
+    Args:
+      module: the model that is being wrapped.
+      process_group: the ranks that it is wrapped for.
+
+    Raises:
+      InvalidArgument: a layer of experts has another group.
+    """
+    for name, layer in module.named_modules():
+        if getattr(type(layer), "shares_experts", False) and layer.ranks != process_group.ranks:
+            raise InvalidArgument(
+                f"'{name or 'the model'}' shares its experts among ranks {layer.ranks}, but the model is wrapped for "
+                f"ranks {process_group.ranks}: gradients of experts are summed over the layer's ranks alone. Give the "
+                "layer (MoE's process_group, or `group` of a pickled one, which has lost it) and with_bagua the same "
+                "group"
+            )

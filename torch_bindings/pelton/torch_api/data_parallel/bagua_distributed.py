@@ -23,7 +23,7 @@ from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
 from pelton.torch_api.data_parallel._attachment import nothing, release
-from pelton.torch_api.data_parallel._checked import check_unowned, checked_algorithm, checked_optimizers
+from pelton.torch_api.data_parallel._checked import check_experts, check_unowned, checked_algorithm, checked_optimizers
 from pelton.torch_api.data_parallel._contest import Contest, begin_contest
 from pelton.torch_api.data_parallel._equality import check_equal, check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
@@ -507,6 +507,7 @@ class BaguaDistributedDataParallel:
             selected = select(self.module)
             check_unowned(self, self._session.models(), selected.trainable)
             check_within(self.module, selected.trainable, runtime_algorithm(self.bagua_algorithm))
+            check_experts(self.module, self.process_group)
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
             complaint = error
         agree(communicator, complaint)

@@ -6,8 +6,10 @@ Source: GShard, arXiv 2006.16668; rules, names and random numbers are those of B
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -197,9 +199,12 @@ class TopKGate(nn.Module):
         """See `top1gating`. Shape: input `[s, m]`, used_token `[s]`."""
         if self.wg.weight.dtype != torch.float32:
             self.wg = self.wg.float()
-        tokens = input.float()
+        with _without_autocast(input.device.type):
+            return self._chosen(input.float(), used_token)
+
+    def _chosen(self, tokens: torch.Tensor, used_token: torch.Tensor | None) -> Gating:
         if self.noisy_gate_policy == "Jitter" and self.training:
-            tokens = multiplicative_jitter(tokens, input.device)
+            tokens = multiplicative_jitter(tokens, tokens.device)
         logits = self.wg(tokens)
         factor = self.capacity_factor if self.training else self.eval_capacity_factor
         if self.k == 2:
@@ -214,11 +219,20 @@ class TopKGate(nn.Module):
         return self
 
 
+def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Half types would round the scores, so that another expert may be the best."""
+    if not torch.amp.autocast_mode.is_autocast_available(device_type):
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
 class MOELayer(nn.Module):
     """Brings each token to the experts that the gate chooses for it, on whatever rank those are, and back.
 
     Threads: the trainer's. Owns: the gate and this rank's experts; after a forward pass `l_aux` and `exp_counts`.
     """
+
+    shares_experts = True  # by which a wrapped model finds it
 
     def __init__(
         self,
@@ -250,11 +264,32 @@ class MOELayer(nn.Module):
         """See `MoE.forward`. Shape: input `[..., m]`, and so is the result."""
         size = input.shape[-1]
         tokens = input.reshape(-1, size)
-        self.l_aux, combine, dispatch, self.exp_counts = self.gate(tokens, used_token)
+        self.l_aux, combine, dispatch, self.exp_counts = self._gated(tokens, used_token)
         sent = torch.einsum("sec,sm->ecm", dispatch.type_as(input), tokens)
         answers = self._exchanged(self._answers(self._exchanged(sent)))
         answers = answers.reshape(self.world_size * self.num_local_experts, -1, size)
         return torch.einsum("sec,ecm->sm", combine.type_as(input), answers).reshape(input.shape)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that share their experts, by their numbers in the job, ascending."""
+        if self.group is None:
+            return list(range(env.get_world_size()))
+        if isinstance(self.group, dist.ProcessGroup):
+            return sorted(dist.get_process_group_ranks(self.group))
+        return self.group.ranks
+
+    def _gated(self, tokens: torch.Tensor, used_token: torch.Tensor | None) -> Gating:
+        """A rank whose gate fails makes the exchange all the same, with what nobody else sends, so that the other ranks
+        get an error in the same pass and do not wait for this rank's next one.
+        """
+        try:
+            found: Gating = self.gate(tokens, used_token)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._exchanged(torch.zeros(self.world_size, dtype=torch.uint8, device=tokens.device))
+            raise
+        return found
 
     def _answers(self, received: torch.Tensor) -> torch.Tensor:
         """What this rank's experts make of everybody's tokens. Shape: `[world_size * local, c, m]`."""
