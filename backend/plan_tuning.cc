@@ -40,6 +40,7 @@ PlanTuning::PlanTuning(ModelRounds& rounds, std::vector<SlotId> order, PlanTunin
     : rounds_(rounds),
       order_(std::move(order)),
       options_(std::move(options)),
+      csv_path_(options_.csv_path),
       candidates_(CandidatesFor(rounds.plan(), order_, kSmallestBytes, kLargestBytes)),
       tuner_(candidates_.plans.size(), candidates_.current, options_.tuner),
       left_(tuner_.turn().rounds),
@@ -113,10 +114,11 @@ std::vector<double> PlanTuning::Predict() {
 void PlanTuning::TellPredictions(absl::Span<const double> predicted_s,
                                  const BucketCost& cost) const {
   std::string line = absl::StrFormat(
-      "model '%s': autotune has measured %d rounds: a bucket takes %.1f us and %.3f ns a byte; "
+      "model '%s': autotune has measured %d rounds: a bucket takes %.1f us and %.3f ns a byte%s; "
       "rounds should take",
       options_.model_name, options_.tuner.recorded, cost.latency_s * kMicros,
-      cost.seconds_per_byte * kMicros * kMillis);
+      cost.seconds_per_byte * kMicros * kMillis,
+      cost.is_split_assumed ? " (assumed, because the buckets' sizes hardly differ)" : "");
   for (size_t i = 0; i < predicted_s.size(); ++i) {
     absl::StrAppend(&line, i == 0 ? " " : ", ",
                     absl::StrFormat("%.2f ms with buckets of %s", predicted_s[i] * kMillis,
@@ -148,16 +150,22 @@ void PlanTuning::TellVerdicts() {
 }
 
 // Bagua's score is the speed: GiB of tensors a second.
-void PlanTuning::WriteRow(size_t plan, double step_s) const {
-  if (options_.csv_path.empty() || step_s <= 0) return;
+void PlanTuning::WriteRow(size_t plan, double step_s) {
+  if (csv_path_.empty() || step_s <= 0) return;
   uint64_t size_bytes = 0;
   for (const TensorSpec& tensor : candidates_.plans[plan].tensors())
     size_bytes += tensor.size_bytes();
-  std::ofstream file(options_.csv_path, std::ios::app);
+  std::ofstream file(csv_path_, std::ios::app);
   file.seekp(0, std::ios::end);
-  if (file.tellp() == 0) file << "bucket_size_2p,is_hierarchical_reduce,score,train_iter\n";
-  file << absl::StrFormat("%d,False,%.6f,%d\n", std::bit_width(SizeOfPlan(plan)) - 1,
+  if (file.tellp() == 0) file << "bucket_size_2p,is_hierarchical_reduce,score,train_iter,setup\n";
+  file << absl::StrFormat("%d,False,%.6f,%d,\n", std::bit_width(SizeOfPlan(plan)) - 1,
                           static_cast<double>(size_bytes) / (1 << 30) / step_s, rounds_seen_);
+  file.close();  // which writes what is buffered
+  if (file) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("model '", options_.model_name, "': autotune cannot write to ", csv_path_,
+                   "; it goes on without that file. Look at the disk and the folder"));
+  csv_path_.clear();
 }
 
 }  // namespace pelton

@@ -24,7 +24,8 @@ struct PlanTuningOptions {
   std::string model_name;  // for the log
   // Rank 0 of the group measures and decides, and the others follow.
   bool decides = false;
-  // Where the deciding rank adds a line for each contestant, with Bagua's columns; "": nowhere.
+  // Where the deciding rank adds a line for each contestant, with Bagua's columns and an empty
+  // `setup`; "": nowhere.
   std::string csv_path;
   PlanTunerOptions tuner;
 };
@@ -65,7 +66,7 @@ class PlanTuning {
   PlanTuner::Turn DecideTurn();
   void TellPredictions(absl::Span<const double> predicted_s, const BucketCost& cost) const;
   void TellVerdicts();
-  void WriteRow(size_t plan, double step_s) const;
+  void WriteRow(size_t plan, double step_s);
   uint64_t SizeOfPlan(size_t plan) const {
     return candidates_.plans[plan].options().bucket_size_bytes;
   }
@@ -73,6 +74,7 @@ class PlanTuning {
   ModelRounds& rounds_;
   const std::vector<SlotId> order_;
   const PlanTuningOptions options_;
+  std::string csv_path_;  // "" once a row could not be written
   const CandidatePlans candidates_;
   PlanTuner tuner_;
   int left_ = 0;  // rounds of the turn

@@ -72,6 +72,7 @@ BucketCost FitBucketCost(absl::Span<const BucketSample> samples) {
   BucketCost cost;
   std::vector<double> rests;
   if (slopes.empty()) {
+    cost.is_split_assumed = true;
     for (const BucketSample& sample : samples) {
       const auto size = static_cast<double>(std::max<uint64_t>(sample.size_bytes, 1));
       rests.push_back(std::max(0.0, sample.seconds - kUnknownLatency) / size);

@@ -21,6 +21,7 @@ struct BucketSample {
 struct BucketCost {
   double latency_s = 0;
   double seconds_per_byte = 0;
+  bool is_split_assumed = false;  // no two samples differed enough in size to tell the two apart
 
   double Of(uint64_t size_bytes) const {
     return latency_s + static_cast<double>(size_bytes) * seconds_per_byte;
@@ -39,7 +40,7 @@ std::vector<BucketSample> SamplesOf(const Plan& plan, const BucketTimes& times);
 
 // Fits `samples` robustly: the slope is the median of those between any two sizes, the latency the
 // median of what is left. Neither is negative. Where all sizes are about alike, which tells the two
-// apart by nothing, the latency is taken for kUnknownLatency at most.
+// apart by nothing, the latency is taken for kUnknownLatency at most, and the result says so.
 // Source: Theil and Sen's estimator.
 BucketCost FitBucketCost(absl::Span<const BucketSample> samples);
 inline constexpr double kUnknownLatency = 50e-6;  // Units: seconds.

@@ -80,12 +80,14 @@ TEST(RoundModelTest, FitsLatencyAndBandwidthThroughOutliers) {
   const BucketCost cost = FitBucketCost(samples);
   EXPECT_NEAR(cost.latency_s, 40e-6, 4e-6);
   EXPECT_NEAR(cost.seconds_per_byte, 1e-9, 1e-10);
+  EXPECT_FALSE(cost.is_split_assumed);
 }
 
 TEST(RoundModelTest, OneSizeAloneGivesABoundedLatency) {
   const std::vector<BucketSample> samples(3, BucketSample{1000000, 1050e-6});
   const BucketCost cost = FitBucketCost(samples);
   EXPECT_NEAR(cost.latency_s, kUnknownLatency, 1e-9);
+  EXPECT_TRUE(cost.is_split_assumed);
   EXPECT_NEAR(cost.Of(1000000), 1050e-6, 1e-9);
   const std::vector<BucketSample> quick(3, BucketSample{1000, 10e-6});
   EXPECT_NEAR(FitBucketCost(quick).latency_s, 10e-6, 1e-9);
