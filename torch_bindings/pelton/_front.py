@@ -48,16 +48,20 @@ def autotune(
 
     Args:
       model: wrapped with `wrap`, `with_bagua` or `DistributedDataParallel`.
-      csv: a file to which rank 0 adds a line for each size that was tried, with Bagua's columns; None: one in the
-        folder for temporary files, if BAGUA_IS_OUTPUT_AUTOTUNE_LOG is set.
+      csv: a file to which rank 0 adds a line for each size and each alternative that was tried, with Bagua's columns
+        and `setup`, the alternative; None: one in the folder for temporary files, if BAGUA_IS_OUTPUT_AUTOTUNE_LOG is
+        set.
       alternatives: algorithms of gradients that are as right as the one in force: another codec, or the same one with
         `hierarchical` the other way. They are tried first, for 60 steps and 6 more for each but the first; results are
-        those of whichever is in force. Each keeps what it remembers from turn to turn.
+        those of whichever is in force. Each keeps what it remembers from turn to turn. Checkpoints have the state of
+        the algorithm that the model was wrapped with, as it was after its last turn, so that the same script loads
+        them; loading one puts that algorithm in force again.
       schedules: whether a table of schedules, measured now for the sizes of the model's buckets, is tried beside the
         job's; of use where ranks are on several hosts. A sum over three hosts or more may differ in its last bit.
 
     Raises:
-      InvalidArgument: the model is not wrapped; or an alternative is no algorithm, or the ranks' differ.
+      InvalidArgument: the model is not wrapped; or an alternative is no algorithm, or the ranks' differ; or rank 0
+        cannot write to the file.
       Unsupported: results of its algorithm depend on the buckets, or it has no rounds in backward passes, or its
         buckets are on a GPU; or an alternative has no rounds of gradients in backward passes; the text says which.
       FailedPrecondition: a round is open, on this rank or another.
@@ -68,7 +72,7 @@ def autotune(
     inner: Any = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)
     if inner is None or not hasattr(inner, "bagua_optimizers"):
         raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped; pelton.wrap() does that")
-    inner.autotune(None if csv is None else os.fspath(csv), alternatives, schedules)
+    inner.autotune(csv, alternatives, schedules)
 
 
 def rank() -> int:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pelton
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import InvalidArgument, Unsupported
+from pelton.errors import DeadlineExceeded, InvalidArgument, PeltonError, Unsupported
 from pelton.torch_api.algorithms.base import Algorithm
+from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm, ByteGradAlgorithmImpl
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm, GradientAllReduceAlgorithmImpl
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
+from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 from torch import nn
 
 from cases.checks import assert_same_on_all_ranks, raises, run_backward, seeded
 from cases.registry import NotRun, case
+from cases.saving import shared_folder
 
 STEPS = 66  # 58 for two setups, and some more; the buckets are tuned after them
 Hook = Callable[[Any, int], None]
@@ -102,7 +107,7 @@ def what_an_alternative_remembers_waits_for_its_next_turn() -> None:
     returned: list[str] = []
 
     def state_of(model: Any) -> tuple[str, Any]:
-        state = model.bagua_ddp.algorithm_state_dict()
+        state = model.bagua_ddp._state().to_dict()  # of the one in force
         kept = {(entry["key"], entry["tensor"]): (entry["begin"], entry["values"]) for entry in state["tensors"]}
         return f"{state['algorithm']} {state['options'].get('codec', '')}", kept
 
@@ -161,6 +166,202 @@ def a_model_may_be_registered_again_meanwhile() -> None:
 
     model = _trained(hook, "bytegrad")
     assert_same_on_all_ranks(list(model.parameters()))
+
+
+def _top_k() -> Algorithm:
+    return Algorithm.init("bytegrad", codec="top_k", hierarchical=False)
+
+
+def _wrapped(algorithm: Algorithm | str) -> tuple[Any, torch.optim.Optimizer]:
+    model: Any = seeded(0, _make_net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return pelton.wrap(model, optimizer, algorithm), optimizer
+
+
+def _in_force(model: Any) -> str:
+    assert model.bagua_algorithm is model.bagua_ddp.bagua_algorithm
+    return type(model.bagua_algorithm).__name__
+
+
+def _train(model: Any, optimizer: torch.optim.Optimizer, first: int, count: int) -> None:
+    for step in range(first, first + count):
+        optimizer.zero_grad()
+        run_backward(model, step)
+        optimizer.step()
+
+
+def _assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert {**one, "tensors": 0} == {**other, "tensors": 0}
+    for mine, theirs in zip(one["tensors"], other["tensors"], strict=True):
+        assert torch.equal(mine["values"], theirs["values"]), mine["key"]
+
+
+def _continued(folder: Path, tunes_before: bool, tunes_after: bool) -> Any:
+    """By the script that saved, of which only the place of its call of autotune varies."""
+    model, optimizer = _wrapped(_top_k())
+    if tunes_before:
+        pelton.autotune(model, alternatives=["gradient_allreduce"])
+    first = load_checkpoint(folder, model, optimizer)
+    if tunes_after:
+        pelton.autotune(model, alternatives=["gradient_allreduce"])
+    assert model.bagua_ddp.is_tuning == (tunes_before or tunes_after)
+    _train(model, optimizer, first, 4)  # within the first turn
+    return model
+
+
+@case(2)
+def a_checkpoint_of_a_contest_goes_on_in_the_script_that_made_it() -> None:
+    """Saved while its own algorithm has a turn (3 steps), and while the alternative has (9)."""
+    for saved_at, in_force in ((3, "ByteGradAlgorithmImpl"), (9, "GradientAllReduceAlgorithmImpl")):
+        with shared_folder() as folder:
+            model, optimizer = _wrapped(_top_k())
+            pelton.autotune(model, alternatives=["gradient_allreduce"])
+            _train(model, optimizer, 0, saved_at)
+            assert _in_force(model) == in_force
+            state = model.bagua_ddp.algorithm_state_dict()
+            assert (state["algorithm"], state["rounds"]) == ("bytegrad", min(saved_at, 7))
+            assert any(entry["values"].any() for entry in state["tensors"]), "what error feedback holds back"
+            save_checkpoint(saved_at, folder, model, optimizer)
+            resumed, other = _wrapped(_top_k())
+            assert load_checkpoint(folder, resumed, other) == saved_at
+            _assert_same_state(resumed.bagua_ddp.algorithm_state_dict(), state)
+            weights = [list(_continued(folder, *tunes).parameters()) for tunes in ((False, False), (True, False))]
+            weights.append(list(_continued(folder, False, True).parameters()))
+            for tensors in zip(*weights):
+                assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+            assert_same_on_all_ranks(weights[0])
+
+
+class _SlowBytesImpl(ByteGradAlgorithmImpl):
+    """See _SlowImpl."""
+
+    def step_is_complete(self) -> None:
+        time.sleep(0.05)
+
+
+class _SlowBytes(ByteGradAlgorithm):
+    def reify(self, process_group: Any) -> Any:
+        return _SlowBytesImpl(process_group, hierarchical=False, codec="top_k")
+
+
+@case(2)
+def a_checkpoint_loads_where_an_alternative_was_taken() -> None:
+    with _lines() as lines, shared_folder() as folder:
+        model, optimizer = _wrapped(_SlowBytes())
+        pelton.autotune(model, alternatives=["gradient_allreduce"])
+        _train(model, optimizer, 0, STEPS)
+        assert _in_force(model) == "GradientAllReduceAlgorithmImpl"
+        state = model.bagua_ddp.algorithm_state_dict()
+        assert state["algorithm"] == "bytegrad"
+        save_checkpoint(STEPS, folder, model, optimizer)
+        resumed, other = _wrapped(_top_k())
+        assert load_checkpoint(folder, resumed, other) == STEPS
+        _assert_same_state(resumed.bagua_ddp.algorithm_state_dict(), state)
+        load_checkpoint(folder, model, optimizer)
+        assert _in_force(model) == "_SlowBytesImpl"
+        for each, its_optimizer in ((model, optimizer), (resumed, other)):
+            _train(each, its_optimizer, STEPS, 4)
+    for mine, theirs in zip(model.parameters(), resumed.parameters()):
+        assert torch.equal(mine, theirs)
+    assert_same_on_all_ranks(list(model.parameters()))
+    if bagua.get_rank() == 0:
+        assert sum("is in force again, whose state was loaded" in line for line in lines) == 1, lines
+
+
+@case(2)
+def loading_an_earlier_state_begins_the_contest_anew() -> None:
+    model, optimizer = _wrapped(_top_k())
+    pelton.autotune(model, alternatives=["gradient_allreduce"])
+    _train(model, optimizer, 0, 4)
+    state = model.bagua_ddp.algorithm_state_dict()
+    _train(model, optimizer, 4, 5)
+    assert _in_force(model) == "GradientAllReduceAlgorithmImpl"
+    model.bagua_ddp.load_algorithm_state_dict(state)
+    assert _in_force(model) == "ByteGradAlgorithmImpl" and model.bagua_ddp.is_tuning
+    _assert_same_state(model.bagua_ddp.algorithm_state_dict(), state)
+    _train(model, optimizer, 9, 6)
+    assert _in_force(model) == "ByteGradAlgorithmImpl", "its first turn takes 7 steps"
+    _train(model, optimizer, 15, 1)
+    assert _in_force(model) == "GradientAllReduceAlgorithmImpl"
+    _train(model, optimizer, 16, STEPS)
+    assert model.bagua_ddp._contest is None, "it has ended; the buckets may be tuned now"
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def what_was_kept_of_other_parameters_begins_anew() -> None:
+    """A bias goes while the alternative has its turn."""
+    model, optimizer = _wrapped(_top_k())
+    pelton.autotune(model, alternatives=["gradient_allreduce"])
+    _train(model, optimizer, 0, 8)
+    model[4] = nn.Linear(64, 3, bias=False)
+    _train(model, optimizer, 8, 2)
+    state = model.bagua_ddp.algorithm_state_dict()
+    assert (state["algorithm"], state["rounds"], state["tensors"]) == ("bytegrad", 0, [])
+    model.bagua_ddp.load_algorithm_state_dict(state)
+    _train(model, optimizer, 10, 20)
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def wrapping_again_goes_on_from_what_the_own_algorithm_remembered() -> None:
+    model, optimizer = _wrapped(_top_k())
+    pelton.autotune(model, alternatives=["gradient_allreduce"])
+    _train(model, optimizer, 0, 9)
+    assert _in_force(model) == "GradientAllReduceAlgorithmImpl"
+    state = model.bagua_ddp.algorithm_state_dict()
+    pelton.wrap(model, optimizer, _top_k())
+    _assert_same_state(model.bagua_ddp.algorithm_state_dict(), state)
+    _train(model, optimizer, 9, 4)
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def the_models_algorithm_is_the_one_in_force() -> None:
+    seen: set[str] = set()
+
+    def hook(model: Any, step: int) -> None:
+        if step == 0:
+            pelton.autotune(model, alternatives=["gradient_allreduce"])
+        seen.add(_in_force(model))
+
+    _trained(hook, "bytegrad", 14)
+    assert seen == {"ByteGradAlgorithmImpl", "GradientAllReduceAlgorithmImpl"}, seen
+
+
+@case(2)
+def a_file_takes_what_alternatives_took() -> None:
+    """Also under an algorithm whose buckets are not tuned."""
+    with shared_folder() as folder:
+        path = folder / "tuned.csv"
+        model, optimizer = _wrapped(Algorithm.init("bytegrad", hierarchical=True))
+        pelton.autotune(model, csv=path, alternatives=["gradient_allreduce"])
+        assert not path.exists(), "nothing has been measured"
+        _train(model, optimizer, 0, STEPS)
+        bagua.barrier()
+        with open(path) as file:
+            rows = [row for row in csv.DictReader(file) if row["setup"]]
+    expected = {("bytegrad", "True"), ("gradient_allreduce", "False")}
+    assert {(row["setup"].partition("(")[0], row["is_hierarchical_reduce"]) for row in rows} == expected, rows
+    assert all(float(row["score"]) > 0 and int(row["bucket_size_2p"]) > 10 for row in rows), rows
+    steps = [int(row["train_iter"]) for row in rows]
+    assert steps == sorted(steps) and steps[0] > 0 and steps[-1] <= STEPS, steps
+
+
+@case(2)
+def a_step_that_one_rank_skips_is_named() -> None:
+    bagua.destroy_process_group()
+    bagua.init_process_group(timeout=3)
+    model, optimizer = _wrapped("gradient_allreduce")
+    pelton.autotune(model, alternatives=["bytegrad"])
+    rank = bagua.get_rank()
+    own = ("autotune of model", "after 7 steps on this rank", "skips an optimizer.step() by itself")
+    with raises(DeadlineExceeded, *own) if rank == 0 else raises(PeltonError, "rank 0"):
+        for step in range(12):
+            optimizer.zero_grad()
+            run_backward(model, step)
+            if rank == 0 or step != 3:
+                optimizer.step()
 
 
 @case(2)

@@ -199,3 +199,54 @@ def a_file_takes_what_was_measured() -> None:
         path = os.path.join(folder, "tuned.csv")
         _trained(lambda model, step: pelton.autotune(model, csv=path) if step == 0 else None)
         assert os.path.exists(path) == (bagua.get_rank() == 0)
+
+
+@case(2)
+def a_file_that_cannot_be_written_is_an_error_on_all_ranks() -> None:
+    """And changes nothing: whatever was tuned before goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        for algorithm, alternatives in (("gradient_allreduce", []), ("bytegrad", ["gradient_allreduce"])):
+            model: Any = seeded(0, _make_net)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            model = model.with_bagua([optimizer], Algorithm.init(algorithm))
+            for path, why in ((os.path.join(folder, "x", "tuned.csv"), "No such file"), (folder, "Is a directory")):
+                mine = path if bagua.get_rank() == 0 else "tuned.csv"
+                own = (path, "host of rank 0") if bagua.get_rank() == 0 else ("rank 0 of the group",)
+                with raises(InvalidArgument, "csv: rank 0 cannot write to", why, *own):
+                    pelton.autotune(model, csv=mine, alternatives=alternatives)
+                assert not model.bagua_ddp.is_tuning
+            assert not os.path.exists("tuned.csv")
+            run_backward(model, 0)
+            optimizer.step()
+
+
+@case(2)
+def a_file_stays_where_it_was_named() -> None:
+    """Whichever folder the job is in when it has something to write."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+
+        def hook(model: Any, step: int) -> None:
+            if step == 0:
+                os.chdir(folder)
+                pelton.autotune(model, csv="tuned.csv")
+                os.chdir(other)
+
+        try:
+            _trained(hook)
+        finally:
+            os.chdir(before)
+        assert os.path.exists(os.path.join(folder, "tuned.csv")) == (bagua.get_rank() == 0)
+
+
+@case(2)
+def a_refused_call_leaves_nothing_behind() -> None:
+    """A registration after it asks for no tuning."""
+    model: Any = seeded(0, _make_net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = model.with_bagua([optimizer], Algorithm.init("bytegrad"))
+    with raises(Unsupported, "cannot be tuned"):
+        pelton.autotune(model)
+    model.bagua_ddp.load_algorithm_state_dict(model.bagua_ddp.algorithm_state_dict())
+    run_backward(model, 0)
+    optimizer.step()

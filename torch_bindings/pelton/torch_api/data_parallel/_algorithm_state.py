@@ -10,7 +10,7 @@ import torch
 
 from pelton import _C
 from pelton.errors import InvalidArgument, PeltonError
-from pelton.torch_api._parameters import select
+from pelton.torch_api._parameters import NamedTensors, select
 from pelton.torch_api.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton.torch_api.data_parallel._user_algorithm import runtime_algorithm
 
@@ -138,6 +138,54 @@ def _parsed(state: dict[str, Any]) -> AlgorithmState:
     return found
 
 
+class OwnAlgorithm:
+    """The algorithm that the user has wrapped a model with, while `pelton.autotune` may have another one in its place.
+    Checkpoints have its state alone, so that the script that wraps with it can load them.
+
+    Threads: the trainer's. Owns: what it remembered when another one last took its place.
+    """
+
+    def __init__(self, algorithm: AlgorithmImpl) -> None:
+        self.algorithm = algorithm
+        self._kept: AlgorithmState | None = None
+        self._tensors: list[Any] = []  # of the registration that it was kept of
+
+    def is_same_as(self, algorithm: AlgorithmImpl) -> bool:
+        """Whether another object stands for the same algorithm with the same options."""
+        if algorithm is self.algorithm:
+            return True
+        is_of_class = type(algorithm) is type(self.algorithm)
+        return is_of_class and runtime_algorithm(algorithm) == runtime_algorithm(self.algorithm)
+
+    def keep(self, state: AlgorithmState, trainable: NamedTensors) -> None:
+        """Another algorithm is about to take its place."""
+        self._kept, self._tensors = state, _described(trainable)
+
+    def state(self, inner: Any) -> AlgorithmState:
+        """Its state, whichever algorithm is in force. After another one that is what it remembered when its last turn
+        ended; where the model's parameters have changed since, it begins anew.
+
+        Args:
+          inner: the object behind the wrapped model.
+
+        Raises:
+          FailedPrecondition: a round is under way, or the process group has ended.
+        """
+        in_force: AlgorithmState = inner._state()
+        if self.is_same_as(inner.bagua_algorithm):
+            return in_force
+        if self._kept is not None and self._tensors == _described(inner._selected.trainable):
+            return self._kept
+        registered = runtime_algorithm(self.algorithm)
+        assert registered is not None, "what is written in Python has no other in its place"
+        implementation = self.algorithm.state_dict()
+        return replace(in_force, algorithm=registered, implementation=implementation, steps=0, runtime=NOTHING)
+
+
+def _described(trainable: NamedTensors) -> list[Any]:
+    return [(name, tensor.dtype, tensor.shape) for name, tensor in trainable]
+
+
 def state_left_by(predecessor: Any, successor: Any) -> tuple[AlgorithmState | None, Exception | None]:
     """What a wrapping of a model can go on from of an earlier one.
 
@@ -163,12 +211,11 @@ def _state_left_by(predecessor: Any, successor: Any) -> AlgorithmState | None:
     algorithm = successor.bagua_algorithm
     if predecessor._first_algorithm != successor._first_algorithm:
         return None
-    if type(predecessor.bagua_algorithm) is not type(algorithm):
+    if type(predecessor._own.algorithm) is not type(algorithm):
         return None
-    state: AlgorithmState = predecessor._state()
+    state: AlgorithmState = predecessor._own.state(predecessor)
     algorithm.load_state_dict(state.implementation)
-    described = [(n, t.dtype, t.shape) for n, t in select(successor.module).trainable]
-    is_same = described == [(n, t.dtype, t.shape) for n, t in predecessor._selected.trainable]
+    is_same = _described(select(successor.module).trainable) == _described(predecessor._selected.trainable)
     registered = runtime_algorithm(algorithm)
     fits = registered is not None and state.fits(registered, successor.process_group.ranks)
     return state if is_same and fits else None

@@ -61,6 +61,12 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     _show_forward(module)
 
 
+def show_algorithm(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
+    """Another algorithm is in force. A module that is not wrapped by `inner`, or not yet, is left alone."""
+    if wrapping_of(module) is inner:
+        module.__dict__["bagua_algorithm"] = inner.bagua_algorithm
+
+
 def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     """Takes everything away again, unless the module has been wrapped anew since. Idempotent."""
     if wrapping_of(module) is not inner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,10 +22,16 @@ from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradie
 from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
 from pelton.torch_api.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup
-from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict, state_left_by
+from pelton.torch_api.data_parallel._algorithm_state import (
+    AlgorithmState,
+    OwnAlgorithm,
+    adopt,
+    from_dict,
+    state_left_by,
+)
 from pelton.torch_api.data_parallel._attachment import nothing, release
 from pelton.torch_api.data_parallel._checked import check_experts, check_unowned, checked_algorithm, checked_optimizers
-from pelton.torch_api.data_parallel._contest import Contest, begin_contest
+from pelton.torch_api.data_parallel._contest import Contest, begin_tuning, put_own_in_force
 from pelton.torch_api.data_parallel._equality import check_equal, check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
 from pelton.torch_api.data_parallel._loaded_weights import LoadedWeights, settle_loaded
@@ -34,7 +41,7 @@ from pelton.torch_api.data_parallel._scalers import ScalerAgreement
 from pelton.torch_api.data_parallel._steps import forget, is_in_backward, listen
 from pelton.torch_api.data_parallel._together import consolidate, install_agreed, register_again
 from pelton.torch_api.data_parallel._torchs_ddp import check_around, check_within
-from pelton.torch_api.data_parallel._tuning import Tuning, named, tuning_of_environment
+from pelton.torch_api.data_parallel._tuning import tuning_of_environment
 from pelton.torch_api.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 
 
@@ -80,6 +87,7 @@ class BaguaDistributedDataParallel:
         self.bagua_optimizers = checked_optimizers(optimizers)
         self.process_group = process_group
         self.bagua_algorithm = checked_algorithm(algorithm, self.bagua_optimizers).reify(process_group)
+        self._own = OwnAlgorithm(self.bagua_algorithm)
         self.bagua_module_name = bagua_module_name or type(module).__name__
         self.bagua_train_step_counter = 0
         self.find_unused_parameters = find_unused_parameters
@@ -161,20 +169,13 @@ class BaguaDistributedDataParallel:
         return self._rounds.flat_buckets() if self._rounds is not None else []
 
     def autotune(
-        self, csv_path: str | None = None, alternatives: Sequence[Algorithm | str] = (), schedules: bool = False
+        self,
+        csv: str | os.PathLike[str] | None = None,
+        alternatives: Sequence[Algorithm | str] = (),
+        schedules: bool = False,
     ) -> None:
         """See `pelton.autotune`."""
-        rounds = self._live_rounds()
-        if not alternatives and not schedules:
-            self._contest, self._tuning = None, Tuning(csv_path, is_demanded=True)
-            self._tuning.begin(self)
-            return
-        with named("autotune", self.bagua_module_name):
-            contest = begin_contest(self, alternatives, schedules)
-        rounds.end_tuning()
-        self._contest, self._tuning = contest, Tuning(csv_path)
-        if contest is None:
-            self._tuning.begin(self)
+        begin_tuning(self, csv, alternatives, schedules)
 
     @property
     def is_tuning(self) -> bool:
@@ -186,17 +187,21 @@ class BaguaDistributedDataParallel:
         copies of tensors. Each rank has a state of its own. Where a delayed round is under way, it waits for its
         results and tells them, too.
 
+        The algorithm is the one that the model was wrapped with, also while `pelton.autotune` tries another one or has
+        taken one: it is told as it was when its last turn ended, or anew if parameters came, went or changed since.
+
         Raises:
           FailedPrecondition: another kind of round is under way, or the process group has ended.
         """
-        return self._state().to_dict()
+        return self._own.state(self).to_dict()
 
     def load_algorithm_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Goes on from what `algorithm_state_dict` told on this rank of a group of the same size, or on all ranks of
         one of any size. Collective.
 
         Weights and the optimizers' state are not part of it: load them too, before it and after wrapping, since that
-        brings all ranks to rank 0's.
+        brings all ranks to rank 0's. The algorithm that the model was wrapped with is in force again: alternatives
+        that `pelton.autotune` is trying are tried anew from here, one that it has taken is left.
 
         Args:
           state_dict: the dictionary; or the list of all ranks', in rank order. From another number of ranks what is
@@ -214,7 +219,7 @@ class BaguaDistributedDataParallel:
         complaint: Exception | None = None
         try:
             state = from_dict(state_dict, self.process_group.ranks, communicator.rank())
-            adopt(self.bagua_algorithm, state)
+            adopt(self._own.algorithm, state)
         except Exception as error:
             complaint = error
         agree(communicator, complaint)
@@ -224,6 +229,7 @@ class BaguaDistributedDataParallel:
             check_equal(communicator, self._selected.trainable, self.bagua_module_name)
         rounds.detach(self._session.timeout_s)
         self._rounds = None
+        put_own_in_force(self)
         install_agreed(self, state)
         self._loaded.state_came()
 
@@ -344,8 +350,7 @@ class BaguaDistributedDataParallel:
 
     def _contest_step(self, contest: Contest) -> None:
         """The buckets are tuned once the rest is."""
-        with named("autotune", self.bagua_module_name):
-            contest.step_ended(self)
+        contest.step_ended(self)
         if contest.is_over:
             self._contest = None
             if self._tuning is not None:
