@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
+from pelton.torch_api.checkpoint.planners import LoadPlanner, SavePlanner
 from pelton.torch_api.data_parallel import DistributedDataParallel
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from cases.checks import batch, rank_and_size, seeded
+from cases.checks import batch, raises, rank_and_size, seeded
+from cases.moe import Net as ExpertNet
 from cases.registry import case
 from cases.saving import Net, assert_same_values, shared_folder
 from cases.torch_world import beside_gloo, torch_world
@@ -24,19 +29,22 @@ from cases.torch_world import beside_gloo, torch_world
 class Training:
     """A wrapped model and its Adam. Threads: the test's. Owns: them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, make: Callable[[], Any] = Net, algorithm: str = "gradient_allreduce") -> None:
         rank, _ = rank_and_size()
-        plain = seeded(seed + rank, Net)
+        plain = seeded(seed + rank, make)
         names = list(plain.state_dict())
         self.optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
-        self.model: Any = plain.with_bagua([self.optimizer], "gradient_allreduce")
+        self.model: Any = plain.with_bagua([self.optimizer], algorithm)
         assert list(self.model.state_dict()) == names
 
     def steps(self, begin: int, end: int) -> None:
         rank, _ = rank_and_size()
         for step in range(begin, end):
             self.optimizer.zero_grad()
-            self.model(batch(rank, step, 8, 6)).square().mean().backward()
+            torch.manual_seed(31 * step + rank)
+            found = self.model(batch(rank, step, 8, 6))
+            outputs, balance = found if isinstance(found, tuple) else (found, 0)
+            (outputs.square().mean() + balance).backward()
             self.optimizer.step()
 
     def state(self) -> dict[str, Any]:
@@ -100,6 +108,61 @@ def half_of_the_ranks_load() -> None:
             other.load(folder, process_group=half)
             assert_same_values(other.values(), wanted, "two of four")
         bagua.barrier()
+
+
+_NAMES_ALIKE = ("bagua_experts.0", "same name", "SavePlanner()", "LoadPlanner()")
+
+
+@case(2)
+def experts_are_not_mixed_without_a_word() -> None:
+    with torch_world(), shared_folder() as folder:
+        training = Training(0, ExpertNet)
+        training.steps(0, 2)
+        for state in (training.state(), {"model": training.model.state_dict()}):
+            with raises(CheckpointException, *_NAMES_ALIKE):
+                save(state, checkpoint_id=folder / "mixed")
+        with raises(CheckpointException, *_NAMES_ALIKE):
+            async_save(training.state(), checkpoint_id=folder / "mixed").result()  # type: ignore[union-attr]
+        save(training.state(), checkpoint_id=folder / "saved", planner=SavePlanner())
+        with raises(CheckpointException, *_NAMES_ALIKE):
+            training.load(folder / "saved")
+
+
+@case(2, 3)
+def experts_are_saved_and_loaded() -> None:
+    with torch_world(), shared_folder() as folder:
+        training = Training(0, ExpertNet)
+        training.steps(0, 3)
+        wanted = training.values()
+        saving: Any = async_save(training.state(), checkpoint_id=folder, planner=SavePlanner())
+        training.steps(3, 6)
+        saving.result()
+        other = Training(50, ExpertNet)
+        other.load(folder, planner=LoadPlanner())
+        assert_same_values(other.values(), wanted, "loaded")
+        other.steps(3, 6)
+        assert_same_values(other.values(), training.values(), "resumed")
+
+
+@case(2)
+def what_may_differ_is_told_of_and_kept_by_rank() -> None:
+    rank, _ = rank_and_size()
+    for algorithm in ("decentralized", "local_sgd"):
+        with torch_world(), shared_folder() as folder:
+            training = Training(0, Net, algorithm)
+            training.steps(0, 3)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                save(training.state(), checkpoint_id=folder / "one")
+            assert sum("SavePlanner(per_rank=True)" in str(each.message) for each in told) == (rank == 0)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                save(training.state(), checkpoint_id=folder / "all", planner=SavePlanner(per_rank=True))
+            assert not any("SavePlanner" in str(each.message) for each in told)
+            other = Training(50, Net, algorithm)
+            other.load(folder / "all", planner=LoadPlanner(per_rank=True))
+            assert_same_values(other.values(), training.values(), algorithm)
+            assert_same_values(dict(other.model.named_buffers()), dict(training.model.named_buffers()), "statistics")
 
 
 def _weights(model: nn.Module) -> dict[str, Any]:

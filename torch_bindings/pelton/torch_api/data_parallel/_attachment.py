@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch._compile import _disable_dynamo
 
+from pelton.torch_api._torch_plans import watch_plans
+
 if TYPE_CHECKING:
     from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
@@ -47,6 +49,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     pre_hook = module.register_forward_pre_hook(_before_forward)
     hook = module.register_forward_hook(_after_forward)
     load_hook = module.register_load_state_dict_pre_hook(_before_load)  # type: ignore[no-untyped-call]
+    save_hook = module.register_state_dict_pre_hook(_before_save)  # type: ignore[no-untyped-call]
     module.__dict__.update(
         {
             "bagua_ddp": inner,
@@ -55,7 +58,7 @@ def attach(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
             "bagua_optimizers": inner.bagua_optimizers,
             "bagua_buckets": _Buckets(inner),
             "no_sync": _NoSync(inner),
-            "__getstate__": _PlainState(module, (pre_hook.id, hook.id, load_hook.id)),
+            "__getstate__": _PlainState(module, (pre_hook.id, hook.id, load_hook.id, save_hook.id)),
         }
     )
     _show_forward(module)
@@ -71,7 +74,11 @@ def release(module: nn.Module, inner: BaguaDistributedDataParallel) -> None:
     """Takes everything away again, unless the module has been wrapped anew since. Idempotent."""
     if wrapping_of(module) is not inner:
         return
-    for hooks, ours in ((module._forward_pre_hooks, _before_forward), (module._forward_hooks, _after_forward)):
+    for hooks, ours in (
+        (module._forward_pre_hooks, _before_forward),
+        (module._forward_hooks, _after_forward),
+        (module._state_dict_pre_hooks, _before_save),
+    ):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
     loading = module._load_state_dict_pre_hooks
@@ -138,6 +145,10 @@ def _before_load(module: nn.Module, *_: object) -> None:
         inner.before_load()
 
 
+def _before_save(*_: object) -> None:
+    watch_plans()
+
+
 class _OfWrapping:
     """What copies to nothing. Threads: any. Owns: nothing."""
 
@@ -197,10 +208,10 @@ class _PlainState:
     Threads: any. Owns: nothing.
     """
 
-    def __init__(self, module: nn.Module, hooks: tuple[int, int, int]) -> None:
+    def __init__(self, module: nn.Module, hooks: tuple[int, int, int, int]) -> None:
         """Args:
         module: the module.
-        hooks: numbers of the hooks before and after its forward passes, and before weights are loaded.
+        hooks: numbers of the hooks before and after its forward passes, and before weights are loaded and saved.
         """
         self._module = weakref.ref(module)
         self._hooks = hooks
@@ -214,7 +225,7 @@ class _PlainState:
             return state  # of a class that says itself what it is made of
         left_out = (*_ATTRIBUTES, "forward") if _shows_forward(module) else _ATTRIBUTES
         state = {name: value for name, value in state.items() if name not in left_out}
-        for name in ("_forward_pre_hooks", "_forward_hooks", "_load_state_dict_pre_hooks"):
+        for name in ("_forward_pre_hooks", "_forward_hooks", "_load_state_dict_pre_hooks", "_state_dict_pre_hooks"):
             if name in state:
                 kept = [(key, hook) for key, hook in state[name].items() if key not in self._hooks]
                 state[name] = OrderedDict(kept)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pelton.torch_api._torch_plans import watch_plans
+
 
 class Experts(nn.Module):
     """Copies of one module, each of which serves its own slice of the tokens.
@@ -55,6 +57,11 @@ class Experts(nn.Module):
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         self.mark()
         return self
+
+    def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
+        """Who is about to save may use torch's planners, to whom experts of all ranks are the same."""
+        watch_plans()
+        super()._save_to_state_dict(*arguments, **options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What `copy.deepcopy` and `pickle` end with; copies of parameters have lost the attribute."""
