@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -232,6 +233,32 @@ def test_a_server_that_never_answers() -> None:
         assert len(told) == 1
 
 
+def test_a_server_that_sends_a_byte_now_and_then() -> None:
+    """No wait for it is long, and its answer would take ten seconds."""
+    enough = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as connection:
+            while connection.recv(1000):
+                for byte in b"$20\r\n" + 20 * b"x" + b"\r\n":
+                    connection.sendall(bytes([byte]))
+                    if enough.wait(0.4):
+                        return
+
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        thread = threading.Thread(target=drip, args=(slow,))
+        thread.start()
+        try:
+            cached = CachedDataset(Squares(), hosts=[{"host": "127.0.0.1", "port": slow.getsockname()[1]}])
+            told, slowest = _deliver(cached)
+            assert slowest < STATED_S + BUSY_S
+            assert len(told) == 1
+            assert "does not answer: TimeoutError" in str(told[0].message)
+        finally:
+            enough.set()
+            thread.join()
+
+
 def test_a_server_that_dies_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Squares()
     cached = CachedDataset(data, writer_buffer_size=1)
@@ -403,6 +430,7 @@ def test_a_missing_package_is_named() -> None:
     """And nothing of it is imported before it is needed."""
     program = """
 import sys
+import threading
 import pelton.torch_api
 import pelton.torch_api.contrib
 assert not {"redis", "xxhash"} & set(sys.modules)

@@ -167,7 +167,7 @@ class AlgorithmStrategy(_Base):
         assert module is not None
         if parts is None or not self._takes_state or module.trainer.state.fn != _FITTING:
             return checkpoint
-        if len(parts) != self.world_size and LocalExperts(module, self.global_rank).count:
+        if len(parts) != self.world_size and LocalExperts(module, self.global_rank, self.world_size).count:
             raise Unsupported(
                 f"{checkpoint_path}: {len(parts)} ranks have saved their experts, and these are {self.world_size}; "
                 "pelton.torch_api.checkpoint moves experts between ranks, Lightning's checkpoints do not"

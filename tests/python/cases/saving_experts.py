@@ -10,11 +10,16 @@ from unittest import mock
 import pelton.torch_api as bagua
 import torch
 from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
+from pelton.torch_api.model_parallel.moe import MoE
+from torch import nn
 
 from cases.checks import batch, raises, rank_and_size, seeded
+from cases.moe import HIDDEN
 from cases.moe import Net as ExpertNet
 from cases.registry import case
 from cases.saving import KINDS, Training, assert_same_values, check_goes_on, shared_folder
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @case(2)
@@ -156,6 +161,113 @@ def experts_of_another_number_of_ranks_are_refused() -> None:
         groups = [bagua.new_group([0]), bagua.new_group([1])]
         model = ExpertNet(process_group=groups[rank])
         model.with_bagua([], "gradient_allreduce", groups[rank])  # type: ignore[operator]
-        with raises(ValueError, "more experts than the 2 of this model"):
+        with raises(ValueError, "holds 4 experts, this model has 2 on all ranks together"):
             load_checkpoint(folder, model)
+        more = ExpertNet(local=3)
+        more.with_bagua([], "gradient_allreduce")  # type: ignore[operator]
+        with raises(ValueError, "holds 4 experts, this model has 6 on all ranks together"):
+            load_checkpoint(folder, more)
+
+
+class TwoLayers(nn.Module):
+    """Four experts and two, on all ranks together. Threads: the test's. Owns: its layers."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.size = size = len(group.ranks)
+        self.dense = nn.Linear(HIDDEN, HIDDEN)
+        self.many = MoE(HIDDEN, nn.Linear(HIDDEN, HIDDEN), 4 // size, min_capacity=0, process_group=group)
+        self.few = MoE(HIDDEN, nn.Linear(HIDDEN, HIDDEN), 2 // size, min_capacity=0, process_group=group)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden, first_loss, _ = self.many(self.dense(inputs).tanh())
+        output, second_loss, _ = self.few(hidden)
+        loss: torch.Tensor = output.square().mean() + first_loss + second_loss
+        return loss
+
+    def known(self, optimizer: torch.optim.Optimizer) -> dict[str, list[torch.Tensor]]:
+        """Weights and moments by names of all ranks."""
+        found = {}
+        for name, parameter in self.named_parameters():
+            state = optimizer.state[parameter]
+            found[self._general(name)] = [parameter.detach().clone(), *(state[key].clone() for key in MOMENTS)]
+        return found
+
+    def _general(self, name: str) -> str:
+        local = (self.many if name.startswith("many") else self.few).num_experts // self.size
+        first = rank_and_size()[0] % self.size * local
+        return re.sub(r"experts\.(\d+)\.", lambda match: f"experts.{first + int(match[1])}.", name)
+
+
+def _trained(group: Any, seed: int) -> tuple[Any, torch.optim.Adam, nn.Parameter]:
+    """Three steps of a rank's own, also of a parameter that is not the model's."""
+    model: Any = seeded(seed, lambda: TwoLayers(group))
+    outside = nn.Parameter(torch.full((3,), float(seed)))
+    optimizer = torch.optim.Adam([*model.parameters(), outside], 0.01)
+    model.with_bagua([optimizer], "decentralized", group)
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(batch(rank_and_size()[0], step, 8, HIDDEN)) + outside.square().sum()).backward()
+        optimizer.step()
+    return model, optimizer, outside
+
+
+@case(2)
+def layers_of_different_sizes_move_and_what_is_dense_is_the_mean() -> None:
+    """Saved by two ranks, loaded by one, and by two from rank 0's alone."""
+    rank, size = rank_and_size()
+    with shared_folder() as folder:
+        model, optimizer, outside = _trained(bagua.new_group(), 3 + rank)
+        save_checkpoint(1, folder, model, optimizer)
+        moment = optimizer.state[outside]["exp_avg"].clone()
+        torch.save((model.known(optimizer), moment), folder / f"saved{rank}.pt")
         bagua.barrier()
+        saved = [torch.load(folder / f"saved{other}.pt", weights_only=True) for other in range(size)]
+        groups = [bagua.new_group([other]) for other in range(size)]
+        alone, own, beside = _trained(groups[rank], 40 + rank)
+        assert load_checkpoint(folder, alone, own) == 1
+        for name, found in alone.known(own).items():
+            for i, tensor in enumerate(found):
+                values = [known[name][i] for known, _ in saved if name in known]
+                torch.testing.assert_close(tensor, sum(values) / len(values), msg=f"{name} {i}")
+        torch.testing.assert_close(own.state[beside]["exp_avg"], (saved[0][1] + saved[1][1]) / 2)
+        again, its, mine = _trained(bagua.new_group(), 60 + rank)
+        assert load_checkpoint(folder, again, its, algorithm_state=False) == 1
+        assert torch.equal(its.state[mine]["exp_avg"], saved[0][1])
+
+
+@case(2)
+def parameters_outside_the_model_are_as_many_as_were_saved() -> None:
+    with shared_folder() as folder:
+        model, optimizer, _ = _trained(bagua.new_group(), 3)
+        save_checkpoint(1, folder, model, optimizer)
+        model.bagua_ddp.detach()
+        other: Any = seeded(4, lambda: TwoLayers(bagua.new_group()))
+        plain = torch.optim.Adam(other.parameters(), 0.01)
+        other.with_bagua([plain], "decentralized")
+        with raises(ValueError, "1 parameters that are not the model's were saved, these are 0"):
+            load_checkpoint(folder, other, plain, algorithm_state=False)
+
+
+@case(2)
+def another_algorithms_checkpoint_says_so() -> None:
+    with shared_folder() as folder:
+        model: Any = nn.Linear(3, 2)
+        save_checkpoint(1, folder, model.with_bagua([], "gradient_allreduce"))
+        for name in ("local_sgd", "decentralized"):
+            other: Any = nn.Linear(3, 2)
+            optimizer = torch.optim.SGD(other.parameters(), 0.1)
+            other.with_bagua([optimizer], name)
+            with raises(ValueError, "it is that of gradient_allreduce", "algorithm_state=False"):
+                load_checkpoint(folder, other)
+
+
+@case(2)
+def a_path_that_is_none_on_one_rank_is_an_error_on_all() -> None:
+    rank, _ = rank_and_size()
+    with shared_folder() as folder:
+        model: Any = nn.Linear(3, 2)
+        model.with_bagua([], "gradient_allreduce")
+        for function in (lambda path: save_checkpoint(1, path, model), lambda path: load_checkpoint(path, model)):
+            with raises(ValueError, "checkpoints_path=None: must be the path of a folder"):
+                function(None if rank == 1 else folder)

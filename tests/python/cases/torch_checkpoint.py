@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from cases.checks import batch, raises, rank_and_size, seeded
 from cases.moe import Net as ExpertNet
 from cases.registry import case
 from cases.saving import Net, assert_same_values, shared_folder
+from cases.saving_experts import TwoLayers
 from cases.torch_world import beside_gloo, torch_world
 
 
@@ -192,3 +194,22 @@ def ddps_checkpoints_and_ours_are_the_same() -> None:
         assert_same_values(_weights(back), _weights(ours), "torch's of ours")
         back.module.load_state_dict(wrapped.state_dict())
         assert_same_values(_weights(back.module), _weights(wrapped), "torch's of a wrapped one")
+
+
+@case(2)
+def layers_of_different_sizes_are_numbered_each_by_itself() -> None:
+    """Of the layer with fewer experts no number is left out, so that another number of ranks finds them."""
+    rank, _ = rank_and_size()
+    with shared_folder() as folder, torch_world():
+        model: Any = seeded(3 + rank, lambda: TwoLayers(bagua.new_group()))
+        save({"model": model.state_dict()}, checkpoint_id=folder / "two", planner=SavePlanner())
+        wanted = {}
+        for name, value in model.state_dict().items():
+            if "experts." in name:
+                local = 2 if name.startswith("many") else 1
+                number = rank * local + int(name.split("bagua_experts.")[1].split(".")[0])
+                wanted[re.sub(r"bagua_experts\.\d+", f"bagua_experts.{number}", name)] = value
+        assert len(wanted) == 2 * 3
+        found = {"model": {name: torch.zeros_like(value) for name, value in wanted.items()}}
+        load(found, checkpoint_id=folder / "two", no_dist=True)
+        assert_same_values(found["model"], wanted, "experts by their numbers among all")

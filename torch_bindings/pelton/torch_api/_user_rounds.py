@@ -390,4 +390,3 @@ def _described(tensor: Any, bucket: int) -> tuple[str, torch.dtype, int, int]:
     effective = effective_tensor(tensor)
     shape: torch.Tensor = tensor if effective is None else effective
     return registration_of(tensor).name, shape.dtype, shape.numel(), bucket
-

@@ -226,9 +226,7 @@ class BaguaBucket:
         }
         options = {"hierarchical": text_of(hierarchical), "codec": codec_named(compression)}
         name = "low precision decentralized operation"
-        return self._append(
-            Operation(name, "low_precision_decentralized", options, group=group, replicas=replicas)
-        )
+        return self._append(Operation(name, "low_precision_decentralized", options, group=group, replicas=replicas))
 
     def append_asynchronous_model_average_op(
         self, peer_selection_mode: str, group: BaguaProcessGroup | None = None

@@ -119,10 +119,11 @@ def means(everyones: Sequence[Entries]) -> Entries:
       everyones: by rank.
     """
     keys = {key: None for entries in everyones for key in entries}
-    return {key: _mean([entries[key] for entries in everyones if key in entries]) for key in keys}
+    return {key: mean_of([entries[key] for entries in everyones if key in entries]) for key in keys}
 
 
-def _mean(values: Sequence[Any]) -> Any:
+def mean_of(values: Sequence[Any]) -> Any:
+    """The same of one thing. Args: values: by rank, of those that have it."""
     if len(values) == 1 or all(value is values[0] for value in values) or are_same(values):
         return values[0]
     flattened = [_pytree.tree_flatten(value) for value in values]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 from pelton.errors import InvalidArgument
+from pelton.torch_api.checkpoint._entries import mean_of
 from pelton.torch_api.checkpoint._experts import LocalExperts
 
 Names = list[list["str | None"]]  # by optimizer and the parameter's number in it; None: not of the model
@@ -27,6 +29,8 @@ def moved(
     mine: Names,
     saved_by: int,
     read: Callable[[int], tuple[Names, list[dict[str, Any]]]],
+    *,
+    takes_means: bool,
 ) -> list[dict[str, Any]]:
     """State_dicts for this rank's optimizers: of experts what their ranks have saved, of the rest what rank 0 has.
 
@@ -35,11 +39,13 @@ def moved(
       mine: their parameters' names.
       saved_by: how many ranks saved.
       read: gives the names and the state_dicts that a rank has saved.
+      takes_means: of the rest the mean over the ranks, as of weights.
 
     Raises:
-      InvalidArgument: there were more or fewer optimizers, or groups of parameters.
+      InvalidArgument: there were more or fewer optimizers, groups of parameters, or parameters outside the model.
     """
-    found: list[dict[str, Any]] = [{} for _ in optimizers]
+    wanted = [_keys(names) for names in mine]
+    found: list[dict[str, list[Any]]] = [{} for _ in optimizers]  # of each rank that has it
     groups: list[list[dict[str, Any]]] = []
     for rank in range(saved_by):
         names, states = read(rank)
@@ -48,19 +54,43 @@ def moved(
         if rank == 0:
             groups = [state["param_groups"] for state in states]
         for i, state in enumerate(states):
-            wanted = set(mine[i]) - set(found[i])
-            new = {n: state["state"].get(j) for j, n in enumerate(names[i]) if n is not None and n in wanted}
-            found[i].update(new)
-    return [_of(o, groups[i], mine[i], found[i]) for i, o in enumerate(optimizers)]
+            _check_outsiders(names[i], mine[i])
+            for j, key in enumerate(_keys(names[i])):
+                if key in wanted[i] and state["state"].get(j):
+                    found[i].setdefault(key, []).append(state["state"][j])
+    choose = mean_of if takes_means else _first
+    return [_of(o, groups[i], wanted[i], found[i], choose) for i, o in enumerate(optimizers)]
+
+
+def _keys(names: Sequence[str | None]) -> list[str]:
+    """The parameters' names; what is not of the model is known by its place among those that are not."""
+    outsiders = itertools.count()
+    return [f" {next(outsiders)}" if name is None else name for name in names]
+
+
+def _check_outsiders(saved: Sequence[str | None], given: Sequence[str | None]) -> None:
+    if list(saved).count(None) != list(given).count(None):
+        raise InvalidArgument(
+            f"optimizer: {list(saved).count(None)} parameters that are not the model's were saved, these are "
+            f"{list(given).count(None)}; only as many can be told apart, by their order"
+        )
+
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
 
 
 def _of(
-    optimizer: Any, groups: list[dict[str, Any]], names: Sequence[str | None], found: dict[str, Any]
+    optimizer: Any,
+    groups: list[dict[str, Any]],
+    keys: Sequence[str],
+    found: dict[str, list[Any]],
+    choose: Callable[[Sequence[Any]], Any],
 ) -> dict[str, Any]:
     own = optimizer.state_dict()["param_groups"]
     if len(own) != len(groups):
         raise InvalidArgument(f"optimizer: {len(groups)} groups of parameters were saved, these are {len(own)}")
     return {
-        "state": {j: found[name] for j, name in enumerate(names) if name is not None and found.get(name)},
+        "state": {j: choose(found[key]) for j, key in enumerate(keys) if key in found},
         "param_groups": [{**theirs, "params": mine["params"]} for theirs, mine in zip(groups, own)],
     }

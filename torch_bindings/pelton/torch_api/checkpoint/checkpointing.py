@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import logging
 import os
@@ -58,9 +59,9 @@ def save_checkpoint(
       ResourceExhausted: the disk is full. FailedPrecondition: another operation of the system's failed.
       DeadlineExceeded, PeerLost: not all ranks took part.
     """
-    path = os.fspath(checkpoints_path)
     wrapped = wrapped_parts(model)
     ranks = Ranks(wrapped)
+    path = ranks.together(lambda: _path(checkpoints_path))
     ranks.together(lambda: _check_iteration(iteration))
     with paused(wrapped):
         mine = ranks.together(lambda: _collect(model, _listed(optimizer), _listed(lr_scheduler), wrapped, ranks))
@@ -114,9 +115,9 @@ def load_checkpoint(
       InvalidArgument: the checkpoint does not fit, lacks something or cannot be read; the text says what.
       DeadlineExceeded, PeerLost: not all ranks took part.
     """
-    path = os.fspath(checkpoints_path)
     wrapped = wrapped_parts(model)
     ranks = Ranks(wrapped)
+    path = ranks.together(lambda: _path(checkpoints_path))
     latest = ranks.by_first(lambda: _latest(path))
     if latest is None:
         _LOG.warning("%s: there is no %s; nothing is loaded", path, _folders.TRACKER)
@@ -150,6 +151,12 @@ def _as_given(states: list[Any]) -> Any:
     return states[0] if len(states) == 1 else states
 
 
+def _path(given: Any) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise InvalidArgument(f"checkpoints_path={given!r}: must be the path of a folder")
+    return os.fspath(given)
+
+
 def _check_iteration(iteration: int) -> None:
     if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
         raise InvalidArgument(f"iteration={iteration!r}: must be a whole number, 0 or more")
@@ -181,7 +188,7 @@ class _Contents:
 def _collect(
     model: nn.Module, optimizers: list[Any], schedulers: list[Any], wrapped: dict[str, Any], ranks: Ranks
 ) -> _Contents:
-    local = LocalExperts(model, ranks.rank)
+    local = LocalExperts(model, ranks.rank, ranks.size)
     full = model.state_dict()
     dense, experts = local.split(full)
     states = [_entries.saved(o.state_dict(), f"optimizer {type(o).__name__}") for o in optimizers]
@@ -349,7 +356,7 @@ class _Found:
 
 
 def _read(source: _Source, targets: _Targets, ranks: Ranks) -> _Found:
-    local = LocalExperts(targets.model, ranks.rank)
+    local = LocalExperts(targets.model, ranks.rank, ranks.size, source.saved_by)
     shared = source.read(_folders.MODEL)
     optimizers = _states(source, "optimizer", _optimizers_of(source, shared, local, ranks, targets), targets.optimizers)
     schedulers = _states(source, "lr_scheduler", shared.get("lr_scheduler"), targets.schedulers)
@@ -368,9 +375,8 @@ def _read(source: _Source, targets: _Targets, ranks: Ranks) -> _Found:
         own = [_wanted(kept["own"], optimizers, schedulers) for kept in everyones]
         entries = _entries.means([_entries.of_rank(entries, k["absent"], mine) for k, mine in zip(everyones, own)])
     model = _entries.model_state(entries, getattr(shared["model"], "_metadata", None))
-    for expert in range(local.count):
-        number = local.number(expert)
-        model.update(local.localized(expert, source.read(_folders.expert_file(number))))
+    for number in local.numbers():
+        model.update(local.localized(number, source.read(_folders.expert_file(number))))
     if not local.count:
         optimizers = _entries.optimizer_states(entries)
     return _Found(model, optimizers, _entries.scheduler_states(entries), algorithms)
@@ -387,9 +393,7 @@ def _optimizers_of(
 ) -> Any:
     if not local.count:
         return shared.get("optimizer")
-    total = local.count * ranks.size
-    if os.path.exists(source.file(_folders.expert_file(total))):
-        raise InvalidArgument(f"{source.folder} holds more experts than the {total} of this model")
+    _check_number_of_experts(source, local.count * ranks.size)
     if not targets.optimizers:
         return None
     if source.saved_by and source.parts is not _Parts.OWN:
@@ -404,6 +408,18 @@ def _optimizers_of(
     return _disk.read_tensors(mine)["optimizer"] if os.path.exists(mine) else None
 
 
+def _check_number_of_experts(source: _Source, wanted: int) -> None:
+    def has(number: int) -> bool:
+        return os.path.exists(source.file(_folders.expert_file(number)))
+
+    if has(wanted - 1) and not has(wanted):
+        return
+    found = next(number for number in itertools.count() if not has(number))
+    raise InvalidArgument(
+        f"{source.folder} holds {found} experts, this model has {wanted} on all ranks together: make it with as many"
+    )
+
+
 def _moved_optimizers(source: _Source, targets: _Targets, local: LocalExperts) -> list[dict[str, Any]] | None:
     """Where experts may have moved between ranks, or the rest is to be rank 0's."""
 
@@ -413,7 +429,8 @@ def _moved_optimizers(source: _Source, targets: _Targets, local: LocalExperts) -
 
     if source.read(_folders.optimizer_file(0))["optimizer"] is None:
         return None
-    return moved(targets.optimizers, names_in(targets.optimizers, targets.model, local), source.saved_by, read)
+    names = names_in(targets.optimizers, targets.model, local)
+    return moved(targets.optimizers, names, source.saved_by, read, takes_means=source.parts is _Parts.ALL)
 
 
 def _states(source: _Source, what: str, saved: Any, targets: list[Any]) -> list[Any]:

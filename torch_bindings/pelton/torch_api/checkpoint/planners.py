@@ -26,7 +26,7 @@ _EXPERT = re.compile(r"((?:^|\.)bagua_experts\.)(\d+)(?=\.)")
 
 class _Names:
     """Names in the checkpoint of what this rank has. The i-th expert of rank r has the number r * count + i, where
-    `count` is that of the layer that has most, as in `save_checkpoint`.
+    `count` is that of its layer.
 
     Threads: a value. Owns: nothing.
     """
@@ -40,9 +40,15 @@ class _Names:
     def by_local(self, names: Iterable[str]) -> dict[str, str]:
         """By the names that a state_dict has, flattened."""
         listed = list(names)
-        found = [int(match[2]) for match in map(_EXPERT.search, listed) if match]
-        first = self._rank * (max(found) + 1) if found else 0
-        return {name: ".".join(filter(None, (self._prefix, self._globalized(name, first)))) for name in listed}
+        counts: dict[str, int] = {}  # by what comes before the number
+        for match in filter(None, map(_EXPERT.search, listed)):
+            layer = match.string[: match.start(2)]
+            counts[layer] = max(counts.get(layer, 0), int(match[2]) + 1)
+        return {name: ".".join(filter(None, (self._prefix, self._among_all(name, counts)))) for name in listed}
+
+    def _among_all(self, name: str, counts: dict[str, int]) -> str:
+        match = _EXPERT.search(name)
+        return self._globalized(name, self._rank * counts[name[: match.start(2)]]) if match else name
 
     def path(self, path: tuple[Any, ...], local: str, name: str) -> tuple[Any, ...]:
         """The place in nested dictionaries that goes with a name, for those who read a checkpoint without a model."""

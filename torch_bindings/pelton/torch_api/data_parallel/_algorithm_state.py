@@ -230,11 +230,17 @@ def adopt(algorithm: AlgorithmImpl, state: AlgorithmState) -> None:
     try:
         algorithm.load_state_dict(state.implementation)
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"state: it is not that of {type(algorithm).__name__}: {error!r}") from None
+        raise _other(state, f"{type(algorithm).__name__}, which cannot read it ({error!r})") from None
     registered = runtime_algorithm(algorithm)
     if registered != state.algorithm:
-        this = f"{registered.name} {registered.options}" if registered else "written in Python"
-        raise InvalidArgument(f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is {this}")
+        raise _other(state, f"{registered.name} {registered.options}" if registered else "written in Python")
+
+
+def _other(state: AlgorithmState, this: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"state: it is that of {state.algorithm.name} {state.algorithm.options}, this is {this}; load_checkpoint takes "
+        "algorithm_state=False, which begins the algorithm anew"
+    )
 
 
 def _tensor(entry: dict[str, Any]) -> tuple[str, str, int, torch.Tensor]:

@@ -18,7 +18,7 @@ from pelton.errors import FailedPrecondition, InvalidArgument, PeerLost, PeltonE
 from pelton.torch_api import _session, env
 from pelton.torch_api._addresses import LOOPBACK
 from pelton.torch_api.contrib._ranks import AnyGroup
-from pelton.torch_api.contrib.utils import _redis_server
+from pelton.torch_api.contrib.utils import _redis_client, _redis_server
 from pelton.torch_api.contrib.utils.store import ClusterStore, Store, Value
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "start_redis_server_cli",
 ]
 
-TIMEOUT_S = 0.5  # of each wait for a server
 PAUSE_S = 10.0  # for which a server that failed is left alone
 _CAPACITY = 100 << 30
 _PASSWORD_BYTES = 32
@@ -40,8 +39,9 @@ Host = dict[str, Any]
 class RedisStore(ClusterStore):
     """Keys and values in one Redis server or several.
 
-    Every wait for a server ends after half a second; one that did not answer is left alone for ten seconds, in which
-    its operations fail at once. Copies (fork, pickle) have connections of their own, and end no server.
+    Every wait for a server ends after half a second and every operation after a second; a server that did not answer
+    is left alone for ten seconds, in which its operations fail at once. Copies (fork, pickle) have connections of
+    their own, and end no server.
 
     Threads: one at a time. Owns: its connections, and the server that it has started.
     """
@@ -98,9 +98,10 @@ class _OneServer(Store):
         self._host = host
         self._client: tuple[int, Any] | None = None  # with the process that made it
         self._silent_until = 0.0
+        self._deadline = _redis_client.Deadline()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_host": self._host, "_client": None, "_silent_until": 0.0}
+        return {"_host": self._host, "_client": None, "_silent_until": 0.0, "_deadline": _redis_client.Deadline()}
 
     def set(self, key: str, value: Value) -> None:
         """Stores a value."""
@@ -150,7 +151,8 @@ class _OneServer(Store):
         if time.monotonic() < self._silent_until:
             raise PeerLost(f"{name} did not answer; it is asked again {PAUSE_S:g} s after that")
         try:
-            return operation(self._connected(redis))
+            self._deadline.begin()
+            return operation(self._connected())
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             self._silent_until = time.monotonic() + PAUSE_S
             self._client = None
@@ -158,20 +160,10 @@ class _OneServer(Store):
         except redis.RedisError as error:
             raise ResourceExhausted(f"{name} refuses: {type(error).__name__}: {error}") from None
 
-    def _connected(self, redis: Any) -> Any:
+    def _connected(self) -> Any:
         if self._client is None or self._client[0] != os.getpid():
-            retry = _no_retry()
-            made = redis.Redis(
-                **self._host, retry=retry, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, protocol=2
-            )
-            self._client = (os.getpid(), made)
+            self._client = (os.getpid(), _redis_client.connect(self._host, self._deadline))
         return self._client[1]
-
-
-def _no_retry() -> Any:
-    """No second try: the item comes from the data set meanwhile."""
-    retry, backoff = (optional_module(f"redis.{part}", "a RedisStore", "cache") for part in ("retry", "backoff"))
-    return retry.Retry(backoff.NoBackoff(), 0)
 
 
 def _checked(host: Mapping[str, Any]) -> Host:
