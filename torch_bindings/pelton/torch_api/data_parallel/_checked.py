@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.algorithms.base import Algorithm, GlobalAlgorithmRegistry
 from pelton.torch_api.communication import BaguaProcessGroup
@@ -114,4 +115,25 @@ def check_experts(module: nn.Module, process_group: BaguaProcessGroup) -> None:
                 f"ranks {process_group.ranks}: gradients of experts are summed over the layer's ranks alone. Give the "
                 "layer (MoE's process_group, or `group` of a pickled one, which has lost it) and with_bagua the same "
                 "group"
+            )
+
+
+def refuse_inputs(leaves: Iterable[Any], model: str) -> None:
+    """Of a forward pass none of whose outputs a backward pass could be told by.
+
+    Args:
+      leaves: what the model returned.
+      model: its name in errors.
+
+    Raises:
+      FailedPrecondition: one of them is the model's input itself, which a backward pass may start at all the same.
+    """
+    if not torch.is_grad_enabled():
+        return
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter):
+            raise FailedPrecondition(
+                f"{model}: the model returned its input itself, so that this rank would take no part in the round of "
+                "the backward pass that comes, and be a step behind from then on. Return a tensor of its own, as "
+                "x.view_as(x)"
             )

@@ -30,7 +30,13 @@ from pelton.torch_api.data_parallel._algorithm_state import (
     state_left_by,
 )
 from pelton.torch_api.data_parallel._attachment import nothing, release
-from pelton.torch_api.data_parallel._checked import check_experts, check_unowned, checked_algorithm, checked_optimizers
+from pelton.torch_api.data_parallel._checked import (
+    check_experts,
+    check_unowned,
+    checked_algorithm,
+    checked_optimizers,
+    refuse_inputs,
+)
 from pelton.torch_api.data_parallel._contest import Contest, begin_tuning, put_own_in_force
 from pelton.torch_api.data_parallel._equality import check_equal, check_of
 from pelton.torch_api.data_parallel._functional import is_functional_call
@@ -285,20 +291,9 @@ class BaguaDistributedDataParallel:
         leaves = _pytree.tree_leaves(output)
         outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn]
         if not outputs and self._is_synchronized and self._rounds.needs_backward:
-            self._refuse_inputs(leaves)
+            refuse_inputs(leaves, self.bagua_module_name)
         self._watch.watch_outputs(outputs)
         self._rounds.after_forward(outputs, self.module.training)
-
-    def _refuse_inputs(self, leaves: Sequence[Any]) -> None:
-        if not torch.is_grad_enabled():
-            return
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter):
-                raise FailedPrecondition(
-                    f"{self.bagua_module_name}: the model returned its input itself, so that this rank would take no "
-                    "part in the round of the backward pass that comes, and be a step behind from then on. Return a "
-                    "tensor of its own, as x.view_as(x)"
-                )
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Listener`: any optimizer of the process is about to step."""
