@@ -41,7 +41,7 @@ class BazelLane:
     long_flags: tuple[str, ...] = ()
     own_output_base: bool = True
     without: str = ""
-    timeout_s: float = 2700
+    timeout_s: float = 3600
     attempts: int = ATTEMPTS
 
     def __call__(self, settings: Settings) -> Result:
