@@ -28,19 +28,21 @@ class Patience {
   // No park lasts longer, so that a lost wake-up would be a delay and never a hang.
   static constexpr absl::Duration kLongestPark = absl::Milliseconds(20);
 
-  explicit Patience(const Communicator& communicator) : spins_(communicator.spins()) {}
+  explicit Patience(const Communicator& communicator)
+      : Patience(communicator, communicator.yields()) {}
+  Patience(const Communicator& communicator, int yields)
+      : spins_(communicator.spins()), yields_(yields) {}
 
   // To be called when something has moved, and when nothing has.
   void OnMove() { idle_ = 0; }
   Next OnIdle() {
     if (++idle_ <= spins_) return Next::kLook;
-    return idle_ <= spins_ + kYields ? Next::kYield : Next::kPark;
+    return idle_ <= spins_ + yields_ ? Next::kYield : Next::kPark;
   }
 
  private:
-  static constexpr int kYields = 200;
-
   const int spins_;
+  const int yields_;
   int idle_ = 0;
 };
 

@@ -26,6 +26,9 @@ class Communicator : public OperationRunner {
   // How often a wait may look for news before it gives its core away: 0 where ranks outnumber
   // cores, so that the rank it waits for needs that core.
   virtual int spins() const { return 50; }
+  // How often it may then give its core away and look again before it parks: 0 where the process
+  // that it waits for wakes it at once.
+  virtual int yields() const { return 200; }
 
   // Makes a region known to the peers before its first use in an operation; needed for memory that
   // peers are to reach directly. Not collective. The region must stay alive until Deregister.

@@ -25,6 +25,7 @@ class ForwardingCommunicator : public Communicator {
   WorldSize world_size() const override { return wrapped_->world_size(); }
   CommunicatorId id() const override { return wrapped_->id(); }
   int spins() const override { return wrapped_->spins(); }
+  int yields() const override { return wrapped_->yields(); }
   absl::Status Register(const Region& region) override { return wrapped_->Register(region); }
   void Deregister(RegionId region) override { wrapped_->Deregister(region); }
   absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override {

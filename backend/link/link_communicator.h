@@ -19,6 +19,7 @@
 #include "backend/link/staging.h"
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
+#include "core/actor/backoff.h"
 #include "core/base/sync.h"
 #include "core/pipeline/completion_table.h"
 
@@ -45,6 +46,8 @@ class LinkCommunicator final : public Communicator {
   Rank rank() const override { return options_.rank; }
   WorldSize world_size() const override { return options_.world_size; }
   CommunicatorId id() const override { return options_.id; }
+  int spins() const override { return SpinningAllowed() ? Communicator::spins() : 0; }
+  int yields() const override { return 0; }  // the daemon's answer wakes it
   absl::Status Register(const Region& region) override;
   void Deregister(RegionId region) override;
   // The daemon is asked, and its answer is given by a later call with this tag.

@@ -151,7 +151,7 @@ absl::Status GrpcControl::AwaitEnd(Rank rank, grpc::ClientContext& context,
   absl::Status interrupted;
   void* tag = nullptr;
   bool has_ended = false;
-  while (queue.AsyncNext(&tag, &has_ended, ToGrpcTime(Clock::Real().Now() + kInterruptInterval)) ==
+  while (queue.AsyncNext(&tag, &has_ended, ToGrpcTime(Clock::Real().Now() + InterruptSlice())) ==
          grpc::CompletionQueue::TIMEOUT) {
     if (!interrupted.ok()) continue;
     interrupted = CheckInterrupt();

@@ -16,6 +16,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kInterruptUrl[] = "pelton/interrupted";
 constexpr absl::Duration kFirstReport = absl::Seconds(30);
+constexpr absl::Duration kUninterruptedSlice = absl::Seconds(1);
 
 std::atomic<InterruptCheck> installed_check{nullptr};
 std::atomic<int64_t> stall_interval_ns{absl::ToInt64Nanoseconds(kFirstReport)};
@@ -34,6 +35,11 @@ absl::Status CheckInterrupt() {
   if (now < next_check) return absl::OkStatus();
   next_check = now + absl::ToChronoNanoseconds(kInterruptInterval);
   return check();
+}
+
+absl::Duration InterruptSlice() {
+  const bool is_installed = installed_check.load(std::memory_order_relaxed) != nullptr;
+  return is_installed ? kInterruptInterval : kUninterruptedSlice;
 }
 
 absl::Status InterruptedError(absl::string_view text) {

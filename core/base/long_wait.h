@@ -24,6 +24,9 @@ void SetInterruptCheck(InterruptCheck check);
 // Threads: any. Blocks: as the check. Errors: InterruptedError: the wait is to end.
 inline constexpr absl::Duration kInterruptInterval = absl::Milliseconds(50);
 absl::Status CheckInterrupt();
+// After how long a wait that is told of what it waits for looks up: kInterruptInterval, and where
+// no check is installed, as in a daemon, a second, so that a process at rest is.
+absl::Duration InterruptSlice();
 
 // The error of an interrupted wait, and whether an error is one; Annotate keeps that.
 absl::Status InterruptedError(absl::string_view text);

@@ -74,6 +74,7 @@ TEST_F(StallReportTest, AnIntervalOfZeroTellsNothing) {
 
 TEST(CheckInterruptTest, AsksTheInstalledCheckNotTooOften) {
   EXPECT_EQ(CheckInterrupt(), absl::OkStatus()) << "nothing is installed";
+  EXPECT_GE(InterruptSlice(), absl::Seconds(1)) << "nobody can interrupt a wait";
   SetInterruptCheck([] {
     ++Checks();
     return InterruptedError("interrupted by a test");
@@ -83,6 +84,7 @@ TEST(CheckInterruptTest, AsksTheInstalledCheckNotTooOften) {
   EXPECT_EQ(Checks(), 1);
   EXPECT_EQ(CheckInterrupt(), absl::OkStatus()) << "asked again at once";
   EXPECT_EQ(Checks(), 1);
+  EXPECT_EQ(InterruptSlice(), kInterruptInterval);
   SetInterruptCheck(nullptr);
   EXPECT_TRUE(IsInterrupted(Annotate(first, "barrier")));
   EXPECT_FALSE(IsInterrupted(absl::CancelledError("for another reason")));

@@ -78,9 +78,10 @@ absl::StatusOr<std::vector<bool>> AwaitReadable(const std::vector<int>& sockets,
   while (true) {
     const absl::Duration left =
         std::max(deadline - Clock::Real().Now(), absl::ZeroDuration()) + absl::Microseconds(999);
-    const int64_t slice_ms = absl::ToInt64Milliseconds(std::min(left, kInterruptInterval));
+    const absl::Duration slice = InterruptSlice();
+    const int64_t slice_ms = absl::ToInt64Milliseconds(std::min(left, slice));
     const int ready = poll(entries.data(), entries.size(), static_cast<int>(slice_ms));
-    if (ready == 0 && left > kInterruptInterval) {
+    if (ready == 0 && left > slice) {
       RETURN_IF_ERROR(CheckInterrupt());
       continue;
     }
