@@ -64,7 +64,7 @@ def autotune(
         cannot write to the file.
       Unsupported: results of its algorithm depend on the buckets, or it has no rounds in backward passes, or its
         buckets are on a GPU; or an alternative has no rounds of gradients in backward passes; the text says which.
-      FailedPrecondition: a round is open, on this rank or another.
+      FailedPrecondition: a round is open, on this rank or another; or an earlier call's alternatives are still tried.
       DeadlineExceeded: not all ranks have called.
     """
     from pelton.errors import InvalidArgument

@@ -13,7 +13,7 @@ from typing import Any
 import pelton
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import DeadlineExceeded, InvalidArgument, PeltonError, Unsupported
+from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PeltonError, Unsupported
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm, ByteGradAlgorithmImpl
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm, GradientAllReduceAlgorithmImpl
@@ -362,6 +362,22 @@ def a_step_that_one_rank_skips_is_named() -> None:
             run_backward(model, step)
             if rank == 0 or step != 3:
                 optimizer.step()
+
+
+@case(2)
+def a_second_call_while_alternatives_are_tried_is_refused() -> None:
+    def hook(model: Any, step: int) -> None:
+        if step == 2:
+            pelton.autotune(model, alternatives=["bytegrad"])
+        if step == 12:
+            for alternatives in ([], ["bytegrad"]):
+                with raises(FailedPrecondition, "autotune tries alternatives now", "is_tuning is False"):
+                    pelton.autotune(model, alternatives=alternatives)
+            assert model.bagua_ddp.is_tuning, "the contest goes on"
+
+    model = _trained(hook, steps=80)
+    assert_same_on_all_ranks(list(model.parameters()))
+    pelton.autotune(model, alternatives=["bytegrad"])  # the first contest is over
 
 
 @case(2)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pelton import _C, _log
-from pelton.errors import Unsupported
+from pelton.errors import FailedPrecondition, Unsupported
 from pelton.torch_api._state_broadcast import agree, agree_on
 from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
 from pelton.torch_api.data_parallel._algorithm_state import AlgorithmState
@@ -87,6 +87,11 @@ class Contest:
     def is_over(self) -> bool:
         """Whether the setup in force stays."""
         return self._left == 0
+
+    @property
+    def left(self) -> int:
+        """Steps of the turn under way."""
+        return self._left
 
     def anew(self, algorithm: AlgorithmImpl) -> Contest:
         """The same contest from its first turn on, with nothing remembered.
@@ -204,7 +209,15 @@ def begin_tuning(
       csv: a file for what rank 0 measures.
       alternatives: beside the algorithm in force.
       tunes_schedules: whether a table measured now is one, too.
+
+    Raises:
+      FailedPrecondition: also, a contest is under way, in which what is in force may be on trial only.
     """
+    if inner._contest is not None:  # on all ranks, which change together: none is left waiting
+        raise FailedPrecondition(
+            f"model '{inner.bagua_module_name}': autotune tries alternatives now, {inner._contest.left} steps of this "
+            "turn are left; call it again when model.bagua_ddp.is_tuning is False"
+        )
     rounds, communicator = inner._live_rounds(), inner.process_group.get_global_communicator()
     with named("autotune", inner.bagua_module_name):
         csv_path = agreed_path(communicator, csv)

@@ -221,7 +221,7 @@ class TopKGate(nn.Module):
 
 def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Half types would round the scores, so that another expert may be the best."""
-    # Asks whether it is on, not whether the device has it, because autocast's class refuses to be made for devices that lack it.
+    # Asks whether it is on, too, because autocast's class refuses to be made for devices that lack parts of it.
     if not (torch.amp.autocast_mode.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
         return contextlib.nullcontext()
     return torch.autocast(device_type, enabled=False)
