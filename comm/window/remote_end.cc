@@ -87,8 +87,11 @@ absl::Status RemoteEnd::Unlock() {
     has_ours_.store(has_it);  // another thread's
     return given;
   }
-  return AskForMutex(QuestionOf(LinkCall::kUnlock), WaitClock().Now() + limits::kStopTimeout)
-      .status();
+  const absl::Status unlocked =
+      AskForMutex(QuestionOf(LinkCall::kUnlock), WaitClock().Now() + limits::kStopTimeout).status();
+  // The mutex was the other rank's and has gone with it, so that a last call is not an error
+  // because its owner leaves as soon as it has the value.
+  return absl::IsUnavailable(unlocked) ? absl::OkStatus() : unlocked;
 }
 
 }  // namespace pelton

@@ -39,7 +39,8 @@ class RemoteEnd {
   // there, or `deadline`. Errors: PeerLink::AwaitTransfer's; those of EdgeView::Provide.
   absl::Status Fill(const EdgeView& slot, const EdgeFill::What& what, absl::Time deadline);
 
-  // The mutex of the edge from this rank. Errors: as EdgeMutex; those of the link.
+  // The mutex of the edge from this rank. Errors: as EdgeMutex; those of the link. Unlock is OK,
+  // too, where the other rank has gone.
   absl::Status Lock(Rank taker, absl::Time deadline);
   absl::StatusOr<bool> TryLock(Rank taker);
   absl::Status Unlock();

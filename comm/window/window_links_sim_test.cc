@@ -383,5 +383,18 @@ TEST(WindowLinksSimTest, AMutexIsWaitedForUntilTheDeadline) {
   EXPECT_EQ(writer.Unlock(Rank(1), /*of_own=*/false), absl::OkStatus());
 }
 
+TEST(WindowLinksSimTest, AMutexWhoseOwnerHasGoneIsGivenBack) {
+  World world(3, 2);
+  Window& writer = world.window(0);
+  const absl::Time deadline = world.executor.Now() + absl::Seconds(5);
+  ASSERT_EQ(writer.Lock(Rank(1), /*of_own=*/false, deadline), absl::OkStatus());
+  world.fabric.KillRank(Rank(1));
+  world.executor.RunFor(absl::Seconds(1));
+  EXPECT_EQ(writer.Unlock(Rank(1), /*of_own=*/false), absl::OkStatus());
+  EXPECT_EQ(writer.Unlock(Rank(1), /*of_own=*/false).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(writer.Lock(Rank(1), /*of_own=*/false, deadline).code(),
+            absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace pelton
