@@ -15,10 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
+#include "backend/link/page.h"
 #include "backend/link/rounds_messages.h"
 #include "backend/link/test_links.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/bucket/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -224,6 +226,26 @@ std::vector<std::string> AlgorithmNames() {
 
 INSTANTIATE_TEST_SUITE_P(All, LinkedAlgorithmTest, ::testing::ValuesIn(AlgorithmNames()),
                          [](const auto& info) { return info.param; });
+
+// What two installations would do: marks of one plan's slots in another one's buckets.
+TEST(LinkedRoundsTest, ADaemonThatHasPlannedOtherwiseIsRefused) {
+  const auto plan_of = [](uint64_t bucket_size_bytes) {
+    return Plan::Build(Tensors(), {.bucket_size_bytes = bucket_size_bytes}).value();
+  };
+  SocketPair sockets = SocketPair::Make();
+  LinkedRounds::Attachment attachment;
+  attachment.socket = std::move(sockets.trainer);
+  attachment.page = LinkPage::Create(std::size(kCounts), 1).value();
+  attachment.plan_hash = plan_of(3000).Hash();
+  attachment.model_name = "net";
+  attachment.rank = Rank(2);
+  const absl::Status refused = LinkedRounds::Create(plan_of(1500), std::move(attachment)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  for (const char* part :
+       {"rank 2", "'net'", "planned the buckets otherwise", "one installation"}) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+  }
+}
 
 TEST(LinkedRoundsTest, FollowsThePlansThatATunerTries) {
   RunLinked(2, "gradient_allreduce", [](Backend&, LinkedPair& pair, int32_t rank) {
