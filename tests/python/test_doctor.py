@@ -86,3 +86,36 @@ def test_mps_is_there_where_its_control_daemon_listens(tmp_path: Path) -> None:
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pelton {importlib.metadata.version('pelton')}\n"
+
+
+def _ssh(folder: Path, body: str) -> list[str]:
+    program = folder / "ssh"
+    program.write_text(f"#!/bin/sh\nhost=$1; shift\n{body}\n")
+    program.chmod(0o755)
+    return [str(program)]
+
+
+def test_clocks_of_other_hosts_are_compared(tmp_path: Path) -> None:
+    """The stand-in's host `late` is 4 s behind."""
+    late = 'if [ $host = late ]; then date() { command date -d "4 seconds ago" "$@"; }; fi; eval "$*"'
+    same, behind = doctor.clocks_of(["same", "late"], _ssh(tmp_path, late))
+    assert same.level == "ok" and "the clock of same is " in same.what
+    assert behind.level == "note" and behind.remedy.startswith("chrony")
+    ahead_ms = float(behind.what.split(" is ")[1].split()[0])
+    assert -4200 < ahead_ms < -3800, behind.what
+
+
+def test_a_host_that_cannot_be_asked_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (refused,) = doctor.clocks_of(["far"], _ssh(tmp_path, 'echo "Permission denied (publickey)." >&2; exit 255'))
+    assert refused.level == "note" and "the clock of far was not read: Permission denied (publickey)." in refused.what
+    assert refused.remedy.endswith("far date")
+    (missing,) = doctor.clocks_of(["far"], [str(tmp_path / "none")])
+    assert "No such file" in missing.what
+    monkeypatch.setattr(doctor, "_LONGEST_S", 0.2)
+    (silent,) = doctor.clocks_of(["far"], _ssh(tmp_path, "exec cat > /dev/null"))
+    assert "no answer in 0.2 s" in silent.what
+
+
+def test_the_command_names_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--host_list", "other", "--ssh", *_ssh(tmp_path, 'eval "$*"')]) == 0
+    assert "the clock of other is " in capsys.readouterr().out

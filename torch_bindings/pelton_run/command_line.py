@@ -133,7 +133,7 @@ def _algorithms(words: Sequence[str]) -> int:
 _USAGE = """\
 usage: pelton run [-h] [-np N] [-m] program ...    start ranks of a program on this machine
        pelton baguarun [-h] --host_list H1,H2 ...  start ranks on several hosts, by ssh
-       pelton doctor                               look at what a job here depends on, and say what to do
+       pelton doctor [-h] [--host_list H1,H2 ...]  look at what a job here depends on, and say what to do
        pelton status [-h] [FOLDER]                 what the ranks of this host's jobs are at
        pelton top [-h] [FOLDER]                    the same, live
        pelton algorithms [NAME | --markdown]       list the algorithms, with their options
@@ -150,10 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pelton_run import baguarun  # it is seldom wanted
 
         return baguarun.run(words[1:])
-    if words == ["doctor"]:
+    if words[:1] == ["doctor"]:
         from pelton_run import doctor  # it is seldom wanted, and `pelton run` starts sooner without it
 
-        return doctor.main()
+        return doctor.main(words[1:])
     if words[:1] in (["status"], ["top"]):
         from pelton_run import status
 

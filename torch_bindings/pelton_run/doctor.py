@@ -1,26 +1,34 @@
 """`pelton doctor`: looks at what a job on this machine depends on, and says what to do about each weakness.
 
-Nothing is changed, nothing leaves the machine, and no job is started. Torch is imported for its own lines only, so that
-a broken installation is a line, too.
+Nothing is changed, and no job is started. Nothing leaves the machine but the question for the clocks of hosts that are
+named. Torch is imported for its own lines only, so that a broken installation is a line, too.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import ctypes
 import importlib.metadata
 import os
 import platform
 import resource
+import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 GIB = 1 << 30
 ENOUGH_DESCRIPTORS = 4096
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
+# Beyond it, what two hosts do at the same time stands apart in a trace.
+_MOST_SKEW_S = 0.005
+_QUESTIONS, _LONGEST_S = 9, 20.0
 _PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _RDMA = Path("/sys/class/infiniband")
 # What Pelton does with NCCL, by the function that it takes and the version that brought it.
@@ -272,6 +280,61 @@ def clock() -> Iterator[Finding]:
         yield _ok("the clock is synchronised")
 
 
+def clocks_of(hosts: Sequence[str], ssh: Sequence[str]) -> Iterator[Finding]:
+    """How far the wall clocks of other hosts are from this one's.
+
+    Args:
+      hosts: as ssh takes them.
+      ssh: the program with its arguments, in the place of `ssh`.
+    """
+    for host in hosts:
+        try:
+            ahead_s, doubt_s = _ahead(host, ssh)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            why = str(error).strip() or type(error).__name__
+            remedy = f"try: {shlex.join([*ssh, host, 'date'])}"
+            yield Finding("note", f"the clock of {host} was not read: {why}", remedy)
+            continue
+        what = f"the clock of {host} is {ahead_s * 1e3:+.1f} ms from this one's, give or take {doubt_s * 1e3:.1f} ms"
+        if abs(ahead_s) - doubt_s > _MOST_SKEW_S:
+            remedy = "chrony or systemd-timesyncd on both; deadlines do not depend on it, traces of several hosts do"
+            yield Finding("note", what, remedy)
+        else:
+            yield _ok(what)
+
+
+def _ahead(host: str, ssh: Sequence[str]) -> tuple[float, float]:
+    """By how much a host's clock is ahead, and how much of that the way there and back may be.
+
+    Over one connection, because making one takes longer than clocks differ; of some questions the one that was
+    answered soonest counts.
+    Source: Cristian, "Probabilistic clock synchronization", 1989.
+    """
+    command = [*ssh, host, "while read line; do date +%s.%N; done"]
+    found: list[tuple[float, float]] = []
+    pipe = subprocess.PIPE
+    # Without buffers, because what one still holds of a program that has ended is an error when it is closed.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as there:
+        assert there.stdin is not None and there.stdout is not None and there.stderr is not None
+        watch = threading.Timer(_LONGEST_S, there.kill)
+        watch.start()
+        try:
+            for _ in range(_QUESTIONS):
+                began = time.time()
+                with contextlib.suppress(BrokenPipeError):  # what it has said before it ended tells more
+                    there.stdin.write(b"\n")
+                answer = there.stdout.readline()
+                ended = time.time()
+                if not answer:
+                    raise ValueError(there.stderr.read().decode(errors="replace") or f"no answer in {_LONGEST_S:g} s")
+                found.append(((ended - began) / 2, float(answer) - (began + ended) / 2))
+        finally:
+            watch.cancel()
+            there.kill()
+    doubt_s, ahead_s = min(found)
+    return ahead_s, doubt_s
+
+
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     versions,
     cores,
@@ -285,13 +348,23 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Prints every finding.
+
+    Args:
+      arguments: of the command line, behind `doctor`.
 
     Returns:
       1 if something is wrong, so that a job could not run; else 0.
     """
+    parser = argparse.ArgumentParser("pelton doctor", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--host_list", default="", metavar="H1,H2", help="hosts whose clocks are compared, by ssh")
+    help_text = "in place of ssh (PELTON_SSH)"
+    parser.add_argument("--ssh", default=os.environ.get("PELTON_SSH", "ssh"), metavar="PROGRAM", help=help_text)
+    options = parser.parse_args(arguments)
+    hosts = [host for host in options.host_list.split(",") if host]
     findings = [finding for check in CHECKS for finding in check()]
+    findings += clocks_of(hosts, shlex.split(options.ssh) or ["ssh"])
     for finding in findings:
         print(finding)
     return 1 if any(finding.level == "wrong" for finding in findings) else 0
