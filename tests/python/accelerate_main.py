@@ -111,6 +111,31 @@ def check_hooks() -> None:
     Accelerator(cpu=True, kwargs_handlers=[handler])
 
 
+def check_trigger() -> None:
+    """As Accelerate's text shows it, and with the backward passes inside `no_sync`, too: the sum is averaged."""
+    accelerator = Accelerator(cpu=True)
+    for is_inside in (False, True):
+        model, optimizer = accelerator.prepare(*make())
+        with accelerator.no_sync(model):
+            losses = [model(batch(accelerator.process_index, step)).square().sum() for step in range(2)]
+            if is_inside:
+                accelerator.backward(losses[0])
+                with accelerator.trigger_sync_in_backward(model):
+                    accelerator.backward(losses[1])
+                assert not model.bagua_ddp.require_backward_grad_sync, "as before"
+        if not is_inside:
+            accelerator.backward(losses[0])
+            with accelerator.trigger_sync_in_backward(model):
+                accelerator.backward(losses[1])
+        optimizer.step()
+        plain, plain_optimizer = make()
+        sum(plain(batch(rank, step)).square().sum() / 2 for rank in range(2) for step in range(2)).backward()
+        plain_optimizer.step()
+        torch.testing.assert_close(weights(model), weights(plain))
+    with accelerator.trigger_sync_in_backward(make()[0]):
+        pass  # one that is not prepared
+
+
 def check_evaluation() -> None:
     """A model that could be trained, and is not, comes without an optimizer."""
     model, _ = make()
@@ -129,6 +154,8 @@ if __name__ == "__main__":
     print("trained", flush=True)
     check("bytegrad", 2)
     print("accumulated", flush=True)
+    check_trigger()
+    print("triggered", flush=True)
     check_wrapped_before()
     print("wrapped before", flush=True)
     check_own_class()

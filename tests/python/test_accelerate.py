@@ -15,7 +15,7 @@ def whole_run() -> Outcome:
     return run(launcher(2, HERE / "accelerate_main.py"), 240)
 
 
-@pytest.mark.parametrize("check", ["refused", "trained", "accumulated", "wrapped before", "own class"])
+@pytest.mark.parametrize("check", ["refused", "trained", "accumulated", "triggered", "wrapped before", "own class"])
 def test_it_trains(check: str) -> None:
     outcome = whole_run()
     assert outcome.code == 0, outcome.output + outcome.errors

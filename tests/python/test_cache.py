@@ -170,11 +170,16 @@ def test_own_servers_keep_to_themselves() -> None:
     assert not store.status()
 
 
-def test_scripts_start_servers_of_their_own() -> None:
+@pytest.mark.parametrize(
+    "words", [("--requirepass other", "--maxclients 17"), ("--requirepass", "other", "--maxclients", "17")]
+)
+def test_scripts_start_servers_of_their_own(words: tuple[str, ...]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    start_redis_server_cli(port, 1 << 25, "--requirepass other", "--maxclients 17")
+    start_redis_server_cli(port, 1 << 25, *words)
+    with pytest.raises(InvalidArgument, match=f"port={port}: .*in use; choose another one"):
+        start_redis_server_cli(port, 1 << 25)
     store = RedisStore([{"host": "127.0.0.1", "port": port, "password": "other"}])
     _until(store.status)
     assert _client({"host": "127.0.0.1", "port": port, "password": "other"}).config_get("maxclients") == {
@@ -182,6 +187,17 @@ def test_scripts_start_servers_of_their_own() -> None:
     }
     shutdown_redis_server()
     assert not store.status()
+
+
+def test_what_a_server_does_not_take_is_an_error() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(InvalidArgument, match="belongs to no option"):
+        start_redis_server_cli(port, 1 << 25, "secret")
+    with pytest.raises(InvalidArgument, match="redis-server does not take them: .*no-such-option"):
+        start_redis_server_cli(port, 1 << 25, "--no-such-option", "1")
+    shutdown_redis_server()
 
 
 def _until(condition: Any, limit_s: float = 30.0) -> None:

@@ -8,6 +8,8 @@ All else is Accelerate's. Its own class works, too, with PELTON_REPLACE_GLOO=1: 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,6 +96,24 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         inside = model.module if isinstance(model, DistributedDataParallel_V1_9_0) else model
         unwrapped: nn.Module = super().unwrap_model(inside, *args, **kwargs)
         return unwrapped
+
+    @staticmethod
+    @contextlib.contextmanager
+    def trigger_sync_in_backward(model: nn.Module) -> Iterator[None]:
+        """Backward passes within it communicate, also inside `no_sync`.
+
+        Args:
+          model: prepared, or any other, for which nothing is changed.
+        """
+        inner = model.inner if isinstance(model, DistributedDataParallel_V1_9_0) else wrapping_of(model)
+        if inner is None:
+            yield
+            return
+        before, inner.require_backward_grad_sync = inner.require_backward_grad_sync, True
+        try:
+            yield
+        finally:
+            inner.require_backward_grad_sync = before
 
     def _wrap(self, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
         if _is_frozen(model) or _is_wrapped(model):

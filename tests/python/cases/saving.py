@@ -217,6 +217,24 @@ def nothing_to_load_is_zero() -> None:
 
 
 @case(2)
+def a_folder_beside_a_checkpoints_files_stays_when_it_is_saved_again() -> None:
+    with shared_folder() as folder:
+        model: Any = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+        save_checkpoint(10, str(folder), model, optimizer)
+        if bagua.get_rank() == 0:
+            (folder / "iter_0000010" / "tokenizer").mkdir()
+            (folder / "iter_0000010" / "tokenizer" / "words").write_text("a b")
+        bagua.barrier()
+        for iteration in (10, 20, 30):
+            save_checkpoint(iteration, str(folder), model, optimizer)
+        assert (folder / "iter_0000010" / "tokenizer" / "words").read_text() == "a b"
+        assert not [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
+        assert load_checkpoint(str(folder), model, optimizer) == 30
+
+
+@case(2)
 def a_release_is_loaded() -> None:
     rank, _ = rank_and_size()
     with shared_folder() as folder:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import warnings
 from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.distributed import BaguaModule
 from torch import nn
 
@@ -213,6 +216,29 @@ def no_sync_remembers_what_the_last_backward_does_not_use() -> None:
         second = local_gradients(reference, batch(r, 1, *SHAPE))
         per_rank.append({n: first[n] if second[n] is None else first[n] + second[n] for n in first})
     assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(2)
+def a_step_of_gradients_from_no_sync_alone_is_told_of_once() -> None:
+    model: Any = seeded(0, make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+
+    def warned(*passes: bool, steps_locally: bool = False) -> list[warnings.WarningMessage]:
+        for is_local in passes:
+            with model.no_sync() if is_local else contextlib.nullcontext():
+                run_backward(model, 0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with model.no_sync() if steps_locally else contextlib.nullcontext():
+                optimizer.step()
+        return [warning for warning in caught if "inside no_sync()" in str(warning.message)]
+
+    assert not warned(True, False) and not warned(False) and not warned(True, steps_locally=True)
+    (warning,) = warned(True, True)
+    assert "SGD.step()" in str(warning.message) and "Let the last pass" in str(warning.message)
+    assert warning.filename == __file__, warning.filename
+    assert not warned(True), "told of once"
 
 
 @case(2)

@@ -126,9 +126,12 @@ def rename(source: str, target: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder of files; nothing happens if there is none."""
+    """Removes a folder with all that is in it; nothing happens if there is none."""
     if not os.path.isdir(path):
         return
-    for name in os.listdir(path):
-        os.unlink(os.path.join(path, name))
+    for entry in list(os.scandir(path)):
+        if entry.is_dir(follow_symlinks=False):
+            remove_folder(entry.path)
+        else:
+            os.unlink(entry.path)
     os.rmdir(path)

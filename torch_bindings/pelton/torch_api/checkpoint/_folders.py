@@ -110,7 +110,7 @@ class Saving:
             self._step_back()
             raise
         with contextlib.suppress(OSError):  # the next save clears up
-            _disk.remove_folder(self._replaced)
+            _let_go(self._replaced, self._target)
 
     @property
     def _replaced(self) -> str:
@@ -142,10 +142,22 @@ def _clear_up(path: str) -> None:
         if match is None:
             continue
         target = os.path.join(path, match[1])
+        folder = os.path.join(path, name)
         if match[2] == "replaced" and not os.path.isdir(target):
-            _disk.rename(os.path.join(path, name), target)
+            _disk.rename(folder, target)
+        elif match[2] == "replaced":
+            _let_go(folder, target)
         else:
-            _disk.remove_folder(os.path.join(path, name))
+            _disk.remove_folder(folder)
+
+
+def _let_go(replaced: str, target: str) -> None:
+    """Removes a checkpoint that another one has replaced. Folders in it, which no save makes, go to the new one."""
+    for entry in list(os.scandir(replaced)) if os.path.isdir(replaced) else ():
+        place = os.path.join(target, entry.name)
+        if entry.is_dir(follow_symlinks=False) and not os.path.lexists(place):
+            os.rename(entry.path, place)
+    _disk.remove_folder(replaced)
 
 
 def _name(iteration: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pelton.torch_api.data_parallel._scalers import note_step, parameter_ids, wa
 
 _SAMPLED_PARAMETERS = 8
 _SAMPLED_VALUES = 64
+_ABOVE_STEP = 7  # frames from the warning to the caller of an optimizer's step
 
 
 class Listener(Protocol):
@@ -132,6 +134,8 @@ class ModelSteps:
         self._count_at_backward = -1  # the first backward pass is as one after a step
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
         self._print_at_backward: list[float] | None = None
+        self._is_local = False  # the gradients are of backward passes in `no_sync` alone
+        self._has_warned = False
 
     def is_given(self, optimizer: Optimizer) -> bool:
         """Whether the algorithm was given it."""
@@ -189,7 +193,19 @@ class ModelSteps:
 
         Raises:
           FailedPrecondition: there has been none at all; or none since its last two steps, and yet other gradients.
+
+        Warns:
+          UserWarning: once, if all were in `no_sync`, which need not be wrong: they may have been averaged otherwise.
         """
+        if self._is_local and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{type(optimizer).__name__}.step(): all backward passes of {self._model} since the last step were "
+                "inside no_sync(), so that each rank has gradients of its own, and the ranks drift apart. Let the "
+                "last pass before a step be outside of it; where they were averaged otherwise, step in no_sync(), too",
+                stacklevel=_ABOVE_STEP,
+            )
+        self._is_local = False
         seen = self._sources.get(optimizer)
         if count != 0 and (seen is None or seen.count != count):
             self._sources[optimizer] = _Source(count)
@@ -232,14 +248,18 @@ class ModelSteps:
                 "optimizer is replaced"
             )
 
-    def backward_ended(self) -> None:
+    def backward_ended(self, is_synchronized: bool) -> None:
         """A backward pass has ended.
+
+        Args:
+          is_synchronized: whether it was outside `no_sync`.
 
         Raises:
           FailedPrecondition: the weights have changed since the one before it, and between that one and its
             predecessor no given optimizer had stepped, nor has one since.
         """
-        if not self._counts_given:
+        self._is_local = not is_synchronized
+        if self._is_local or not self._counts_given:
             return
         if self._count != self._count_at_backward:
             self._count_at_backward, self._print_at_backward = self._count, None

@@ -450,9 +450,8 @@ class BaguaDistributedDataParallel:
         if self._rounds is None:
             return
         self._rounds.backward_ended(may_go_on)
-        if self._is_synchronized:
-            self._steps.backward_ended()
-            self._check_gradients()
+        self._steps.backward_ended(self._is_synchronized)
+        self._check_gradients()
 
     def _check_gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         if self._rounds is not None and self._is_synchronized and not self._snapshot.is_current():

@@ -11,9 +11,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from pelton.errors import DeadlineExceeded, NotFound
+from pelton.errors import DeadlineExceeded, InvalidArgument, NotFound
 
+_LOOPBACK = "127.0.0.1"
 _START_S = 10.0
+_SOON_S = 1.5
 _STOP_S = 5.0
 _TRIES = 3
 # The shell reads the configuration (with the password, which no command line is to show), starts the server and waits
@@ -119,15 +121,74 @@ def start(bind: str, capacity: int, password: str) -> RedisServer:
     )
 
 
+def options(words: Sequence[str]) -> list[str]:
+    """What follows redis-server on a command line, as lines of a configuration: "--save 60 1" in one word or in three.
+
+    Raises:
+      InvalidArgument: a value stands before the first option.
+    """
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            lines.append(word.removeprefix("--"))
+        elif lines:
+            lines[-1] += f" {word}" if word and not any(c.isspace() for c in word) else f' "{word}"'
+        else:
+            raise InvalidArgument(f"args: {word!r} belongs to no option; an option begins with --")
+    return lines
+
+
+def start_by_hand(lines: Sequence[str], port: int) -> RedisServer:
+    """Starts a server on loopback at a port that somebody has chosen. Blocks: until it answers.
+
+    Raises:
+      NotFound: there is no redis-server on this machine.
+      InvalidArgument: the port is in use, or the server does not take its configuration.
+      DeadlineExceeded: it does not answer.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise InvalidArgument(f"port={port}: {error}; choose another one") from None
+    server = RedisServer(lines, port)
+    for patience_s in (_SOON_S, _START_S):
+        if _reply(port, "PING", patience_s):  # or that it wants a password
+            return server
+        complaint = _complaint(lines)
+        if complaint:
+            server.stop()
+            raise InvalidArgument(f"args: redis-server does not take them: {complaint}")
+    server.stop()
+    raise DeadlineExceeded(f"redis-server did not answer at port {port} within {_START_S:g} s")
+
+
+def _complaint(lines: Sequence[str]) -> str:
+    """What a server says of a configuration before it ends; empty: it takes it."""
+    text = "".join(f"{line}\n" for line in [*lines, "port 0"])
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it has started
+        ended = subprocess.run(
+            ["redis-server", "-"], input=text, capture_output=True, text=True, timeout=_SOON_S, check=False
+        )
+        return " ".join((ended.stderr or ended.stdout).split())
+    return ""
+
+
 def _answers(bind: str, port: int, password: str) -> bool:
     """Whether the server that knows the password is there in time."""
-    deadline = time.monotonic() + _START_S
+    return _reply(port, f"AUTH {password}", _START_S, bind).startswith(b"+OK")
+
+
+def _reply(port: int, question: str, patience_s: float, bind: str = _LOOPBACK) -> bytes:
+    """What a server says to its first question; empty: none is there in time."""
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection((bind, port), 1.0) as connection:
-            connection.sendall(f"AUTH {password}\r\n".encode())
-            return connection.recv(16).startswith(b"+OK")
+            connection.sendall(f"{question}\r\n".encode())
+            return connection.recv(16)
         time.sleep(0.02)
-    return False
+    return b""
 
 
 def stop(port: int | None) -> None:

@@ -292,13 +292,14 @@ def start_redis_server_cli(port: int, capacity: int, *args: str) -> None:
     Args:
       port: where it listens.
       capacity: how much it keeps before it drops random keys. Units: bytes.
-      *args: more options as redis-server's own, such as "--requirepass secret".
+      *args: more options as redis-server's own: "--requirepass secret", or "--requirepass", "secret".
 
     Raises:
       NotFound: there is no redis-server on this machine.
+      InvalidArgument: the server does not take the options, or the port; the text has its own words.
     """
     lines = _redis_server.configuration(LOOPBACK, port, capacity, None)
-    _redis_server.RedisServer([*lines, *(argument.removeprefix("--") for argument in args)], port)
+    _redis_server.start_by_hand([*lines, *_redis_server.options(args)], port)
 
 
 def shutdown_redis_server() -> None:
