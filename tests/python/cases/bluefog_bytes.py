@@ -31,16 +31,19 @@ def _counted() -> Iterator[list[float]]:
     # Of an allreduce as SentBytesOf counts it; the tensor of the others goes to each neighbor.
     factors: list[tuple[Any, str, float]] = [
         (mpi_ops, "allreduce_nonblocking", 2 * (size - 1) / size),
-        (_windows, "win_put_nonblocking", out),
         (_windows, "win_accumulate", out),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in factors]
-    get, begin = _windows.win_get_nonblocking, _combining.begin_combining
+    get, put, begin = _windows.win_get_nonblocking, _windows.put_all_nonblocking, _combining.begin_combining
 
     def counting_begin(*words: Any) -> Any:
         is_of_all = words[2].communication_type is CommunicationType.allreduce
         counts.append(words[3].gather().nbytes * (2 * (size - 1) / size if is_of_all else out))
         return begin(*words)
+
+    def counting_puts(tensors: dict[str, torch.Tensor], *words: Any) -> Any:
+        counts.append(sum(tensor.nbytes for tensor in tensors.values()) * out)
+        return put(tensors, *words)
 
     def count(call: Any, factor: float) -> Any:
         def counting(tensor: torch.Tensor, *words: Any, **options: Any) -> Any:
@@ -57,6 +60,7 @@ def _counted() -> Iterator[list[float]]:
         setattr(module, name, count(call, factor))
     more: list[tuple[Any, str, Any]] = [
         (_windows, "win_get_nonblocking", counting_get),
+        (_windows, "put_all_nonblocking", counting_puts),
         (_combining, "begin_combining", counting_begin),
     ]
     for module, name, counting in more:
@@ -66,7 +70,7 @@ def _counted() -> Iterator[list[float]]:
     finally:
         for module, name, call in before:
             setattr(module, name, call)
-        _windows.win_get_nonblocking, _combining.begin_combining = get, begin
+        _windows.win_get_nonblocking, _windows.put_all_nonblocking, _combining.begin_combining = get, put, begin
 
 
 def _sent_by(make: Callable[[torch.optim.Optimizer, nn.Module], Any]) -> float:

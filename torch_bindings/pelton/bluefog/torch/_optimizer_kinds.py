@@ -284,8 +284,7 @@ class WinPut(Windowed):
 
     def begin(self) -> None:
         self._check()
-        for name, tensor in self._windows.items():
-            self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
+        self._handles.append(_windows.put_all_nonblocking(self._windows, self.dst_weights))
 
 
 class PullGet(Windowed):
