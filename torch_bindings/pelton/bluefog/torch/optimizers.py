@@ -2,7 +2,8 @@
 
 The result shares parameters, groups and state with the optimizer that was given, which is not to be used any more.
 Nothing is broadcast: call `broadcast_parameters` and `broadcast_optimizer_state` first. Weights are communicated in
-flat buckets of up to 8 MiB. BatchNorm's statistics stay each rank's own, as in BlueFog.
+flat buckets of up to 8 MiB; those that are combined lie in theirs. BatchNorm's statistics stay each rank's own, as in
+BlueFog.
 """
 
 from __future__ import annotations
@@ -166,6 +167,9 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     num_steps_per_communication: int = 1,
 ) -> Any:
     """Averages what was stepped: w = sum of weights * (w - lr * gradient). Both happen in step().
+
+    With its attribute steps_in_backward set both begin in the backward pass, as in BlueFog, as soon as the gradients of
+    a bucket are final; nothing may change gradients before step() then.
 
     Args:
       optimizer: any, stepped by its own code or by what `register_step_function` was given.
