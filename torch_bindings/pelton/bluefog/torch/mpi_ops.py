@@ -24,7 +24,7 @@ from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of
 from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.errors import InvalidArgument
 
-_SUM, MEAN = 0, 10  # the runtime's numbers of them
+_SUM, _MEAN = 0, 10  # the runtime's numbers of them
 _MEANS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 Ranks = Union[Sequence[int], None]
@@ -153,7 +153,7 @@ def _reduction(
     if average and tensor.dtype not in _MEANS:
         raise NoMean(f"average=True: {tensor.dtype} has no mean; pass average=False for the sum")
     world = active_world()
-    return world, world.local_queue if is_hierarchical_local else world.queue, MEAN if average else _SUM, name
+    return world, world.local_queue if is_hierarchical_local else world.queue, _MEAN if average else _SUM, name
 
 
 def _now(
