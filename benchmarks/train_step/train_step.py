@@ -9,7 +9,7 @@ not born in shared memory. The "shared" columns let them be born there under non
 (`pelton.gradients_in_shared_memory`), so that the allocator's own gain is not counted as communication's.
 
 With --optimizers, pelton.bluefog's optimizers take the place of Pelton's gradient allreduce: adapt-with-combine
-(awc), adapt-then-combine (atc) and win-put, each as it is by default.
+(awc), adapt-then-combine (atc) and win-put, each as it is by default, and atc with steps_in_backward (atc early).
 """
 
 from __future__ import annotations
@@ -61,9 +61,16 @@ def _step_of(model: nn.Module, optimizer: torch.optim.Optimizer, case: Case, kin
     return step
 
 
+def _early(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    made = bf.DistributedAdaptThenCombineOptimizer(optimizer, model)
+    made.steps_in_backward = True
+    return made
+
+
 OPTIMIZERS: dict[str, Callable[[torch.optim.Optimizer, nn.Module], torch.optim.Optimizer]] = {
     "awc": bf.DistributedAdaptWithCombineOptimizer,
     "atc": bf.DistributedAdaptThenCombineOptimizer,
+    "atc early": _early,
     "win put": bf.DistributedWinPutOptimizer,
 }
 
@@ -132,12 +139,12 @@ def _print_table(results: dict[str, dict[str, float]]) -> None:
 
 
 def _print_optimizers(results: dict[str, dict[str, float]]) -> None:
-    left = "".join(f"{kind + ' left':>14}" for kind in OPTIMIZERS)
+    left = "".join(f"{kind + ' left':>16}" for kind in OPTIMIZERS)
     kinds = ("none", "ddp", *OPTIMIZERS)
     print(f"{'ms per step, median':20}" + "".join(f"{kind:>10}" for kind in kinds) + left)
     for name, result in results.items():
         row = "".join(f"{result[kind]:10.2f}" for kind in kinds)
-        print(f"{name:20}{row}" + "".join(f"{_left(result, 'none', 'ddp', kind):14.0%}" for kind in OPTIMIZERS))
+        print(f"{name:20}{row}" + "".join(f"{_left(result, 'none', 'ddp', kind):16.0%}" for kind in OPTIMIZERS))
     print("left: (the optimizer - none) / (ddp - none)")
 
 

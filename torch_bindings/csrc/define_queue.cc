@@ -11,6 +11,7 @@
 #include "core/base/fork.h"
 #include "torch_bindings/csrc/python_queue.h"
 #include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/weight_bucket.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -19,6 +20,7 @@ namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 using Queue = PythonQueue;
 using Name = std::optional<std::string>;
+using Target = std::optional<at::Tensor>;
 using Table = std::shared_ptr<WeightTable>;  // pybind11 holds no pointers to const
 using Weights = std::vector<std::pair<int32_t, double>>;
 using QueueClass = py::class_<Queue, ProcessPtr<Queue>>;
@@ -46,10 +48,12 @@ void DefineCollectives(QueueClass& queue) {
   queue
       .def(
           "allreduce",
-          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name) {
-            return self.AllReduce({std::move(name), false}, tensor, op, in_place);
+          [](Queue& self, const at::Tensor& tensor, int op, bool in_place, Name name,
+             Target target) {
+            return self.AllReduce({std::move(name), false}, tensor, op, in_place, target);
           },
-          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"), NoGil())
+          py::arg("tensor"), py::arg("op"), py::arg("in_place"), py::arg("name"),
+          py::arg("target") = py::none(), NoGil())
       .def(
           "broadcast",
           [](Queue& self, const at::Tensor& tensor, int root, bool in_place, Name name) {
@@ -99,10 +103,11 @@ void DefineNeighborOperations(QueueClass& queue) {
   queue
       .def(
           "neighbor_allreduce",
-          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
-            return self.NeighborAllReduce({std::move(name), false}, tensor, table);
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name, Target target) {
+            return self.NeighborAllReduce({std::move(name), false}, tensor, table, target);
           },
-          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"),
+          py::arg("target") = py::none(), NoGil())
       .def(
           "neighbor_allreduce_now",
           [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
@@ -117,12 +122,22 @@ void DefineNeighborOperations(QueueClass& queue) {
           py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
       .def(
           "hierarchical_neighbor_allreduce",
-          [](Queue& self, const at::Tensor& tensor, const Table& table, Queue& inner, Name name) {
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Queue& inner, Name name,
+             Target target) {
             return self.HierarchicalNeighborAllReduce({std::move(name), false}, tensor, table,
-                                                      inner);
+                                                      inner, target);
           },
           py::arg("tensor"), py::arg("table").none(false), py::arg("inner"), py::arg("name"),
-          NoGil());
+          py::arg("target") = py::none(), NoGil());
+}
+
+void DefineWeightBucket(py::module_& module) {
+  py::class_<WeightBucket>(module, "WeightBucket")
+      .def(py::init<std::vector<at::Tensor>>(), py::arg("parameters"), NoGil())
+      .def_property_readonly("target", &WeightBucket::target)
+      .def("fits", &WeightBucket::Fits)
+      .def("gather", &WeightBucket::Gather, NoGil())
+      .def("adopt", &WeightBucket::Adopt, NoGil());
 }
 
 }  // namespace
@@ -136,6 +151,7 @@ void DefineQueue(py::module_& module) {
       .def("done", &PythonHandle::done)
       .def("wait", &PythonHandle::Wait, NoGil())
       .def("lengths", &PythonHandle::lengths);
+  DefineWeightBucket(module);
   QueueClass queue(module, "Queue");
   queue.def(py::init(&Open), py::arg("backend"), py::arg("ranks"), NoGil())
       .def("close", &Queue::Close, NoGil());

@@ -24,6 +24,7 @@ namespace pelton::torch_bindings {
 namespace {
 
 using lane::Job;
+using Target = PythonQueue::Target;
 
 // Source: FNV-1a.
 uint64_t HashOf(const std::string& name) {
@@ -65,6 +66,16 @@ EdgeLabel LabelOf(const PythonQueue::Run& run, const at::Tensor& tensor) {
 
 at::Tensor EmptyLike(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+}
+
+// `target`, or a new tensor for the result of a call with `tensor`. Errors (thrown):
+// InvalidArgument: it is unlike it.
+at::Tensor ResultOf(const Call& call, const at::Tensor& tensor, const Target& target) {
+  if (!target.has_value()) return EmptyLike(tensor);
+  if (target->sizes() != tensor.sizes() || target->scalar_type() != tensor.scalar_type()) {
+    call.Refuse("target: has another shape or type than the tensor");
+  }
+  return *target;
 }
 
 struct Collective {
@@ -214,9 +225,9 @@ PythonQueue::Handle PythonQueue::Submit(const Run& run, Job job, std::shared_ptr
 }
 
 PythonQueue::Handle PythonQueue::AllReduce(const Run& run, const at::Tensor& tensor, int op,
-                                           bool in_place) {
+                                           bool in_place, const Target& into) {
   Call call = Begin("allreduce", run, Call::Use::kReduced);
-  const at::Tensor result = in_place ? tensor : EmptyLike(tensor);
+  const at::Tensor result = in_place ? tensor : ResultOf(call, tensor, into);
   const Tensor target = in_place ? call.Updates(tensor, "tensor") : call.Writes(result, "result");
   const Tensor source = in_place ? target : call.Reads(tensor, "tensor");
   call.Launch(LaunchOf({.kind = OperationKind::kAllReduce,
@@ -271,10 +282,10 @@ PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& ten
 }
 
 PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Tensor& tensor,
-                                                   const Table& table) {
+                                                   const Table& table, const Target& into) {
   Call call = Begin("neighbor_allreduce", run, Call::Use::kReduced);
   call.SetSend();
-  const at::Tensor result = EmptyLike(tensor);
+  const at::Tensor result = ResultOf(call, tensor, into);
   const Tensor target = call.Writes(result, "result");
   const Tensor source = call.Reads(tensor, "tensor");
   call.Launch([source, target, table, label = LabelOf(run, tensor)](Communicator& communicator) {
@@ -286,11 +297,12 @@ PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Ten
 PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
                                                                const at::Tensor& tensor,
                                                                const Table& table,
-                                                               PythonQueue& inner) {
+                                                               PythonQueue& inner,
+                                                               const Target& into) {
   Call first = Begin("hierarchical_neighbor_allreduce", run, Call::Use::kReduced);
   Call second = Begin("hierarchical_neighbor_allreduce", run, Call::Use::kReduced);
   const at::Tensor mean = EmptyLike(tensor);
-  const at::Tensor result = EmptyLike(tensor);
+  const at::Tensor result = ResultOf(first, tensor, into);
   const Tensor middle = first.Writes(mean, "result");
   first.Launch(LaunchOf({.kind = OperationKind::kAllReduce,
                          .source = first.Reads(tensor, "tensor"),

@@ -33,6 +33,7 @@ class PythonQueue {
  public:
   using Handle = std::shared_ptr<PythonHandle>;
   using Table = std::shared_ptr<const WeightTable>;
+  using Target = std::optional<at::Tensor>;
 
   // Opens it among the ranks of `group`. Collective. Errors (thrown): those of Backend::Open.
   PythonQueue(std::shared_ptr<Backend> backend, const Group& group);
@@ -50,17 +51,20 @@ class PythonQueue {
     std::optional<std::string> shown_as = {};
   };
 
-  // All: the result is a new tensor, or `tensor` itself where it is `in_place`. Tensors on the CPU.
+  // All: the result is a new tensor, or `tensor` itself where it is `in_place`, or `into`, which
+  // has the shape and the type of `tensor`. Tensors on the CPU.
   // Errors (thrown): ValueError naming the argument; if the run waits, also the operation's.
   //
   // The reduction over the ranks. Shape: that of `tensor`.
-  Handle AllReduce(const Run& run, const at::Tensor& tensor, int op, bool in_place);
+  Handle AllReduce(const Run& run, const at::Tensor& tensor, int op, bool in_place,
+                   const Target& into = {});
   Handle Broadcast(const Run& run, const at::Tensor& tensor, int root, bool in_place);
   // The ranks' tensors, one behind the other along the first dimension, in which they may differ.
   // Where they do not fit, all ranks get the same error.
   Handle AllGather(const Run& run, const at::Tensor& tensor);
   // See comm/neighbors.h. Shape: that of `tensor`.
-  Handle NeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table);
+  Handle NeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
+                           const Target& into = {});
   // The sources' tensors, in the table's order, along the first dimension, in which they may
   // differ. Where the tensors at the two ends of an edge do not fit, both get an error, after the
   // other edges are served.
@@ -68,7 +72,7 @@ class PythonQueue {
   // The mean over the ranks of `inner`, and then NeighborAllReduce of that. Shape: that of
   // `tensor`. Where the mean fails, the neighbours get an error that says so.
   Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
-                                       PythonQueue& inner);
+                                       PythonQueue& inner, const Target& into = {});
   // Blocks: until all ranks have called it, at most `timeout`.
   void Barrier(absl::Duration timeout);
 

@@ -140,12 +140,15 @@ class Queue:
     """A communicator whose collectives run in the order of their calls, and operations between neighbors by their edges.
 
     The plain forms begin an operation, those with `_now` also wait for it. Tensors are on the CPU. Names are what ranks
-    match operations between neighbors by, and compare collectives by.
+    match operations between neighbors by, and compare collectives by. A target receives the result in place of a new
+    tensor.
     """
 
     def __init__(self, backend: Backend, ranks: Sequence[int]) -> None:
         """Opens it; collective over `ranks`."""
-    def allreduce(self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None) -> Handle: ...
+    def allreduce(
+        self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, target: torch.Tensor | None = None
+    ) -> Handle: ...
     def allreduce_now(
         self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, shown_as: str | None = None
     ) -> torch.Tensor: ...
@@ -153,7 +156,9 @@ class Queue:
     def broadcast_now(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> torch.Tensor: ...
     def allgather(self, tensor: torch.Tensor, name: str | None) -> Handle: ...
     def allgather_now(self, tensor: torch.Tensor, name: str | None) -> torch.Tensor: ...
-    def neighbor_allreduce(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
+    def neighbor_allreduce(
+        self, tensor: torch.Tensor, table: WeightTable, name: str | None, target: torch.Tensor | None = None
+    ) -> Handle: ...
     def neighbor_allreduce_now(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> torch.Tensor: ...
     def neighbor_allgather(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
     def hierarchical_neighbor_allreduce(
@@ -162,10 +167,33 @@ class Queue:
         table: WeightTable,
         inner: Queue,  # of the ranks whose mean is averaged
         name: str | None,
+        target: torch.Tensor | None = None,
     ) -> Handle: ...
     def barrier(self, timeout_s: float | None = None) -> None: ...
     def close(self) -> None:
         """Ends what is under way; later operations raise FailedPrecondition. Idempotent."""
+
+class WeightBucket:
+    """Parameters of one type in a flat buffer of shared memory, and another one, which takes what is combined.
+
+    The two change places: the parameters' storages move, and with them all views. A parameter whose storage somebody
+    else holds, or which is a part of other memory or not contiguous, is copied in and out. Threads: one at a time.
+    """
+
+    target: torch.Tensor  # where the result is to be written
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Moves the parameters in.
+
+        Raises:
+          InvalidArgument: one is not on the CPU, or is of another type than the first one.
+        """
+    def fits(self) -> bool:
+        """Whether the parameters still have the shapes and the type that the bucket was made for."""
+    def gather(self) -> torch.Tensor:
+        """The weights as they are now; nobody changes them until `adopt`."""
+    def adopt(self) -> None:
+        """Gives the parameters what is in the target."""
 
 class Window:
     """A rank's end of a window, made by `Windows.create`.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pelton.bluefog.torch as bf
 import torch
-from pelton.bluefog.torch import _windows, mpi_ops
+from pelton.bluefog.torch import _combining, _windows, mpi_ops
 from pelton.bluefog.torch.optimizers import (
     CommunicationType,
     DistributedPullGetOptimizer,
@@ -31,12 +31,19 @@ def _counted() -> Iterator[list[float]]:
     # Of an allreduce as SentBytesOf counts it; the tensor of the others goes to each neighbor.
     factors: list[tuple[Any, str, float]] = [
         (mpi_ops, "allreduce_nonblocking", 2 * (size - 1) / size),
-        (mpi_ops, "neighbor_allreduce_nonblocking", out),
-        (_windows, "win_put_nonblocking", out),
         (_windows, "win_accumulate", out),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in factors]
-    get = _windows.win_get_nonblocking
+    get, put, begin = _windows.win_get_nonblocking, _windows.put_all_nonblocking, _combining.begin_combining
+
+    def counting_begin(*words: Any) -> Any:
+        is_of_all = words[2].communication_type is CommunicationType.allreduce
+        counts.append(words[3].gather().nbytes * (2 * (size - 1) / size if is_of_all else out))
+        return begin(*words)
+
+    def counting_puts(tensors: dict[str, torch.Tensor], *words: Any) -> Any:
+        counts.append(sum(tensor.nbytes for tensor in tensors.values()) * out)
+        return put(tensors, *words)
 
     def count(call: Any, factor: float) -> Any:
         def counting(tensor: torch.Tensor, *words: Any, **options: Any) -> Any:
@@ -51,13 +58,19 @@ def _counted() -> Iterator[list[float]]:
 
     for (module, name, factor), (_, _, call) in zip(factors, before):
         setattr(module, name, count(call, factor))
-    _windows.win_get_nonblocking = counting_get
+    more: list[tuple[Any, str, Any]] = [
+        (_windows, "win_get_nonblocking", counting_get),
+        (_windows, "put_all_nonblocking", counting_puts),
+        (_combining, "begin_combining", counting_begin),
+    ]
+    for module, name, counting in more:
+        setattr(module, name, counting)
     try:
         yield counts
     finally:
         for module, name, call in before:
             setattr(module, name, call)
-        _windows.win_get_nonblocking = get
+        _windows.win_get_nonblocking, _windows.put_all_nonblocking, _combining.begin_combining = get, put, begin
 
 
 def _sent_by(make: Callable[[torch.optim.Optimizer, nn.Module], Any]) -> float:
@@ -80,13 +93,14 @@ def a_step_sends_what_its_formula_says() -> None:
     bf.init(bf.StarGraph)
     size, out, into = bf.size(), len(bf.out_neighbor_ranks()), len(bf.in_neighbor_ranks())
     weights = 4 * (40 * 30 + 30 + 30 * 10 + 10)
+    combined = sum((4 * count + 63) // 64 * 64 for count in (40 * 30, 30, 30 * 10, 10))  # by places of 64 bytes
     everybody = 2 * (size - 1) / size
     neighbor, kind = bf.DistributedAdaptWithCombineOptimizer, CommunicationType.allreduce
     formulas: list[tuple[Any, float]] = [
-        (neighbor, out * weights),
-        (bf.DistributedAdaptThenCombineOptimizer, out * weights),
-        (lambda o, net: neighbor(o, net, kind), everybody * weights),
-        (lambda o, net: neighbor(o, net, num_steps_per_communication=2), out * weights / 2),
+        (neighbor, out * combined),
+        (bf.DistributedAdaptThenCombineOptimizer, out * combined),
+        (lambda o, net: neighbor(o, net, kind), everybody * combined),
+        (lambda o, net: neighbor(o, net, num_steps_per_communication=2), out * combined / 2),
         (lambda o, net: neighbor(o, net, CommunicationType.empty), 0),
         (bf.DistributedGradientAllreduceOptimizer, everybody * (weights + 4 * 4)),  # and a mark for each of 4 gradients
         (bf.DistributedWinPutOptimizer, out * weights),

@@ -25,7 +25,7 @@ Matrix = list[list[float]]
 Mix = Callable[[Weights], Weights]
 
 
-def _raises(kind: type[BaseException], pattern: str, call: Callable[[], object]) -> None:
+def raises(kind: type[BaseException], pattern: str, call: Callable[[], object]) -> None:
     try:
         call()
     except kind as error:
@@ -34,7 +34,7 @@ def _raises(kind: type[BaseException], pattern: str, call: Callable[[], object])
     raise AssertionError(f"no {kind.__name__} was raised, which would say {pattern!r}")
 
 
-class _Net(nn.Module):
+class Net(nn.Module):
     """With a parameter of its own beside those of its layers, and one that is shared."""
 
     def __init__(self) -> None:
@@ -50,20 +50,20 @@ class _Net(nn.Module):
         return self.third(torch.tanh(self.second(hidden)))
 
 
-def _net(rank: int) -> _Net:
+def net_of(rank: int) -> Net:
     """Each rank begins with weights of its own: nothing is broadcast."""
     torch.manual_seed(rank)
-    return _Net().double()
+    return Net().double()
 
 
-def _loss(net: nn.Module, rank: int, step: int) -> torch.Tensor:
+def loss_of(net: nn.Module, rank: int, step: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * rank + step)
     inputs = torch.randn(4, 5, generator=generator, dtype=torch.float64)
     targets = torch.randn(4, 7, generator=generator, dtype=torch.float64)
     return (net(inputs) - targets).square().mean()
 
 
-def _optimizer(net: nn.Module) -> torch.optim.Optimizer:
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9)
 
 
@@ -111,12 +111,12 @@ def _matrix(size: int) -> Matrix:
     return rows
 
 
-class _World:
+class World:
     """All ranks' nets in one process. Threads: one. Owns: them."""
 
     def __init__(self, size: int) -> None:
-        self.nets = [_net(rank) for rank in range(size)]
-        self.optimizers = [_optimizer(net) for net in self.nets]
+        self.nets = [net_of(rank) for rank in range(size)]
+        self.optimizers = [sgd(net) for net in self.nets]
 
     def weights(self) -> Weights:
         return [[p.detach().clone() for p in net.parameters()] for net in self.nets]
@@ -134,47 +134,47 @@ class _World:
         for rank, net in enumerate(self.nets):
             if clears:
                 net.zero_grad()
-            _loss(net, rank, step).backward()
+            loss_of(net, rank, step).backward()
 
     def step(self) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
 
 
-def _assert_equal(net: nn.Module, world: _World) -> None:
+def assert_equal(net: nn.Module, world: World) -> None:
     """Bit by bit."""
     for (name, mine), theirs in zip(net.named_parameters(), world.nets[bf.rank()].parameters()):
         assert torch.equal(mine, theirs), (name, (mine - theirs).abs().max())
 
 
-def _assert_near(net: nn.Module, world: _World) -> None:
+def _assert_near(net: nn.Module, world: World) -> None:
     """Of what adds in an order of its own."""
     for (name, mine), theirs in zip(net.named_parameters(), world.nets[bf.rank()].parameters()):
         assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-13), (name, (mine - theirs).abs().max())
 
 
-def _assert_equal_inside_a_host(net: nn.Module, world: _World) -> None:
+def _assert_equal_inside_a_host(net: nn.Module, world: World) -> None:
     """Of an allreduce, which between hosts adds in the order of its schedule."""
-    (_assert_near if "PELTON_TEST_RANKS_PER_HOST" in os.environ else _assert_equal)(net, world)
+    (_assert_near if "PELTON_TEST_RANKS_PER_HOST" in os.environ else assert_equal)(net, world)
 
 
-Check = Callable[[nn.Module, _World], None]
+Check = Callable[[nn.Module, World], None]
 
 
-def _train(make: Make, reference: Callable[[_World, int], None], check: Check = _assert_equal) -> None:
-    net, world = _net(bf.rank()), _World(bf.size())
-    optimizer = make(_optimizer(net), net)
+def _train(make: Make, reference: Callable[[World, int], None], check: Check = assert_equal) -> None:
+    net, world = net_of(bf.rank()), World(bf.size())
+    optimizer = make(sgd(net), net)
     assert isinstance(optimizer, torch.optim.SGD)
     for step in range(STEPS):
         optimizer.zero_grad()
-        _loss(net, bf.rank(), step).backward()
+        loss_of(net, bf.rank(), step).backward()
         optimizer.step()
         reference(world, step)
         check(net, world)
 
 
-def _awc(mix: Mix) -> Callable[[_World, int], None]:
-    def step(world: _World, number: int) -> None:
+def _awc(mix: Mix) -> Callable[[World, int], None]:
+    def step(world: World, number: int) -> None:
         world.backward(number)
         world.mix(mix)
         world.step()
@@ -182,8 +182,8 @@ def _awc(mix: Mix) -> Callable[[_World, int], None]:
     return step
 
 
-def _atc(mix: Mix) -> Callable[[_World, int], None]:
-    def step(world: _World, number: int) -> None:
+def _atc(mix: Mix) -> Callable[[World, int], None]:
+    def step(world: World, number: int) -> None:
         world.backward(number)
         world.step()
         world.mix(mix)
@@ -218,15 +218,15 @@ def optimizers_of_every_kind_step_by_their_own_code() -> None:
     """BlueFog steps five kinds by code of its own, of which one failed."""
     bf.init()
     for kind in (torch.optim.RMSprop, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.NAdam):
-        net, world = _net(bf.rank()), _World(2)
+        net, world = net_of(bf.rank()), World(2)
         world.optimizers = [kind(one.parameters(), lr=0.01) for one in world.nets]
         optimizer = bf.DistributedAdaptThenCombineOptimizer(kind(net.parameters(), lr=0.01), net)
         for number in range(STEPS):
             optimizer.zero_grad()
-            _loss(net, bf.rank(), number).backward()
+            loss_of(net, bf.rank(), number).backward()
             optimizer.step()
             _atc(_by_all)(world, number)
-            _assert_equal(net, world)
+            assert_equal(net, world)
 
 
 @case(2)
@@ -258,13 +258,13 @@ def a_registered_function_steps() -> None:
     def step(_: Any, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         parameter.sub_(2 * group["lr"] * gradient)
 
-    net, world = _net(bf.rank()), _World(2)
+    net, world = net_of(bf.rank()), World(2)
     world.optimizers = [torch.optim.SGD(one.parameters(), lr=2 * RATE) for one in world.nets]
-    optimizer = bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net)
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(sgd(net), net)
     optimizer.register_step_function(step)
     for number in range(STEPS):
         optimizer.zero_grad()
-        _loss(net, bf.rank(), number).backward()
+        loss_of(net, bf.rank(), number).backward()
         optimizer.step()
         _atc(_by_all)(world, number)
         _assert_near(net, world)
@@ -284,18 +284,18 @@ def machines_are_combined() -> None:
 @case(2, 3, 8)
 def gradients_are_averaged() -> None:
     bf.init()
-    net, old, single = _net(0), _net(0), _net(0)
-    plain = _optimizer(single)
-    optimizer = bf.DistributedGradientAllreduceOptimizer(_optimizer(net), net)
-    older = bf.DistributedAllreduceOptimizer(_optimizer(old), old.named_parameters())
+    net, old, single = net_of(0), net_of(0), net_of(0)
+    plain = sgd(single)
+    optimizer = bf.DistributedGradientAllreduceOptimizer(sgd(net), net)
+    older = bf.DistributedAllreduceOptimizer(sgd(old), old.named_parameters())
     is_equal = torch.allclose if "PELTON_TEST_RANKS_PER_HOST" in os.environ else torch.equal
     for step in range(STEPS):
         for model, opt in ((net, optimizer), (old, older)):
             opt.zero_grad()
-            _loss(model, bf.rank(), step).backward()
+            loss_of(model, bf.rank(), step).backward()
             opt.step()
         gradients = [
-            torch.autograd.grad(_loss(single, rank, step), tuple(single.parameters())) for rank in range(bf.size())
+            torch.autograd.grad(loss_of(single, rank, step), tuple(single.parameters())) for rank in range(bf.size())
         ]
         for parameter, terms in zip(single.parameters(), zip(*gradients)):
             parameter.grad = _sum(list(terms)) / bf.size()
@@ -324,30 +324,30 @@ def the_jth_forward_pass_communicates() -> None:
     bf.init(bf.RingGraph)
     mix = _by_neighbors(_matrix(bf.size()))
 
-    def local_steps(world: _World, number: int) -> None:
+    def local_steps(world: World, number: int) -> None:
         _awc(mix if number % 2 == 1 else lambda weights: weights)(world, number)
 
     _train(lambda o, net: bf.DistributedAdaptWithCombineOptimizer(o, net, num_steps_per_communication=2), local_steps)
 
-    net, world = _net(bf.rank()), _World(bf.size())
-    optimizer = bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net, num_steps_per_communication=2)
+    net, world = net_of(bf.rank()), World(bf.size())
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(sgd(net), net, num_steps_per_communication=2)
     for step in range(STEPS):
         optimizer.zero_grad()
         for part in (0, 1):
-            _loss(net, bf.rank(), 2 * step + part).backward()
+            loss_of(net, bf.rank(), 2 * step + part).backward()
             world.backward(2 * step + part, clears=part == 0)
         optimizer.step()
         world.step()
         world.mix(mix)
-        _assert_equal(net, world)
+        assert_equal(net, world)
 
 
 @case(4)
 def what_is_communicated_changes_from_step_to_step() -> None:
     bf.init(bf.ExponentialTwoGraph)
     size, rank = bf.size(), bf.rank()
-    net, world = _net(rank), _World(size)
-    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    net, world = net_of(rank), World(size)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(sgd(net), net)
     for step in range(9):
         distance = step % (size - 1) + 1
         matrix = [[0.5 if s in (r, (r - distance) % size) else 0.0 for s in range(size)] for r in range(size)]
@@ -361,7 +361,7 @@ def what_is_communicated_changes_from_step_to_step() -> None:
         else:
             optimizer.communication_type, mix = CommunicationType.allreduce, _by_all
         optimizer.zero_grad()
-        _loss(net, rank, step).backward()
+        loss_of(net, rank, step).backward()
         optimizer.step()
         _awc(mix)(world, step)
         _assert_equal_inside_a_host(net, world)
@@ -372,18 +372,18 @@ def windows_bring_the_ranks_together() -> None:
     """With a barrier in each communication it is the average of what was put."""
     bf.init(bf.RingGraph)
     reference = _awc(_by_neighbors(_matrix(bf.size())))
-    net, world = _net(bf.rank()), _World(bf.size())
-    make = lambda: bf.DistributedWinPutOptimizer(_optimizer(net), net, window_prefix="first")  # noqa: E731
+    net, world = net_of(bf.rank()), World(bf.size())
+    make = lambda: bf.DistributedWinPutOptimizer(sgd(net), net, window_prefix="first")  # noqa: E731
     optimizer = make()
     optimizer.force_barrier = True
-    _raises(InvalidArgument, "there is a window 'first", make)
+    raises(InvalidArgument, "there is a window 'first", make)
     for step in range(STEPS):
         optimizer.zero_grad()
-        _loss(net, bf.rank(), step).backward()
+        loss_of(net, bf.rank(), step).backward()
         optimizer.step()
         bf.barrier()  # nobody puts the next weights before all have read these
         reference(world, step)
-        _assert_equal(net, world)
+        assert_equal(net, world)
     optimizer.unregister_window()
     assert bf.get_current_created_window_names() == []
 
@@ -394,16 +394,16 @@ def what_is_pulled_is_averaged() -> None:
 
     bf.init(bf.RingGraph)
     reference = _awc(_by_neighbors(_matrix(bf.size())))
-    net, world = _net(bf.rank()), _World(bf.size())
-    optimizer = DistributedPullGetOptimizer(_optimizer(net), net)
+    net, world = net_of(bf.rank()), World(bf.size())
+    optimizer = DistributedPullGetOptimizer(sgd(net), net)
     optimizer.force_barrier = True
     for step in range(STEPS):
         optimizer.zero_grad()
-        _loss(net, bf.rank(), step).backward()
+        loss_of(net, bf.rank(), step).backward()
         optimizer.step()
         bf.barrier()
         reference(world, step)
-        _assert_equal(net, world)
+        assert_equal(net, world)
     optimizer.unregister_window()
 
 
@@ -416,12 +416,12 @@ def push_sum_is_right_on_a_star() -> None:
     size, graph = bf.size(), bf.load_topology()
     out = [[r for r in graph.successors(s) if r != s] for s in range(size)]
     shares = [[1 / (len(out[s]) + 1) if r == s or r in out[s] else 0.0 for s in range(size)] for r in range(size)]
-    net, world = _net(bf.rank()), _World(size)
-    optimizer = DistributedPushSumOptimizer(_optimizer(net), net)
+    net, world = net_of(bf.rank()), World(size)
+    optimizer = DistributedPushSumOptimizer(sgd(net), net)
     biased, weight = world.weights(), [torch.ones((), dtype=torch.float64) for _ in range(size)]
     for step in range(STEPS):
         optimizer.zero_grad()
-        _loss(net, bf.rank(), step).backward()
+        loss_of(net, bf.rank(), step).backward()
         optimizer.step()
         bf.barrier()  # nobody sends the next shares before all have collected these
         world.backward(step)  # at z
@@ -430,34 +430,34 @@ def push_sum_is_right_on_a_star() -> None:
         biased = _mixed(world.weights(), shares, is_mean=False)
         weight = [w[0] for w in _mixed([[w] for w in weight], shares, is_mean=False)]
         world.set([[x / weight[r] for x in biased[r]] for r in range(size)])
-        _assert_equal(net, world)
+        assert_equal(net, world)
     optimizer.unregister_window()
 
 
 @case(2)
 def a_model_that_is_called_past_its_hooks_is_combined() -> None:
     bf.init()
-    net, world = _net(bf.rank()), _World(2)
-    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    net, world = net_of(bf.rank()), World(2)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(sgd(net), net)
     for step in range(STEPS):
         optimizer.zero_grad()
-        _loss(net.forward, bf.rank(), step).backward()  # type: ignore[arg-type]
+        loss_of(net.forward, bf.rank(), step).backward()  # type: ignore[arg-type]
         optimizer.step()
         _awc(_by_all)(world, step)
-        _assert_equal(net, world)
+        assert_equal(net, world)
 
 
 @case(2)
 def schedulers_states_and_closures_work() -> None:
     bf.init()
-    net, world = _net(bf.rank()), _World(2)
-    optimizer = bf.DistributedAdaptWithCombineOptimizer(_optimizer(net), net)
+    net, world = net_of(bf.rank()), World(2)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(sgd(net), net)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     theirs = [torch.optim.lr_scheduler.ExponentialLR(one, 0.5) for one in world.optimizers]
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = _loss(net, bf.rank(), step)
+        loss = loss_of(net, bf.rank(), step)
         loss.backward()
         return loss
 
@@ -467,25 +467,23 @@ def schedulers_states_and_closures_work() -> None:
         _awc(_by_all)(world, step)
         for one in theirs:
             one.step()
-        _assert_equal(net, world)
+        assert_equal(net, world)
         optimizer.load_state_dict(optimizer.state_dict())
 
 
 @case(2)
 def what_would_train_apart_is_refused() -> None:
     bf.init()
-    net = _net(0)
+    net = net_of(0)
     stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
-    _raises(InvalidArgument, "2 of its parameters are not in", lambda: bf.DistributedWinPutOptimizer(stranger, net))
-    optimizer = bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net)
+    raises(InvalidArgument, "2 of its parameters are not in", lambda: bf.DistributedWinPutOptimizer(stranger, net))
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(sgd(net), net)
     group = {"params": [nn.Parameter(torch.zeros(1))]}
-    _raises(FailedPrecondition, "make a new one of an optimizer that has all", lambda: optimizer.add_param_group(group))
-    _raises(InvalidArgument, "already", lambda: bf.DistributedAdaptThenCombineOptimizer(optimizer, net))
+    raises(FailedPrecondition, "make a new one of an optimizer that has all", lambda: optimizer.add_param_group(group))
+    raises(InvalidArgument, "already", lambda: bf.DistributedAdaptThenCombineOptimizer(optimizer, net))
     zero: Any = {"num_steps_per_communication": 0}
-    _raises(
-        InvalidArgument, "is 0; must be", lambda: bf.DistributedAdaptThenCombineOptimizer(_optimizer(net), net, **zero)
-    )
-    put = bf.DistributedWinPutOptimizer(_optimizer(net), net)
+    raises(InvalidArgument, "is 0; must be", lambda: bf.DistributedAdaptThenCombineOptimizer(sgd(net), net, **zero))
+    put = bf.DistributedWinPutOptimizer(sgd(net), net)
     net.first.weight.data = net.first.weight.data.clone()
-    _raises(FailedPrecondition, "has been replaced", lambda: _loss(net, 0, 0))
+    raises(FailedPrecondition, "has been replaced", lambda: loss_of(net, 0, 0))
     put.unregister_window()

@@ -5,18 +5,27 @@ from __future__ import annotations
 import enum
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Union
+from dataclasses import dataclass
+from typing import Any, TypeVar, Union
 
 import torch
 
-from pelton.bluefog.torch import mpi_ops
+from pelton import _C
+from pelton.bluefog._world import World
+from pelton.bluefog.torch import _handles, mpi_ops
+from pelton.bluefog.torch._basics import active_world
+from pelton.bluefog.torch._handles import HANDLES
+from pelton.bluefog.torch._weights import machine_table_of, table_of
+from pelton.errors import InvalidArgument
 
 _BUCKET_BYTES = 8 << 20  # BlueFog's threshold of fusion
+_MEAN = 10  # the runtime's number of it
 _numbers = itertools.count()
 
 Named = list[tuple[str, torch.Tensor]]
+_Bucket = TypeVar("_Bucket")
 
 
 class CommunicationType(enum.Enum):
@@ -40,15 +49,18 @@ class Knobs:
     dst_machine_weights: Any = None
     enable_topo_check: bool = False
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "communication_type" and not isinstance(value, CommunicationType):
+            raise InvalidArgument(f"communication_type: is {value!r}; must be a CommunicationType")
+        super().__setattr__(name, value)
+
 
 @dataclass
 class FlatBucket:
-    """Parameters of one dtype, one behind the other. Threads: the trainer's. Owns: nothing."""
+    """Tensors of one dtype, one behind the other. Threads: the trainer's. Owns: nothing."""
 
     name: str
     parameters: list[torch.Tensor]
-    handle: Union[int, None] = field(default=None)
-    flat: Union[torch.Tensor, None] = field(default=None)  # what is on its way; kept until the end
 
     def packed(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Copies of the tensors, flat."""
@@ -65,47 +77,67 @@ class FlatBucket:
             for parameter, view in zip(self.parameters, self.views(flat)):
                 parameter.copy_(view)
 
+
+class CombinedBucket:
+    """Parameters of one dtype that lie in a flat buffer of shared memory, which neighbors read where it is.
+
+    What is combined is written to a second buffer, and the parameters' storages move there. Threads: the trainer's.
+    Owns: both buffers, together with the storages that lie in them.
+    """
+
+    def __init__(self, name: str, parameters: list[torch.Tensor]) -> None:
+        self.name = name
+        self.parameters = parameters
+        self._weights = _C.WeightBucket(parameters)
+        self._handle: int | None = None
+
     def begin(self, knobs: Knobs, *, checks: bool) -> None:
         """Begins to combine the parameters as they are now."""
         kind = knobs.communication_type
         if kind is CommunicationType.empty:
             return
-        self.flat = self.packed(self.parameters)
-        if kind is CommunicationType.allreduce:
-            self.handle = mpi_ops.allreduce_nonblocking(self.flat, name=self.name)
-        elif kind is CommunicationType.neighbor_allreduce:
-            self.handle = mpi_ops.neighbor_allreduce_nonblocking(
-                self.flat,
-                self_weight=knobs.self_weight,
-                src_weights=knobs.src_weights,
-                dst_weights=knobs.dst_weights,
-                enable_topo_check=checks and knobs.enable_topo_check,
-                name=self.name,
-            )
-        else:
-            self.handle = mpi_ops.hierarchical_neighbor_allreduce_nonblocking(
-                self.flat,
-                self_weight=knobs.self_weight,
-                src_machine_weights=knobs.src_machine_weights,
-                dst_machine_weights=knobs.dst_machine_weights,
-                enable_topo_check=checks and knobs.enable_topo_check,
-                name=self.name,
-            )
+        if not self._weights.fits():  # since the optimizer was made the model was given another dtype
+            self._weights = _C.WeightBucket(self.parameters)
+        world = active_world()
+        is_of_all = kind is CommunicationType.allreduce
+        operation_kind = _handles.ALLREDUCE if is_of_all else _handles.NEIGHBOR_ALLREDUCE
+        full = HANDLES.claim(operation_kind, self.name)
+        operation = begin_combining(world, self.name, knobs, self._weights, checks and knobs.enable_topo_check)
+        self._handle = HANDLES.add(operation_kind, operation, full, world.timeline)
 
     def finish(self) -> None:
         """Gives the parameters what was combined, if something was begun. Blocks: until it is there."""
-        if self.handle is None:
+        if self._handle is None:
             return
-        handle, self.handle = self.handle, None
-        combined = mpi_ops.synchronize(handle)
-        self.flat = None
-        self.unpack(combined)
+        handle, self._handle = self._handle, None
+        HANDLES.wait(handle)
+        self._weights.adopt()
 
 
-def buckets_of(kind: str, named: Named) -> list[FlatBucket]:
+def begin_combining(world: World, name: str, knobs: Knobs, weights: _C.WeightBucket, checks: bool) -> _C.Handle:
+    """Begins the operation that writes what is combined to the target of `weights`.
+
+    Args:
+      world: that is active.
+      name: what ranks match by.
+      knobs: with whom, by which weights.
+      weights: what is sent.
+      checks: whether all ranks first compare the ends of all edges.
+    """
+    queue, flat, target = world.queue, weights.gather(), weights.target
+    if knobs.communication_type is CommunicationType.allreduce:
+        return queue.allreduce(flat, _MEAN, False, name, target)
+    if knobs.communication_type is CommunicationType.neighbor_allreduce:
+        table = table_of(world, knobs.self_weight, knobs.src_weights, knobs.dst_weights, checks)
+        return queue.neighbor_allreduce(flat, table, name, target)
+    table = machine_table_of(world, knobs.self_weight, knobs.src_machine_weights, knobs.dst_machine_weights, checks)
+    return queue.hierarchical_neighbor_allreduce(flat, table, world.local_queue, name, target)
+
+
+def buckets_of(kind: str, named: Named, make: Callable[[str, list[torch.Tensor]], _Bucket]) -> list[_Bucket]:
     """Parameters by dtype, in their order, up to 8 MiB together; named alike on all ranks that make them alike."""
     number = next(_numbers)
-    buckets: list[FlatBucket] = []
+    buckets: list[_Bucket] = []
     of_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for _, parameter in named:
         of_dtype.setdefault(parameter.dtype, []).append(parameter)
@@ -113,7 +145,7 @@ def buckets_of(kind: str, named: Named) -> list[FlatBucket]:
         rest = list(parameters)
         while rest:
             taken = _first(rest)
-            buckets.append(FlatBucket(f"{kind}.{number}.bucket.{len(buckets)}", rest[:taken]))
+            buckets.append(make(f"{kind}.{number}.bucket.{len(buckets)}", rest[:taken]))
             rest = rest[taken:]
     return buckets
 
@@ -128,7 +160,7 @@ def _first(parameters: Iterable[torch.Tensor]) -> int:
     return count
 
 
-def combine(buckets: Sequence[FlatBucket], knobs: Knobs) -> None:
+def combine(buckets: Sequence[CombinedBucket], knobs: Knobs) -> None:
     """Begins all of them; the first one's check of the topology is for all."""
     for i, bucket in enumerate(buckets):
         bucket.begin(knobs, checks=i == 0)
@@ -170,11 +202,11 @@ class Rhythm:
     combined all the same. Threads: the trainer's. Owns: its hooks.
     """
 
-    def __init__(self, models: Sequence[torch.nn.Module], interval: int, due: Callable[[], None]) -> None:
+    def __init__(self, models: Sequence[torch.nn.Module], interval: int, due: weakref.WeakMethod[Any]) -> None:
         """Args:
         models: whose forward passes count; those of the first one, if there are several.
         interval: J.
-        due: is called when the J-th has begun.
+        due: what is called when the J-th has begun; weak, because whoever owns this has it.
         """
         self._interval, self._due = interval, due
         self._count = 0
@@ -182,9 +214,11 @@ class Rhythm:
         self._has_warned = False
         self.is_due = False
         if models:
-            models[0].register_forward_pre_hook(lambda module, _: self._forward(module.training))
+            hook = models[0].register_forward_pre_hook(_ForwardHook(self, models[0]))
+            weakref.finalize(self, hook.remove)
 
-    def _forward(self, is_training: bool) -> None:
+    def note_forward(self, is_training: bool) -> None:
+        """A forward pass begins."""
         if is_training and torch.is_grad_enabled():
             self._since_step += 1
             self._tick()
@@ -201,7 +235,9 @@ class Rhythm:
         self._count += 1
         if self._count == self._interval:
             self._count, self.is_due = 0, True
-            self._due()
+            begin = self._due()
+            assert begin is not None
+            begin()
 
     def before_step(self) -> bool:
         """Whether this step combines."""
@@ -210,6 +246,34 @@ class Rhythm:
         self._since_step = 0
         due, self.is_due = self.is_due, False
         return due
+
+
+class _ForwardHook:
+    """Tells a rhythm of the forward passes of its own model.
+
+    Copies of the model, and what is loaded from a file that it was saved to, have a hook that does nothing. Threads:
+    the trainer's. Owns: nothing.
+    """
+
+    def __init__(self, rhythm: Rhythm, model: torch.nn.Module) -> None:
+        # An optimizer that nobody holds any more must not communicate, and is not kept alive by its model.
+        self._rhythm, self._model = weakref.ref(rhythm), weakref.ref(model)
+
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        rhythm = self._rhythm()
+        if rhythm is not None and module is self._model():
+            rhythm.note_forward(module.training)
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return _hook_of_copies, ()
+
+
+def _hook_of_copies() -> Callable[[torch.nn.Module, Any], None]:
+    return _does_nothing
+
+
+def _does_nothing(module: torch.nn.Module, inputs: Any) -> None:
+    """For a copy of a model."""
 
 
 def print_warning(text: str) -> None:

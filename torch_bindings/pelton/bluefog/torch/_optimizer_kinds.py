@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Union
@@ -11,6 +12,7 @@ import torch
 from pelton.bluefog.torch import _windows
 from pelton.bluefog.torch._basics import out_neighbor_ranks, shown_if_there_is_a_timeline
 from pelton.bluefog.torch._combining import (
+    CombinedBucket,
     CommunicationType,
     FlatBucket,
     Knobs,
@@ -19,6 +21,7 @@ from pelton.bluefog.torch._combining import (
     combine,
     mean_of_gradients,
 )
+from pelton.bluefog.torch._early_steps import STEP_BY_PARTS, EarlySteps, only
 from pelton.bluefog.torch.mpi_ops import barrier
 from pelton.errors import FailedPrecondition, InvalidArgument
 
@@ -77,6 +80,17 @@ class Distributed(torch.optim.Optimizer):
         finally:
             self._skips = False
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `torch.optim.Optimizer.load_state_dict`. A scheduler of the optimizer that this one was made of goes on.
+
+        Args:
+          state_dict: of an optimizer of this class, made by BlueFog's functions or not.
+        """
+        groups = self.param_groups  # the list is shared with that optimizer
+        super().load_state_dict(state_dict)
+        groups[:] = self.param_groups
+        self.param_groups = groups
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused, because the ranks would not be brought together in its parameters.
 
@@ -104,7 +118,7 @@ class Combining(Distributed):
     """Of what combines weights with other ranks'. Threads: the trainer's. Owns: nothing more."""
 
     _knobs: Knobs
-    _buckets: list[FlatBucket]
+    _buckets: list[CombinedBucket]
 
     def __getattr__(self, name: str) -> Any:
         knobs = self.__dict__.get("_knobs")
@@ -117,8 +131,6 @@ class Combining(Distributed):
         if knobs is None or name not in knobs.__dict__:
             object.__setattr__(self, name, value)
             return
-        if name == "communication_type" and not isinstance(value, CommunicationType):
-            raise InvalidArgument(f"communication_type: is {value!r}; must be a CommunicationType")
         setattr(knobs, name, value)
 
 
@@ -137,6 +149,43 @@ class AdaptThenCombine(Combining):
     """The optimizer's step, then w = sum of weights * w."""
 
     _own_step: Union[StepFunction, None]
+    _early: Union[EarlySteps, None]
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """Whether the backward pass steps a bucket and begins to combine it when its gradients are final.
+
+        So does BlueFog. False at first, because what changes gradients before step() (clipping) comes too late then: an
+        error says so. Where all ranks or machines are combined, or the ends of edges are compared, the ranks have to
+        begin in one order, and step() does it all. Hooks of step() run for each bucket.
+        """
+        return self.__dict__.get("_early") is not None
+
+    @steps_in_backward.setter
+    def steps_in_backward(self, value: bool) -> None:
+        own_class, early = type(self).__bases__[1], self.__dict__.get("_early")
+        if early is not None and early.buckets:
+            raise FailedPrecondition(
+                "steps_in_backward: the backward pass has stepped already; change it before, or after step()"
+            )
+        if value and own_class not in STEP_BY_PARTS and self.__dict__.get("_own_step") is None:
+            raise InvalidArgument(
+                f"steps_in_backward: {own_class.__name__} may not step each parameter by itself, as SGD or Adam do; "
+                "call register_step_function() first, or leave it False, which steps all parameters at once"
+            )
+        note = weakref.WeakMethod(self._note_gradient)
+        self._early = EarlySteps(self._named, self._buckets, note) if value and self._is_combined else None
+
+    def _note_gradient(self, parameter: torch.Tensor) -> None:
+        knobs, early = self._knobs, self._early
+        is_of_edges = knobs.communication_type is CommunicationType.neighbor_allreduce and not knobs.enable_topo_check
+        if early is None or not is_of_edges or self._skips or not self._rhythm.is_due:
+            return
+        bucket = early.note_gradient(parameter)
+        if bucket is not None:
+            with only(self, early.add(bucket)):
+                self._step_all()
+            bucket.begin(knobs, checks=False)
 
     def register_step_function(self, step_func: StepFunction) -> None:
         """Has a function step each parameter in place of the optimizer's own code.
@@ -147,7 +196,16 @@ class AdaptThenCombine(Combining):
         self._own_step = step_func
 
     def step_alone(self) -> None:
-        """By the function that was registered, or the optimizer's own code."""
+        """By the function that was registered, or the optimizer's own code; what the backward pass has not stepped."""
+        early = self.__dict__.get("_early")
+        if early is None or not early.buckets:
+            self._step_all()
+            return
+        early.check()
+        with only(self, early.rest()):
+            self._step_all()
+
+    def _step_all(self) -> None:
         own_step = self.__dict__.get("_own_step")
         if own_step is None:
             super().step_alone()
@@ -159,9 +217,13 @@ class AdaptThenCombine(Combining):
                         own_step(self, parameter, parameter.grad, group)
 
     def after(self, is_due: bool) -> None:
-        if not is_due:
+        early = self.__dict__.get("_early")
+        begun = set() if early is None else set(early.buckets)
+        if early is not None:
+            early.clear()
+        if not is_due and not begun:
             return
-        combine(self._buckets, self._knobs)
+        combine([bucket for bucket in self._buckets if bucket.name not in begun], self._knobs)
         for bucket in self._buckets:
             bucket.finish()
 
@@ -222,8 +284,7 @@ class WinPut(Windowed):
 
     def begin(self) -> None:
         self._check()
-        for name, tensor in self._windows.items():
-            self._handles.append(_windows.win_put_nonblocking(tensor, name, dst_weights=self.dst_weights))
+        self._handles.append(_windows.put_all_nonblocking(self._windows, self.dst_weights))
 
 
 class PullGet(Windowed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Union
@@ -143,11 +143,11 @@ def window_of(name: str) -> Window:
     Raises:
       NoSuchWindow: there is none.
     """
-    living = names()
-    if name not in living:
-        shown = ", ".join(living[:_MOST_NAMES_SHOWN]) or "none"
-        raise NoSuchWindow(f"name={name!r}: there is no window of that name; there are: {shown}")
-    return windows().by_name[name]
+    living = _State.windows
+    if living is not None and living.world is active_world() and name in living.by_name:
+        return living.by_name[name]
+    shown = ", ".join(names()[:_MOST_NAMES_SHOWN]) or "none"
+    raise NoSuchWindow(f"name={name!r}: there is no window of that name; there are: {shown}")
 
 
 def set_uses_p(uses_p: bool) -> None:
@@ -352,6 +352,28 @@ def each_edge(window: Window, pairs: Pairs, call: Callable[[tuple[int, float]], 
         except PeltonError as error:
             failures.append(error)
     _raise_as_one(failures)
+
+
+def one_after_the_other(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """A call that makes all of them, also after one that fails.
+
+    Args:
+      calls: to be made.
+
+    Returns:
+      What raises an error of the first failure's kind; the text names all.
+    """
+
+    def run() -> None:
+        failures: list[PeltonError] = []
+        for call in calls:
+            try:
+                call()
+            except PeltonError as error:
+                failures.append(error)
+        _raise_as_one(failures)
+
+    return run
 
 
 def _raise_as_one(failures: list[PeltonError]) -> None:

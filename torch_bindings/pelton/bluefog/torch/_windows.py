@@ -7,7 +7,7 @@ another host it waits for the network and a thread that serves windows there, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Union
 
@@ -23,6 +23,7 @@ from pelton.bluefog.torch._window_table import (
     future_of,
     later,
     names,
+    one_after_the_other,
     set_uses_p,
     span,
     update_weights,
@@ -164,6 +165,18 @@ def win_put_nonblocking(
     """
     write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
     return later(write.run)
+
+
+def put_all_nonblocking(tensors: Mapping[str, torch.Tensor], dst_weights: Weights | None) -> int:
+    """`win_put` of many tensors by one call of the background thread, because to wake it up takes longer than a put.
+
+    Args:
+      tensors: by their windows' names; not to be changed until it is done.
+      dst_weights: as `win_put`.
+    """
+    arguments = arguments_of(None, dst_weights, False)
+    writes = [Write(window_of(name), tensor, arguments, adds=False) for name, tensor in tensors.items()]
+    return later(one_after_the_other([write.run for write in writes]))
 
 
 def win_accumulate(

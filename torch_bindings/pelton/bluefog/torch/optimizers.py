@@ -2,12 +2,14 @@
 
 The result shares parameters, groups and state with the optimizer that was given, which is not to be used any more.
 Nothing is broadcast: call `broadcast_parameters` and `broadcast_optimizer_state` first. Weights are communicated in
-flat buckets of up to 8 MiB, copied in and out. BatchNorm's statistics stay each rank's own, as in BlueFog.
+flat buckets of up to 8 MiB; those that are combined lie in theirs. BatchNorm's statistics stay each rank's own, as in
+BlueFog.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
@@ -15,7 +17,15 @@ import torch
 
 from pelton.bluefog.torch import _windows
 from pelton.bluefog.torch._basics import active_world
-from pelton.bluefog.torch._combining import CommunicationType, Knobs, Named, Rhythm, buckets_of
+from pelton.bluefog.torch._combining import (
+    CombinedBucket,
+    CommunicationType,
+    FlatBucket,
+    Knobs,
+    Named,
+    Rhythm,
+    buckets_of,
+)
 from pelton.bluefog.torch._optimizer_kinds import (
     AdaptThenCombine,
     AdaptWithCombine,
@@ -82,6 +92,11 @@ def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) ->
     return [(names.get(id(p), f"{kind}.noname.{i}"), p) for i, p in enumerate(stepped)]
 
 
+def _combined_buckets(kind: str, named: Named) -> list[CombinedBucket]:
+    """The parameters in shared memory; nowhere for a single rank, which combines nothing."""
+    return buckets_of(kind, named, CombinedBucket) if active_world().size > 1 else []
+
+
 def _make(
     base: type[Distributed],
     optimizer: torch.optim.Optimizer,
@@ -94,13 +109,21 @@ def _make(
         raise InvalidArgument(f"num_steps_per_communication: is {interval!r}; must be a whole number from 1")
     if isinstance(optimizer, Distributed):
         raise InvalidArgument(f"optimizer: is a {type(optimizer).__name__} that brings ranks together already")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidArgument(
+            "optimizer: LBFGS evaluates the model several times within a step, at weights that no other rank has; take "
+            "one whose step() needs no closure, such as SGD or Adam"
+        )
     made: Any = type(type(optimizer).__name__, (base, type(optimizer)), {})
     result = made.__new__(made)
     result.__dict__.update(optimizer.__dict__)
+    # A scheduler made before has put a step() of its own in the optimizer's place, which would combine nothing.
+    if result.__dict__.pop("step", None) is not None:
+        optimizer.__dict__["_opt_called"] = True  # else it would warn that its optimizer never steps
     result.__dict__.update(attributes)
     result.__dict__.update(_is_combined=active_world().size > 1, _skips=False, _named=named)
     hooked = models if result._is_combined else ()
-    result.__dict__["_rhythm"] = Rhythm(hooked, interval, lambda: result.begin())
+    result.__dict__["_rhythm"] = Rhythm(hooked, interval, weakref.WeakMethod(result.begin))
     return result
 
 
@@ -131,7 +154,7 @@ def DistributedAdaptWithCombineOptimizer(  # noqa: N802 (the names are BlueFog's
     models = _models_of(model)
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
-    buckets = buckets_of("awc", named)
+    buckets = _combined_buckets("awc", named)
     return _make(
         AdaptWithCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
     )
@@ -144,6 +167,9 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     num_steps_per_communication: int = 1,
 ) -> Any:
     """Averages what was stepped: w = sum of weights * (w - lr * gradient). Both happen in step().
+
+    With its attribute steps_in_backward set both begin in the backward pass, as in BlueFog, as soon as the gradients of
+    a bucket are final; nothing may change gradients before step() then.
 
     Args:
       optimizer: any, stepped by its own code or by what `register_step_function` was given.
@@ -160,7 +186,7 @@ def DistributedAdaptThenCombineOptimizer(  # noqa: N802
     models = _models_of(model)
     named = _trainable(optimizer, models)
     knobs = Knobs(communication_type)
-    buckets = buckets_of("atc", named)
+    buckets = _combined_buckets("atc", named)
     return _make(
         AdaptThenCombine, optimizer, models, named, num_steps_per_communication, _knobs=knobs, _buckets=buckets
     )
@@ -184,7 +210,7 @@ def DistributedGradientAllreduceOptimizer(  # noqa: N802
     """
     models = _models_of(model)
     named = _trainable(optimizer, models)
-    buckets = buckets_of("gradient", named)
+    buckets = buckets_of("gradient", named, FlatBucket)
     return _make(GradientAllreduce, optimizer, models, named, num_steps_per_communication, _buckets=buckets)
 
 
@@ -280,7 +306,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
     """
     models = _models_of(model)
     named = _trainable(optimizer, models)
-    buckets = buckets_of("push.sum", named)
+    buckets = buckets_of("push.sum", named, FlatBucket)
     windows: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         one = torch.ones(1, dtype=bucket.parameters[0].dtype)
@@ -338,7 +364,7 @@ def DistributedAllreduceOptimizer(  # noqa: N802
     """
     if _is_old(model, named_parameters):
         named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
-        buckets = buckets_of("gradient", named)
+        buckets = buckets_of("gradient", named, FlatBucket)
         return _make(GradientAllreduce, optimizer, (), named, num_steps_per_communication, _buckets=buckets)
     _deprecated("DistributedAllreduceOptimizer")
     return DistributedAdaptWithCombineOptimizer(
@@ -368,7 +394,7 @@ def DistributedNeighborAllreduceOptimizer(  # noqa: N802
     """
     if _is_old(model, named_parameters):
         named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "allreduce")
-        buckets = buckets_of("awc", named)
+        buckets = _combined_buckets("awc", named)
         return _make(
             AdaptWithCombine, optimizer, (), named, num_steps_per_communication, _knobs=Knobs(), _buckets=buckets
         )
