@@ -195,7 +195,7 @@ def test_what_a_server_does_not_take_is_an_error() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(InvalidArgument, match="belongs to no option"):
         start_redis_server_cli(port, 1 << 25, "secret")
-    with pytest.raises(InvalidArgument, match="redis-server does not take them: .*no-such-option"):
+    with pytest.raises(InvalidArgument, match=r"redis-server does not take them: .*no-such-option"):
         start_redis_server_cli(port, 1 << 25, "--no-such-option", "1")
     shutdown_redis_server()
 
