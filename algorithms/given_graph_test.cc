@@ -134,6 +134,12 @@ TEST(GivenGraphTest, RefusesRanksThatNeverAgree) {
       "OK");  // ways of two steps and of three
 }
 
+TEST(GivenGraphTest, WhereEdgesCountAloneWeightsMakeNoDifference) {
+  EXPECT_EQ(ErrorWith("push_sum", "0>1:0 1>0:-3", 2), "OK");
+  EXPECT_THAT(ErrorWith("gradient_tracking", "0>0:1 1>1:1 0>1:0 1>0:0", 2),
+              HasSubstr("has no way from rank 0 to rank 1"));
+}
+
 TEST(GivenGraphTest, RefusesWeightsBelowZero) {
   EXPECT_THAT(ErrorWith("exact_diffusion", "0>0:-1 1>1:-1 0>1:2 1>0:2", 2),
               HasSubstr("has the own weight -1 at rank 0; give weights of at least 0"));

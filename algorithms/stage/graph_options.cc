@@ -161,11 +161,11 @@ Schedule GraphOptions::schedule() const {
 absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::Make(WorldSize size) const {
   absl::StatusOr<std::unique_ptr<GraphSequence>> graphs = MakeGraphs(name_, size, options_);
   if (!graphs.ok()) return Annotate(graphs.status(), absl::StrCat("option ", option_));
-  if (name_ == kGivenGraph) RETURN_IF_ERROR(CheckGiven((*graphs)->At(0)));
   return graphs;
 }
 
 absl::Status GraphOptions::CheckGiven(const Graph& graph) const {
+  if (name_ != kGivenGraph) return absl::OkStatus();
   const std::vector<double> own(graph.own().begin(), graph.own().end());
   const auto below = std::find_if(own.begin(), own.end(), [](double weight) { return weight < 0; });
   if (below != own.end()) {
@@ -191,6 +191,7 @@ absl::Status GraphOptions::Refusal(WorldSize size, const std::string& reason) co
 
 absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::Balanced(WorldSize size) const {
   ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs, Make(size));
+  RETURN_IF_ERROR(CheckGiven(graphs->At(0)));
   for (uint64_t step = 0; step < StepsOf(*graphs); ++step) {
     const Graph graph = graphs->At(step);
     if (graph.TakesMeans() && graph.KeepsMean()) continue;
@@ -209,6 +210,7 @@ absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::Balanced(WorldSize 
 absl::StatusOr<Graph> GraphOptions::StaticSymmetric(WorldSize size) const {
   ASSIGN_OR_RETURN(const std::unique_ptr<GraphSequence> graphs, Make(size));
   Graph graph = graphs->At(0);
+  RETURN_IF_ERROR(CheckGiven(graph));
   if (graphs->period() == 1 && graph.IsSymmetric() && graph.TakesMeans()) return graph;
   const std::string what =
       graphs->period() != 1 ? "the same in every step"
@@ -222,7 +224,9 @@ absl::StatusOr<Graph> GraphOptions::StaticSymmetric(WorldSize size) const {
 
 absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::EqualShares(WorldSize size) const {
   ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs, Make(size));
-  return std::make_unique<EqualSharesOf>(std::move(graphs));
+  auto shares = std::make_unique<EqualSharesOf>(std::move(graphs));
+  RETURN_IF_ERROR(CheckGiven(shares->At(0)));
+  return shares;
 }
 
 size_t MostSources(const GraphSequence& graphs) {

@@ -66,6 +66,7 @@ class GraphOptions {
 
  private:
   absl::StatusOr<std::unique_ptr<GraphSequence>> Make(WorldSize size) const;
+  // What is asked of a user's graph beside, with the weights that count. Another's passes.
   absl::Status CheckGiven(const Graph& graph) const;
   absl::Status Refusal(WorldSize size, const std::string& reason) const;
 
