@@ -30,6 +30,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/compression_options.h"
 #include "algorithms/stage/graph_options.h"
@@ -56,12 +57,20 @@ class SlowMo final : public Algorithm {
     table.Choice("base", &base_, GraphNames({kNone}),
                  "in the other steps, none: ranks train by themselves; else they take the means of "
                  "that graph's edges");
+    table.Nested("base.", &base_options_,
+                 {"base.<option>", "the graph's", "those of the graph's option",
+                  "an option of the graph that base names"});
     table.Bool("hierarchical", &hierarchical_,
                "with a codec, true: only the hosts' leaders exchange the messages of exact means");
     compression_.Bind(table);
   }
   absl::Status CheckOptions() override {
     RETURN_IF_ERROR(compression_.Finish());
+    if (!has_graph() && !base_options_.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("option base.", base_options_.begin()->first,
+                       " is given, but option base is 'none', which has no graph"));
+    }
     outer_.codec = compression_.codec();
     outer_.error_feedback = compression_.error_feedback();
     return absl::OkStatus();
@@ -113,7 +122,8 @@ class SlowMo final : public Algorithm {
   absl::Status AddNeighborMean(Communicator& communicator, const BucketLayout& layout,
                                PipelineSpec& spec) const {
     ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
-                     GraphOptions::Named("base", base_).Balanced(communicator.world_size()));
+                     GraphOptions::Named("base", base_, base_options_, interval_)
+                         .Balanced(communicator.world_size()));
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
                      MakeNeighborMeanStage(communicator, {std::move(graphs)}, layout));
     spec.stages.push_back(MakeStageOfRounds(std::move(mean), WhichRounds::kOthers, interval_));
@@ -123,6 +133,7 @@ class SlowMo final : public Algorithm {
   uint64_t interval_ = 12;
   OuterStepOptions outer_{.learning_rate = 1, .momentum = 0.7, .nesterov = false};
   std::string base_ = kNone;
+  Options base_options_;
   bool hierarchical_ = false;
   CompressionOptions compression_;
 };

@@ -149,6 +149,16 @@ void ExpectEqualsReferenceUnderDelays(const GraphCase& one, const std::vector<st
   });
 }
 
+std::vector<Values> ResultsOf(const GraphCase& one) {
+  TestWorld world(OptionsOf(one));
+  world.Prime(Initial());
+  std::vector<Values> values(static_cast<size_t>(one.size), Initial());
+  for (uint64_t round = 1; round <= one.rounds; ++round) {
+    values = world.Round(Trained(values, round));
+  }
+  return values;
+}
+
 SentInRound SentInFirstRound(const GraphCase& one) {
   TestWorld world(OptionsOf(one));
   world.Prime(Initial());

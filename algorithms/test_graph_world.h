@@ -59,6 +59,9 @@ void ExpectEqualsReferenceOnGraphs(const GraphCase& one, const std::vector<std::
 void ExpectEqualsReferenceUnderDelays(const GraphCase& one, const std::vector<std::string>& graphs,
                                       const ReferenceMaker& make);
 
+// What all ranks hold after the rounds of a case.
+std::vector<Values> ResultsOf(const GraphCase& one);
+
 // Sent by all ranks together in the first round, and how many edges it has, and what buckets there
 // are. Units: bytes.
 struct SentInRound {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "comm/graph/graph_sequence.h"
+#include "comm/graph/graph_text.h"
 #include "core/base/ids.h"
 #include "core/registry/option_table.h"
 #include "core/round/schedule.h"
@@ -23,6 +24,8 @@ std::vector<std::string> GraphNames(std::vector<std::string> others = {});
 
 // What an algorithm over a graph is told of it. The three ways to make the graph are the three
 // demands that the theory of an algorithm may have; each refuses the graphs that do not meet it.
+// The graph `given` is a user's own (GivenGraph in comm/graph/graph_text.h), so that more is asked
+// of it: no weight below 0, and a way from every rank to every other unless some rounds are global.
 // Threads: as Algorithm. Owns: its options.
 class GraphOptions {
  public:
@@ -33,10 +36,14 @@ class GraphOptions {
 
   explicit GraphOptions(std::string name = "ring", uint64_t interval = 1)
       : name_(std::move(name)), interval_(interval) {}
-  // Of an algorithm that has read the graph's name from an option of its own.
-  static GraphOptions Named(std::string option, std::string name) {
+  // Of an algorithm that has read the graph's name and options from options of its own, and that
+  // takes a mean of all ranks each `global_interval` rounds.
+  static GraphOptions Named(std::string option, std::string name, Options graph_options,
+                            uint64_t global_interval) {
     GraphOptions options(std::move(name));
     options.option_ = std::move(option);
+    options.options_ = std::move(graph_options);
+    options.global_interval_ = global_interval;
     return options;
   }
 
@@ -59,6 +66,8 @@ class GraphOptions {
 
  private:
   absl::StatusOr<std::unique_ptr<GraphSequence>> Make(WorldSize size) const;
+  // What is asked of a user's graph beside, with the weights that count. Another's passes.
+  absl::Status CheckGiven(const Graph& graph) const;
   absl::Status Refusal(WorldSize size, const std::string& reason) const;
 
   std::string option_ = "graph";

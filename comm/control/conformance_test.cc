@@ -443,6 +443,23 @@ TEST_P(ControlConformanceTest, PlansThatDifferAreNamedOnEveryRank) {
   }
 }
 
+// As where ranks give one algorithm unlike graphs.
+TEST_P(ControlConformanceTest, LongEntriesAreShownFromTheWordThatDiffers) {
+  const Controls controls = JoinedWorld(2);
+  OnEveryRank(2, [&](int rank) {
+    std::string edges = "graph.edges=";
+    for (int i = 0; i < 50; ++i) absl::StrAppend(&edges, i, ">", i + 1, ":0.5 ");
+    absl::StrAppend(&edges, rank == 0 ? "50>51:0.5" : "50>51:0.75", " 51>52:0.5)");
+    const PlanSummary plan{.name = "model",
+                           .version = PlanVersion(1),
+                           .hash = static_cast<uint64_t>(rank),
+                           .entries = {edges}};
+    EXPECT_THAT(Text(CheckPlan(*controls[rank], Rank(rank), plan, Late())),
+                EndsWith("entry 0: ... '50>51:0.5 51>52:0.5)' on rank 0, ... '50>51:0.75 "
+                         "51>52:0.5)' on rank 1"));
+  });
+}
+
 TEST_P(ControlConformanceTest, SelectPeersGivesEveryMemberTheSameMatching) {
   constexpr int kWorld = 4;
   const Controls controls = JoinedWorld(kWorld);

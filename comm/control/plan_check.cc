@@ -32,6 +32,20 @@ std::vector<std::string> SplitEntries(const std::string& text) {
   return absl::StrSplit(text, '\0');
 }
 
+// Two entries as an error shows them: long ones, as that of an algorithm with a graph of many
+// edges, from the word in which they begin to differ.
+std::pair<std::string, std::string> Shown(absl::string_view left, absl::string_view right) {
+  constexpr size_t kLong = 128;  // more is cut off
+  if (std::max(left.size(), right.size()) <= kLong) return {Quote(left), Quote(right)};
+  size_t same = 0;
+  while (same < std::min(left.size(), right.size()) && left[same] == right[same]) ++same;
+  if (same < kLong / 2) return {Quote(left), Quote(right)};
+  const size_t space = left.substr(0, same).rfind(' ');
+  const size_t begin = space == absl::string_view::npos ? same : space + 1;
+  return {absl::StrCat("... ", Quote(left.substr(begin))),
+          absl::StrCat("... ", Quote(right.substr(begin)))};
+}
+
 // "entry 3: 'a' on rank 0, 'b' on rank 2".
 std::string FirstDifference(const Camps& camps, const std::string& left, const std::string& right) {
   const std::vector<std::string> a = SplitEntries(left);
@@ -40,11 +54,14 @@ std::string FirstDifference(const Camps& camps, const std::string& left, const s
   size_t i = 0;
   while (i < shared && a[i] == b[i]) ++i;
   if (i == a.size() && i == b.size()) return "their entries read the same";
-  const auto quoted = [i](const std::vector<std::string>& entries) {
-    return i < entries.size() ? Quote(entries[i]) : std::string("nothing");
-  };
-  return absl::StrCat("the first difference is entry ", i, ": ", quoted(a), " on rank ",
-                      camps[0].second[0].value(), ", ", quoted(b), " on rank ",
+  std::pair<std::string, std::string> shown = {"nothing", "nothing"};
+  if (i < a.size() && i < b.size()) {
+    shown = Shown(a[i], b[i]);
+  } else {
+    (i < a.size() ? shown.first : shown.second) = Quote(i < a.size() ? a[i] : b[i]);
+  }
+  return absl::StrCat("the first difference is entry ", i, ": ", shown.first, " on rank ",
+                      camps[0].second[0].value(), ", ", shown.second, " on rank ",
                       camps[1].second[0].value());
 }
 

@@ -5,6 +5,7 @@
 
 #include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
+#include "comm/graph/graph_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -82,6 +83,9 @@ class EveryGraphTest : public ::testing::TestWithParam<std::string> {
     return {1, 2, 3, 4, 5, 6, 8, 12, 16, 17};
   }
   static std::unique_ptr<GraphSequence> Made(int32_t size) {
+    if (GetParam() == kGivenGraph) {
+      return Make(GetParam(), size, {{"edges", WriteGraph(Make("ring", size)->At(0))}});
+    }
     return Make(GetParam(), size, IsOverMachines() ? Options{{"ranks_each", "3"}} : Options{});
   }
 };

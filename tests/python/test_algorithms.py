@@ -3,10 +3,12 @@
 import warnings
 from pathlib import Path
 
+import networkx
 import pelton
 import pytest
 from pelton._algorithms import as_markdown, as_text
 from pelton.errors import InvalidArgument
+from pelton.torch_api.algorithms._options import to_text
 from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry, RuntimeAlgorithm
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
 from pelton_run.command_line import main
@@ -53,6 +55,45 @@ def test_what_does_not_fit_is_an_error_that_says_what_does(
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         pelton.algorithm(name, **options)
+    for text in texts:
+        assert text in str(caught.value)
+
+
+def graph_of(*edges: tuple[int, int, float | None], kind: type[networkx.Graph] = networkx.DiGraph) -> networkx.Graph:
+    graph = kind()
+    for source, target, weight in edges:
+        graph.add_edge(source, target, **({} if weight is None else {"weight": weight}))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "edges"),
+    [
+        (graph_of((1, 0, 0.25), (0, 1, 1 / 3), (1, 1, 0.75)), "0>0:0.0 0>1:0.3333333333333333 1>0:0.25 1>1:0.75"),
+        (graph_of((0, 1, None), (1, 2, None), (2, 0, None)), "0>0 0>1 1>1 1>2 2>0 2>2"),
+        (graph_of((0, 1, 0.5), (0, 0, 0.5), (1, 1, 0.5), kind=networkx.Graph), "0>0:0.5 0>1:0.5 1>0:0.5 1>1:0.5"),
+    ],
+)
+def test_a_graph_by_hand_becomes_its_edges(graph: networkx.Graph, edges: str) -> None:
+    made = pelton.algorithm("push_sum", graph=graph, interval=2)
+    assert isinstance(made, RuntimeAlgorithm)
+    assert to_text(**made.options) == {"graph": "given", "graph.edges": edges, "interval": "2"}
+    assert to_text(base=graph) == {"base": "given", "base.edges": edges}
+
+
+@pytest.mark.parametrize(
+    ("graph", "texts"),
+    [
+        (graph_of((1, 2, None)), ["graph: has the nodes [1, 2]", "from 0 on"]),
+        (networkx.DiGraph(), ["graph: has the nodes []"]),
+        (networkx.MultiDiGraph([(0, 1), (0, 1)]), ["graph: a multigraph", "networkx.DiGraph"]),
+        (graph_of((0, 1, 0.5), (1, 0, None)), ["graph: the edge 1 -> 0 has no weight, and 0 -> 1 has one"]),
+        (graph_of((0, 1, "much")), ["graph: the edge 0 -> 1 has the weight 'much'"]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_graph_by_hand_that_is_none_over_ranks_is_an_error(graph: networkx.Graph, texts: list[str]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        pelton.algorithm("push_sum", graph=graph)
     for text in texts:
         assert text in str(caught.value)
 

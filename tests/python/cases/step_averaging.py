@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import networkx
 import pelton
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.decentralized import LowPrecisionDecentralizedAlgorithm
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
@@ -217,6 +218,48 @@ def choco_sgd_refuses_graphs_that_are_not_symmetric_or_change() -> None:
     for graph, text in (("exponential", "not symmetric"), ("one_peer_exponential", "not the same in every step")):
         with raises(InvalidArgument, f"option graph is '{graph}', which on 4 ranks is", text):
             _wrapped(pelton.algorithm("choco_sgd", graph=graph))
+
+
+def _ring_by_hand(size: int) -> networkx.DiGraph:
+    """What the graph `ring` is on so many ranks."""
+    graph = networkx.DiGraph()
+    for rank in range(size):
+        neighbors = {(rank - 1) % size, (rank + 1) % size, rank}
+        graph.add_weighted_edges_from((rank, other, 1 / len(neighbors)) for other in neighbors)
+    return graph
+
+
+@case(2, 4)
+def a_graph_by_hand_trains_as_the_same_graph_by_its_name() -> None:
+    _, size = rank_and_size()
+    weights = []
+    for graph in ("ring", _ring_by_hand(size)):
+        model, optimizer = _wrapped(pelton.algorithm("exact_diffusion", graph=graph))
+        for step in range(STEPS):
+            train_step(model, optimizer, step)
+        weights.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(torch.equal(named, given) for named, given in zip(*weights))
+
+
+@case(2, 4)
+def a_graph_by_hand_that_differs_between_ranks_is_an_error_with_its_first_edge() -> None:
+    rank, size = rank_and_size()
+    graph = _ring_by_hand(size)
+    if rank == 1:  # symmetric, and it keeps the mean
+        for one, other in ((0, 1), (1, 0)):
+            graph.edges[one, one]["weight"] += 0.125
+            graph.edges[one, other]["weight"] -= 0.125
+    first = f"0>0:{_ring_by_hand(size).edges[0, 0]['weight']!r}"
+    with raises(FailedPrecondition, "differs between ranks", first, f"0>0:{graph.edges[0, 0]['weight']!r}"):
+        _wrapped(pelton.algorithm("exact_diffusion", graph=graph))
+
+
+@case(2)
+def a_graph_by_hand_for_another_number_of_ranks_is_an_error_that_names_both() -> None:
+    with raises(InvalidArgument, "given by hand for 4 ranks", "the group has 2"):
+        _wrapped(pelton.algorithm("exact_diffusion", graph=_ring_by_hand(4)))
+    with raises(InvalidArgument, "option base", "given by hand for 4 ranks", "the group has 2"):
+        _wrapped(pelton.algorithm("slowmo", base=_ring_by_hand(4)))
 
 
 @case(2)

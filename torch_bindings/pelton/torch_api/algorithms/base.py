@@ -224,10 +224,10 @@ class Algorithm:
 class RuntimeAlgorithm(Algorithm):
     """One of the runtime's algorithms that has no class of its own in Python. Threads: a value. Owns: its options."""
 
-    def __init__(self, name: str, **options: bool | int | float | str) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         """Args:
         name: what `pelton._C.algorithms()` calls it.
-        **options: its own.
+        **options: its own; a graph may be a networkx.DiGraph over the ranks.
         """
         self.name = name
         self.options = options
