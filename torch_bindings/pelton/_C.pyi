@@ -140,11 +140,12 @@ class Queue:
     """A communicator whose collectives run in the order of their calls, and operations between neighbors by their edges.
 
     The plain forms begin an operation, those with `_now` also wait for it. Tensors are on the CPU. Names are what ranks
-    match operations between neighbors by, and compare collectives by.
+    match operations between neighbors by, and compare collectives by. The queue of a GPU has operations between
+    neighbors alone, in the same order at both ends of an edge, after what is on the caller's current stream.
     """
 
-    def __init__(self, backend: Backend, ranks: Sequence[int]) -> None:
-        """Opens it; collective over `ranks`."""
+    def __init__(self, backend: Backend, ranks: Sequence[int], device: torch.device | None = None) -> None:
+        """Opens it, for tensors of the device, the CPU if None; collective over `ranks`."""
     def allreduce(self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None) -> Handle: ...
     def allreduce_now(
         self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, shown_as: str | None = None
@@ -155,7 +156,13 @@ class Queue:
     def allgather_now(self, tensor: torch.Tensor, name: str | None) -> torch.Tensor: ...
     def neighbor_allreduce(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
     def neighbor_allreduce_now(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> torch.Tensor: ...
-    def neighbor_allgather(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
+    def neighbor_allgather(
+        self,
+        tensor: torch.Tensor,
+        table: WeightTable,
+        name: str | None,
+        host: Queue | None = None,  # given on that of a GPU: the CPU's, for the shapes; waits for the neighbors there
+    ) -> Handle: ...
     def hierarchical_neighbor_allreduce(
         self,
         tensor: torch.Tensor,
