@@ -181,7 +181,7 @@ class Window:
     unlocks. Owns: the window, and a reference to its tensor.
     """
 
-    tensor: torch.Tensor
+    tensor: torch.Tensor  # on the CPU; the same memory as that of a GPU
     p: float  # of push-sum
     def put(
         self, tensor: torch.Tensor, destinations: list[tuple[int, float]], own_weight: float, with_p: bool
