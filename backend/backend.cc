@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(
   ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, transport->Open(id, group, deadline));
   const DeviceKind kind = device.kind;
-  // The library of the GPUs has no tags, which they need.
+  // Those of GPUs run neighbour operations by themselves.
   if (kind == DeviceKind::kHost) opened = MakeNeighborCommunicator(std::move(opened));
   auto watched =
       std::make_unique<WatchedCommunicator>(std::move(opened), [this, kind](Communicator* closing) {

@@ -44,8 +44,8 @@ absl::Status CheckTensors(const Communicator& communicator, const Tensor& source
 }
 
 absl::StatusOr<Completion> LaunchOn(Communicator& communicator, OperationKind kind, Tensor source,
-                                    Tensor target, const WeightTable& table,
-                                    const EdgeLabel& label) {
+                                    Tensor target, const WeightTable& table, const EdgeLabel& label,
+                                    Stream* stream) {
   Operation operation;
   operation.kind = kind;
   operation.dtype = source.dtype;
@@ -56,32 +56,34 @@ absl::StatusOr<Completion> LaunchOn(Communicator& communicator, OperationKind ki
   operation.sequence = static_cast<uint64_t>(label.shape_mark);
   operation.set_source(Locate(source.data, BytesOf(source)));
   operation.set_target(Locate(target.data, BytesOf(target)));
-  HostStream stream;
-  return communicator.Launch(operation, stream);
+  HostStream ready;
+  return communicator.Launch(operation, stream == nullptr ? ready : *stream);
 }
 
 }  // namespace
 
 absl::StatusOr<Completion> NeighborAllReduce(Communicator& communicator, Tensor source,
                                              Tensor target, const WeightTable& table,
-                                             const EdgeLabel& label) {
+                                             const EdgeLabel& label, Stream* stream) {
   RETURN_IF_ERROR(CheckTensors(communicator, source, target, source.count));
   if (source.data != target.data && Overlap(source, target)) {
     return Refuse(
         communicator,
         "source, target: they overlap in part; pass the same tensor, or a copy of source");
   }
-  return LaunchOn(communicator, OperationKind::kNeighborAllReduce, source, target, table, label);
+  return LaunchOn(communicator, OperationKind::kNeighborAllReduce, source, target, table, label,
+                  stream);
 }
 
 absl::StatusOr<Completion> NeighborAllGather(Communicator& communicator, Tensor source,
                                              Tensor target, const WeightTable& table,
-                                             const EdgeLabel& label) {
+                                             const EdgeLabel& label, Stream* stream) {
   RETURN_IF_ERROR(CheckTensors(communicator, source, target, table.TotalCount(source.count)));
   if (Overlap(source, target)) {
     return Refuse(communicator, "source, target: they overlap; pass a copy of source");
   }
-  return LaunchOn(communicator, OperationKind::kNeighborAllGather, source, target, table, label);
+  return LaunchOn(communicator, OperationKind::kNeighborAllGather, source, target, table, label,
+                  stream);
 }
 
 }  // namespace pelton

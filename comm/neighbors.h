@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
+#include "core/memory/stream.h"
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {
@@ -24,18 +25,20 @@ struct EdgeLabel {
 // Blocks: never; the tensors belong to the communicator until the completion is done (OWN-1).
 // Errors: InvalidArgument naming the argument and its value, before anything is sent; else those of
 // Launch.
+// `stream`: of the device whose memory the tensors are in, after which they may be read and
+// written; null: the memory is ready.
 
 // target = own * source + the sum over the sources, ascending, of weight * theirs (see
 // WeightTable), in float32 for 16 bits; where all weights are 1 / n, the sum divided by n. Shape:
 // both [count]; the same tensor for in place.
 absl::StatusOr<Completion> NeighborAllReduce(Communicator& communicator, Tensor source,
                                              Tensor target, const WeightTable& table,
-                                             const EdgeLabel& label = {});
+                                             const EdgeLabel& label = {}, Stream* stream = nullptr);
 // target = the sources' tensors, ascending, one after the other. Shape: source [count], target as
 // many as the table says; they must not overlap.
 absl::StatusOr<Completion> NeighborAllGather(Communicator& communicator, Tensor source,
                                              Tensor target, const WeightTable& table,
-                                             const EdgeLabel& label = {});
+                                             const EdgeLabel& label = {}, Stream* stream = nullptr);
 
 }  // namespace pelton
 

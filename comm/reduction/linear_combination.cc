@@ -148,11 +148,6 @@ HWY_EXPORT(CombineDoubles);
 
 }  // namespace
 
-bool IsCombinable(DType dtype) {
-  return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kFloat16 ||
-         dtype == DType::kBFloat16;
-}
-
 void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count) {
   PELTON_CHECK(!terms.empty());
   PELTON_CHECK(IsCombinable(target.dtype)) << target.dtype;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "comm/reduction/combinable.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {
@@ -22,9 +23,6 @@ struct CombinationTarget {
   std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
 };
-
-// float64, float32, float16 and bfloat16.
-bool IsCombinable(DType dtype);
 
 // target[i] = factor_0 * term_0[i] + factor_1 * term_1[i] + ..., from the left, in float32, or in
 // float64 where a term or the target is float64; factors are rounded to that type, and the sum to

@@ -36,6 +36,9 @@ struct TransportPromises {
   bool survives_disagreement = true;
   // A send fails where its receive differs. Else a short one may be done before anybody knows.
   bool short_sends_learn_of_a_difference = true;
+  // Neighbour operations match by tag and wait for nothing else (EDGE-1). Else both ends of an edge
+  // launch what they have in common in the same order, and another order is an error.
+  bool neighbors_match_by_tag = true;
   // Missing() names exactly the ranks that have not launched. Else at least one of them.
   bool names_exactly_who_is_missing = true;
 };

@@ -5,7 +5,8 @@
 namespace pelton {
 
 // A communicator that is one takes kNeighborAllReduce and kNeighborAllGather in Launch, with the
-// results, errors and guarantees of collectives/neighbor_communicator.h, which then adds nothing.
+// results, errors and guarantees of collectives/neighbor_communicator.h, which then adds nothing;
+// one that keeps less of EDGE-1, such as NCCL's, says so itself.
 // Threads: any. Owns: nothing.
 class NativeNeighbors {
  public:

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "comm/reduction/linear_combination.h"
+#include "comm/reduction/combinable.h"
 #include "comm/tags.h"
 #include "core/base/status.h"
 
@@ -57,12 +57,8 @@ absl::Status CheckFields(const Operation& operation, const WeightTable& table, R
 
 }  // namespace
 
-absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation,
-                                                         const Stream& stream, Rank rank,
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation, Rank rank,
                                                          WorldSize world_size) {
-  if (stream.device() != DeviceKind::kHost) {
-    return absl::InvalidArgumentError("stream: neighbour operations run on the host only");
-  }
   NeighborOperation checked;
   checked.table = WeightTable::Find(operation.peer);
   if (checked.table == nullptr) {
@@ -74,6 +70,16 @@ absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operat
   RETURN_IF_ERROR(CheckFields(operation, *checked.table, rank));
   ASSIGN_OR_RETURN(checked.memory, ResolveOperation(operation, rank, world_size));
   return checked;
+}
+
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation,
+                                                         const Stream& stream, Rank rank,
+                                                         WorldSize world_size) {
+  if (stream.device() != DeviceKind::kHost) {
+    return absl::InvalidArgumentError(
+        "stream: neighbour operations of this transport run on the host");
+  }
+  return CheckNeighborOperation(operation, rank, world_size);
 }
 
 }  // namespace pelton

@@ -26,6 +26,10 @@ struct NeighborOperation {
 
 // Finds both and checks every field of `operation`, of a neighbour kind. Errors: InvalidArgument:
 // names the rank, the field and its value.
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation, Rank rank,
+                                                         WorldSize world_size);
+// The same of a transport of the host's memory. Errors: also InvalidArgument: the stream is a
+// device's.
 absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation,
                                                          const Stream& stream, Rank rank,
                                                          WorldSize world_size);

@@ -1,4 +1,4 @@
-"""Tensors of a GPU, for which a device of PyTorch stands in; see cases/gpu.py."""
+"""Tensors of a GPU, for which a device of PyTorch stands in; see cases/gpu*.py."""
 
 import functools
 
@@ -7,25 +7,26 @@ import pytest
 from cases.registry import cases_of
 from spawn import Outcome, case_ids, check_outcome, run_modules
 
-MODULE = "cases.gpu"
+MODULES = ("cases.gpu", "cases.gpu_neighbors", "cases.gpu_windows")
+CASES = sorted((module, world_size, name) for module in MODULES for world_size, name in case_ids(module))
 # The second time work on streams lags behind, so that what does not wait for it is wrong.
 LAGS_US = (0, 300)
 
 
 @functools.cache
-def _outcome(world_size: int, lag_us: int) -> Outcome:
-    return run_modules(world_size, [MODULE], changes=accelerator.environment(lag_us))
+def _outcome(module: str, world_size: int, lag_us: int) -> Outcome:
+    return run_modules(world_size, [module], changes=accelerator.environment(lag_us))
 
 
 @pytest.mark.parametrize("lag_us", LAGS_US)
-@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids(MODULE)))
-def test_gpu(world_size: int, name: str, lag_us: int) -> None:
-    check_outcome(_outcome(world_size, lag_us), MODULE, world_size, name)
+@pytest.mark.parametrize(("module", "world_size", "name"), CASES)
+def test_gpu(module: str, world_size: int, name: str, lag_us: int) -> None:
+    check_outcome(_outcome(module, world_size, lag_us), module, world_size, name)
 
 
 def test_the_device_is_not_loaded_here() -> None:
     """Cases are found by importing their module: that must not change this process's PyTorch."""
     import torch
 
-    assert cases_of(MODULE)
+    assert all(cases_of(module) for module in MODULES)
     assert torch._C._get_privateuse1_backend_name() == "privateuseone"

@@ -41,7 +41,13 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "mpi.h": ("benchmarks/",),
     "caf/": ("benchmarks/",),
     "benchmark/": ("benchmarks/",),
-    "cuda": ("comm/transport/nccl/", "algorithms/codec/", "torch_bindings/", "core/memory/cuda/"),
+    "cuda": (
+        "comm/transport/nccl/",
+        "comm/reduction/cuda/",
+        "algorithms/codec/",
+        "torch_bindings/",
+        "core/memory/cuda/",
+    ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')

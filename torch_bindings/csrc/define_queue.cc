@@ -38,10 +38,11 @@ Table MakeTable(double own, const Weights& sources, const Weights& destinations,
       ValueOrThrow(WeightTable::Create(std::move(neighborhood), {.sends_weights = sends_weights})));
 }
 
-ProcessPtr<Queue> Open(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks) {
+ProcessPtr<Queue> Open(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks,
+                       const std::optional<at::Device>& device) {
   Group group{{}, Generation(1)};
   for (const int32_t rank : ranks) group.members.emplace_back(rank);
-  return ProcessPtr<Queue>(new Queue(std::move(backend), group));
+  return ProcessPtr<Queue>(new Queue(std::move(backend), group, device.value_or(at::kCPU)));
 }
 
 void DefineCollectives(QueueClass& queue) {
@@ -116,10 +117,13 @@ void DefineNeighborOperations(QueueClass& queue) {
           py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
       .def(
           "neighbor_allgather",
-          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name) {
-            return self.NeighborAllGather({std::move(name), false}, tensor, table);
+          [](Queue& self, const at::Tensor& tensor, const Table& table, Name name, Queue* host) {
+            if (host == nullptr)
+              return self.NeighborAllGather({std::move(name), false}, tensor, table);
+            return self.NeighborAllGather({std::move(name), false}, tensor, table, *host);
           },
-          py::arg("tensor"), py::arg("table").none(false), py::arg("name"), NoGil())
+          py::arg("tensor"), py::arg("table").none(false), py::arg("name"),
+          py::arg("host") = py::none(), NoGil())
       .def(
           "hierarchical_neighbor_allreduce",
           [](Queue& self, const at::Tensor& tensor, const Table& table, Queue& inner, Name name,
@@ -153,7 +157,9 @@ void DefineQueue(py::module_& module) {
       .def("lengths", &PythonHandle::lengths);
   DefineWeightBucket(module);
   QueueClass queue(module, "Queue");
-  queue.def(py::init(&Open), py::arg("backend"), py::arg("ranks"), NoGil())
+  queue
+      .def(py::init(&Open), py::arg("backend"), py::arg("ranks"), py::arg("device") = py::none(),
+           NoGil())
       .def("close", &Queue::Close, NoGil());
   DefineCollectives(queue);
   DefineBlockingCollectives(queue);

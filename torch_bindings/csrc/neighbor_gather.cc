@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
+#include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {
 
@@ -43,8 +44,7 @@ bool NeighborGather::Moves(int32_t peer, Outcome& outcome) const {
   return false;
 }
 
-bool NeighborGather::Parts(Call& call, Outcome& outcome) {
-  bool moves = false;
+void NeighborGather::MakeResult(Outcome& outcome) const {
   int64_t total = 0;
   for (const Neighbor& source : table_->sources()) {
     const bool fits = Moves(source.rank.value(), outcome);
@@ -52,6 +52,27 @@ bool NeighborGather::Parts(Call& call, Outcome& outcome) {
     total += outcome.lengths.back();
   }
   outcome.result = EmptyGathered(input_, total);
+}
+
+std::shared_ptr<const WeightTable> NeighborGather::Edges(Outcome& outcome) const {
+  MakeResult(outcome);
+  Neighborhood neighborhood;
+  WeightTable::Form form;
+  for (const Neighbor& source : table_->sources()) {
+    if (!Moves(source.rank.value(), outcome)) continue;
+    neighborhood.sources.push_back(source);
+    form.source_counts.push_back(theirs_.at(source.rank.value()).bytes());
+  }
+  for (const Neighbor& destination : table_->destinations()) {
+    if (Moves(destination.rank.value(), outcome)) neighborhood.destinations.push_back(destination);
+  }
+  // A part of a table that was accepted.
+  return ValueOrThrow(WeightTable::Create(std::move(neighborhood), std::move(form)));
+}
+
+bool NeighborGather::Parts(Call& call, Outcome& outcome) {
+  bool moves = false;
+  MakeResult(outcome);
   const Tensor result = BytesOf(outcome.result);
   uint64_t begin = 0;
   for (const Neighbor& source : table_->sources()) {

@@ -35,10 +35,16 @@ class NeighborGather {
   std::vector<lane::Job::Launch> Shapes();
   // Puts what follows the shapes into `call`, and the rest into `outcome`; false: nothing follows.
   bool Parts(Call& call, Outcome& outcome);
+  // The same for one operation of a communicator that has no tags: which edges it has, with as many
+  // elements as there are bytes. What it reads is the input, and it writes `outcome.result`.
+  std::shared_ptr<const WeightTable> Edges(Outcome& outcome) const;
+  const at::Tensor& input() const { return input_; }
 
  private:
   // Whether the elements of the edge with `peer` are moved; if not, `outcome` says why.
   bool Moves(int32_t peer, Outcome& outcome) const;
+  // Makes place for what comes, and notes the sources' lengths.
+  void MakeResult(Outcome& outcome) const;
 
   const Place place_;
   const std::shared_ptr<const WeightTable> table_;  // shared: as the job's

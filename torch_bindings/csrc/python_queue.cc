@@ -15,6 +15,7 @@
 #include "core/bucket/round_mode.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
+#include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/neighbor_gather.h"
 #include "torch_bindings/csrc/shape_message.h"
 #include "torch_bindings/csrc/signals.h"
@@ -44,6 +45,8 @@ BucketId BucketOf(const PythonQueue::Run& run) {
 // Operations without a name have tag 0, and those with one a tag of the lower half. Names are many
 // more than tags: two that share a tag differ in the bucket, which is an error where they meet.
 constexpr int32_t kHalfOfTags = kNeighborTags / 2;
+// Of the shapes of a GPU's tensors, whose order counts, named or not.
+constexpr int32_t kShapesOnGpuTag = kHalfOfTags;
 
 int32_t TagOf(const PythonQueue::Run& run) {
   if (!run.name.has_value()) return 0;
@@ -72,8 +75,9 @@ at::Tensor EmptyLike(const at::Tensor& tensor) {
 // InvalidArgument: it is unlike it.
 at::Tensor ResultOf(const Call& call, const at::Tensor& tensor, const Target& target) {
   if (!target.has_value()) return EmptyLike(tensor);
-  if (target->sizes() != tensor.sizes() || target->scalar_type() != tensor.scalar_type()) {
-    call.Refuse("target: has another shape or type than the tensor");
+  if (target->sizes() != tensor.sizes() || target->scalar_type() != tensor.scalar_type() ||
+      target->device() != tensor.device()) {
+    call.Refuse("target: has another shape, type or device than the tensor");
   }
   return *target;
 }
@@ -110,10 +114,11 @@ Job::Launch LaunchOf(const Collective& collective) {
   };
 }
 
-// What ranks gather: packed, and on the host. Errors (thrown): InvalidArgument: it is not.
-at::Tensor GatheredInput(Call& call, const at::Tensor& tensor) {
+// What ranks gather: packed, and on the queue's device. Errors (thrown): InvalidArgument: it is
+// not.
+at::Tensor GatheredInput(Call& call, const at::Tensor& tensor, bool is_on_gpu = false) {
   at::Tensor packed = call.Keeps(tensor, "tensor");
-  if (!packed.device().is_cpu()) {
+  if (!is_on_gpu && !packed.device().is_cpu()) {
     call.Refuse(absl::StrCat("tensor: is on ", packed.device().str(), "; must be on the CPU"));
   }
   if (packed.dim() < 1 || packed.dim() > kMostGatheredDimensions) {
@@ -191,17 +196,20 @@ int32_t NumberOf(const std::string& name) {
   return static_cast<int32_t>((HashOf(name) >> 32) % kEvaluationBit);
 }
 
-PythonQueue::PythonQueue(std::shared_ptr<Backend> backend, const Group& group)
+PythonQueue::PythonQueue(std::shared_ptr<Backend> backend, const Group& group,
+                         const at::Device& device)
     : group_(std::make_shared<const Group>(group)),
       rank_(group.RankOf(backend->rank()).value_or(Rank(-1)).value()),
       world_size_(group.size().value()),
-      timeout_(backend->options().operation_timeout) {
+      timeout_(backend->options().operation_timeout),
+      device_(device) {
+  const Device where = ValueOrThrow(ToDevice(device, "the tensor"));
   struct Opened {
     std::shared_ptr<Backend> backend;
     std::unique_ptr<Communicator> communicator;  // must go before the backend
   };
   auto opened = std::make_shared<Opened>();
-  opened->communicator = ValueOrThrow(backend->Open(group));
+  opened->communicator = ValueOrThrow(backend->Open(group, where));
   opened->backend = std::move(backend);
   lane_ = lane::Lane::Create(std::shared_ptr<Communicator>(opened, opened->communicator.get()));
 }
@@ -215,6 +223,24 @@ Call PythonQueue::Begin(const char* what, const Run& run, Call::Use use) const {
   ThrowIfError(CheckNotInHandler());
   const std::string shown = run.shown_as.value_or(what);
   return {run.name.has_value() ? absl::StrCat(shown, " '", *run.name, "'") : shown, use};
+}
+
+Call PythonQueue::BeginOnDevice(const char* what, const Run& run, Call::Use use,
+                                const at::Tensor& tensor) const {
+  Call call = Begin(what, run, use);
+  call.SetSend();
+  if (device_.is_cpu()) return call;
+  call.TakesGpu();
+  if (tensor.defined() && tensor.device() != device_) {
+    call.Refuse(absl::StrCat("tensor: is on ", tensor.device().str(), "; must be on ",
+                             device_.str(), ", as its queue"));
+  }
+  return call;
+}
+
+std::optional<CudaStream> PythonQueue::CallersStream() const {
+  if (device_.is_cpu()) return std::nullopt;
+  return CudaStream(CurrentStreamOf(device_)(), device_.index());
 }
 
 PythonQueue::Handle PythonQueue::Submit(const Run& run, Job job, std::shared_ptr<Outcome> outcome) {
@@ -283,13 +309,14 @@ PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& ten
 
 PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Tensor& tensor,
                                                    const Table& table, const Target& into) {
-  Call call = Begin("neighbor_allreduce", run, Call::Use::kReduced);
-  call.SetSend();
+  Call call = BeginOnDevice("neighbor_allreduce", run, Call::Use::kReduced, tensor);
   const at::Tensor result = ResultOf(call, tensor, into);
   const Tensor target = call.Writes(result, "result");
   const Tensor source = call.Reads(tensor, "tensor");
-  call.Launch([source, target, table, label = LabelOf(run, tensor)](Communicator& communicator) {
-    return pelton::NeighborAllReduce(communicator, source, target, *table, label);
+  call.Launch([source, target, table, label = LabelOf(run, tensor),
+               stream = CallersStream()](Communicator& communicator) mutable {
+    return pelton::NeighborAllReduce(communicator, source, target, *table, label,
+                                     stream.has_value() ? &*stream : nullptr);
   });
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
@@ -353,6 +380,33 @@ PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Ten
     if (!gather->Parts(parts, *outcome)) return;
     outcome->next = outcome->next_lane->Enqueue(parts.Take(timeout));
   });
+  return Submit(run, std::move(call), outcome);
+}
+
+void PythonQueue::TellShapes(const Run& run, std::shared_ptr<NeighborGather> gather) {
+  Call shapes = Begin("neighbor_allgather", run, Call::Use::kMoved);
+  shapes.SetSend();
+  for (Job::Launch& launch : gather->Shapes()) shapes.Launch(std::move(launch));
+  shapes.Finally([gather] {});  // its memory, to the end
+  ThrowIfError(lane_->Run(shapes.Take(timeout_))->status());
+}
+
+PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Tensor& tensor,
+                                                   const Table& table, PythonQueue& host) {
+  Call call = BeginOnDevice("neighbor_allgather", run, Call::Use::kMoved, tensor);
+  const NeighborGather::Place place{.rank = rank_, .tag = kShapesOnGpuTag, .data_tag = 0};
+  const at::Tensor input = GatheredInput(call, tensor, /*is_on_gpu=*/true);
+  auto gather = std::make_shared<NeighborGather>(place, HashOf(run), table, input);
+  host.TellShapes(run, gather);
+  auto outcome = std::make_shared<Outcome>();
+  const Table edges = gather->Edges(*outcome);
+  const EdgeLabel label{.tag = TagOf(run), .bucket = BucketOf(run)};
+  call.Launch([source = BytesOf(input), target = BytesOf(outcome->result), edges, label,
+               stream = CallersStream()](Communicator& communicator) mutable {
+    return pelton::NeighborAllGather(communicator, source, target, *edges, label,
+                                     stream.has_value() ? &*stream : nullptr);
+  });
+  call.Finally([result = outcome->result] {});
   return Submit(run, std::move(call), outcome);
 }
 

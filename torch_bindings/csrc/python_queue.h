@@ -16,8 +16,10 @@
 #include "comm/group.h"
 #include "comm/lane/lane.h"
 #include "comm/neighbors.h"
+#include "core/memory/cuda/cuda_stream.h"
 #include "core/pipeline/weight_table.h"
 #include "torch_bindings/csrc/c10d/call.h"
+#include "torch_bindings/csrc/neighbor_gather.h"
 #include "torch_bindings/csrc/python_handle.h"
 
 namespace pelton::torch_bindings {
@@ -35,8 +37,9 @@ class PythonQueue {
   using Table = std::shared_ptr<const WeightTable>;
   using Target = std::optional<at::Tensor>;
 
-  // Opens it among the ranks of `group`. Collective. Errors (thrown): those of Backend::Open.
-  PythonQueue(std::shared_ptr<Backend> backend, const Group& group);
+  // Opens it among the ranks of `group`, for tensors on `device`. Collective. Errors (thrown):
+  // those of Backend::Open; InvalidArgument: the device is neither the CPU nor a GPU.
+  PythonQueue(std::shared_ptr<Backend> backend, const Group& group, const at::Device& device);
   ~PythonQueue() { Close(); }
   PythonQueue(const PythonQueue&) = delete;
   PythonQueue& operator=(const PythonQueue&) = delete;
@@ -55,6 +58,11 @@ class PythonQueue {
   // has the shape and the type of `tensor`. Tensors on the CPU.
   // Errors (thrown): ValueError naming the argument; if the run waits, also the operation's.
   //
+  // The queue of a GPU has the operations between neighbours alone, for tensors of that GPU. They
+  // come after what the calling thread's current stream has by then, and are done when the GPU is
+  // done. The library of the GPUs has no tags, so both ends of an edge call them in the same order;
+  // another order is an error at both (comm/transport/nccl/nccl_communicator.h).
+  //
   // The reduction over the ranks. Shape: that of `tensor`.
   Handle AllReduce(const Run& run, const at::Tensor& tensor, int op, bool in_place,
                    const Target& into = {});
@@ -69,6 +77,10 @@ class PythonQueue {
   // differ. Where the tensors at the two ends of an edge do not fit, both get an error, after the
   // other edges are served.
   Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table);
+  // The same on the queue of a GPU. The ends of the edges tell each other their shapes on `host`, a
+  // queue of the same ranks. Blocks: until the neighbours have called it too.
+  Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table,
+                           PythonQueue& host);
   // The mean over the ranks of `inner`, and then NeighborAllReduce of that. Shape: that of
   // `tensor`. Where the mean fails, the neighbours get an error that says so.
   Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
@@ -82,6 +94,12 @@ class PythonQueue {
 
  private:
   Call Begin(const char* what, const Run& run, Call::Use use) const;
+  Call BeginOnDevice(const char* what, const Run& run, Call::Use use,
+                     const at::Tensor& tensor) const;
+  // The calling thread's, where this is a GPU's queue.
+  std::optional<CudaStream> CallersStream() const;
+  // Blocks: until the neighbours have told theirs.
+  void TellShapes(const Run& run, std::shared_ptr<NeighborGather> gather);
   Handle Submit(const Run& run, lane::Job job, std::shared_ptr<Outcome> outcome);
   Handle Submit(const Run& run, Call call, std::shared_ptr<Outcome> outcome) {
     return Submit(run, call.Take(timeout_), std::move(outcome));
@@ -91,6 +109,7 @@ class PythonQueue {
   const int rank_;
   const int world_size_;
   const absl::Duration timeout_;
+  const at::Device device_;
   std::shared_ptr<lane::Lane> lane_;  // shared: handles wait on it
   std::atomic<uint64_t> gathers_{0};
   std::atomic<uint64_t> hierarchical_{0};

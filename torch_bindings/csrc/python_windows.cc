@@ -12,6 +12,8 @@
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/status.h"
+#include "torch_bindings/csrc/devices.h"
+#include "torch_bindings/csrc/mapped_memory.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -162,14 +164,18 @@ absl::StatusOr<Communicator*> PythonWindows::Open() const {
 }
 
 std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
-                                                    const at::Tensor& tensor,
+                                                    const at::Tensor& given,
                                                     const std::vector<int32_t>& sources,
                                                     const std::vector<int32_t>& destinations,
                                                     bool zero_init) {
   Communicator* const communicator = ValueOrThrow(Open());
   const absl::Duration timeout = backend_->options().operation_timeout;
-  const absl::StatusOr<Tensor> flat = Flat(tensor, "tensor");
+  const absl::StatusOr<at::Tensor> on_host =
+      IsGpu(given.device()) ? MoveToMappedMemory(given) : given;
+  const absl::StatusOr<Tensor> flat =
+      on_host.ok() ? Flat(*on_host, "tensor") : absl::StatusOr<Tensor>(on_host.status());
   Check(AgreeOnStatus(*communicator, flat.status(), Clock::Real().Now() + timeout), "win_create");
+  const at::Tensor& tensor = *on_host;
   WindowOptions options;
   options.name = name;
   options.tensor = *flat;

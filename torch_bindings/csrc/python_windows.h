@@ -74,8 +74,10 @@ class PythonWindows {
   PythonWindows& operator=(const PythonWindows&) = delete;
 
   // Collective. Where others may not read the tensor's memory, the tensor moves: its storage, and
-  // with it every view, is in shared memory from then on. Errors (thrown): those of CreateWindow;
-  // ValueError: the tensor is not contiguous, or not on the CPU.
+  // with it every view, is in shared memory from then on. So does one of a GPU, which goes on to
+  // use it there (mapped_memory.h); the window's tensor is then the same memory as one of the CPU.
+  // Errors (thrown): those of CreateWindow and MoveToMappedMemory; ValueError: the tensor is not
+  // contiguous.
   std::unique_ptr<PythonWindow> Create(const std::string& name, const at::Tensor& tensor,
                                        const std::vector<int32_t>& sources,
                                        const std::vector<int32_t>& destinations, bool zero_init);

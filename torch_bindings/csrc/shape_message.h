@@ -46,7 +46,7 @@ std::string DifferenceOf(const ShapeMessage& mine, int rank, const ShapeMessage&
 // An uninitialised tensor of the type of `like` and its shape but for the first dimension.
 at::Tensor EmptyGathered(const at::Tensor& like, int64_t first);
 
-// The bytes of a contiguous CPU tensor, of whatever type.
+// The bytes of a contiguous tensor, of whatever type, wherever it is.
 Tensor BytesOf(const at::Tensor& tensor);
 // `count` of them from `offset` on.
 Tensor PartOf(const Tensor& bytes, uint64_t offset, uint64_t count);

@@ -141,11 +141,12 @@ class Queue:
 
     The plain forms begin an operation, those with `_now` also wait for it. Tensors are on the CPU. Names are what ranks
     match operations between neighbors by, and compare collectives by. A target receives the result in place of a new
-    tensor.
+    tensor. The queue of a GPU has operations between neighbors alone, in the same order at both ends of an edge, after
+    what is on the caller's current stream.
     """
 
-    def __init__(self, backend: Backend, ranks: Sequence[int]) -> None:
-        """Opens it; collective over `ranks`."""
+    def __init__(self, backend: Backend, ranks: Sequence[int], device: torch.device | None = None) -> None:
+        """Opens it, for tensors of the device, the CPU if None; collective over `ranks`."""
     def allreduce(
         self, tensor: torch.Tensor, op: int, in_place: bool, name: str | None, target: torch.Tensor | None = None
     ) -> Handle: ...
@@ -160,7 +161,13 @@ class Queue:
         self, tensor: torch.Tensor, table: WeightTable, name: str | None, target: torch.Tensor | None = None
     ) -> Handle: ...
     def neighbor_allreduce_now(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> torch.Tensor: ...
-    def neighbor_allgather(self, tensor: torch.Tensor, table: WeightTable, name: str | None) -> Handle: ...
+    def neighbor_allgather(
+        self,
+        tensor: torch.Tensor,
+        table: WeightTable,
+        name: str | None,
+        host: Queue | None = None,  # given on that of a GPU: the CPU's, for the shapes; waits for the neighbors there
+    ) -> Handle: ...
     def hierarchical_neighbor_allreduce(
         self,
         tensor: torch.Tensor,
@@ -202,7 +209,7 @@ class Window:
     unlocks. Owns: the window, and a reference to its tensor.
     """
 
-    tensor: torch.Tensor
+    tensor: torch.Tensor  # on the CPU; the same memory as that of a GPU
     p: float  # of push-sum
     def put(
         self, tensor: torch.Tensor, destinations: list[tuple[int, float]], own_weight: float, with_p: bool

@@ -1,9 +1,9 @@
 // codec_check [--elements COUNT]
 //
 // Runs the GPU's codecs on a GPU: the bytes against the CPU's (min_max_uint8_test.cc and
-// piece_kernels_suite.cc), then how fast they are beside the device's own copy, in turns.
-// tools/gpu_check starts it. Exit status: 0 all is well, 1 something failed, 2 wrong usage, 3 there
-// is no GPU.
+// piece_kernels_suite.cc), and so those of averages (mean_kernel_suite.cc), then how fast they are
+// beside the device's own copy, in turns. tools/gpu_check starts it. Exit status: 0 all is well, 1
+// something failed, 2 wrong usage, 3 there is no GPU.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "comm/transport/nccl/neighbor_part.h"
 #include "comm/transport/nccl/operation_map.h"
 #include "comm/transport/nccl/posts.h"
 #include "comm/transport/operation_check.h"
@@ -19,6 +20,10 @@ struct Flight {
   OperationMemory memory;
   Mapping mapping;
   Post post;
+  NeighborPart neighbor;
+  // Why it has no result although it runs: the tensors differ at an edge, and the other edges are
+  // served.
+  absl::Status difference;
   // The caller's stream, if it has one, and where its part of the work ended at Launch.
   bool has_stream = false;
   cuda::StreamHandle stream = nullptr;

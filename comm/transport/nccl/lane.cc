@@ -1,7 +1,11 @@
 #include "comm/transport/nccl/lane.h"
 
+#include <sched.h>
+
 #include <utility>
 
+#include "comm/transport/neighbor_check.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton::nccl {
@@ -76,6 +80,12 @@ absl::StatusOr<bool> Lane::AdvancePosts() {
     if (!agreed.ok()) {
       const bool alone = resources_.agree_first && PostExchange::IsDisagreement(flight.post);
       if (!alone) return agreed.status();
+      if (IsNeighborKind(flight.operation.kind)) {
+        // The ranks at the other edges know nothing of it, and wait for theirs.
+        flight.difference = agreed.status();
+        flight.agreed = moved = true;
+        continue;
+      }
       // All ranks see the same difference and drop the operation, which never began.
       Finish(flight, agreed.status());
       flights_.erase(flights_.begin() + static_cast<ptrdiff_t>(i--));
@@ -123,12 +133,15 @@ absl::Status Lane::SubmitOne(Flight& flight) {
         resources_.runtime.calls().stream_wait_event(own_stream_, flight.ready, 0),
         "cudaStreamWaitEvent"));
   }
-  const OperationKind kind = flight.operation.kind;
+  if (flight.neighbor.kernel != nullptr) {
+    RETURN_IF_ERROR(neighbor_memory().Begin(flight, destination_.stream));
+  }
   ++submitted_;
   // Nothing to move: it only keeps its place in the stream.
-  if (flight.operation.count > 0 || kind == OperationKind::kBarrier) {
+  if (MovesAnything(flight)) {
+    const absl::string_view call = CallOf(flight.operation.kind);
     ASSIGN_OR_RETURN(const bool is_on_stream,
-                     native_->Call(CallOf(kind), [&](const NcclTable& calls, Handle comm) {
+                     native_->Call(call, [&](const NcclTable& calls, Handle comm) {
                        return Submit(flight, destination_, calls, comm);
                      }));
     busy_ = !is_on_stream;
@@ -137,7 +150,18 @@ absl::Status Lane::SubmitOne(Flight& flight) {
   return MarkEnd(flight);
 }
 
+NeighborMemory& Lane::neighbor_memory() {
+  if (neighbor_memory_ == nullptr) {
+    neighbor_memory_ =
+        std::make_unique<NeighborMemory>(resources_.runtime, resources_.events, resources_.device);
+  }
+  return *neighbor_memory_;
+}
+
 absl::Status Lane::MarkEnd(Flight& flight) {
+  if (flight.neighbor.kernel != nullptr) {
+    RETURN_IF_ERROR(neighbor_memory_->End(flight, destination_.stream));
+  }
   ASSIGN_OR_RETURN(flight.finished, resources_.events.Record(destination_.stream));
   return absl::OkStatus();
 }
@@ -149,12 +173,27 @@ absl::StatusOr<bool> Lane::CompleteFinished() {
     absl::StatusOr<bool> is_past = resources_.events.IsPast(flight.finished);
     if (!is_past.ok()) return Annotate(is_past.status(), Describe(flight.operation));
     if (!*is_past) break;
-    Finish(flight, absl::OkStatus());
+    Finish(flight, flight.difference);
     flights_.pop_front();
     --submitted_;
     moved = true;
   }
   return moved;
+}
+
+void Lane::AwaitKernels(absl::Time deadline) {
+  for (size_t i = 0; i < submitted_; ++i) {
+    const Flight& flight = *flights_[i];
+    if (flight.neighbor.kernel == nullptr) continue;
+    const bool ran_on_callers = flight.has_stream && flight.ready == nullptr;
+    auto end = resources_.events.Record(ran_on_callers ? flight.stream : own_stream_);
+    while (end.ok() && Clock::Real().Now() < deadline) {
+      const absl::StatusOr<bool> is_past = resources_.events.IsPast(*end);
+      if (!is_past.ok() || *is_past) break;
+      sched_yield();
+    }
+    if (end.ok()) resources_.events.Return(*end);
+  }
 }
 
 void Lane::Fail(const absl::Status& reason) {

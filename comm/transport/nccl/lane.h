@@ -11,6 +11,7 @@
 #include "comm/transport/nccl/event_pool.h"
 #include "comm/transport/nccl/flight.h"
 #include "comm/transport/nccl/native_communicator.h"
+#include "comm/transport/nccl/neighbor_memory.h"
 #include "comm/transport/nccl/submission.h"
 
 namespace pelton::nccl {
@@ -55,6 +56,10 @@ class Lane {
   void Fail(const absl::Status& reason);
 
   NativeCommunicator& native() const { return *native_; }
+  // Waits until the device is through with what neighbour operations have put there, so that it
+  // reads and writes their memory no more, though NCCL's communicator was aborted: their copies and
+  // kernels are not NCCL's. Blocks: until then, or `deadline`.
+  void AwaitKernels(absl::Time deadline);
   // Whether something is on the device or in NCCL's hands: nobody will tell us of its end.
   bool needs_polling() const { return busy_ || submitted_ > 0; }
 
@@ -65,6 +70,7 @@ class Lane {
   absl::StatusOr<bool> SubmitWaiting();
   absl::Status SubmitOne(Flight& flight);
   absl::Status MarkEnd(Flight& flight);
+  NeighborMemory& neighbor_memory();
   absl::StatusOr<bool> CompleteFinished();
   void Finish(Flight& flight, const absl::Status& status);
 
@@ -72,8 +78,9 @@ class Lane {
   const std::shared_ptr<NativeCommunicator> native_;
   Destination destination_;
   cuda::StreamHandle own_stream_ = nullptr;
-  std::deque<Flight*> flights_;  // in launch order
-  size_t submitted_ = 0;         // how many of them NCCL has
+  std::unique_ptr<NeighborMemory> neighbor_memory_;  // from the first average on
+  std::deque<Flight*> flights_;                      // in launch order
+  size_t submitted_ = 0;                             // how many of them NCCL has
   bool has_begun_ = false;
   bool busy_ = false;  // NCCL is at it in the background and takes no call
   absl::Time next_error_poll_ = absl::InfinitePast();

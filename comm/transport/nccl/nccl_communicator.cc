@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "comm/transport/nccl/neighbor_edges.h"
+#include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -32,7 +34,8 @@ NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
       on_close_(std::move(on_close)),
       events_(parts.runtime, parts.device),
       posts_(*host_),
-      resources_{parts.runtime, events_, posts_, parts.device, nullptr, parts.agree_first} {}
+      resources_{parts.runtime, events_, posts_, parts.device, nullptr, parts.agree_first},
+      kernels_path_(std::move(parts.kernels_path)) {}
 
 NcclCommunicator::~NcclCommunicator() {
   on_close_(this);
@@ -51,6 +54,7 @@ NcclCommunicator::~NcclCommunicator() {
     host_->Abort(absl::CancelledError("closed with operations in flight"));
   }
   for (const auto& native : natives) native->Abort();
+  if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
   FailLanes(absl::CancelledError("the communicator is closed"));  // gives the events back
   host_.reset();  // before the posts and the lanes' ids go: peers may be reading them
   pairs_.clear();
@@ -152,12 +156,43 @@ absl::Status NcclCommunicator::CheckStream(const Stream& stream) const {
   return Refuse("stream: is being captured into a CUDA graph; communicate outside of the capture");
 }
 
-absl::StatusOr<Flight> NcclCommunicator::Prepare(const Operation& operation,
-                                                 const Stream& stream) const {
-  RETURN_IF_ERROR(CheckStream(stream));
+absl::Status NcclCommunicator::CheckAndResolve(const Operation& operation, Flight& flight) const {
+  if (IsNeighborKind(operation.kind)) {
+    ASSIGN_OR_RETURN(NeighborOperation checked,
+                     CheckNeighborOperation(operation, rank(), world_size()));
+    flight.memory = checked.memory;
+    flight.neighbor.table = std::move(checked.table);
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
-  Flight flight;
   ASSIGN_OR_RETURN(flight.memory, ResolveOperation(operation, rank(), world_size()));
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::FindKernel(Flight& flight) {
+  if (flight.operation.kind != OperationKind::kNeighborAllReduce) return absl::OkStatus();
+  if (mean_kernel_ == nullptr) {
+    absl::StatusOr<MeanKernel> found = FindMeanKernel(kernels_path_);
+    if (!found.ok()) return Annotate(found.status(), absl::StrCat("rank ", rank().value()));
+    mean_kernel_ = *found;
+  }
+  flight.neighbor.kernel = mean_kernel_;
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::FillForNeighbors(Flight& flight) const {
+  const WeightTable& table = *flight.neighbor.table;
+  FillEdges(flight.operation, table, rank(), world_size(), flight.post.edges);
+  std::vector<double>& factors = flight.neighbor.factors;
+  factors = {table.own()};
+  for (const Neighbor& source : table.sources()) factors.push_back(source.weight);
+  for (const Neighbor& destination : table.destinations()) factors.push_back(destination.weight);
+}
+
+absl::StatusOr<Flight> NcclCommunicator::Prepare(const Operation& operation, const Stream& stream) {
+  RETURN_IF_ERROR(CheckStream(stream));
+  Flight flight;
+  RETURN_IF_ERROR(CheckAndResolve(operation, flight));
   absl::StatusOr<Mapping> mapping = MappingOf(operation, library_);
   if (!mapping.ok()) return Annotate(mapping.status(), absl::StrCat("rank ", rank().value()));
   flight.mapping = *mapping;
@@ -165,6 +200,7 @@ absl::StatusOr<Flight> NcclCommunicator::Prepare(const Operation& operation,
   flight.has_stream = stream.device() == DeviceKind::kCuda;
   if (flight.has_stream) flight.stream = static_cast<const CudaStream&>(stream).handle();
   flight.is_done = false;
+  RETURN_IF_ERROR(FindKernel(flight));
   return flight;
 }
 
@@ -204,7 +240,10 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   const CompletionTable::Entry entry = completions_.Begin();
   Flight& flight = flights_[entry.place];
   prepared->post.theirs = std::move(flight.post.theirs);  // keeps its memory
+  prepared->post.edges = std::move(flight.post.edges);
+  prepared->neighbor.factors = std::move(flight.neighbor.factors);
   flight = *std::move(prepared);
+  if (flight.neighbor.table != nullptr) FillForNeighbors(flight);
   flight.ticket = entry.completion.ticket;
   in_flight_.push_back(&flight);
   Number(flight.operation);
@@ -270,6 +309,7 @@ bool NcclCommunicator::EndIfAborted() {
   }
   // Also if the abort thread is at it: this returns when NCCL has let the memory go.
   for (const auto& native : natives) native->Abort();
+  if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
   const absl::Status reason = EndedWith();
   FailLanes(reason);
   for (Flight* const flight : in_flight_) {
@@ -290,7 +330,7 @@ OperationRunner::State NcclCommunicator::Follow(Completion completion, Stream& s
   State state = Query(completion);
   if (state.done || stream.device() != DeviceKind::kCuda) return state;
   const Flight& flight = FlightOf(completion.ticket);
-  if (flight.finished == nullptr) return state;
+  if (flight.finished == nullptr || !flight.difference.ok()) return state;
   const auto handle = static_cast<const CudaStream&>(stream).handle();
   const bool ran_there = flight.has_stream && flight.stream == handle && flight.ready == nullptr;
   if (ran_there) return {true, absl::OkStatus()};

@@ -7,10 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/transport/native_neighbors.h"
 #include "comm/transport/nccl/abort_thread.h"
 #include "comm/transport/nccl/pair_lane.h"
 #include "core/base/sync.h"
@@ -27,6 +29,7 @@ struct CommunicatorParts {
   int device = 0;
   Generation generation;
   bool agree_first = false;
+  std::string kernels_path = {};  // as FindMeanKernel's
 };
 
 // Operations run on the device: Launch puts them on a stream and does not wait, and a stream that
@@ -39,9 +42,18 @@ struct CommunicatorParts {
 // difference is found when NCCL has the operation already, and ends the communicator. Sends and
 // receives have no tags.
 //
+// Operations between neighbours are one group of NCCL's sends and receives, and a kernel that
+// combines what has come with this rank's own tensor; weights that travel are 8 bytes beside each
+// tensor in the same group. They run among the collectives, in launch order, and so does each end
+// of an edge: that is less than EDGE-1 says (collectives/neighbor_communicator.h). Both ends of an
+// edge have to launch what they have in common, collectives of all included, in the same order; a
+// tag, a shape, a dtype or a bucket that differs is an error at both ends, and with it an order
+// that differs. Unless the ranks agree first, that ends the communicator, and a target of that
+// operation may have been written; else its other edges are served.
+//
 // After an abort, the next call waits until NCCL has let the operations' memory go (OWN-1).
 // Threads and contract: as Communicator. Owns: its streams and events, NCCL's communicators.
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public Communicator, public NativeNeighbors {
  public:
   using OnClose = std::function<void(NcclCommunicator*)>;
 
@@ -74,7 +86,10 @@ class NcclCommunicator final : public Communicator {
   absl::Status Refuse(absl::string_view what) const;
   absl::Status AwaitNative();
   absl::Status CheckStream(const Stream& stream) const;
-  absl::StatusOr<Flight> Prepare(const Operation& operation, const Stream& stream) const;
+  absl::StatusOr<Flight> Prepare(const Operation& operation, const Stream& stream);
+  absl::Status CheckAndResolve(const Operation& operation, Flight& flight) const;
+  absl::Status FindKernel(Flight& flight);
+  void FillForNeighbors(Flight& flight) const;
   void Number(Operation& operation);
   // Of an operation in flight.
   Flight& FlightOf(uint64_t ticket) { return flights_[completions_.PlaceOf(ticket)]; }
@@ -107,6 +122,8 @@ class NcclCommunicator final : public Communicator {
   std::map<Direction, std::unique_ptr<PairLane>> pairs_;
   std::map<Direction, uint64_t> launched_pairs_;
   std::multimap<RegionId, void*> registrations_;
+  const std::string kernels_path_;
+  MeanKernel mean_kernel_ = nullptr;  // from the first average on
   absl::Time next_host_look_ = absl::InfinitePast();
   bool has_drained_ = false;  // the flights have learned of the end
   std::atomic<bool> has_ended_ = false;

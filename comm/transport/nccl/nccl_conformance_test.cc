@@ -16,7 +16,7 @@ class NcclFixture : public TransportFixture {
 
   std::vector<std::unique_ptr<Transport>> Make(WorldSize world_size) override {
     const std::string path = stand_in::LibraryPath();
-    world_.emplace(world_size, NcclOptions{path, path, std::nullopt, agree_first_});
+    world_.emplace(world_size, NcclOptions{path, path, std::nullopt, agree_first_, path});
     return std::move(world_->transports());
   }
 
@@ -24,6 +24,7 @@ class NcclFixture : public TransportFixture {
     TransportPromises promises;
     promises.reduces = &nccl::Reduces;
     promises.has_tags = false;
+    promises.neighbors_match_by_tag = false;
     promises.survives_disagreement = agree_first_;
     return promises;
   }

@@ -30,13 +30,15 @@ static_assert(sizeof(Introduction) == 136);
 class NcclTransport final : public Transport {
  public:
   NcclTransport(Transport& host, Rank rank, std::unique_ptr<const NcclLibrary> library,
-                std::unique_ptr<const cuda::CudaRuntime> runtime, int device, bool agree_first)
+                std::unique_ptr<const cuda::CudaRuntime> runtime, int device,
+                const NcclOptions& options)
       : host_(host),
         rank_(rank),
         library_(std::move(library)),
         runtime_(std::move(runtime)),
         device_(device),
-        agree_first_(agree_first) {}
+        agree_first_(options.agree_first),
+        kernels_path_(options.kernels_path) {}
 
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override {
@@ -47,7 +49,7 @@ class NcclTransport final : public Transport {
     Communicator& between = **host;
     auto communicator = std::make_unique<NcclCommunicator>(
         CommunicatorParts{*library_, *runtime_, abort_thread_, *std::move(host), device_,
-                          group.generation, agree_first_},
+                          group.generation, agree_first_, kernels_path_},
         [this](NcclCommunicator* closed) { Forget(closed); });
     Remember(communicator.get());
     absl::StatusOr<UniqueId> nccl_id = Introduce(between, deadline);
@@ -111,6 +113,7 @@ class NcclTransport final : public Transport {
   const std::unique_ptr<const cuda::CudaRuntime> runtime_;
   const int device_;
   const bool agree_first_;
+  const std::string kernels_path_;
   Mutex mutex_;
   std::vector<NcclCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
   AbortThread abort_thread_;  // last: it uses the libraries
@@ -170,8 +173,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(const TransportOpti
   auto library = nccl::NcclLibrary::Load(nccl_options.nccl_path);
   if (!library.ok()) return Annotate(library.status(), what);
   return std::make_unique<nccl::NcclTransport>(*options.host, options.rank, *std::move(library),
-                                               *std::move(runtime), *device,
-                                               nccl_options.agree_first);
+                                               *std::move(runtime), *device, nccl_options);
 }
 
 namespace {

@@ -19,6 +19,7 @@ struct NcclOptions {
   // An operation goes to the device only when all ranks are known to have launched the same. For
   // finding where they differ: each costs a round trip between the hosts. The same on all ranks.
   bool agree_first = false;
+  std::string kernels_path = {};  // as FindMeanKernel's (comm/reduction/cuda)
 
   // `agree_first` from PELTON_NCCL_AGREE_FIRST=1; the libraries by their own variables.
   static NcclOptions FromEnvironment();

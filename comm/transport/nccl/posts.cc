@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
+#include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
@@ -28,21 +29,93 @@ Tensor Bytes(Operation* records, size_t count) {
 // HostStatus asks for it.
 absl::StatusOr<bool> PostExchange::Advance(Post& post) {
   if (post.phase == Post::Phase::kDone) return true;
+  if (IsNeighborKind(post.mine.kind)) return AdvanceEdges(post);
   if (post.phase != Post::Phase::kSent) {
     ASSIGN_OR_RETURN(const bool launched, Launch(post));
     if (!launched) return false;
   }
   for (Completion* completion : {&post.first, &post.second}) {
-    if (completion->ticket == 0) continue;  // there is none, or it was seen before
-    const Communicator::State state = host_.Query(*completion);
-    if (!state.done) return false;
-    RETURN_IF_ERROR(state.status);
-    *completion = Completion{};
-    Seen();
+    ASSIGN_OR_RETURN(const bool is_done, See(*completion));
+    if (!is_done) return false;
   }
   post.phase = Post::Phase::kDone;
   RETURN_IF_ERROR(Compare(post));
   return true;
+}
+
+absl::StatusOr<bool> PostExchange::See(Completion& completion) {
+  if (completion.ticket == 0) return true;  // there is none, or it was seen before
+  const Communicator::State state = host_.Query(completion);
+  if (!state.done) return false;
+  RETURN_IF_ERROR(state.status);
+  completion = Completion{};
+  Seen();
+  return true;
+}
+
+// Records of many edges may be more than the host takes at once: what is done makes room for the
+// next.
+absl::StatusOr<bool> PostExchange::AdvanceEdges(Post& post) {
+  ASSIGN_OR_RETURN(bool all_seen, SeeEdges(post));
+  if (post.phase != Post::Phase::kSent) {
+    RETURN_IF_ERROR(LaunchEdges(post));
+    if (post.phase != Post::Phase::kSent) return false;
+    ASSIGN_OR_RETURN(all_seen, SeeEdges(post));
+  }
+  if (!all_seen) return false;
+  post.phase = Post::Phase::kDone;
+  RETURN_IF_ERROR(CompareEdges(post));
+  return true;
+}
+
+absl::Status PostExchange::LaunchEdges(Post& post) {
+  while (post.launched < 2 * post.edges.size()) {
+    if (!HasRoom()) return absl::OkStatus();
+    EdgePost& edge = post.edges[post.launched / 2];
+    const int32_t mine = edge.sends() ? kEdgeSendersPostTag : kEdgeReceiversPostTag;
+    const int32_t theirs = edge.sends() ? kEdgeReceiversPostTag : kEdgeSendersPostTag;
+    if (post.launched % 2 == 0) {
+      ASSIGN_OR_RETURN(edge.first, Send(host_, Bytes(&edge.mine, 1), edge.peer, mine));
+    } else {
+      ASSIGN_OR_RETURN(edge.second, Recv(host_, Bytes(&edge.theirs, 1), edge.peer, theirs));
+    }
+    Note();
+    ++post.launched;
+    post.phase = Post::Phase::kHalf;
+  }
+  post.phase = Post::Phase::kSent;
+  return absl::OkStatus();
+}
+
+// Whether all that was launched has ended.
+absl::StatusOr<bool> PostExchange::SeeEdges(Post& post) {
+  bool all_seen = true;
+  for (EdgePost& edge : post.edges) {
+    ASSIGN_OR_RETURN(const bool first, See(edge.first));
+    ASSIGN_OR_RETURN(const bool second, See(edge.second));
+    all_seen = all_seen && first && second;
+  }
+  return all_seen;
+}
+
+// Says of every edge whether it differs, and fails with the first one that does.
+absl::Status PostExchange::CompareEdges(Post& post) const {
+  absl::Status first;
+  for (EdgePost& edge : post.edges) {
+    const Rank rank = host_.rank();
+    std::string difference = edge.sends()
+                                 ? DifferenceOfPair(edge.mine, rank, edge.theirs, edge.peer)
+                                 : DifferenceOfPair(edge.theirs, edge.peer, edge.mine, rank);
+    if (difference.empty() && edge.mine.tag != edge.theirs.tag) {
+      difference = absl::StrCat("tag is ", edge.mine.tag, " on rank ", rank.value(), " and ",
+                                edge.theirs.tag, " on rank ", edge.peer.value(),
+                                "; NCCL has none: launch them in the same order on both");
+    }
+    edge.differs = !difference.empty();
+    if (!edge.differs || !first.ok()) continue;
+    first = absl::InvalidArgumentError(absl::StrCat(Describe(post.mine), ": ", difference));
+  }
+  return first;
 }
 
 // An operation that is always invalid asks the host's communicator for its state without changing

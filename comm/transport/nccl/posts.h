@@ -11,6 +11,20 @@
 
 namespace pelton::nccl {
 
+// One end of an edge of a neighbour operation, and what is under way of it.
+// Threads: a value. Owns: nothing.
+struct EdgePost {
+  Operation mine;  // as the message that carries the tensor
+  Operation theirs = {};
+  Rank peer;
+  size_t index = 0;  // in the table's list of sources or destinations
+  Completion first = {};
+  Completion second = {};
+  bool differs = false;  // from what the peer says of it: nothing is moved
+
+  bool sends() const { return mine.kind == OperationKind::kSend; }
+};
+
 // One operation's record under way to its peers and theirs to us.
 // Threads: one at a time. Owns: the records; they stay where they are until it is done.
 struct Post {
@@ -18,14 +32,18 @@ struct Post {
   Operation mine;
   std::vector<Operation> theirs;  // by rank, or the peer's
   Phase phase = Phase::kNew;
-  Completion first;   // of the collective, or of the record we sent
-  Completion second;  // of the record we get
+  Completion first;             // of the collective, or of the record we sent
+  Completion second;            // of the record we get
+  std::vector<EdgePost> edges;  // of a neighbour operation, in place of the others
+  size_t launched = 0;          // of the edges' records, two each
 };
 
 // Tags of the host's messages; sends and receives have one each, so that an exchange's do not meet.
 inline constexpr int32_t kSendersPostTag = 0;
 inline constexpr int32_t kReceiversPostTag = 1;
 inline constexpr int32_t kLaneIdTag = 2;
+inline constexpr int32_t kEdgeSendersPostTag = 3;
+inline constexpr int32_t kEdgeReceiversPostTag = 4;
 
 // Sends and compares posts over the host's communicator of the same ranks.
 // Threads: as Communicator. Owns: a list of what is under way there.
@@ -53,6 +71,12 @@ class PostExchange {
  private:
   absl::StatusOr<bool> Launch(Post& post);
   absl::StatusOr<bool> LaunchPair(Post& post);
+  absl::StatusOr<bool> AdvanceEdges(Post& post);
+  absl::Status LaunchEdges(Post& post);
+  absl::StatusOr<bool> SeeEdges(Post& post);
+  absl::Status CompareEdges(Post& post) const;
+  // Notes the end of one of the host's operations, once; true if it is done.
+  absl::StatusOr<bool> See(Completion& completion);
   absl::Status Compare(const Post& post) const;
 
   Communicator& host_;

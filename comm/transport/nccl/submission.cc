@@ -1,10 +1,23 @@
 #include "comm/transport/nccl/submission.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
+
+#include "comm/transport/neighbor_check.h"
 
 namespace pelton::nccl {
 namespace {
+
+// Of a gather: where in its target the tensor of source number `index` begins. Units: bytes.
+size_t GatheredBefore(const Flight& flight, size_t index) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < index; ++i) {
+    count += flight.neighbor.table->CountOf(i, flight.operation.count);
+  }
+  return count * flight.mapping.per_element;
+}
 
 // Threads: one. Owns: nothing.
 class Group {
@@ -44,6 +57,42 @@ class Group {
   size_t bytes_;
 };
 
+// One group: the messages to the same rank match in their order in it. Nothing is sent along an
+// edge that differs, nor where there is nothing, of which both ends know.
+int SubmitToNeighbors(const Flight& flight, const Destination& to, const NcclTable& calls,
+                      Handle comm) {
+  const NeighborPlace& place = flight.neighbor.place;
+  const bool averages = flight.operation.kind == OperationKind::kNeighborAllReduce;
+  const bool sends_weights = averages && flight.neighbor.table->sends_weights();
+  int result = calls.group_start();
+  const auto note = [&](int next) {
+    if (result == kOk && next != kInProgress) result = next;
+  };
+  const auto send = [&](const void* from, size_t bytes, int peer) {
+    if (result == kOk) note(calls.send(from, bytes, Type::kInt8, peer, comm, to.stream));
+  };
+  const auto recv = [&](void* into, size_t bytes, int peer) {
+    if (result == kOk) note(calls.recv(into, bytes, Type::kInt8, peer, comm, to.stream));
+  };
+  for (const EdgePost& edge : flight.post.edges) {
+    const size_t bytes = edge.mine.count * flight.mapping.per_element;
+    if (edge.differs || bytes == 0) continue;
+    const int peer = edge.peer.value();
+    if (edge.sends()) {
+      send(flight.memory.source, bytes, peer);
+      if (sends_weights) send(place.leaving + edge.index, sizeof(double), peer);
+    } else {
+      recv(averages ? place.tensors + edge.index * place.stride_bytes
+                    : flight.memory.target + GatheredBefore(flight, edge.index),
+           bytes, peer);
+      if (sends_weights) recv(place.arrived + edge.index, sizeof(double), peer);
+    }
+  }
+  // The group must be ended also after an error: NCCL counts.
+  const int ended = calls.group_end();
+  return result == kOk ? ended : result;
+}
+
 int SubmitGrouped(const Flight& flight, const Destination& to, const NcclTable& calls,
                   Handle comm) {
   Group group(flight, to, calls, comm);
@@ -63,6 +112,14 @@ int SubmitGrouped(const Flight& flight, const Destination& to, const NcclTable& 
 }
 
 }  // namespace
+
+bool MovesAnything(const Flight& flight) {
+  const OperationKind kind = flight.operation.kind;
+  if (!IsNeighborKind(kind)) return flight.operation.count > 0 || kind == OperationKind::kBarrier;
+  const std::vector<EdgePost>& edges = flight.post.edges;
+  return std::any_of(edges.begin(), edges.end(),
+                     [](const EdgePost& edge) { return !edge.differs && edge.mine.count > 0; });
+}
 
 absl::string_view CallOf(OperationKind kind) {
   switch (kind) {
@@ -108,6 +165,9 @@ int Submit(const Flight& flight, const Destination& to, const NcclTable& calls, 
       return calls.send(source, count, type, to.peer, comm, to.stream);
     case OperationKind::kRecv:
       return calls.recv(target, count, type, to.peer, comm, to.stream);
+    case OperationKind::kNeighborAllReduce:
+    case OperationKind::kNeighborAllGather:
+      return SubmitToNeighbors(flight, to, calls, comm);
     default:
       return SubmitGrouped(flight, to, calls, comm);
   }

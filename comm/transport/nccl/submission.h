@@ -18,9 +18,12 @@ struct Destination {
 };
 
 // Puts the operation on the stream. NCCL has no gather, scatter and alltoall in every version: they
-// are a group of sends and receives, to itself too. A barrier is a sum of one number, so that the
-// streams of the ranks wait for each other, too. Returns NCCL's result. Blocks: never.
+// are a group of sends and receives, to itself too; an operation between neighbours is one without.
+// A barrier is a sum of one number, so that the streams of the ranks wait for each other, too.
+// Returns NCCL's result. Blocks: never.
 int Submit(const Flight& flight, const Destination& to, const NcclTable& calls, Handle comm);
+// Whether NCCL has anything to do for it.
+bool MovesAnything(const Flight& flight);
 // What to call it in errors.
 absl::string_view CallOf(OperationKind kind);
 

@@ -55,7 +55,8 @@ Tensor Call::FlatOf(const at::Tensor& tensor, const std::string& argument) const
   if (use_ == Use::kMoved && tensor.device().is_cpu() && !ToDType(tensor.scalar_type()).ok()) {
     return {tensor.data_ptr(), static_cast<uint64_t>(tensor.nbytes()), DType::kUInt8};
   }
-  absl::StatusOr<Tensor> flat = Flat(tensor, argument);
+  absl::StatusOr<Tensor> flat =
+      takes_gpu_ ? FlatAnywhere(tensor, argument) : Flat(tensor, argument);
   if (!flat.ok()) Refuse(std::string(flat.status().message()));
   return *flat;
 }

@@ -47,6 +47,8 @@ class Call {
   void Continue(absl::AnyInvocable<std::vector<lane::Job::Launch>()> more) {
     job_.more = std::move(more);
   }
+  // Says that the tensors are a GPU's, else they are on the CPU.
+  void TakesGpu() { takes_gpu_ = true; }
   // Runs at the end, if everything went well.
   void Finally(absl::AnyInvocable<void()> last) { last_ = std::move(last); }
   // Says that it is a user's send, which other calls need not wait for.
@@ -71,6 +73,7 @@ class Call {
   bool IsWritten(const at::Tensor& tensor) const;
 
   Use use_;
+  bool takes_gpu_ = false;
   lane::Job job_;
   std::vector<at::Tensor> kept_;
   std::vector<at::Tensor> written_;

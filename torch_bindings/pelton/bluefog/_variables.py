@@ -36,7 +36,7 @@ WITHOUT_MEANING = {
     "BLUEFOG_LOG_HIDE_TIME": "lines have no time unless the logger 'pelton' is given a format that has one",
     "BLUEFOG_MPI_THREAD_LEVEL": _NO_MPI,
     **{f"BLUEFOG_{operation}_BY_MPI": _NO_MPI for operation in _OPERATIONS},
-    "BLUEFOG_OPS_ON_CPU": "all operations run on the CPU",
+    "BLUEFOG_OPS_ON_CPU": "an operation runs where its tensor is",
     "BLUEFOG_WIN_ON_GPU": "windows are in the CPU's memory",
     "BLUEFOG_MAX_WIN_SENT_LENGTH": "a put is not cut into pieces that others see",
     "BLUEFOG_NUM_FINALIZER_THREADS": "whoever waits for an operation ends it, without a thread for that",

@@ -7,6 +7,8 @@ import contextlib
 import os
 import sys
 
+import torch
+
 from pelton import _C
 from pelton.bluefog import _topology, _variables
 from pelton.bluefog._errors import NotInitialized
@@ -43,6 +45,7 @@ class World:
         self.live_windows: set[str] = set()  # the names of the windows that the topology must not change under
         self.timeline = _timeline_of(self.rank)
         self._local_queue: _C.Queue | None = None
+        self._gpu_queues: dict[torch.device, _C.Queue] = {}
 
     @property
     def local_ranks(self) -> list[int]:
@@ -63,6 +66,23 @@ class World:
             self.session.close_at_end(self._local_queue)
         return self._local_queue
 
+    def queue_of(self, tensor: torch.Tensor) -> _C.Queue:
+        """That of all ranks for operations between neighbors of such tensors.
+
+        That of a GPU is opened at the first use, which is collective over all ranks.
+
+        Raises:
+          InvalidArgument: the tensor is on neither the CPU nor a GPU.
+        """
+        if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:  # what is no tensor, the queue refuses by name
+            return self.queue
+        device = tensor.device
+        if device not in self._gpu_queues:
+            queue = _C.Queue(self.session.backend, range(self.size), device)
+            self.session.close_at_end(queue)
+            self._gpu_queues[device] = queue
+        return self._gpu_queues[device]
+
     def set_topology(self, graph: DiGraph, is_weighted: bool) -> None:
         """Makes `graph` the topology of the ranks. Collective."""
         _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, self.size, "topology")
@@ -82,7 +102,7 @@ class World:
             return
         with contextlib.suppress(PeltonError):  # a rank that is lost or stays behind was reported where it mattered
             self.queue.barrier(_PARTING_S)
-        for queue in (self.queue, self._local_queue):
+        for queue in (*self._gpu_queues.values(), self.queue, self._local_queue):
             if queue is not None:
                 queue.close()
         if self.owns_session:

@@ -1,6 +1,6 @@
-// The functions of piece_kernels.h by the CPU's code, for tests: the device's memory is the host's.
-// Work runs in the order of its stream, by cudaLaunchHostFunc of the library that
-// PELTON_CUDART_LIBRARY names (comm/transport/nccl/stand_in). A function that
+// The functions of piece_kernels.h and mean_kernel.h by the CPU's code, for tests: the device's
+// memory is the host's. Work runs in the order of its stream, by cudaLaunchHostFunc of the library
+// that PELTON_CUDART_LIBRARY names (comm/transport/nccl/stand_in). A function that
 // PELTON_STAND_IN_KERNEL_FAULT names does nothing but fail.
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +17,8 @@
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
 #include "algorithms/stage/used_flags.h"
+#include "comm/reduction/cuda/mean_kernel.h"
+#include "comm/reduction/cuda/mean_on_host.h"
 #include "core/base/check.h"
 #include "core/bucket/plan.h"
 #include "core/memory/cuda/shared_library.h"
@@ -168,4 +170,10 @@ int pelton_tail_from_flags(const PeltonMessages* messages, uint64_t count, int32
     const auto layout = pelton::codec::TailOf(count, static_cast<DType>(dtype));
     pelton::codec::OrOfFlags(messages, layout, Bytes(tail));
   });
+}
+
+int pelton_weighted_mean(const PeltonMean* mean, CUstream_st* stream) {
+  if (const int error = CheckedCall("pelton_weighted_mean", mean->dtype)) return error;
+  if (!pelton::IsValid(*mean)) return pelton::codec::kInvalidValue;
+  return Enqueue(stream, [mean = *mean] { pelton::RunOnHost(mean); });
 }

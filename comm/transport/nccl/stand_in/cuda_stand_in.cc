@@ -11,6 +11,7 @@ using pelton::stand_in::StreamOf;
 namespace {
 
 constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
 constexpr int kMemoryAllocation = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
@@ -142,6 +143,24 @@ int cudaMalloc(void** memory, size_t size_bytes) {
 int cudaFree(void* memory) {
   std::free(memory);
   Controls::Get().Count(-1);
+  return kSuccess;
+}
+
+// The device's memory is the host's in any case.
+int cudaHostRegister(void* memory, size_t size_bytes, unsigned) {
+  if (const int fault = Controls::Get().FaultOf("cudaHostRegister")) return fault;
+  if (memory == nullptr || size_bytes == 0) return kInvalidValue;
+  Controls::Get().Count(1);
+  return kSuccess;
+}
+
+int cudaHostUnregister(void*) {
+  Controls::Get().Count(-1);
+  return kSuccess;
+}
+
+int cudaHostGetDevicePointer(void** there, void* memory, unsigned) {
+  *there = memory;
   return kSuccess;
 }
 

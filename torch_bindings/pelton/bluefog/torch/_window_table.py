@@ -47,6 +47,7 @@ class Window:
         self.name = name
         self.native = native
         self.tensor = tensor
+        self.host = native.tensor  # the same memory as a tensor of the CPU
         self.sources = sources
         self.destinations = destinations
         self.writer = threading.Lock()
@@ -66,6 +67,19 @@ class Window:
                 "and win_create() anew after that"
             )
 
+    def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor as the CPU reads it: of the window's own the same memory, of another one of a GPU a copy.
+
+        Args:
+          tensor: of the window's shape and dtype.
+        """
+        if tensor.is_cpu:
+            return tensor.contiguous()
+        settle(tensor)
+        if tensor.data_ptr() == self.tensor.data_ptr() and tensor.is_contiguous():
+            return self.host
+        return tensor.cpu().contiguous()
+
     @contextmanager
     def mutex(self, rank: int, of_own: bool) -> Iterator[None]:
         """Holds that of the edge to `rank`, or with `of_own` of that from it.
@@ -79,6 +93,16 @@ class Window:
             yield
         finally:
             self.native.unlock(rank, of_own)
+
+
+def settle(tensor: torch.Tensor) -> None:
+    """Waits for what a GPU has been given to do, if the tensor is one's: it is done with the tensor's memory then.
+
+    Args:
+      tensor: of any device.
+    """
+    if not tensor.is_cpu:
+        torch.accelerator.synchronize(tensor.device)
 
 
 def _identity_of(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype, bool]:
@@ -261,7 +285,7 @@ class Write:
             if self._excludes_owner:
                 held.enter_context(self._window.owner)
             self._window.check_memory()
-            flat = self._tensor.contiguous()
+            flat = self._window.on_host(self._tensor)
             try:
                 self._call(flat, pairs, own, self._uses_p)
             finally:

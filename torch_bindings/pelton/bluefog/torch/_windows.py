@@ -25,6 +25,7 @@ from pelton.bluefog.torch._window_table import (
     names,
     one_after_the_other,
     set_uses_p,
+    settle,
     span,
     update_weights,
     uses_p,
@@ -70,8 +71,11 @@ __all__ = [
 def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool:
     """Makes a window. Collective. The window's memory is the tensor itself: what changes it changes all views of it.
 
+    A tensor of a GPU, with all its views, moves to memory of the host that the GPU has mapped, and stays there: others
+    read what is in it, without a copy and without its rank's doing, and its kernels work over the bus.
+
     Args:
-      tensor: contiguous, on the CPU, of one shape and dtype on all ranks.
+      tensor: contiguous, of one shape and dtype on all ranks; one of a GPU is no part of other memory.
       name: of the window.
       zero_init: whether the buffers of the in-neighbors begin with 0; else with this rank's own tensor.
 
@@ -88,6 +92,8 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
     if topology is None:
         raise FailedPrecondition("win_create: there is no topology; call set_topology() first")
     sources, destinations = sorted(topology.in_neighbors), sorted(topology.out_neighbors)
+    if isinstance(tensor, torch.Tensor):
+        settle(tensor)  # its memory may be given back when it moves
     native = living.native.create(name, tensor.detach(), sources, destinations, zero_init)
     living.by_name[name] = Window(name, native, tensor, sources, destinations)
     living.world.live_windows.add(name)
@@ -280,7 +286,7 @@ def win_update(
     window = window_of(name)
     own, pairs = update_weights(window, self_weight, neighbor_weights)
     window.check_memory()
-    target = torch.empty_like(window.tensor, requires_grad=False) if clone else None
+    target = torch.empty_like(window.host, requires_grad=False) if clone else None
     with ExitStack() as held:
         held.enter_context(span(window, "WIN_SYNC_COMPUTE_AVERAGE"))
         if require_mutex:
@@ -288,8 +294,9 @@ def win_update(
                 held.enter_context(window.mutex(rank, of_own=True))
         with window.owner:
             window.check_memory()
+            settle(window.tensor)
             window.native.update(own, pairs, reset, uses_p(), target)
-    return window.tensor if target is None else target
+    return window.tensor if target is None else target.to(window.tensor.device)
 
 
 def win_update_then_collect(name: str, require_mutex: bool = True) -> torch.Tensor:

@@ -3,6 +3,10 @@
 An operation between neighbors waits for its neighbors alone. Two ranks match theirs by name, in any order, and those
 without a name by the order of their calls. The collectives are called in the same order by all ranks, and so are the
 hierarchical operations by the ranks of a machine, named or not, because each begins with a mean over that machine.
+
+Tensors are on the CPU, those of neighbor_allreduce, pair_gossip and neighbor_allgather also on this rank's GPU. There
+two neighbors call in the same order, named or not, and another order is an error at both. The first operation of a GPU
+is called by all ranks. Each comes after what the caller's current stream has by then.
 """
 
 from __future__ import annotations
@@ -313,7 +317,8 @@ def neighbor_allreduce(
         )
     world = active_world()
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
-    return _now(world, _handles.NEIGHBOR_ALLREDUCE, name, world.queue.neighbor_allreduce_now, tensor, table, name)
+    queue = world.queue_of(tensor)
+    return _now(world, _handles.NEIGHBOR_ALLREDUCE, name, queue.neighbor_allreduce_now, tensor, table, name)
 
 
 def neighbor_allreduce_nonblocking(
@@ -347,7 +352,7 @@ def neighbor_allreduce_nonblocking(
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLREDUCE, name)
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
-    operation = world.queue.neighbor_allreduce(tensor, table, name)
+    operation = world.queue_of(tensor).neighbor_allreduce(tensor, table, name)
     return HANDLES.add(_handles.NEIGHBOR_ALLREDUCE, operation, full, world.timeline)
 
 
@@ -409,7 +414,7 @@ def neighbor_allgather_nonblocking(
     enable_topo_check: bool = True,
     name: str | None = None,
 ) -> int:
-    """Begins `neighbor_allgather`.
+    """Begins `neighbor_allgather`. With a tensor of a GPU the neighbors have called it too when this returns.
 
     Args:
       tensor: not to be changed until the end.
@@ -426,7 +431,9 @@ def neighbor_allgather_nonblocking(
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLGATHER, name)
     table, order = gather_table_of(world, src_ranks, dst_ranks, enable_topo_check)
-    operation = world.queue.neighbor_allgather(tensor, table, name)
+    queue = world.queue_of(tensor)
+    host = None if queue is world.queue else world.queue
+    operation = queue.neighbor_allgather(tensor, table, name, host)
 
     def reorder(result: torch.Tensor) -> torch.Tensor:
         parts = dict(zip(sorted(order), torch.split(result, operation.lengths())))
