@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,21 @@ def run(command: Sequence[str], limit_s: float, changes: Mapping[str, str] | Non
 
 
 _wanted: dict[int, set[str]] = {}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there that has not ended yet."""
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def await_until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+    """Looks until a condition holds; an assertion fails if it does not in time."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"not in {limit_s:g} s"
+        time.sleep(0.05)
 
 
 def want_cases(world_size: int, module: str) -> None:

@@ -29,7 +29,7 @@ from pelton.torch_api.contrib.utils.redis_store import (
     start_redis_server_cli,
 )
 from pelton.torch_api.contrib.utils.store import ClusterStore, Store
-from spawn import case_ids, check_case, environment, launcher
+from spawn import await_until, case_ids, check_case, environment, is_running, launcher
 from torch.utils.data import DataLoader, Dataset
 
 MODULE = "cases.cache"
@@ -83,13 +83,6 @@ def _check_items(items: Sequence[Any]) -> None:
 def _pid(host: dict[str, Any]) -> int:
     """The process of a server."""
     return int(_client(host).info("server")["process_id"])
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process is there that has not ended yet."""
-    with contextlib.suppress(OSError):
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def _client(host: dict[str, Any]) -> Any:
@@ -166,7 +159,7 @@ def test_own_servers_keep_to_themselves() -> None:
     pid = _pid(host)
     assert host["password"].encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     store.shutdown()
-    _until(lambda: not _is_running(pid))
+    await_until(lambda: not is_running(pid))
     assert not store.status()
 
 
@@ -181,7 +174,7 @@ def test_scripts_start_servers_of_their_own(words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidArgument, match=f"port={port}: .*in use; choose another one"):
         start_redis_server_cli(port, 1 << 25)
     store = RedisStore([{"host": "127.0.0.1", "port": port, "password": "other"}])
-    _until(store.status)
+    await_until(store.status)
     assert _client({"host": "127.0.0.1", "port": port, "password": "other"}).config_get("maxclients") == {
         "maxclients": "17"
     }
@@ -198,13 +191,6 @@ def test_what_a_server_does_not_take_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match=r"redis-server does not take them: .*no-such-option"):
         start_redis_server_cli(port, 1 << 25, "--no-such-option", "1")
     shutdown_redis_server()
-
-
-def _until(condition: Any, limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_machine_without_redis_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +268,7 @@ def test_a_server_that_dies_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> N
     (host,) = cached.cache_loader.store.hosts  # type: ignore[attr-defined]
     pid = _pid(host)
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not _is_running(pid))
+    await_until(lambda: not is_running(pid))
     told, slowest = _deliver(cached)
     assert len(told) == 1
     assert slowest < STATED_S + BUSY_S
@@ -290,7 +276,7 @@ def test_a_server_that_dies_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> N
     assert data.asked == list(range(10)) * 3
     lines = _redis_server.configuration("127.0.0.1", host["port"], 1 << 25, host["password"])
     _redis_server.RedisServer(lines, host["port"])
-    _until(cached.cache_loader.store.status)  # which asks at once, and ends the pause
+    await_until(cached.cache_loader.store.status)  # which asks at once, and ends the pause
     for _ in range(2):
         assert _deliver(cached)[0] == []
     assert data.asked == list(range(10)) * 4
@@ -331,7 +317,7 @@ def test_one_of_two_servers_dies(servers: list[dict[str, Any]]) -> None:
     cached = CachedDataset(data, hosts=servers, writer_buffer_size=40)
     pid = _pid(servers[1])
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not _is_running(pid))
+    await_until(lambda: not is_running(pid))
     _deliver(cached, 40)
     data.asked.clear()
     _deliver(cached, 40)
@@ -409,20 +395,20 @@ def _started(command: list[str]) -> tuple[Any, int, int]:
 
 def test_a_server_ends_with_its_process_after_kill_9() -> None:
     process, pid, _ = _started([sys.executable, "-c", _RANK])
-    assert _is_running(pid)
+    assert is_running(pid)
     process.kill()
     process.wait()
-    _until(lambda: not _is_running(pid))
+    await_until(lambda: not is_running(pid))
 
 
 def test_a_server_ends_with_a_killed_launcher(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(_RANK)
     process, pid, parent = _started(launcher(2, script, "in a job"))
-    assert _is_running(pid)
+    assert is_running(pid)
     os.kill(parent, signal.SIGKILL)
     process.wait()
-    _until(lambda: not _is_running(pid))
+    await_until(lambda: not is_running(pid))
 
 
 def test_wrong_arguments_are_refused() -> None:

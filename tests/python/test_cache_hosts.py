@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spawn import environment
+from spawn import await_until, environment, is_running
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.network.hosts import Hosts
@@ -99,19 +98,6 @@ def _words(process: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
-def _is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def _until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_ranks_on_two_hosts_share_a_server_on_each(hosts: Hosts) -> None:
     """Each is found at its host's address on PELTON_INTERFACE, serves items to both hosts, and ends with its rank."""
     with _job(hosts) as processes:
@@ -122,15 +108,15 @@ def test_ranks_on_two_hosts_share_a_server_on_each(hosts: Hosts) -> None:
         on_other_host = said[2]["processes"][2]
         everyones = {on_first, on_second, own, on_other_host}
         assert len(everyones) == 4
-        assert all(map(_is_running, everyones))
+        assert all(map(is_running, everyones))
         os.kill(processes[2].pid, signal.SIGKILL)
-        _until(lambda: not _is_running(on_second) and not _is_running(on_other_host))
-        assert _is_running(on_first)
-        assert _is_running(own)
+        await_until(lambda: not is_running(on_second) and not is_running(on_other_host))
+        assert is_running(on_first)
+        assert is_running(own)
         for process in processes[:2]:
             assert process.communicate(timeout=_LIMIT_S)[0] == ""
             assert process.returncode == 0
-        _until(lambda: not any(map(_is_running, everyones)))
+        await_until(lambda: not any(map(is_running, everyones)))
 
 
 def _check_refusals(said: list[dict[str, Any]]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pelton.compat.aliases import PACKAGES
 from pelton.distributed import run as elastic
-from spawn import environment, run
+from spawn import await_until, environment, is_running, run
 
 _MEET = """
 import os, sys
@@ -82,3 +83,26 @@ def test_a_rank_that_fails_is_told_of(tmp_path: Path) -> None:
     assert outcome.code == 1
     assert "ChildFailedError" in outcome.errors
     assert "exitcode  : 7" in outcome.errors
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    """And so does what a rank has started in a session of its own."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "partial = sys.argv[1] + os.environ['RANK']\n"
+        "open(partial + '.new', 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "os.rename(partial + '.new', partial)\n"
+        "time.sleep(600)\n"
+    )
+    words = ["--standalone", "--nproc_per_node=2", str(script), str(tmp_path / "pids")]
+    launcher = subprocess.Popen([sys.executable, "-m", "pelton.distributed.run", *words], env=environment())
+    try:
+        files = [tmp_path / f"pids{rank}" for rank in range(2)]
+        await_until(lambda: all(file.exists() for file in files))
+        pids = [int(pid) for file in files for pid in file.read_text().split()]
+    finally:
+        launcher.kill()
+        launcher.wait()
+    await_until(lambda: not any(is_running(pid) for pid in pids))

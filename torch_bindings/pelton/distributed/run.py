@@ -9,12 +9,15 @@ further flags become Bagua's environment variables, under both names.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pelton_run import bagua_options
 from pelton_run.bagua_options import spellings
+from pelton_run.processes import MARK_VARIABLE, Guard
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import LaunchConfig
@@ -60,7 +63,7 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, Callable[.
 
 
 def run(args: argparse.Namespace) -> None:
-    """Starts the ranks that parsed flags ask for, and waits for their end.
+    """Starts the ranks that parsed flags ask for, and waits for their end. Where this process is killed, they are, too.
 
     The variables that the flags become are set in this process's environment, which the ranks inherit.
 
@@ -68,7 +71,22 @@ def run(args: argparse.Namespace) -> None:
       ChildFailedError: a rank failed, and has failed again after each restart.
     """
     os.environ.update(bagua_options.variables_of(args))
-    torchrun.run(args)  # type: ignore[no-untyped-call]
+    with _guarded():
+        torchrun.run(args)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """A kill -9 of torch's launcher alone would leave the ranks. One that started this one has a guard of its own."""
+    if os.environ.get(MARK_VARIABLE):
+        yield
+        return
+    os.environ[MARK_VARIABLE] = secrets.token_hex(16)
+    guard = Guard(os.environ[MARK_VARIABLE])
+    try:
+        yield
+    finally:
+        guard.dismiss()
 
 
 @record
