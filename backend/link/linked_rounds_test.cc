@@ -230,7 +230,9 @@ INSTANTIATE_TEST_SUITE_P(All, LinkedAlgorithmTest, ::testing::ValuesIn(Algorithm
 // What two installations would do: marks of one plan's slots in another one's buckets.
 TEST(LinkedRoundsTest, ADaemonThatHasPlannedOtherwiseIsRefused) {
   const auto plan_of = [](uint64_t bucket_size_bytes) {
-    return Plan::Build(Tensors(), {.bucket_size_bytes = bucket_size_bytes}).value();
+    PlanOptions options;
+    options.bucket_size_bytes = bucket_size_bytes;
+    return Plan::Build(Tensors(), options).value();
   };
   SocketPair sockets = SocketPair::Make();
   LinkedRounds::Attachment attachment;

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/neighbors.h"
 #include "comm/transport/nccl/gpu_world.h"
 #include "comm/transport/nccl/native_communicator.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_stream.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
 namespace {
@@ -26,17 +29,30 @@ absl::Time FarDeadline() { return Clock::Real().Now() + absl::Minutes(2); }
 // One rank's ways to do the same: NCCL's and ours. Threads: one. Owns: its stream and memory.
 class Rig {
  public:
-  Rig(const nccl::NcclLibrary& library, const cuda::CudaRuntime& runtime, Communicator& ours)
-      : runtime_(runtime), ours_(ours), raw_(library, runtime, 0, "raw NCCL") {}
+  Rig(Exchange exchange, const nccl::NcclLibrary& library, const cuda::CudaRuntime& runtime,
+      Communicator& ours)
+      : exchange_(exchange),
+        runtime_(runtime),
+        ours_(ours),
+        raw_(library, runtime, 0, "raw NCCL") {}
   ~Rig() {
     if (stream_ != nullptr) runtime_.calls().stream_destroy(stream_);
-    if (memory_ != nullptr) runtime_.calls().release(memory_);
+    for (void* const memory : {memory_, received_}) {
+      if (memory != nullptr) runtime_.calls().release(memory);
+    }
   }
 
   absl::Status Prepare(const nccl::UniqueId& id, uint64_t size_bytes) {
     const cuda::DeviceScope scope(runtime_, 0);
-    RETURN_IF_ERROR(
-        runtime_.ToStatus(runtime_.calls().allocate(&memory_, size_bytes), "cudaMalloc"));
+    for (void** const memory : {&memory_, &received_}) {
+      RETURN_IF_ERROR(
+          runtime_.ToStatus(runtime_.calls().allocate(memory, size_bytes), "cudaMalloc"));
+    }
+    if (exchange_ == Exchange::kNeighbors) {
+      ASSIGN_OR_RETURN(table_, WeightTable::Create({.own = 0.5,
+                                                    .sources = {{Rank(other()), 0.5}},
+                                                    .destinations = {{Rank(other()), 1}}}));
+    }
     RETURN_IF_ERROR(runtime_.ToStatus(
         runtime_.calls().stream_create_with_flags(&stream_, cuda::kStreamNonBlocking),
         "cudaStreamCreateWithFlags"));
@@ -46,10 +62,11 @@ class Rig {
 
   absl::Status RunRaw(uint64_t size_bytes, int operations) {
     for (int i = 0; i < operations; ++i) {
-      const auto on_stream =
-          raw_.Call("ncclAllReduce", [&](const nccl::NcclTable& calls, nccl::Handle comm) {
-            return calls.all_reduce(memory_, memory_, size_bytes / 4, nccl::Type::kFloat32,
-                                    nccl::Op::kSum, comm, stream_);
+      const auto on_stream = raw_.Call(
+          exchange_ == Exchange::kAllReduce ? "ncclAllReduce" : "ncclSend",
+          [&](const nccl::NcclTable& calls, nccl::Handle comm) {
+            return exchange_ == Exchange::kAllReduce ? AllReduceRaw(calls, comm, size_bytes / 4)
+                                                     : SwapRaw(calls, comm, size_bytes / 4);
           });
       RETURN_IF_ERROR(on_stream.status());
       if (!*on_stream) RETURN_IF_ERROR(WaitForRaw());
@@ -59,14 +76,9 @@ class Rig {
 
   absl::Status RunOurs(uint64_t size_bytes, int operations) {
     CudaStream stream(stream_, 0);
-    Operation operation;
-    operation.kind = OperationKind::kAllReduce;
-    operation.count = size_bytes / 4;
-    operation.set_source({kPrivateRegion, reinterpret_cast<uintptr_t>(memory_)});
-    operation.set_target(operation.source());
     Completion last;
     for (int i = 0; i < operations; ++i) {
-      ASSIGN_OR_RETURN(last, ours_.Launch(operation, stream));
+      ASSIGN_OR_RETURN(last, LaunchOurs(size_bytes / 4, stream));
       RETURN_IF_ERROR(ours_.WaitOnStream(last, stream, FarDeadline()));
     }
     RETURN_IF_ERROR(Synchronize());
@@ -74,6 +86,39 @@ class Rig {
   }
 
  private:
+  int32_t other() const { return 1 - ours_.rank().value(); }
+
+  int AllReduceRaw(const nccl::NcclTable& calls, nccl::Handle comm, uint64_t count) {
+    return calls.all_reduce(memory_, memory_, count, nccl::Type::kFloat32, nccl::Op::kSum, comm,
+                            stream_);
+  }
+
+  // The first failure counts; the group is closed all the same.
+  int SwapRaw(const nccl::NcclTable& calls, nccl::Handle comm, uint64_t count) {
+    const int results[] = {
+        calls.group_start(),
+        calls.send(memory_, count, nccl::Type::kFloat32, other(), comm, stream_),
+        calls.recv(received_, count, nccl::Type::kFloat32, other(), comm, stream_),
+        calls.group_end()};
+    for (const int result : results) {
+      if (result != 0) return result;
+    }
+    return 0;
+  }
+
+  absl::StatusOr<Completion> LaunchOurs(uint64_t count, CudaStream& stream) {
+    const Tensor tensor{memory_, count, DType::kFloat32};
+    if (exchange_ == Exchange::kNeighbors) {
+      return NeighborAllReduce(ours_, tensor, tensor, *table_, {}, &stream);
+    }
+    Operation operation;
+    operation.kind = OperationKind::kAllReduce;
+    operation.count = count;
+    operation.set_source({kPrivateRegion, reinterpret_cast<uintptr_t>(memory_)});
+    operation.set_target(operation.source());
+    return ours_.Launch(operation, stream);
+  }
+
   absl::Status WaitForRaw() {
     while (true) {
       ASSIGN_OR_RETURN(const bool idle, raw_.Poll());
@@ -84,10 +129,13 @@ class Rig {
     return runtime_.ToStatus(runtime_.calls().stream_synchronize(stream_), "cudaStreamSynchronize");
   }
 
+  const Exchange exchange_;
   const cuda::CudaRuntime& runtime_;
   Communicator& ours_;
   nccl::NativeCommunicator raw_;
+  std::shared_ptr<const WeightTable> table_;  // shared: an operation in flight keeps it
   void* memory_ = nullptr;
+  void* received_ = nullptr;
   cuda::StreamHandle stream_ = nullptr;
 };
 
@@ -137,7 +185,7 @@ absl::StatusOr<std::vector<Row>> MeasureAll(const BandwidthOptions& options,
                                             const nccl::NcclLibrary& library,
                                             const cuda::CudaRuntime& runtime, Communicator& ours,
                                             const nccl::UniqueId& id) {
-  Rig rig(library, runtime, ours);
+  Rig rig(options.exchange, library, runtime, ours);
   RETURN_IF_ERROR(rig.Prepare(id, options.largest_bytes));
   std::vector<Row> rows;
   for (uint64_t bytes = kSmallestBytes; bytes <= options.largest_bytes; bytes *= 4) {
@@ -155,7 +203,10 @@ absl::string_view Verdict(bool is_measured, bool is_reached) {
   return is_reached ? "reached" : "missed";
 }
 
-void Print(const std::vector<Row>& rows, std::ostream& out) {
+void Print(Exchange exchange, const std::vector<Row>& rows, std::ostream& out) {
+  const bool is_average = exchange == Exchange::kNeighbors;
+  out << (is_average ? "averages of two neighbours, beside NCCL's send and receive:\n"
+                     : "allreduces:\n");
   out << absl::StreamFormat("%12s %12s %12s %9s %14s %14s %9s\n", "bytes", "NCCL us", "ours us",
                             "share %", "NCCL alone us", "ours alone us", "added us");
   double share = 1;
@@ -167,6 +218,7 @@ void Print(const std::vector<Row>& rows, std::ostream& out) {
     if (row.size_bytes >= kLargeBytes) share = std::min(share, row.raw / row.ours);
     if (row.size_bytes < kLargeBytes) added = std::max(added, row.ours_alone - row.raw_alone);
   }
+  if (is_average) return;
   const bool has_large = rows.back().size_bytes >= kLargeBytes;
   out << absl::StreamFormat("bandwidth from 32 MiB on: %.1f %% of NCCL's (aim 98): %s\n",
                             100 * share, Verdict(has_large, share >= kWantedShare));
@@ -197,7 +249,7 @@ bool RunBandwidth(const BandwidthOptions& options, const nccl::NcclLibrary& libr
     out << "bandwidth: " << status << '\n';
     return false;
   }
-  Print(*results[0], out);
+  Print(options.exchange, *results[0], out);
   return true;
 }
 

@@ -10,18 +10,26 @@
 
 namespace pelton {
 
+// What is measured.
+enum class Exchange : uint8_t {
+  kAllReduce,
+  kNeighbors,  // two ranks' average; of NCCL's own calls the send and the receive alone
+};
+
 // Threads: a value. Owns: nothing.
 struct BandwidthOptions {
+  Exchange exchange = Exchange::kAllReduce;
   int rank_count = 1;
   uint64_t largest_bytes = uint64_t{256} << 20;
   int operations = 20;  // that follow each other in one measurement
   int turns = 7;        // measurements of each, of which the median counts
 };
 
-// Allreduces of growing sizes: NCCL's own calls and ours, in turns, on the same device and stream.
-// Writes a table to `out`, and whether the aims are reached: 98 % of NCCL's bandwidth from 32 MiB
-// on, at most 10 us added to one operation below. False if something failed; an aim that is missed
-// is only said. Blocks: until it is done.
+// Operations of growing sizes: NCCL's own calls and ours, in turns, on the same device and stream.
+// Writes a table to `out`; of allreduces also whether the aims are reached: 98 % of NCCL's
+// bandwidth from 32 MiB on, at most 10 us added to one operation below. False if something failed;
+// an aim that is missed is only said. Averages of neighbours need two ranks. Blocks: until it is
+// done.
 bool RunBandwidth(const BandwidthOptions& options, const nccl::NcclLibrary& library,
                   const cuda::CudaRuntime& runtime, std::ostream& out);
 

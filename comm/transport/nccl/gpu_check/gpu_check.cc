@@ -1,8 +1,9 @@
-// gpu_check [--ranks N] [--largest BYTES] [conformance] [bandwidth]
+// gpu_check [--ranks N] [--largest BYTES] [conformance] [bandwidth] [neighbors]
 //
 // Runs the transports' conformance suite over NCCL on a GPU, and measures what transport/nccl adds
-// to raw NCCL. tools/gpu_check finds the libraries and starts it. Exit status: 0 all is well,
-// 1 something failed, 2 wrong usage, 3 there is no GPU, or no library to use it with.
+// to raw NCCL, in allreduces and, with two ranks, in averages of neighbours. tools/gpu_check finds
+// the libraries and starts it. Exit status: 0 all is well, 1 something failed, 2 wrong usage, 3
+// there is no GPU, or no library to use it with.
 #include <cstdlib>
 #include <iostream>
 #include <set>
@@ -71,7 +72,7 @@ struct Choice {
 bool Parse(int argc, char** argv, Choice& choice) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "conformance" || word == "bandwidth") {
+    if (word == "conformance" || word == "bandwidth" || word == "neighbors") {
       choice.stages.insert(word);
     } else if (i + 1 < argc && word == "--ranks") {
       if (!absl::SimpleAtoi(argv[++i], &choice.bandwidth.rank_count)) return false;
@@ -81,7 +82,7 @@ bool Parse(int argc, char** argv, Choice& choice) {
       return false;
     }
   }
-  if (choice.stages.empty()) choice.stages = {"conformance", "bandwidth"};
+  if (choice.stages.empty()) choice.stages = {"conformance", "bandwidth", "neighbors"};
   return choice.bandwidth.rank_count > 0;
 }
 
@@ -104,12 +105,24 @@ bool RunConformance(int rank_count) {
   return passed && suite.successful_test_count() > 0;
 }
 
+bool RunNeighbors(BandwidthOptions options, const nccl::NcclLibrary& library) {
+  if (options.rank_count != 2) {
+    // ALLOW: this is a program
+    std::cout << "neighbors: needs 2 ranks\n";
+    return true;
+  }
+  options.exchange = Exchange::kNeighbors;
+  // ALLOW: this is a program
+  return RunBandwidth(options, library, *runtime, std::cout);
+}
+
 int Main(int argc, char** argv) {
   Choice choice;
   testing::InitGoogleTest(&argc, argv);
   if (!Parse(argc, argv, choice)) {
     // ALLOW: this is a program
-    std::cerr << "usage: gpu_check [--ranks N] [--largest BYTES] [conformance] [bandwidth]\n";
+    std::cerr << "usage: gpu_check [--ranks N] [--largest BYTES] [conformance] [bandwidth] "
+                 "[neighbors]\n";
     return kUsage;
   }
   const auto loaded = cuda::CudaRuntime::Load();
@@ -131,6 +144,9 @@ int Main(int argc, char** argv) {
   if (choice.stages.count("bandwidth") > 0) {
     // ALLOW: this is a program
     passed = RunBandwidth(choice.bandwidth, **library, *runtime, std::cout) && passed;
+  }
+  if (choice.stages.count("neighbors") > 0) {
+    passed = RunNeighbors(choice.bandwidth, **library) && passed;
   }
   return passed ? 0 : kFailed;
 }

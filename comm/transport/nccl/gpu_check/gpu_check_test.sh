@@ -6,10 +6,14 @@ here=comm/transport/nccl
 check=$here/gpu_check/gpu_check
 export PELTON_NCCL_LIBRARY=$PWD/$here/stand_in/libpelton_gpu_stand_in.so
 export PELTON_CUDART_LIBRARY=$PELTON_NCCL_LIBRARY
+export PELTON_KERNELS_LIBRARY=$PELTON_NCCL_LIBRARY
 
 expect 0 "cases passed, 0 failed" "$check" --ranks 1 conformance
 expect 0 "cases passed, 0 failed" "$check" --ranks 2 conformance
 expect 0 "added to an operation below" "$check" --ranks 2 --largest 262144 bandwidth
+expect 0 "averages of two neighbours" "$check" --ranks 2 --largest 262144 neighbors
+expect 0 "neighbors: needs 2 ranks" "$check" --ranks 1 neighbors
+expect 1 "pelton_kernels" env PELTON_KERNELS_LIBRARY=/nowhere/libpelton_kernels.so "$check" --ranks 2 neighbors
 expect 2 "usage:" "$check" --ranks none
 expect 3 "no GPU here: cudaGetDeviceCount" env PELTON_STAND_IN_DEVICES=0 "$check"
 expect 3 "no GPU here" env PELTON_NCCL_LIBRARY=/nowhere/libnccl.so.2 "$check"
