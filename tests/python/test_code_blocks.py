@@ -257,6 +257,11 @@ def _topologies(place: Place, block: Block) -> None:
     assert "<svg" in (place.folder / "picture.svg").read_text()
 
 
+def _given_graph(place: Place, block: Block) -> None:
+    printed = place.run(block.text)
+    assert "given" in printed and "0.5000" in printed, printed
+
+
 def _launchers(place: Place, block: Block) -> None:
     own, torchs = block.text.splitlines()
     assert _places(place.run(own)) == _of(4, "['--epochs', '3']")
@@ -303,6 +308,7 @@ SHELL: dict[str, Callable[[Place, Block], None]] = {
     "docs/communication.md sh 1": _compat,
     "docs/daemon.md sh 1": _daemons,
     "docs/graphs.md sh 1": _topologies,
+    "docs/graphs.md sh 2": _given_graph,
     "docs/python.md sh 1": _launchers,
     "docs/python.md sh 2": _baguas_launchers,
     "docs/pytorch.md sh 1": _gloos_seat,
