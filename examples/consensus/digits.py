@@ -100,6 +100,7 @@ def train(way: str, epochs: int) -> nn.Module:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, epochs * steps)
     for step in range(epochs * steps):
         if step % steps == 0:
+            bf.barrier()  # nobody is an epoch ahead, or what windows hold would be too old to learn from
             shuffled = torch.randperm(len(images), generator=order)
         mine = shuffled[step % steps * BATCH :][:BATCH]
         if "dynamic" in further:
