@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/reduction/combinable.h"
 #include "comm/reduction/reduction.h"
 
 namespace pelton {
 namespace {
-
-// Factors that mean equal shares were computed somehow: 1.0 / 3, or 1 - 2.0 / 3.
-constexpr double kShareRounding = 1e-9;
 
 bool AreEqualShares(absl::Span<const double> factors) {
   const auto n = static_cast<double>(factors.size());

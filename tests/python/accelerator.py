@@ -86,6 +86,18 @@ def load() -> Any:
     return module
 
 
+def gpus_kind() -> str:
+    """The type of the devices that cases for a GPU run on: "cuda", or the stand-in's, which a rank loads here.
+
+    Whoever only looks for cases keeps its PyTorch as it is.
+    """
+    import torch
+
+    if "PELTON_STAND_IN_PROCESSES" in os.environ:
+        load()
+    return "cuda" if torch.cuda.is_available() else NAME
+
+
 def _device_module(extension_module: Any) -> types.ModuleType:
     """torch.standin: the part of torch.cuda's interface that all accelerators have."""
     import torch

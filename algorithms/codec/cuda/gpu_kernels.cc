@@ -33,8 +33,7 @@ PeltonMessages Messages(const RankMessages& messages) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const GpuKernels>> GpuKernels::Load(const std::string& path) {
-  const LibrarySearch search{path, {"libpelton_kernels.so"}, "PELTON_KERNELS_LIBRARY"};
-  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(search);
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(KernelsSearch(path));
   if (!library.ok()) return Annotate(library.status(), "GPU kernels");
   ASSIGN_OR_RETURN(const KernelTable table, BindKernels(*library));
   return std::unique_ptr<const GpuKernels>(new GpuKernels(table));

@@ -5,26 +5,13 @@
 
 #include "algorithms/codec/cuda/min_max_device.cuh"
 #include "algorithms/codec/cuda/piece_device.cuh"
+#include "comm/reduction/cuda/rounding.cuh"
 #include "core/memory/dtype.h"
 
 namespace pelton::codec {
 namespace {
 
 constexpr int kFlagThreads = 128;
-
-// Rounded once each, whatever the compiler's options say.
-__device__ float Added(float a, float b) { return __fadd_rn(a, b); }
-__device__ double Added(double a, double b) { return __dadd_rn(a, b); }
-__device__ float Divided(float a, float b) { return __fdiv_rn(a, b); }
-__device__ double Divided(double a, double b) { return __ddiv_rn(a, b); }
-
-// In what sums are kept, as comm/reduction/reference.h has it.
-__device__ float Widen(float x) { return x; }
-__device__ double Widen(double x) { return x; }
-__device__ float Widen(__half x) { return __half2float(x); }
-__device__ float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <typename T>
-using SumOf = decltype(Widen(T()));
 
 // To a T and on to float32, as the codec reads a sum that was rounded to T.
 template <typename T>
@@ -212,7 +199,7 @@ int pelton_merge_pieces(const PeltonMessages* versions, uint64_t count, int32_t 
                         uint64_t divisor, void* encoded, CUstream_st* stream) {
   return ForElementsOf(dtype, [&](auto element) -> int {
     using T = typename decltype(element)::Type;
-    using Sum = pelton::codec::SumOf<T>;
+    using Sum = pelton::SumOf<T>;
     if (versions->count < 1 || divisor < 1) return cudaErrorInvalidValue;
     if (count == 0) return cudaSuccess;
     pelton::codec::MergePieces<T, Sum><<<PiecesOf(count), kPieceThreads, 0, stream>>>(

@@ -8,8 +8,7 @@
 namespace pelton {
 
 absl::StatusOr<MeanKernel> FindMeanKernel(const std::string& path) {
-  const LibrarySearch search{path, {"libpelton_kernels.so"}, "PELTON_KERNELS_LIBRARY"};
-  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(search);
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Find(KernelsSearch(path));
   if (!library.ok()) return Annotate(library.status(), "kernels for GPUs");
   const auto kernel = reinterpret_cast<MeanKernel>(library->Symbol("pelton_weighted_mean"));
   if (kernel != nullptr) return kernel;

@@ -7,6 +7,7 @@
 
 #include "comm/reduction/combinable.h"
 #include "comm/reduction/cuda/mean_kernel.h"
+#include "comm/reduction/cuda/rounding.cuh"
 #include "core/memory/dtype.h"
 
 namespace pelton {
@@ -15,24 +16,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint64_t kMostBlocks = 4096;
 constexpr int kPackBytes = 16;
-// As weighted_mean.cc has it: factors that mean equal shares were computed somehow.
-constexpr double kShareRounding = 1e-9;
-
-// Rounded once each, whatever the compiler's options say.
-__device__ float Added(float a, float b) { return __fadd_rn(a, b); }
-__device__ double Added(double a, double b) { return __dadd_rn(a, b); }
-__device__ float Multiplied(float a, float b) { return __fmul_rn(a, b); }
-__device__ double Multiplied(double a, double b) { return __dmul_rn(a, b); }
-__device__ float Divided(float a, float b) { return __fdiv_rn(a, b); }
-__device__ double Divided(double a, double b) { return __ddiv_rn(a, b); }
-
-// In what sums are kept, as comm/reduction/reference.h has it.
-__device__ float Widen(float x) { return x; }
-__device__ double Widen(double x) { return x; }
-__device__ float Widen(__half x) { return __half2float(x); }
-__device__ float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <typename T>
-using SumOf = decltype(Widen(T()));
 
 __device__ void Narrow(float x, float* to) { *to = x; }
 __device__ void Narrow(double x, double* to) { *to = x; }

@@ -3,6 +3,7 @@
 #define PELTON_CORE_MEMORY_CUDA_SHARED_LIBRARY_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,11 @@ struct LibrarySearch {
   std::vector<std::string> sonames;  // tried in order
   std::string variable;              // of the environment; may hold a path
 };
+
+// Of this project's kernels; `path` as above.
+inline LibrarySearch KernelsSearch(std::string path) {
+  return {std::move(path), {"libpelton_kernels.so"}, "PELTON_KERNELS_LIBRARY"};
+}
 
 // Never unloaded: what is called here has threads of its own that outlive us.
 // Threads: immutable once made. Owns: nothing.

@@ -3,7 +3,6 @@ stands in for one (accelerator.py), as in cases/gpu.py."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +18,11 @@ from cases.registry import case
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (17, 5), (1 << 13, 3))
-KIND = "cuda" if torch.cuda.is_available() else accelerator.NAME
-if "PELTON_STAND_IN_PROCESSES" in os.environ:  # a rank: whoever only looks for cases keeps its PyTorch as it is
-    accelerator.load()
+KIND = accelerator.gpus_kind()
 
 
 @contextmanager
-def _world() -> Iterator[tuple[int, int, torch.device]]:
+def ring_of_gpus() -> Iterator[tuple[int, int, torch.device]]:
     """Rank, size and this rank's GPU; a ring is the topology."""
     bf.init(lambda size: bf.RingGraph(size))
     number = bf.rank() % torch.accelerator.device_count()
@@ -46,7 +43,7 @@ def _check_same(on_gpu: torch.Tensor, on_cpu: torch.Tensor, device: torch.device
 
 @case(1, 2, 3)
 def averages_equal_those_of_the_cpu_bit_by_bit() -> None:
-    with _world() as (rank, size, device):
+    with ring_of_gpus() as (rank, size, device):
         for graph in (bf.RingGraph(size), bf.StarGraph(size), bf.ExponentialGraph(size)):
             for is_weighted in (False, True):
                 assert bf.set_topology(graph, is_weighted)
@@ -60,7 +57,7 @@ def averages_equal_those_of_the_cpu_bit_by_bit() -> None:
 
 @case(3)
 def weights_travel_with_the_tensors_of_a_gpu() -> None:
-    with _world() as (rank, size, device):
+    with ring_of_gpus() as (rank, size, device):
         others = [r for r in range(size) if r != rank]
         weights: dict[str, Any] = {
             "self_weight": 0.3,
@@ -80,7 +77,7 @@ def weights_travel_with_the_tensors_of_a_gpu() -> None:
 @case(2)
 def averages_come_after_what_made_their_tensors() -> None:
     """Without waiting for the stream: what is read too early is wrong where work on streams lags behind."""
-    with _world() as (_, size, device):
+    with ring_of_gpus() as (_, size, device):
         tensor = torch.ones(1 << 16, device=device)
         handles = []
         for _ in range(20):
@@ -95,7 +92,7 @@ def averages_come_after_what_made_their_tensors() -> None:
 
 @case(2, 3)
 def gathers_equal_those_of_the_cpu() -> None:
-    with _world() as (rank, size, device):
+    with ring_of_gpus() as (rank, size, device):
         for rows in (2, rank, rank + 1):
             for dtype in (torch.float32, torch.int64, torch.bool):
                 tensor = torch.arange(rows * 3).reshape(rows, 3).add(100 * rank).to(dtype)
@@ -111,7 +108,7 @@ def gathers_equal_those_of_the_cpu() -> None:
 
 @case(2)
 def tensors_that_do_not_fit_are_an_error_at_both_ends() -> None:
-    with _world() as (rank, _, device):
+    with ring_of_gpus() as (rank, _, device):
         with raises(InvalidArgument, "neighbor_allgather", "Float [2, 3]", "Float [2, 2]"):
             bf.neighbor_allgather(torch.ones(2, 3 - rank, device=device))
         with raises(InvalidArgument, "call it by different names"):
@@ -125,7 +122,7 @@ def tensors_that_do_not_fit_are_an_error_at_both_ends() -> None:
 
 @case(2)
 def another_order_is_an_error_that_names_both() -> None:
-    with _world() as (rank, _, device):
+    with ring_of_gpus() as (rank, _, device):
         assert bf.neighbor_allreduce(torch.ones(2, device=device)).cpu().tolist() == [1, 1]
         with raises(InvalidArgument, "the name is", "'of 0'" if rank == 0 else "'of 1'", "same order"):
             bf.neighbor_allreduce(torch.ones(2, device=device), name=f"of {rank}")
@@ -134,5 +131,5 @@ def another_order_is_an_error_that_names_both() -> None:
 
 @case(2)
 def counts_that_differ_are_an_error_at_both_ends() -> None:
-    with _world() as (rank, _, device), raises(InvalidArgument, "count is", "rank 0", "rank 1"):
+    with ring_of_gpus() as (rank, _, device), raises(InvalidArgument, "count is", "rank 0", "rank 1"):
         bf.neighbor_allreduce(torch.ones(2 + rank, device=device))

@@ -3,7 +3,6 @@ stands in for one (accelerator.py), as in cases/gpu.py."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,22 +12,18 @@ import torch
 from pelton.errors import InvalidArgument
 
 from cases.checks import raises
+from cases.gpu_neighbors import ring_of_gpus
 from cases.registry import case
 
-KIND = "cuda" if torch.cuda.is_available() else accelerator.NAME
-if "PELTON_STAND_IN_PROCESSES" in os.environ:  # a rank: whoever only looks for cases keeps its PyTorch as it is
-    accelerator.load()
+KIND = accelerator.gpus_kind()
 
 
 @contextmanager
 def _world() -> Iterator[tuple[int, int, torch.device]]:
-    """Rank, size and this rank's GPU; a ring is the topology."""
-    bf.init(lambda size: bf.RingGraph(size))
-    number = bf.rank() % torch.accelerator.device_count()
-    torch.accelerator.set_device_index(number)
-    yield bf.rank(), bf.size(), torch.device(KIND, number)
-    bf.win_free()
-    bf.shutdown()
+    """As `ring_of_gpus`; no window is left."""
+    with ring_of_gpus() as world:
+        yield world
+        bf.win_free()
 
 
 @case(2, 3)

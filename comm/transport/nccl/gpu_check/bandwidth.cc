@@ -44,11 +44,11 @@ class Rig {
 
   absl::Status Prepare(const nccl::UniqueId& id, uint64_t size_bytes) {
     const cuda::DeviceScope scope(runtime_, 0);
-    for (void** const memory : {&memory_, &received_}) {
-      RETURN_IF_ERROR(
-          runtime_.ToStatus(runtime_.calls().allocate(memory, size_bytes), "cudaMalloc"));
-    }
+    RETURN_IF_ERROR(
+        runtime_.ToStatus(runtime_.calls().allocate(&memory_, size_bytes), "cudaMalloc"));
     if (exchange_ == Exchange::kNeighbors) {
+      RETURN_IF_ERROR(
+          runtime_.ToStatus(runtime_.calls().allocate(&received_, size_bytes), "cudaMalloc"));
       ASSIGN_OR_RETURN(table_, WeightTable::Create({.own = 0.5,
                                                     .sources = {{Rank(other()), 0.5}},
                                                     .destinations = {{Rank(other()), 1}}}));

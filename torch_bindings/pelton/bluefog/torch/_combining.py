@@ -21,7 +21,6 @@ from pelton.bluefog.torch._weights import machine_table_of, table_of
 from pelton.errors import InvalidArgument
 
 _BUCKET_BYTES = 8 << 20  # BlueFog's threshold of fusion
-_MEAN = 10  # the runtime's number of it
 _numbers = itertools.count()
 
 Named = list[tuple[str, torch.Tensor]]
@@ -126,7 +125,7 @@ def begin_combining(world: World, name: str, knobs: Knobs, weights: _C.WeightBuc
     """
     queue, flat, target = world.queue, weights.gather(), weights.target
     if knobs.communication_type is CommunicationType.allreduce:
-        return queue.allreduce(flat, _MEAN, False, name, target)
+        return queue.allreduce(flat, _handles.MEAN, False, name, target)
     if knobs.communication_type is CommunicationType.neighbor_allreduce:
         table = table_of(world, knobs.self_weight, knobs.src_weights, knobs.dst_weights, checks)
         return queue.neighbor_allreduce(flat, table, name, target)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Union
@@ -368,36 +369,30 @@ def each_edge(window: Window, pairs: Pairs, call: Callable[[tuple[int, float]], 
     Raises:
       PeltonError: of the first edge's kind; the text names all that failed.
     """
-    failures: list[PeltonError] = []
-    for pair in pairs:
-        try:
-            with window.mutex(pair[0], of_own=False):
-                call(pair)
-        except PeltonError as error:
-            failures.append(error)
-    _raise_as_one(failures)
+
+    def one(pair: tuple[int, float]) -> None:
+        with window.mutex(pair[0], of_own=False):
+            call(pair)
+
+    make_all(functools.partial(one, pair) for pair in pairs)
 
 
-def one_after_the_other(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    """A call that makes all of them, also after one that fails.
+def make_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Makes one call after the other; all of them, also after one that fails.
 
     Args:
       calls: to be made.
 
-    Returns:
-      What raises an error of the first failure's kind; the text names all.
+    Raises:
+      PeltonError: of the first failure's kind; the text names all.
     """
-
-    def run() -> None:
-        failures: list[PeltonError] = []
-        for call in calls:
-            try:
-                call()
-            except PeltonError as error:
-                failures.append(error)
-        _raise_as_one(failures)
-
-    return run
+    failures: list[PeltonError] = []
+    for call in calls:
+        try:
+            call()
+        except PeltonError as error:
+            failures.append(error)
+    _raise_as_one(failures)
 
 
 def _raise_as_one(failures: list[PeltonError]) -> None:

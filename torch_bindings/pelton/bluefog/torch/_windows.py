@@ -6,6 +6,7 @@ another host it waits for the network and a thread that serves windows there, an
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,8 +23,8 @@ from pelton.bluefog.torch._window_table import (
     arguments_of,
     future_of,
     later,
+    make_all,
     names,
-    one_after_the_other,
     set_uses_p,
     settle,
     span,
@@ -182,7 +183,7 @@ def put_all_nonblocking(tensors: Mapping[str, torch.Tensor], dst_weights: Weight
     """
     arguments = arguments_of(None, dst_weights, False)
     writes = [Write(window_of(name), tensor, arguments, adds=False) for name, tensor in tensors.items()]
-    return later(one_after_the_other([write.run for write in writes]))
+    return later(functools.partial(make_all, [write.run for write in writes]))
 
 
 def win_accumulate(

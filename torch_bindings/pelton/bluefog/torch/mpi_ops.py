@@ -28,7 +28,6 @@ from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of
 from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.errors import InvalidArgument
 
-_SUM, _MEAN = 0, 10  # the runtime's numbers of them
 _MEANS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 Ranks = Union[Sequence[int], None]
@@ -157,7 +156,8 @@ def _reduction(
     if average and tensor.dtype not in _MEANS:
         raise NoMean(f"average=True: {tensor.dtype} has no mean; pass average=False for the sum")
     world = active_world()
-    return world, world.local_queue if is_hierarchical_local else world.queue, _MEAN if average else _SUM, name
+    queue = world.local_queue if is_hierarchical_local else world.queue
+    return world, queue, _handles.MEAN if average else _handles.SUM, name
 
 
 def _now(

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from pelton.errors import DeadlineExceeded, InvalidArgument, NotFound
+from pelton.torch_api._addresses import LOOPBACK
 
-_LOOPBACK = "127.0.0.1"
 _START_S = 10.0
 _SOON_S = 1.5
 _STOP_S = 5.0
@@ -149,7 +149,7 @@ def start_by_hand(lines: Sequence[str], port: int) -> RedisServer:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((_LOOPBACK, port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             raise InvalidArgument(f"port={port}: {error}; choose another one") from None
     server = RedisServer(lines, port)
@@ -180,7 +180,7 @@ def _answers(bind: str, port: int, password: str) -> bool:
     return _reply(port, f"AUTH {password}", _START_S, bind).startswith(b"+OK")
 
 
-def _reply(port: int, question: str, patience_s: float, bind: str = _LOOPBACK) -> bytes:
+def _reply(port: int, question: str, patience_s: float, bind: str = LOOPBACK) -> bytes:
     """What a server says to its first question; empty: none is there in time."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
