@@ -1,6 +1,10 @@
 #include "torch_bindings/csrc/python_windows.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -79,6 +83,23 @@ absl::Status MoveTo(const Window& window, const at::Tensor& tensor) {
   storage.set_data_ptr_noswap(
       c10::DataPtr(window.home(), owner.release(), let_go, c10::Device(c10::DeviceType::CPU)));
   return absl::OkStatus();
+}
+
+// `given` where the CPU reads it. PyTorch throws where there is no memory, on one rank maybe, and
+// the others have to be told of that as of any other error.
+absl::StatusOr<at::Tensor> OnHost(const at::Tensor& given) {
+  if (!IsGpu(given.device())) return given;
+  std::string reason;
+  try {
+    return MoveToMappedMemory(given);
+  } catch (const c10::Error& error) {
+    reason = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "tensor: its ", given.nbytes(), " bytes cannot be moved to memory of the host (", reason,
+      "); free memory there, or make a smaller window, and call win_create again on all ranks"));
 }
 
 }  // namespace
@@ -170,8 +191,7 @@ std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
                                                     bool zero_init) {
   Communicator* const communicator = ValueOrThrow(Open());
   const absl::Duration timeout = backend_->options().operation_timeout;
-  const absl::StatusOr<at::Tensor> on_host =
-      IsGpu(given.device()) ? MoveToMappedMemory(given) : given;
+  const absl::StatusOr<at::Tensor> on_host = OnHost(given);
   const absl::StatusOr<Tensor> flat =
       on_host.ok() ? Flat(*on_host, "tensor") : absl::StatusOr<Tensor>(on_host.status());
   Check(AgreeOnStatus(*communicator, flat.status(), Clock::Real().Now() + timeout), "win_create");
