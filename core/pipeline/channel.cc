@@ -23,7 +23,7 @@ Channel::~Channel() {
   }
 }
 
-void Channel::Push(Pipeline& pipeline, BucketRun run, BucketCompletion completion) {
+void Channel::Push(Pipeline& pipeline, BucketRun&& run, BucketCompletion completion) {
   Job& job = queue_.emplace_back();
   job.pipeline = &pipeline;
   job.run.emplace(std::move(run));

@@ -35,7 +35,7 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Queues `run`; `pipeline` is borrowed until the completion is answered.
-  void Push(Pipeline& pipeline, BucketRun run, BucketCompletion completion);
+  void Push(Pipeline& pipeline, BucketRun&& run, BucketCompletion completion);
   // Queues one operation of a user's call.
   void Push(const Operation& operation, absl::AnyInvocable<void(absl::Status) &&> done);
 

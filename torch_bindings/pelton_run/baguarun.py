@@ -24,6 +24,7 @@ from pelton_run.bagua_options import add_refusals, spellings
 from pelton_run.launch import add_program
 from pelton_run.launcher import Job, JobOptions, Rank
 from pelton_run.processes import MARK_VARIABLE, signal_group, start_rank
+from pelton_run.ssh import add_ssh_option
 from pelton_run.variables import value_of
 
 _PROGRAM = "pelton baguarun"
@@ -99,8 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     port = value_of("BAGUA_SSH_PORT", "") or None
     text = "of the hosts that name none (PELTON_SSH_PORT; default: ssh's own)"
     parser.add_argument(*spellings("--ssh_port"), type=int, default=port, help=text)
-    text = "the program, with options, in place of ssh (PELTON_SSH)"
-    parser.add_argument("--ssh", default=os.environ.get("PELTON_SSH", "ssh"), metavar="PROGRAM", help=text)
+    add_ssh_option(parser)
     parser.add_argument(*spellings("--nproc_per_node"), type=int, required=True, help="ranks on each host")
     parser.add_argument(*spellings("--master_addr"), help="where rank 0 is reached (default: the first host)")
     parser.add_argument(*spellings("--master_port"), type=int, help="a free port there (default: 29500)")
@@ -131,7 +131,6 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     try:
         options.host_list = _hosts(options.host_list)
         options.set_env = _sent(options.x)
-        options.ssh = shlex.split(options.ssh) or ["ssh"]
     except ValueError as error:
         parser.error(str(error))
     if options.nproc_per_node < 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from pelton_run import baguarun
 from pelton_run.command_line import MOST_RANKS
 from pelton_run.launcher import OPEN_MPIS_NAMES, Job, JobOptions
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE
+from pelton_run.ssh import add_ssh_option
 
 _PROGRAM = "bfrun"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -46,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     hosts.add_argument("-hostfile", "--hostfile", type=Path, help="a file with lines 'host slots=n'")
     parser.add_argument("--timeline-filename", help="each rank writes what it does to this name and its number")
     parser.add_argument("--verbose", action="store_true", help="print the command line first")
-    parser.add_argument("--ssh", default=os.environ.get("PELTON_SSH", "ssh"), help="in place of ssh (PELTON_SSH)")
+    add_ssh_option(parser)
     parser.add_argument("--insecure", action="store_true", help="PELTON_INSECURE=1")
     for flag in _REFUSED:
         parser.add_argument(flag, nargs="?", const="", help=argparse.SUPPRESS)
@@ -154,7 +156,7 @@ def _remote_words(options: argparse.Namespace, places: Sequence[tuple[str, int]]
         raise ValueError(f"{listed}: all hosts must have equally many ranks; choose -np and slots so")
     set_here = {**os.environ, **options.variables}
     words = ["--host_list", ",".join(host for host, _ in places), "--nproc_per_node", str(counts.pop())]
-    words += ["--ssh", options.ssh, "--no_python", "--open_mpi_names"]
+    words += ["--ssh", shlex.join(options.ssh), "--no_python", "--open_mpi_names"]
     words += ["--ssh_port", str(options.ssh_port)] if options.ssh_port else []
     words += ["--insecure"] if options.insecure else []
     for name, value in set_here.items():

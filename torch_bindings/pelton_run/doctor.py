@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pelton_run.ssh import add_ssh_option
+
 GIB = 1 << 30
 ENOUGH_DESCRIPTORS = 4096
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
@@ -359,12 +361,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser("pelton doctor", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--host_list", default="", metavar="H1,H2", help="hosts whose clocks are compared, by ssh")
-    help_text = "in place of ssh (PELTON_SSH)"
-    parser.add_argument("--ssh", default=os.environ.get("PELTON_SSH", "ssh"), metavar="PROGRAM", help=help_text)
+    add_ssh_option(parser)
     options = parser.parse_args(arguments)
     hosts = [host for host in options.host_list.split(",") if host]
     findings = [finding for check in CHECKS for finding in check()]
-    findings += clocks_of(hosts, shlex.split(options.ssh) or ["ssh"])
+    findings += clocks_of(hosts, options.ssh)
     for finding in findings:
         print(finding)
     return 1 if any(finding.level == "wrong" for finding in findings) else 0
