@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import resource
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +20,19 @@ SHAPE = (4, 6)  # of the batches of the small models
 
 def rank_and_size() -> tuple[int, int]:
     return bagua.get_rank(), bagua.get_world_size()
+
+
+@contextlib.contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """Files of this process, shared memory among them, grow no further: the system itself refuses it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def seeded(seed: int, make: Callable[[], Any]) -> Any:

@@ -3,7 +3,6 @@ stands in for one (accelerator.py), as in cases/gpu.py."""
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +11,7 @@ import pelton.bluefog.torch as bf
 import torch
 from pelton.errors import InvalidArgument, ResourceExhausted
 
-from cases.checks import raises
+from cases.checks import files_of_at_most, raises
 from cases.gpu_neighbors import ring_of_gpus
 from cases.registry import case
 
@@ -96,17 +95,6 @@ def a_part_of_other_memory_is_an_error_on_every_rank() -> None:
         assert bf.win_create(whole, "again") and torch.equal((whole + 1).cpu(), torch.ones(10))
 
 
-@contextmanager
-def _no_new_shared_memory() -> Iterator[None]:
-    """Shared memory of a MiB or more cannot be had: Linux counts it as a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @case(2, 3)
 def no_memory_on_one_rank_is_an_error_on_every_rank() -> None:
     with _world() as (rank, _, device):
@@ -114,7 +102,7 @@ def no_memory_on_one_rank_is_an_error_on_every_rank() -> None:
         bf.barrier()
         with raises(ResourceExhausted, "rank 1", "33554432 bytes", "call win_create again on all ranks"):
             if rank == 1:
-                with _no_new_shared_memory():
+                with files_of_at_most(1 << 20):  # shared memory is one
                     bf.win_create(tensor, "w")
             else:
                 bf.win_create(tensor, "w")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
-import signal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +13,7 @@ import torch
 from pelton.torch_api.checkpoint import _disk, load_checkpoint, save_checkpoint
 from saving_faults import Faulty
 
-from cases.checks import raises, rank_and_size, seeded
+from cases.checks import files_of_at_most, raises, rank_and_size, seeded
 from cases.registry import case
 from cases.saving import KINDS, Net, Training, assert_same_values, shared_folder
 
@@ -166,16 +165,9 @@ def a_limit_of_the_systems_is_told_as_one() -> None:
     rank, _ = rank_and_size()
     with shared_folder() as folder:
         training, old = _old_and_new(folder)
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        if rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
-        try:
-            with raises(RuntimeError, "File too large"):
-                training.save(2, folder)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, before)
+        limited = files_of_at_most(512) if rank == 1 else contextlib.nullcontext()
+        with limited, raises(RuntimeError, "File too large"):
+            training.save(2, folder)
         assert training.load(folder) == 1
         assert_same_values(training.values(), old, "after the limit")
         training.save(2, folder)
