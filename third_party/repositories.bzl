@@ -42,13 +42,20 @@ def _static_archives_impl(ctx):
                     ctx.symlink(entry, "archives/" + entry.basename)
     cxx = _run(ctx, [_which(ctx, "gcc"), "-print-file-name=libstdc++.a"])
     if cxx.startswith("/"):
-        ctx.symlink(cxx, "archives/libstdc++.a")
+        ctx.symlink(cxx, "runtime/libstdc++.a")
     ctx.file("BUILD.bazel", """cc_library(
     name = "prefer_archives",
-    linkopts = ["-L{}"],
+    linkopts = ["-L{archives}"],
     visibility = ["//visibility:public"],
 )
-""".format(ctx.path("archives")))
+
+# Not for a program that also loads a shared library of C++: it would have two of these runtimes.
+cc_library(
+    name = "prefer_own_runtime",
+    linkopts = ["-L{runtime}"],
+    visibility = ["//visibility:public"],
+)
+""".format(archives = ctx.path("archives"), runtime = ctx.path("runtime")))
 
 static_archives_repository = repository_rule(
     implementation = _static_archives_impl,

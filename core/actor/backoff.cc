@@ -3,14 +3,30 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdint>
+#include <cstdlib>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/cores.h"
+#include "core/base/log.h"
 
 namespace pelton {
 namespace {
 
 std::atomic<int> runtime_threads{0};
 std::atomic<int> processes_on_host{1};
+
+absl::Duration SpinOfEnvironment() {
+  const char* const text = std::getenv("PELTON_SPIN_US");
+  uint32_t microseconds = 0;
+  if (text == nullptr || *text == 0 || absl::SimpleAtoi(text, &microseconds)) {
+    return absl::Microseconds(microseconds);
+  }
+  Log(LogLevel::kWarning,
+      absl::StrCat("PELTON_SPIN_US='", text, "' is ignored: give a number of microseconds"));
+  return absl::ZeroDuration();
+}
 
 }  // namespace
 
@@ -29,6 +45,20 @@ bool Backoff::Spin() {
   if (spins_ == 0) return false;
   --spins_;
   for (int i = 0; i < 4; ++i) CpuRelax();
+  return true;
+}
+
+LongLook::LongLook() {
+  static const absl::Duration of_environment = SpinOfEnvironment();
+  lasts_ = of_environment;
+}
+
+bool LongLook::GoesOn(const Clock& clock) {
+  if (lasts_ <= absl::ZeroDuration()) return false;
+  const absl::Time now = clock.Now();
+  if (until_ == absl::InfinitePast()) until_ = now + lasts_;
+  if (now >= until_) return false;
+  CpuRelax();
   return true;
 }
 

@@ -2,6 +2,9 @@
 #ifndef PELTON_CORE_ACTOR_BACKOFF_H_
 #define PELTON_CORE_ACTOR_BACKOFF_H_
 
+#include "absl/time/time.h"
+#include "core/base/clock.h"
+
 namespace pelton {
 
 // Tells the processor that this is a spin loop.
@@ -53,6 +56,24 @@ class Backoff {
 
   int spins_;
   int yields_;
+};
+
+// What comes after a Backoff where what is waited for comes from another process, and
+// PELTON_SPIN_US says that each of the two has a core to spare: the wait looks for so many
+// microseconds more. 0, or none: it does not. Threads: one. Owns: nothing.
+class LongLook {
+ public:
+  LongLook();
+  explicit LongLook(absl::Duration lasts) : lasts_(lasts) {}
+
+  // Passes a moment; false when it is time to park.
+  bool GoesOn(const Clock& clock = Clock::Real());
+  // To be called when there was work.
+  void Reset() { until_ = absl::InfinitePast(); }
+
+ private:
+  absl::Duration lasts_;
+  absl::Time until_ = absl::InfinitePast();  // then: it has not begun
 };
 
 }  // namespace pelton

@@ -2,6 +2,9 @@
 #ifndef PELTON_CORE_ACTOR_WAIT_HOOK_H_
 #define PELTON_CORE_ACTOR_WAIT_HOOK_H_
 
+#include <atomic>
+#include <functional>
+
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
@@ -17,11 +20,21 @@ class WaitHook {
   // Makes progress until `done()` holds or the hook's clock reaches `deadline`; returns done().
   virtual bool WaitUntil(absl::FunctionRef<bool()> done, absl::Time deadline) = 0;
   virtual const Clock& clock() const = 0;
+  // Runs `body` as one more thread, which ends with it, beside the one that calls. False: there are
+  // no threads in this simulation. Blocks: never.
+  virtual bool Run(std::function<void()> body) { return false; }
+  // Others may have their turn here: comes after each access to memory that processes share.
+  virtual void Pause() {}
 
   // The one installed on this thread, or null.
   static WaitHook* Current();
   // Installs `hook` on this thread (null: none) and returns the previous one.
   static WaitHook* Install(WaitHook* hook);
+  // Whether any thread has one; costs a load where Current costs a call.
+  static bool IsAnyInstalled() { return installed_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  static inline std::atomic<int> installed_{0};
 };
 
 // The clock that deadlines of waits on this thread are measured with.

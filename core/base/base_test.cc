@@ -26,6 +26,15 @@ TEST(StatusTest, AnnotateKeepsTheCodeAndPrefixesTheMessage) {
   EXPECT_TRUE(Annotate(absl::OkStatus(), "x").ok());
 }
 
+TEST(StatusTest, AnnotateMakesItsContextForAnErrorOnly) {
+  int made = 0;
+  auto context = [&made] { return absl::StrCat("attempt ", ++made); };
+  EXPECT_TRUE(Annotate(absl::OkStatus(), context).ok());
+  EXPECT_EQ(made, 0);
+  EXPECT_EQ(Annotate(absl::NotFoundError("no such key"), context).message(),
+            "attempt 1: no such key");
+}
+
 absl::StatusOr<int> Half(int x) {
   if (x % 2 != 0) return absl::InvalidArgumentError("odd");
   return x / 2;

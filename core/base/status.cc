@@ -11,4 +11,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   return annotated;
 }
 
+absl::Status Annotate(const absl::Status& status, absl::FunctionRef<std::string()> context) {
+  return status.ok() ? status : Annotate(status, context());
+}
+
 }  // namespace pelton

@@ -2,8 +2,10 @@
 #ifndef PELTON_CORE_BASE_STATUS_H_
 #define PELTON_CORE_BASE_STATUS_H_
 
+#include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,9 @@ namespace pelton {
 // `status` with `context` and ": " put before its message; OK stays OK. The code and payloads are
 // kept.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
+// The same with what `context` returns, which is called for an error only: on paths where a text
+// made for nothing would cost more than the rest.
+absl::Status Annotate(const absl::Status& status, absl::FunctionRef<std::string()> context);
 
 }  // namespace pelton
 

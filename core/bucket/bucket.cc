@@ -136,10 +136,4 @@ std::byte* BucketStorage::FlatOf(BucketId bucket) const {
   return layout.flat_count == 0 ? nullptr : region_->data() + layout.flat_offset_bytes;
 }
 
-std::byte* BucketStorage::TailOf(BucketId bucket) const {
-  const BucketLayout& layout = plan_.bucket(bucket);
-  if (!layout.has_used_tail()) return nullptr;
-  return FlatOf(bucket) + layout.tail_offset_count * SizeOf(layout.dtype);
-}
-
 }  // namespace pelton

@@ -73,9 +73,8 @@ class BucketStorage {
 
   // The flat part, if there is one, then the standalone tensors in plan order.
   SegmentList SegmentsOf(BucketId bucket) const;
-  // The first element of the bucket's flat part and of its used tail; null if there is none.
+  // The first element of the bucket's flat part; null if there is none.
   std::byte* FlatOf(BucketId bucket) const;
-  std::byte* TailOf(BucketId bucket) const;
 
  private:
   BucketStorage(const Plan& plan, DeviceQueue* device) : plan_(plan), device_(device) {}

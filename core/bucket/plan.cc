@@ -92,23 +92,6 @@ absl::Status CheckOrder(absl::Span<const SlotId> order, size_t slot_count) {
 
 }  // namespace
 
-bool CarriesUsedTail(DType dtype, ReduceOp op, WorldSize world_size) {
-  if (op == ReduceOp::kMax) return dtype != DType::kBool && dtype < DType::kComplex64;
-  if (op != ReduceOp::kSum && op != ReduceOp::kAvg) return false;
-  if (IsFloatingPoint(dtype)) return true;  // 1/65536 is above zero in float16 as well
-  if (op == ReduceOp::kAvg) return false;   // 1/2 rounds to zero
-  switch (dtype) {
-    case DType::kUInt8:
-      return world_size.value() <= 255;
-    case DType::kInt8:
-      return world_size.value() <= 127;
-    case DType::kInt16:
-      return world_size.value() <= 32767;
-    default:
-      return dtype == DType::kInt32 || dtype == DType::kInt64;
-  }
-}
-
 absl::StatusOr<Plan> Plan::Build(std::vector<TensorSpec> tensors, PlanOptions options) {
   RETURN_IF_ERROR(CheckOptions(options));
   RETURN_IF_ERROR(CheckTensors(tensors));
@@ -229,16 +212,10 @@ absl::Status Plan::LayOutBucket(BucketLayout& bucket) {
     slot.offset_bytes = flat_bytes_ + cursor_bytes;
     cursor_bytes += slot.size_bytes;
   }
-  uint64_t count = RoundUp(cursor_bytes, limits::kSlotAlignmentBytes) / element_bytes;
-  bucket.tail_offset_count = count;
-  if (constraints.used_tail_op.has_value() &&
-      CarriesUsedTail(bucket.dtype, *constraints.used_tail_op, options_.world_size)) {
-    bucket.tail_count = bucket.slots.size();
-    count += bucket.tail_count;
-  }
+  bucket.content_count = RoundUp(cursor_bytes, limits::kSlotAlignmentBytes) / element_bytes;
   const uint64_t multiple =
       static_cast<uint64_t>(options_.world_size.value()) * constraints.alignment_count;
-  bucket.flat_count = RoundUp(count, multiple);
+  bucket.flat_count = RoundUp(bucket.content_count, multiple);
   flat_bytes_ =
       RoundUp(flat_bytes_ + bucket.flat_count * element_bytes, limits::kRegionAlignmentBytes);
   if (flat_bytes_ > limits::kMaxPlanBytes) {
@@ -269,8 +246,7 @@ std::string Plan::Serialize() const {
       }
     }
     absl::StrAppend(&text, "bucket ", bucket.id.value(), " ends: flat part of ", bucket.flat_count,
-                    " elements, used tail of ", bucket.tail_count, " at ", bucket.tail_offset_count,
-                    "\n");
+                    " elements\n");
   }
   return text;
 }

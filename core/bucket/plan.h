@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +24,6 @@ struct PlanConstraints {
   uint64_t alignment_count = 1;
   // Whether a bucket may have segments beside its flat part; those are not padded.
   bool allows_standalone = true;
-  // How the exchange combines the ranks' elements, if it may carry the used tail: SUM, AVG or MAX.
-  std::optional<ReduceOp> used_tail_op;
   // Whether the slots of a flat part follow each other without gaps, so that it is one tensor of
   // their elements; else each begins on a cache line.
   bool packs_slots = false;
@@ -57,8 +54,8 @@ struct SlotLayout {
   uint64_t size_bytes = 0;
 };
 
-// One bucket: a flat part of slots, each on a cache line or packed, then the used tail, then
-// padding; and a segment for each standalone tensor.
+// One bucket: a flat part of slots, each on a cache line or packed, then padding; and a segment for
+// each standalone tensor.
 struct BucketLayout {
   BucketId id;
   DType dtype = DType::kFloat32;
@@ -66,18 +63,9 @@ struct BucketLayout {
   std::vector<SlotId> slots;       // all of them, in plan order
   std::vector<SlotId> standalone;  // those that are segments of their own
   uint64_t flat_offset_bytes = 0;  // of the flat part in the plan's flat storage, on a page
-  uint64_t flat_count = 0;         // elements of the flat part, tail and padding included
-  // The used tail has an element per slot: 1 where this rank used the tensor in this round, else 0.
-  // After the exchange it is above 0 where any rank did. Units: elements of the flat part.
-  uint64_t tail_offset_count = 0;
-  uint64_t tail_count = 0;  // 0: this dtype or algorithm cannot carry it
-
-  bool has_used_tail() const { return tail_count > 0; }
+  uint64_t content_count = 0;      // elements up to the cache line on which the last slot ends
+  uint64_t flat_count = 0;         // elements of the flat part, padding included
 };
-
-// Whether a used tail of `dtype` survives `op` over `world_size` ranks: no overflow, no rounding to
-// zero.
-bool CarriesUsedTail(DType dtype, ReduceOp op, WorldSize world_size);
 
 // Tensors have the number (SlotId) of their registration; buckets are numbered in the order in
 // which they are released (ORDER-1), that of their last tensors. A tensor of no elements is

@@ -22,7 +22,6 @@ PlanOptions Options(uint64_t bucket_size_bytes, int32_t world_size = 1) {
   PlanOptions options;
   options.bucket_size_bytes = bucket_size_bytes;
   options.world_size = WorldSize(world_size);
-  options.constraints.used_tail_op = ReduceOp::kAvg;
   options.algorithm = "gradient_allreduce()";
   return options;
 }
@@ -65,9 +64,8 @@ TEST(PlanTest, AlignsSlotsAndPadsToWorldSizeTimesAlignment) {
   const BucketLayout& bucket = plan.bucket(BucketId(0));
   EXPECT_EQ(plan.slot(SlotId(1)).offset_bytes, 0u);
   EXPECT_EQ(plan.slot(SlotId(0)).offset_bytes, 128u);  // 68 bytes, to the next cache line
-  EXPECT_EQ(bucket.tail_offset_count, 48u);            // 192 bytes
-  EXPECT_EQ(bucket.tail_count, 2u);
-  EXPECT_EQ(bucket.flat_count, 72u);  // 50, to a multiple of 24
+  EXPECT_EQ(bucket.content_count, 48u);                // 192 bytes
+  EXPECT_EQ(bucket.flat_count, 48u);                   // a multiple of 24
   EXPECT_EQ(plan.flat_bytes(), 4096u);
 }
 
@@ -80,7 +78,7 @@ TEST(PlanTest, PacksSlotsWhereThatIsAskedFor) {
   const BucketLayout& bucket = plan.bucket(BucketId(1));
   EXPECT_THAT(bucket.slots, ElementsAre(SlotId(0), SlotId(2)));
   EXPECT_EQ(plan.slot(SlotId(2)).offset_bytes, plan.slot(SlotId(0)).offset_bytes + 3 * 4);
-  EXPECT_EQ(bucket.tail_offset_count, 16u);  // the tail begins on a cache line all the same
+  EXPECT_EQ(bucket.content_count, 16u);  // it ends on a cache line all the same
 }
 
 TEST(PlanTest, StandaloneTensorsLieOutsideOfTheFlatPart) {
@@ -92,7 +90,7 @@ TEST(PlanTest, StandaloneTensorsLieOutsideOfTheFlatPart) {
   EXPECT_THAT(bucket.standalone, ElementsAre(SlotId(1)));
   EXPECT_TRUE(plan.slot(SlotId(1)).standalone);
   EXPECT_EQ(plan.slot(SlotId(0)).offset_bytes, 0u);
-  EXPECT_EQ(bucket.flat_count, 18u);  // the small one and the tail of both
+  EXPECT_EQ(bucket.flat_count, 16u);  // the small one
 
   options.constraints.allows_standalone = false;
   EXPECT_TRUE(Plan::Build({Float("b", 100)}, options)->bucket(BucketId(0)).standalone.empty());
@@ -102,7 +100,7 @@ TEST(PlanTest, PlansTensorsWithoutElements) {
   const Plan plan = *Plan::Build({Float("a", 0), Float("b", 4)}, Options(100));
   EXPECT_THAT(plan.bucket(BucketId(0)).slots, ElementsAre(SlotId(1), SlotId(0)));
   EXPECT_EQ(plan.slot(SlotId(0)).size_bytes, 0u);
-  EXPECT_EQ(plan.bucket(BucketId(0)).tail_count, 2u);
+  EXPECT_EQ(plan.bucket(BucketId(0)).content_count, 16u);
 }
 
 TEST(PlanTest, RefusesWhatCannotBePlanned) {
@@ -158,7 +156,7 @@ TEST(PlanTest, RefusesAnOrderThatIsNoPermutation) {
 
 TEST(PlanTest, HashIsStableAcrossProcesses) {
   const Plan plan = *Plan::Build({Float("fc.weight", 6), Float("fc.bias", 3)}, Options(1000, 2));
-  EXPECT_EQ(plan.Hash(), 0xbabd741b0418fc3cu) << plan.Serialize();
+  EXPECT_EQ(plan.Hash(), 0x8c205ad22f08ffb0u) << plan.Serialize();
 }
 
 TEST(PlanTest, HashAndFirstDifferenceSeeEveryField) {
@@ -181,24 +179,14 @@ TEST(PlanTest, HashAndFirstDifferenceSeeEveryField) {
   options.algorithm = "other";
   differs(tensors, options, "algorithm other");
   options = Options(1000);
-  options.constraints.used_tail_op = std::nullopt;
-  differs(tensors, options, "used tail of 0");
+  options.constraints.alignment_count = 100;
+  differs(tensors, options, "flat part of 100 elements");
   EXPECT_EQ(FirstDifference(plan.Serialize(), plan.Serialize()), "");
 }
 
 TEST(PlanTest, NamesAreEscapedInTheSerialisedForm) {
   const Plan one = *Plan::Build({Float("a\nb", 1)}, Options(100));
   EXPECT_FALSE(absl::StrContains(one.Serialize(), "a\nb"));
-}
-
-TEST(PlanTest, UsedTailIsOnlyThereWhereItSurvives) {
-  EXPECT_TRUE(CarriesUsedTail(DType::kFloat16, ReduceOp::kAvg, WorldSize(65536)));
-  EXPECT_FALSE(CarriesUsedTail(DType::kInt32, ReduceOp::kAvg, WorldSize(2)));
-  EXPECT_TRUE(CarriesUsedTail(DType::kUInt8, ReduceOp::kSum, WorldSize(255)));
-  EXPECT_FALSE(CarriesUsedTail(DType::kUInt8, ReduceOp::kSum, WorldSize(256)));
-  EXPECT_TRUE(CarriesUsedTail(DType::kUInt8, ReduceOp::kMax, WorldSize(256)));
-  EXPECT_FALSE(CarriesUsedTail(DType::kFloat32, ReduceOp::kProduct, WorldSize(1)));
-  EXPECT_FALSE(CarriesUsedTail(DType::kBool, ReduceOp::kSum, WorldSize(1)));
 }
 
 TEST(PlanTest, DescribeNamesAFewTensors) {

@@ -1,5 +1,6 @@
 #include "core/bucket/ready_tracker.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -122,6 +123,31 @@ absl::Status ReadyTracker::MarkRestUnused(bool tell_sink) {
     CountDown(slot, round);
   }
   return status;
+}
+
+void ReadyTracker::TakeBackAllBut(absl::Span<const BucketId> buckets) {
+  for (const BucketLayout& bucket : plan_.buckets()) {
+    if (std::find(buckets.begin(), buckets.end(), bucket.id) == buckets.end()) TakeBack(bucket.id);
+  }
+}
+
+void ReadyTracker::TakeBack(BucketId bucket) {
+  const uint64_t round = round_.load(std::memory_order_relaxed);
+  const uint64_t slot_count = plan_.slots().size();
+  const uint64_t first_mark = (round - first_round_) * slot_count;
+  const uint64_t end_mark = next_mark_.load(std::memory_order_relaxed);
+  // The marks that stay keep their order.
+  uint64_t next = first_mark;
+  for (uint64_t mark = first_mark; mark < end_mark; ++mark) {
+    const int32_t slot = order_[mark % slot_count].load(std::memory_order_relaxed);
+    if (plan_.slot(SlotId(slot)).bucket == bucket) {
+      words_[slot].store((round - 1) * 2, std::memory_order_relaxed);
+      continue;
+    }
+    order_[next++ % slot_count].store(slot, std::memory_order_relaxed);
+  }
+  next_mark_.store(next, std::memory_order_relaxed);
+  counts_[bucket.value()].marks.fetch_sub(end_mark - next, std::memory_order_relaxed);
 }
 
 void ReadyTracker::OpenRound() {

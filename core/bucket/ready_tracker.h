@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
@@ -58,6 +59,9 @@ class ReadyTracker {
   absl::Status EndRound();
   // The same, but the sink hears nothing: the round has failed elsewhere.
   void AbandonRound();
+  // As if no slot had been marked in the open round but those of `buckets`, all of them. Not
+  // together with a MarkReady.
+  void TakeBackAllBut(absl::Span<const BucketId> buckets);
   // Opens the next round. The last one must have ended.
   void OpenRound();
 
@@ -81,6 +85,7 @@ class ReadyTracker {
   absl::Status MarkStandalone(SlotId slot, void* data, uint64_t used);
   absl::Status Claim(SlotId slot, uint64_t round, uint64_t used);
   void CountDown(SlotId slot, uint64_t round);
+  void TakeBack(BucketId bucket);
   absl::Status UnknownSlot(SlotId slot) const;
   absl::Status NotOpen(SlotId slot) const;
   absl::Status MarkedTwice(SlotId slot, uint64_t round) const;

@@ -55,6 +55,22 @@ struct Tracked {
   ReadyTracker tracker;
 };
 
+TEST(ReadyTrackerTest, ABucketThatIsTakenBackIsMarkedAnewAndTheOthersKeepTheirOrder) {
+  Tracked t;
+  for (int32_t slot : {1, 3, 0, 2}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());
+  t.tracker.OpenRound();
+  for (int32_t slot : {3, 1, 2}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());
+  t.tracker.TakeBackAllBut({});  // of one bucket all of it, of the other a tensor
+  EXPECT_EQ(t.tracker.UnmarkedSlots().size(), 4U);
+  EXPECT_FALSE(t.tracker.UsedHere(SlotId(3)));
+  for (int32_t slot : {0, 1}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());
+  t.tracker.TakeBackAllBut({BucketId(1)});  // of the other none is
+  for (int32_t slot : {2, 3}) ASSERT_TRUE(t.tracker.MarkReady(SlotId(slot)).ok());
+  EXPECT_THAT(t.tracker.ReadyOrder(), ElementsAre(SlotId(0), SlotId(1), SlotId(2), SlotId(3)));
+  EXPECT_EQ(t.count(0), 3) << "twice in the second round";
+  EXPECT_EQ(t.count(1), 2);
+}
+
 TEST(ReadyTrackerTest, TheLastSlotOfABucketTellsTheSinkOnce) {
   Tracked t;
   ASSERT_TRUE(t.tracker.MarkReady(SlotId(3)).ok());

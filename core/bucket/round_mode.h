@@ -11,14 +11,29 @@ namespace pelton {
 
 // In which mode the forward passes were made that a round's tensors come from. Ranks in different
 // modes are at different points of their program: their tensors must not be added up.
-enum class RoundMode : uint8_t { kTraining, kEvaluation };
+//
+// kCollecting is of rounds that ranks do not share (Schedule::ranks_share_rounds), and a rank's
+// last one before it stops. Its stages begin behind a barrier of all ranks, at which the other
+// rounds of all of them had ended: they take in what has been sent to this rank, and send nothing,
+// because no rank would take it in. What comes while they run is of a rank that has been resumed
+// already, and may as well wait for this rank's next round.
+enum class RoundMode : uint8_t { kTraining, kEvaluation, kCollecting };
 
 inline absl::string_view NameOf(RoundMode mode) {
-  return mode == RoundMode::kTraining ? "training" : "evaluation";
+  switch (mode) {
+    case RoundMode::kTraining:
+      return "training";
+    case RoundMode::kEvaluation:
+      return "evaluation";
+    case RoundMode::kCollecting:
+      return "collecting";
+  }
+  return "unknown mode";
 }
 
 // The mode travels in an operation's bucket number, which ranks compare anyway. Above every bucket
-// of a plan (limits::kMaxTensorsPerPlan); no bucket, a negative number, is of training.
+// of a plan (limits::kMaxTensorsPerPlan); no bucket, a negative number, is of training, as is a
+// round that collects, which the barrier before it keeps apart.
 inline constexpr int32_t kEvaluationBit = 1 << 28;
 
 inline RoundMode ModeOf(BucketId bucket) {

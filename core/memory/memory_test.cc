@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "core/base/fork.h"
 #include "core/memory/dtype.h"
@@ -49,6 +50,26 @@ TEST(RegionTest, IsGoneFromTheTableAfterItsDestruction) {
   const RegionId id = region->id();
   region.reset();
   EXPECT_EQ(Resolve({id, 0}, 1).status().code(), absl::StatusCode::kNotFound);
+}
+
+// A thread that has found a region finds another one at the same place, and none where that is
+// gone.
+TEST(RegionTest, IsFoundAsTheTableIsNow) {
+  std::vector<std::byte> memory(8192);
+  auto whole = Region::Adopt(memory.data(), memory.size(), "whole");
+  std::byte* const later = memory.data() + 5000;
+  EXPECT_EQ(Locate(later, 8), (Location{whole->id(), 5000}));
+  auto part = Region::Adopt(memory.data() + 4096, 4096, "part");
+  EXPECT_EQ(Locate(later, 8), (Location{part->id(), 904}));
+  EXPECT_EQ(Locate(memory.data(), 8), (Location{whole->id(), 0}));
+  EXPECT_EQ(Locate(later, 8), (Location{part->id(), 904})) << "the inner one, of the two seen last";
+  const RegionId gone = part->id();
+  EXPECT_EQ(Resolve({gone, 904}, 8).value(), later);
+  part.reset();
+  EXPECT_EQ(Resolve({gone, 904}, 8).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Locate(later, 8), (Location{whole->id(), 5000}));
+  whole.reset();
+  EXPECT_EQ(Locate(later, 8), (Location{kPrivateRegion, reinterpret_cast<uintptr_t>(later)}));
 }
 
 TEST(RegionTest, AnotherMappingOfItsDescriptorSeesTheSameBytes) {

@@ -40,6 +40,50 @@ void CopyPages(std::byte* data, size_t size_bytes) {
   }
 }
 
+// A region as it was when a thread looked for it, so that the thread finds it again without the
+// table's lock, which every operation would take twice and more.
+// Threads: its own. Owns: nothing.
+struct Seen {
+  uint64_t changes = 0;  // of the table then; 0: there is none
+  RegionId id;           // kPrivateRegion: what lies before all regions
+  std::byte* data = nullptr;
+  size_t size_bytes = 0;
+  size_t own_bytes = 0;  // to where another region begins
+
+  bool Holds(uint64_t offset, size_t bytes) const {
+    return offset <= size_bytes && bytes <= size_bytes - offset;
+  }
+};
+
+// The last two: an operation's source and target.
+// Threads: its own. Owns: nothing.
+class LastSeen {
+ public:
+  const Seen* Find(uint64_t changes, RegionId id) const {
+    for (const Seen& seen : seen_) {
+      if (seen.changes == changes && seen.id == id) return &seen;
+    }
+    return nullptr;
+  }
+  const Seen* Find(uint64_t changes, uintptr_t address) const {
+    for (const Seen& seen : seen_) {
+      const uint64_t offset = address - reinterpret_cast<uintptr_t>(seen.data);
+      if (seen.changes == changes && offset < seen.own_bytes) return &seen;
+    }
+    return nullptr;
+  }
+  const Seen* Note(const Seen& seen) {
+    const Seen* const noted = &(seen_[next_] = seen);
+    next_ = 1 - next_;
+    return noted;
+  }
+
+ private:
+  Seen seen_[2];
+  size_t next_ = 0;
+};
+thread_local LastSeen last_seen;
+
 // The live regions of this process. A registry in the sense of the style guide: the one kind of
 // global allowed. Threads: any. Owns: its index, not the regions.
 class RegionTable {
@@ -57,6 +101,7 @@ class RegionTable {
   RegionId Insert(const Region* region) {
     MutexLock lock(&mutex_);
     const RegionId id(next_id_++);
+    changes_.fetch_add(1, std::memory_order_release);
     by_id_[id.value()] = region;
     by_address_[reinterpret_cast<uintptr_t>(region->data())] = {id, region};
     return id;
@@ -64,6 +109,7 @@ class RegionTable {
 
   void Erase(const Region* region) {
     MutexLock lock(&mutex_);
+    changes_.fetch_add(1, std::memory_order_release);
     by_id_.erase(region->id().value());
     by_address_.erase(reinterpret_cast<uintptr_t>(region->data()));
     unshared_.erase(region->id().value());
@@ -128,34 +174,37 @@ class RegionTable {
     mutex_.Unlock();
   }
 
+  // Whoever has a region's address, or its number, also sees that the table has changed since.
   Location Find(const void* data, size_t size_bytes) {
     const auto address = reinterpret_cast<uintptr_t>(data);
-    MutexLock lock(&mutex_);
-    auto after = by_address_.upper_bound(address);
-    if (after != by_address_.begin()) {
-      const auto& [base, entry] = *std::prev(after);
-      const size_t room = entry.region->size_bytes();
-      const uint64_t offset = address - base;
-      if (offset <= room && size_bytes <= room - offset) return {entry.id, offset};
-    }
+    const Seen* seen = last_seen.Find(changes_.load(std::memory_order_acquire), address);
+    if (seen == nullptr) seen = last_seen.Note(Look(address));
+    const uint64_t offset = address - reinterpret_cast<uintptr_t>(seen->data);
+    if (seen->id != kPrivateRegion && seen->Holds(offset, size_bytes)) return {seen->id, offset};
     return {kPrivateRegion, address};
   }
 
   absl::StatusOr<std::byte*> Address(Location location, size_t size_bytes) {
+    const uint64_t changes = changes_.load(std::memory_order_acquire);
+    const Seen* const seen = last_seen.Find(changes, location.region);
+    if (seen != nullptr && seen->Holds(location.offset, size_bytes)) {
+      return seen->data + location.offset;
+    }
     MutexLock lock(&mutex_);
     auto found = by_id_.find(location.region.value());
     if (found == by_id_.end()) {
       return absl::NotFoundError(
           absl::StrCat("region ", location.region.value(), " does not exist"));
     }
-    const Region* region = found->second;
-    if (location.offset > region->size_bytes() ||
-        size_bytes > region->size_bytes() - location.offset) {
+    const Region& region = *found->second;
+    const Seen looked = SeenOf(location.region, region);
+    if (!looked.Holds(location.offset, size_bytes)) {
       return absl::OutOfRangeError(absl::StrCat("offset ", location.offset, " with ", size_bytes,
-                                                " bytes is outside region '", region->name(),
-                                                "' of ", region->size_bytes(), " bytes"));
+                                                " bytes is outside region '", region.name(),
+                                                "' of ", region.size_bytes(), " bytes"));
     }
-    return region->data() + location.offset;
+    last_seen.Note(looked);
+    return region.data() + location.offset;
   }
 
  private:
@@ -163,12 +212,35 @@ class RegionTable {
     RegionId id;
     const Region* region;
   };
+
+  // The region that begins last at or before `address`, or what lies before all.
+  Seen Look(uintptr_t address) {
+    MutexLock lock(&mutex_);
+    const auto after = by_address_.upper_bound(address);
+    if (after == by_address_.begin()) {
+      const size_t own_bytes = after == by_address_.end() ? SIZE_MAX : after->first;
+      return {changes_.load(std::memory_order_relaxed), kPrivateRegion, nullptr, 0, own_bytes};
+    }
+    const Entry& entry = std::prev(after)->second;
+    return SeenOf(entry.id, *entry.region);
+  }
+  // Its number apart, because a region gets it once it is in the table.
+  Seen SeenOf(RegionId id, const Region& region) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto address = reinterpret_cast<uintptr_t>(region.data());
+    const auto next = by_address_.upper_bound(address);
+    const size_t own_bytes =
+        next == by_address_.end() ? UINTPTR_MAX - address : next->first - address;
+    return {changes_.load(std::memory_order_relaxed), id, region.data(), region.size_bytes(),
+            own_bytes};
+  }
+
   Mutex mutex_;
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint32_t, const Region*> by_id_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Entry> by_address_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> unshared_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_unshared_ = false;  // there ever was one: spares the lock
+  std::atomic<uint64_t> changes_ = 1;       // of which regions there are
 };
 
 // The mapping is pre-faulted: a page fault in the middle of a reduction costs more than the

@@ -11,6 +11,22 @@
 #include "core/trace/trace.h"
 
 namespace pelton {
+namespace {
+
+// Where a bucket's job is, for the error of its stage. An operation is named only where the stage
+// launches some: one of a stage before may be in flight, and is not what has failed.
+template <typename Job>
+std::string ContextOf(const Job& job) {
+  std::string context = job.run->plan().Describe(job.run->layout().id);
+  const bool may_launch = job.stage == job.pipeline->stage_count() ||
+                          job.pipeline->stage(job.stage).kind() == StageKind::kExchange;
+  if (may_launch && job.run->launch_count() > 0) {
+    absl::StrAppend(&context, ", ", Describe(job.run->last_operation()));
+  }
+  return context;
+}
+
+}  // namespace
 
 Channel::~Channel() {
   if (idle()) return;
@@ -51,6 +67,11 @@ void Channel::Push(const Operation& operation, absl::AnyInvocable<void(absl::Sta
 bool Channel::Job::has_launched_all() const {
   return pipeline != nullptr && stage_started && failure.ok() &&
          stage + 1 == pipeline->stage_count() && pipeline->stage(stage).has_launched_all();
+}
+
+void Channel::MoveTimes(absl::Duration by) {
+  launched_at_ += by;
+  for (OnDevice& bucket : on_device_) bucket.since += by;
 }
 
 bool Channel::CanBegin() const {
@@ -111,6 +132,12 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
     const absl::StatusOr<bool> done = RunStage(job);
     if (!done.ok()) {
       job.failure = done.status();
+      // It may have failed on this rank alone, while operations are in flight for which the others
+      // are late. The abort ends those now.
+      if (failure_.ok() && !run.disagreed()) {
+        job.failure = Annotate(job.failure, ContextOf(job));
+        Break(job.failure);
+      }
       break;
     }
     if (run.launch_count() != launches) launched_at_ = clock_.Now();
@@ -177,11 +204,7 @@ void Channel::Finish(Job job, const absl::Status& status) {
     std::move(*job.completion).Set(status);
     return;
   }
-  std::string context = job.run->plan().Describe(job.run->layout().id);
-  if (job.run->launch_count() > 0) {
-    absl::StrAppend(&context, ", ", Describe(job.run->last_operation()));
-  }
-  const absl::Status annotated = Annotate(status, context);
+  const absl::Status annotated = Annotate(status, ContextOf(job));
   // A disagreement is known to all ranks, and the runner goes on. Any other failure may be this
   // rank's alone: the peers must not wait for what it will never launch.
   if (!job.run->disagreed()) Break(annotated);

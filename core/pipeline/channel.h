@@ -55,6 +55,8 @@ class Channel {
   // Whether anything has begun and is not complete, and since when nothing was added to it.
   bool in_flight() const { return !begun_.empty(); }
   absl::Time launched_at() const { return launched_at_; }
+  // As if all of it had been launched, and put on the device, so much later.
+  void MoveTimes(absl::Duration by);
   // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of the oldest in flight.
   std::string DescribeCurrent() const;
 

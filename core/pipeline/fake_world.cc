@@ -19,13 +19,16 @@ std::byte* AddressOf(const Operation& operation) {
 template <typename T>
 void AllReduceInPlace(const std::vector<Operation>& operations) {
   for (uint64_t i = 0; i < operations[0].count; ++i) {
-    T sum{};
+    const ReduceOp op = operations[0].reduce_op;
+    T result{};
     for (size_t rank = 0; rank < operations.size(); ++rank) {
       const T value = reinterpret_cast<const T*>(AddressOf(operations[rank]))[i];
-      sum = rank == 0 ? value : static_cast<T>(sum + value);
+      const T combined =
+          op == ReduceOp::kMax ? std::max(result, value) : static_cast<T>(result + value);
+      result = rank == 0 ? value : combined;
     }
-    if (operations[0].reduce_op == ReduceOp::kAvg) sum /= static_cast<T>(operations.size());
-    for (const Operation& each : operations) reinterpret_cast<T*>(AddressOf(each))[i] = sum;
+    if (op == ReduceOp::kAvg) result /= static_cast<T>(operations.size());
+    for (const Operation& each : operations) reinterpret_cast<T*>(AddressOf(each))[i] = result;
   }
 }
 
@@ -82,8 +85,10 @@ void FakeWorld::Execute(const std::vector<Operation>& operations) const {
       return AllReduceInPlace<double>(operations);
     case DType::kInt32:
       return AllReduceInPlace<int32_t>(operations);
+    case DType::kUInt8:
+      return AllReduceInPlace<uint8_t>(operations);
     default:
-      PELTON_CHECK(false) << "the fake world does not add " << first.dtype;
+      PELTON_CHECK(false) << "the fake world does not reduce " << first.dtype;
   }
 }
 

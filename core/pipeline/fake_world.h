@@ -15,7 +15,7 @@ namespace pelton {
 class FakeRunner;
 
 // Matches the n-th collective of every rank, reduces in rank order and remembers who launched what.
-// Knows allreduce of float32, float64 and int32, broadcast and barrier.
+// Knows allreduce of float32, float64, int32 and uint8, broadcast and barrier.
 // Threads: one at a time. Owns: the runners.
 class FakeWorld {
  public:

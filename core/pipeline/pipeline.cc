@@ -61,6 +61,13 @@ Pipeline::Pipeline(PipelineSpec spec, const BucketLayout& layout) : spec_(std::m
   }
 }
 
+void Pipeline::Enclose(std::unique_ptr<Stage> first, std::unique_ptr<Stage> last) {
+  spec_.stages.insert(spec_.stages.begin(), std::move(first));
+  states_.insert(states_.begin(), nullptr);
+  spec_.stages.push_back(std::move(last));
+  states_.push_back(nullptr);
+}
+
 void Pipeline::Prime(const BucketLayout& layout, const std::byte* flat) {
   for (size_t i = 0; i < stage_count(); ++i) {
     if (state(i) != nullptr) stage(i).Prime(layout, flat, *state(i));

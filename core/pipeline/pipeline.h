@@ -28,8 +28,9 @@ struct PipelineSpec {
   std::vector<DType> dtypes;      // that the stages can work on; empty: all
   uint64_t alignment_count = 1;   // the flat part's count must be a multiple of it
   bool allows_standalone = true;  // whether the stages can work on several segments
-  // After its last stage the used tail tells who used what; else every slot counts as used.
-  bool yields_used_tail = false;
+  // Every rank gives zeros for what it has not used, and the result of a tensor that no rank has
+  // used is not merged (core/round/round_usage.h); else every slot counts as used.
+  bool finds_unused = false;
 };
 
 // The pipeline of one bucket, with the state that its stages keep.
@@ -44,7 +45,7 @@ class Pipeline {
   Pipeline& operator=(Pipeline&&) = default;
 
   uint64_t period() const { return spec_.period; }
-  bool yields_used_tail() const { return spec_.yields_used_tail; }
+  bool finds_unused() const { return spec_.finds_unused; }
   bool RunsIn(Round round) const {
     return (static_cast<uint64_t>(round.value()) - 1) % spec_.period == spec_.phase;
   }
@@ -53,6 +54,8 @@ class Pipeline {
   Stage& stage(size_t index) { return *spec_.stages[index]; }
   StageState* state(size_t index) { return states_[index].get(); }
 
+  // Puts two stages that keep no state around all others.
+  void Enclose(std::unique_ptr<Stage> first, std::unique_ptr<Stage> last);
   // Lets every stage fill its state; see Stage::Prime.
   void Prime(const BucketLayout& layout, const std::byte* flat);
   // COMMIT-1, for what the stages keep. KeepState copies it before a round that is to be all or

@@ -16,6 +16,7 @@
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
+#include "core/bucket/round_mode.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
@@ -77,6 +78,7 @@ class BucketRun {
   const BucketLayout& layout() const { return *layout_; }
   BucketStorage& storage() const { return *storage_; }
   Round round() const { return round_; }
+  RoundMode mode() const { return tracker_->mode(); }
   SegmentList segments() const { return storage_->SegmentsOf(layout_->id); }
   bool UsedHere(SlotId slot) const { return tracker_->UsedHere(slot); }
   // The first element of the bucket's flat part; null if it has none.

@@ -9,10 +9,6 @@
 
 namespace pelton {
 
-// Prepare: writes which slots this rank used in this round into the bucket's used tail, where there
-// is one.
-std::unique_ptr<Stage> MakeUsedTailStage();
-
 // Exchange: allreduces every segment in place with `op`, all at once.
 // Steps: one allreduce per segment. Bytes: those of the communicator's allreduce.
 std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op);

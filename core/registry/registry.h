@@ -2,7 +2,7 @@
 #ifndef PELTON_CORE_REGISTRY_REGISTRY_H_
 #define PELTON_CORE_REGISTRY_REGISTRY_H_
 
-#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/check.h"
-#include "core/base/sync.h"
+#include "core/base/shared_table.h"
 
 namespace pelton {
 
@@ -35,40 +35,26 @@ class Registry {
   // Returns true, for use in a static initialiser. A name taken twice is a bug and ends the
   // process.
   bool Register(std::string name, std::string summary, Factory factory) {
-    MutexLock lock(&mutex_);
-    const bool is_new = entries_.try_emplace(name, Entry{name, std::move(summary), factory}).second;
+    const bool is_new = entries_.Enter(name, Entry{name, std::move(summary), factory});
     PELTON_CHECK(is_new) << "'" << name << "' is registered twice";
     return true;
   }
 
   // Errors: NotFound: lists the names there are.
   absl::StatusOr<Entry> Find(const std::string& name) const {
-    MutexLock lock(&mutex_);
-    auto found = entries_.find(name);
-    if (found == entries_.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("'", name, "' is not registered; there are: ", Listed()));
-    }
-    return found->second;
+    if (std::optional<Entry> found = entries_.Find(name)) return *std::move(found);
+    return absl::NotFoundError(
+        absl::StrCat("'", name, "' is not registered; there are: ",
+                     absl::StrJoin(List(), ", ", [](std::string* out, const Entry& entry) {
+                       absl::StrAppend(out, entry.name);
+                     })));
   }
 
   // All entries, sorted by name.
-  std::vector<Entry> List() const {
-    MutexLock lock(&mutex_);
-    std::vector<Entry> entries;
-    for (const auto& [name, entry] : entries_) entries.push_back(entry);
-    return entries;
-  }
+  std::vector<Entry> List() const { return entries_.All(); }
 
  private:
-  std::string Listed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return absl::StrJoin(entries_, ", ", [](std::string* out, const auto& named) {
-      absl::StrAppend(out, named.first);
-    });
-  }
-
-  mutable Mutex mutex_;
-  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  SharedTable<std::string, Entry> entries_;
 };
 
 }  // namespace pelton

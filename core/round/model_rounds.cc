@@ -14,6 +14,7 @@
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/round/plan_instance.h"
+#include "core/round/round_usage.h"
 #include "core/round/round_waiter.h"
 #include "core/round/scheduler.h"
 #include "core/round/scheduler_sink.h"
@@ -35,11 +36,9 @@ absl::Status CheckOptions(const ModelRoundsOptions& options) {
   if (options.pipeline_factory == nullptr) {
     return absl::InvalidArgumentError("model rounds: no pipeline factory");
   }
-  if (options.operation_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model rounds: operation_timeout is ", absl::FormatDuration(options.operation_timeout)));
-  }
-  return absl::OkStatus();
+  if (options.operation_timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("model rounds: operation_timeout is ",
+                                                 absl::FormatDuration(options.operation_timeout)));
 }
 
 // The rounds of a model whose scheduler is in this process.
@@ -49,7 +48,7 @@ class LocalRounds final : public ModelRounds {
   explicit LocalRounds(ModelRoundsOptions options)
       : options_(std::move(options)),
         sink_(*options_.runner, options_.device),
-        waiter_(*options_.runner, options_.device != nullptr),
+        waiter_(*options_.runner, options_.device != nullptr, options_.standstill),
         result_round_(options_.first_round.value() - 1) {}
   ~LocalRounds() override;
 
@@ -71,10 +70,12 @@ class LocalRounds final : public ModelRounds {
   absl::Status WaitRound(absl::Time deadline) override;
   Future<void> RoundDone(absl::Time deadline) override;
   absl::Status CloseRound(absl::Status status) override;
+  absl::StatusOr<std::vector<BucketId>> TakeBackMarks(absl::Time deadline) override;
   void Abort(const absl::Status& reason) override;
   bool Communicates(SlotId slot) const override;
   absl::Status Prime(absl::Time deadline) override;
-  absl::StatusOr<std::vector<SlotState>> SaveStates(absl::Time) override {
+  absl::StatusOr<std::vector<SlotState>> SaveStates(absl::Time deadline) override {
+    RETURN_IF_ERROR(AwaitDevice(deadline));  // or the weights that go with it would be wrong
     return CopiesOf(SlotStatesOf(*instance_));
   }
   absl::Status LoadStates(absl::Span<const SlotState> states, absl::Time) override {
@@ -88,7 +89,7 @@ class LocalRounds final : public ModelRounds {
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
   absl::Status BeginAgreement(std::vector<int32_t> words) override;
   absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
-  absl::StatusOr<RoundSight> Look(absl::Time deadline) override;
+  Future<RoundSight> RequestLook(absl::Time deadline) override;
   BucketTimes& times() override { return times_; }
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline) override;
   absl::Status Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
@@ -98,6 +99,7 @@ class LocalRounds final : public ModelRounds {
   ReadyTracker& tracker() { return *instance_->tracker; }
   absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first,
                                                              uint64_t capacity_bytes = 0);
+  absl::Status AddUsage(PlanInstance& instance);
   absl::Status MakeStorage(PlanInstance& instance, uint64_t capacity_bytes);
   absl::Status MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline);
   void Forget(const PlanInstance& instance);
@@ -111,11 +113,17 @@ class LocalRounds final : public ModelRounds {
   absl::StatusOr<std::vector<int32_t>> AwaitBroadcast(absl::Time deadline);
   absl::StatusOr<std::string> AgreeOnText(std::string text, size_t size_bytes, absl::Time deadline);
   absl::Status GatherShared(size_t names_bytes, absl::Time deadline);
-  Future<void> Run(const Operation& operation);
+  // The scheduler, whose thread, or whoever has borrowed it, may be parked on the runner.
+  template <typename Question>
+  auto Ask(Question question, absl::Time deadline) {
+    auto answer = scheduler_.Ask(std::move(question), deadline);
+    options_.runner->Wake();
+    return answer;
+  }
+  Future<void> Run(const Operation& operation) {
+    return Ask(RunOperation{operation, {}}, absl::InfiniteFuture());
+  }
   absl::Status AwaitOperation(Future<void> done, absl::Time deadline);
-  // Brings the used tails to the host that tell of slots which this rank did not use.
-  absl::Status ReadTails();
-  bool AnyUnusedHere(const BucketLayout& bucket) const;
 
   ModelRoundsOptions options_;
   BucketTimes times_;
@@ -130,9 +138,8 @@ class LocalRounds final : public ModelRounds {
   // What is broadcast, here or on the device: it outlives a call that gave up.
   std::vector<int32_t> words_;
   std::byte* words_on_device_ = nullptr;
-  std::optional<Future<void>> agreeing_;       // since BeginAgreement
-  SharedState shared_;                         // for the next plan; outlives a call that gave up
-  std::vector<std::vector<std::byte>> tails_;  // of a device's buckets, as ReadTails left them
+  std::optional<Future<void>> agreeing_;  // since BeginAgreement
+  SharedState shared_;                    // for the next plan; outlives a call that gave up
 };
 
 LocalRounds::~LocalRounds() {
@@ -177,6 +184,7 @@ absl::Status LocalRounds::Start(Plan plan) {
   scheduler.commits_state = options_.commits_state;
   scheduler.times = &times_;
   scheduler.viewer = options_.viewer;
+  scheduler.standstill = options_.standstill;
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
   // A message per bucket, besides the few of the waiter; both versions may have room reserved.
@@ -197,10 +205,27 @@ absl::StatusOr<std::unique_ptr<PlanInstance>> LocalRounds::MakeInstance(Plan pla
     if (!pipeline.ok()) return Annotate(pipeline.status(), instance->plan.Describe(bucket.id));
     instance->pipelines.push_back(*std::move(pipeline));
   }
+  RETURN_IF_ERROR(AddUsage(*instance));
   RETURN_IF_ERROR(MakeStorage(*instance, capacity_bytes));
   instance->tracker =
       std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
   return instance;
+}
+
+absl::Status LocalRounds::AddUsage(PlanInstance& instance) {
+  std::vector<Pipeline>& pipelines = instance.pipelines;
+  const auto finds_unused = [](const Pipeline& pipeline) { return pipeline.finds_unused(); };
+  if (std::none_of(pipelines.begin(), pipelines.end(), finds_unused)) return absl::OkStatus();
+  if (pipelines.back().period() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(instance.plan.Describe(instance.plan.buckets().back().id),
+                     ": its pipeline has a period of ", pipelines.back().period(),
+                     "; the last bucket of a plan that finds unused tensors runs in every round"));
+  }
+  ASSIGN_OR_RETURN(instance.usage,
+                   RoundUsage::Create(instance.plan.slots().size(), options_.device));
+  instance.usage->AddTo(pipelines.back());
+  return absl::OkStatus();
 }
 
 // The memory of the plan in force where that is large enough, once nothing can fail any more.
@@ -234,10 +259,9 @@ absl::Status LocalRounds::EndRound() {
 }
 
 Future<void> LocalRounds::RoundDone(absl::Time deadline) {
-  Future<void> done = scheduler_.Ask(AwaitRound{tracker().round(), deadline, {}}, deadline);
-  options_.runner->Wake();
   // The scheduler itself enforces the deadline, with a better text than a future has.
-  return std::move(done).WithDeadline(absl::InfiniteFuture());
+  return Ask(AwaitRound{tracker().round(), deadline, {}}, deadline)
+      .WithDeadline(absl::InfiniteFuture());
 }
 
 absl::Status LocalRounds::WaitRound(absl::Time deadline) {
@@ -245,15 +269,9 @@ absl::Status LocalRounds::WaitRound(absl::Time deadline) {
   return CloseRound(Await(RoundDone(deadline), deadline + kAnswerGrace));
 }
 
-absl::StatusOr<RoundSight> LocalRounds::Look(absl::Time deadline) {
-  Future<RoundSight> answer = scheduler_.Ask(LookAtRound{}, deadline);
-  options_.runner->Wake();  // the scheduler's thread, or who has borrowed it, may be parked on it
-  return std::move(answer).Await(deadline);
-}
-
 absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline) {
-  const absl::Status interrupted =
-      WaitHook::Current() == nullptr ? waiter_.WaitFor(future, deadline) : absl::OkStatus();
+  absl::Status interrupted;
+  if (WaitHook::Current() == nullptr) interrupted = waiter_.WaitFor(future, &deadline);
   if (interrupted.ok()) return std::move(future).Await(deadline);
   const absl::Status reason = Annotate(
       interrupted, absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
@@ -264,11 +282,17 @@ absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline) {
   return reason;
 }
 
+Future<RoundSight> LocalRounds::RequestLook(absl::Time deadline) {
+  return Ask(LookAtRound{}, deadline);
+}
+
 absl::Status LocalRounds::CloseRound(absl::Status status) {
   result_round_ = tracker().round();
   if (!status.ok()) tracker().AbandonRound();
   if (status.ok() && options_.device != nullptr) status = options_.device->JoinPipelines();
-  if (status.ok()) status = ReadTails();
+  if (status.ok() && instance_->usage != nullptr) {
+    status = instance_->usage->Fetch(tracker(), WaitClock().Now() + options_.operation_timeout);
+  }
   sink_.Arm(instance_->plan);
   tracker().OpenRound();
   if (options_.on_round != nullptr) options_.on_round(tracker().round());
@@ -276,43 +300,15 @@ absl::Status LocalRounds::CloseRound(absl::Status status) {
   return status;
 }
 
-bool LocalRounds::AnyUnusedHere(const BucketLayout& bucket) const {
-  return std::any_of(bucket.slots.begin(), bucket.slots.end(),
-                     [this](SlotId slot) { return !instance_->tracker->UsedHere(slot); });
-}
-
-absl::Status LocalRounds::ReadTails() {
-  if (options_.device == nullptr) return absl::OkStatus();
-  const Plan& plan = instance_->plan;
-  const absl::Time deadline = WaitClock().Now() + options_.operation_timeout;
-  tails_.resize(plan.buckets().size());
-  for (const BucketLayout& bucket : plan.buckets()) {
-    if (!bucket.has_used_tail() || !AnyUnusedHere(bucket)) continue;
-    std::vector<std::byte>& tail = tails_[static_cast<size_t>(bucket.id.value())];
-    tail.resize(bucket.slots.size() * SizeOf(bucket.dtype));
-    RETURN_IF_ERROR(options_.device->Read(tail.data(), instance_->storage->TailOf(bucket.id),
-                                          tail.size(), deadline));
-  }
-  return absl::OkStatus();
-}
-
 SlotResult LocalRounds::ResultOf(SlotId slot) const {
   const SlotLayout& layout = instance_->plan.slot(slot);
-  const BucketLayout& bucket = instance_->plan.bucket(layout.bucket);
   const Pipeline& pipeline = instance_->pipelines[static_cast<size_t>(layout.bucket.value())];
   SlotResult result{instance_->storage->DataOf(slot), layout.size_bytes, true};
+  if (instance_->tracker->UsedHere(slot)) return result;
   if (!pipeline.RunsIn(result_round_)) {
-    result.used_by_any = instance_->tracker->UsedHere(slot);
-  } else if (options_.device != nullptr && instance_->tracker->UsedHere(slot)) {
-    result.used_by_any = true;
-  } else if (pipeline.yields_used_tail() && bucket.has_used_tail()) {
-    const size_t element_bytes = SizeOf(bucket.dtype);
-    const std::byte* const tail = options_.device == nullptr
-                                      ? instance_->storage->TailOf(bucket.id)
-                                      : tails_[static_cast<size_t>(bucket.id.value())].data();
-    const std::byte* const own = tail + static_cast<size_t>(layout.index) * element_bytes;
-    result.used_by_any =
-        std::any_of(own, own + element_bytes, [](std::byte byte) { return byte != std::byte{0}; });
+    result.used_by_any = false;
+  } else if (pipeline.finds_unused()) {
+    result.used_by_any = instance_->usage->UsedElsewhere(slot);
   }
   return result;
 }
@@ -354,12 +350,6 @@ absl::Status LocalRounds::BeginBroadcast(std::vector<int32_t> words) {
   broadcast.set_target(Locate(data, size_bytes));
   agreeing_ = Run(broadcast);
   return absl::OkStatus();
-}
-
-Future<void> LocalRounds::Run(const Operation& operation) {
-  Future<void> done = scheduler_.Ask(RunOperation{operation, {}}, absl::InfiniteFuture());
-  options_.runner->Wake();
-  return done;
 }
 
 absl::StatusOr<std::vector<SlotId>> LocalRounds::AgreeOnOrder(absl::Time deadline) {
@@ -424,9 +414,7 @@ absl::Status LocalRounds::FetchWords(absl::Time deadline) {
 
 absl::Status LocalRounds::AwaitDevice(absl::Time deadline) {
   if (options_.device == nullptr) return absl::OkStatus();
-  Future<void> quiet = scheduler_.Ask(pelton::AwaitDevice{}, absl::InfiniteFuture());
-  options_.runner->Wake();
-  return Await(std::move(quiet), deadline);
+  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline);
 }
 
 absl::Status LocalRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
@@ -449,9 +437,7 @@ absl::Status LocalRounds::MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time 
   ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
                    MakeInstance(std::move(plan), tracker().round(), capacity_bytes));
   InstallPlan request{PlanInstanceLoan(next.get()), {}};
-  Future<void> installed = scheduler_.Ask(std::move(request), absl::InfiniteFuture());
-  options_.runner->Wake();
-  const absl::Status status = std::move(installed).Await(deadline);
+  const absl::Status status = Ask(std::move(request), absl::InfiniteFuture()).Await(deadline);
   if (!status.ok()) {
     Forget(*next);
     return status;
@@ -466,6 +452,14 @@ absl::Status LocalRounds::MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time 
   Forget(*next);
   sink_.Arm(instance_->plan);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<BucketId>> LocalRounds::TakeBackMarks(absl::Time deadline) {
+  ASSIGN_OR_RETURN(std::vector<BucketId> complete,
+                   waiter_.TakeBackMarks(tracker().round(), deadline));
+  tracker().TakeBackAllBut(complete);
+  sink_.Arm(instance_->plan);
+  return complete;
 }
 
 void LocalRounds::Abort(const absl::Status& reason) {

@@ -16,6 +16,7 @@
 #include "core/actor/promise.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
+#include "core/base/standstill.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/device_queue.h"
@@ -54,6 +55,8 @@ struct ModelRoundsOptions {
   bool commits_state = false;
   // Is shown each bucket, waiting and running. May be null; outlives the rounds.
   RangeViewer* viewer = nullptr;
+  // While it stands, so do all deadlines. May be null; outlives the rounds.
+  const Standstill* standstill = nullptr;
   // Hears of each failure once, in the scheduler's turn: a trainer that hangs elsewhere never asks.
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
   // Hears of each round that opens, on the thread that closes the one before. Must not block.
@@ -65,7 +68,7 @@ struct SlotResult {
   std::byte* data = nullptr;
   uint64_t size_bytes = 0;
   // Whether any rank used the tensor in that round; true as well when that is not known (see
-  // BucketLayout::has_used_tail). When false every rank contributed zeros: leave `.grad` as it is.
+  // PipelineSpec::finds_unused). When false every rank contributed zeros: leave `.grad` as it is.
   bool used_by_any = true;
 };
 
@@ -80,7 +83,7 @@ struct SlotResult {
 // says that the elements are final at the caller's place in its stream, and after WaitRound what
 // the caller puts there comes after the results. An operation that fails later ends the rounds to
 // come. The host waits only where this rank left slots unused, to learn whether another rank used
-// them, and where the plan changes.
+// them, where the plan changes, and where the state is saved.
 // Threads: MarkReady and Abort by any, also at once; all others by one thread at a time, and not at
 // once with MarkReady. Owns: plan, storage and tracker, and what runs the rounds.
 //
@@ -100,8 +103,10 @@ class ModelRounds {
   // The round that is open, or has ended last; the first is ModelRoundsOptions::first_round.
   virtual Round round() const = 0;
 
-  // Of the round that is open and of later ones, before its first mark. Where ranks differ the
-  // round ends in an error on all of them that says so, if the transport compares operations.
+  // Of the round that is open and of later ones, before its first mark. Where ranks differ in
+  // whether they train or evaluate, the round ends in an error on all of them that says so, if the
+  // transport compares operations. Before the buckets of a round in kCollecting comes a barrier of
+  // all ranks, for which a rank waits as long as RoundDone's deadline allows.
   virtual void SetMode(RoundMode mode) = 0;
 
   // Where a flat slot's elements are to be written before MarkReady; for a standalone one the last
@@ -135,6 +140,13 @@ class ModelRounds {
   // the round, then CloseRound with what it gave, which returns what WaitRound would.
   virtual Future<void> RoundDone(absl::Time deadline) = 0;
   virtual absl::Status CloseRound(absl::Status status) = 0;
+  // For a trainer that another one takes the place of in the middle of a round. Marks of buckets
+  // that have not been released are as if they had not been; the others take their way. Gives the
+  // buckets that are complete, whose slots stay marked and hold results; all others are to be
+  // marked. While nobody marks or waits. Blocks: until what was released is complete, or
+  // `deadline`. Errors: the round's; DeadlineExceeded: peers have not come; Unimplemented: a daemon
+  // runs these rounds.
+  virtual absl::StatusOr<std::vector<BucketId>> TakeBackMarks(absl::Time deadline) = 0;
   // Ends this round and all later ones with `reason`, here and on the peers; for news that come by
   // another way, such as the death of a peer. Threads: any. Blocks: never.
   virtual void Abort(const absl::Status& reason) = 0;
@@ -148,7 +160,8 @@ class ModelRounds {
   virtual absl::Status Prime(absl::Time deadline) = 0;
   // A copy of what the stages keep of each tensor, and its way back, which makes a checkpoint's
   // state this model's: what both have is taken over, tensor by tensor. Between rounds. Replan
-  // takes the state along. Blocks: until `deadline`. Errors: the rounds are out of reach.
+  // takes the state along. Blocks: until `deadline`. Errors: the rounds are out of reach; of
+  // SaveStates also what has failed on a device, after a round that was waited for.
   virtual absl::StatusOr<std::vector<SlotState>> SaveStates(absl::Time deadline) = 0;
   virtual absl::Status LoadStates(absl::Span<const SlotState> states, absl::Time deadline) = 0;
   // The memory of the flat parts, of the plan in force; null if no bucket has one.
@@ -171,10 +184,13 @@ class ModelRounds {
   virtual absl::Status BeginAgreement(std::vector<int32_t> words) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) = 0;
   // What the open round is at, for people. Threads: any, for as long as the rounds live. Blocks:
-  // until the scheduler's next turn, or `deadline`. Errors: DeadlineExceeded: it has none by then,
-  // because a stage computes for that long; Unimplemented: a daemon runs these rounds and is the
-  // one to be asked; those of a scheduler that has ended.
-  virtual absl::StatusOr<RoundSight> Look(absl::Time deadline) = 0;
+  // Look: until the scheduler's next turn, or `deadline`. Errors: DeadlineExceeded: it has none by
+  // then, because a stage computes for that long; Unimplemented: a daemon runs these rounds and is
+  // the one to be asked; those of a scheduler that has ended.
+  virtual Future<RoundSight> RequestLook(absl::Time deadline) = 0;
+  absl::StatusOr<RoundSight> Look(absl::Time deadline) {
+    return RequestLook(deadline).Await(deadline);
+  }
   // Of the buckets' rounds, where it is on.
   virtual BucketTimes& times() = 0;
   // Moves to a plan in `order`, the same on all ranks; collective in that sense, between rounds.

@@ -1,5 +1,6 @@
 #include "core/round/model_rounds.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/actor/sim_executor.h"
+#include "core/base/split_mix.h"
 #include "core/pipeline/fake_world.h"
 #include "core/pipeline/flat_state.h"
 #include "core/pipeline/standard_stages.h"
@@ -32,15 +34,13 @@ Plan PlanOf(std::vector<TensorSpec> tensors, int32_t world_size, uint64_t bucket
   options.world_size = WorldSize(world_size);
   options.bucket_size_bytes = bucket_bytes;
   options.standalone_bytes = standalone_bytes;
-  options.constraints.used_tail_op = ReduceOp::kSum;
   return *Plan::Build(std::move(tensors), options);
 }
 
 absl::StatusOr<Pipeline> SumPipeline(const BucketLayout& layout) {
   PipelineSpec spec;
-  spec.stages.push_back(MakeUsedTailStage());
   spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-  spec.yields_used_tail = true;
+  spec.finds_unused = true;
   return Pipeline::Build(std::move(spec), layout);
 }
 
@@ -140,7 +140,7 @@ TEST_F(ModelRoundsTest, LaunchesInPlanOrderWhateverComesFirst) {
     for (const Operation& each : world_->runner(rank).launches()) {
       buckets.push_back(each.bucket.value());
     }
-    EXPECT_EQ(buckets, (std::vector<int32_t>{0, 1, 2, 3}));
+    EXPECT_EQ(buckets, (std::vector<int32_t>{0, 1, 2, 3, 3}));  // the usage goes with the last
   }
 }
 
@@ -188,6 +188,55 @@ TEST_F(ModelRoundsTest, KnowsTensorsThatNobodyUsed) {
     EXPECT_EQ(First(*rank, SlotId(1)), 11);
     EXPECT_FALSE(rank->ResultOf(SlotId(2)).used_by_any);
   }
+}
+
+TEST_F(ModelRoundsTest, KnowsThemInEveryBucketByOneOperationOfARound) {
+  Start(PlanOf(Tensors(6, 100), 3, 800), 3);  // three buckets of two tensors
+  ASSERT_EQ(ranks_[0]->plan().buckets().size(), 3u);
+  for (int round = 0; round < 3; ++round) {
+    // Slot 4 is of the first bucket. It is nobody's in each round, slot 1 in one, and slot 0 is
+    // rank 2's alone; every rank marks in an order of its own.
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      for (int32_t i = 0; i < 6; ++i) {
+        const int32_t slot = (i * 5 + rank) % 6;
+        if (slot == 4 || (slot == 1 && round == 1) || (slot == 0 && rank != 2)) continue;
+        ASSERT_TRUE(Produce(*ranks_[rank], SlotId(slot), 1).ok());
+      }
+    }
+    for (auto& rank : ranks_) ASSERT_TRUE(rank->EndRound().ok());
+    for (auto& rank : ranks_) {
+      ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
+      for (int32_t slot = 0; slot < 6; ++slot) {
+        EXPECT_EQ(rank->ResultOf(SlotId(slot)).used_by_any, slot != 4 && (slot != 1 || round != 1))
+            << "slot " << slot << " in round " << round;
+      }
+    }
+  }
+  const auto& launches = world_->runner(0).launches();
+  ASSERT_EQ(launches.size(), 3u * 4u);
+  for (size_t i = 0; i < launches.size(); ++i) {
+    // Before the last bucket's own, which is in flight with it.
+    EXPECT_EQ(launches[i].dtype, i % 4 == 2 ? DType::kUInt8 : DType::kFloat32) << i;
+    EXPECT_EQ(launches[i].count, i % 4 == 2 ? 6u : 225u) << i;
+  }
+}
+
+TEST_F(ModelRoundsTest, RefusesToFindUnusedTensorsInSomeRoundsOnly) {
+  world_ = std::make_unique<FakeWorld>(1);
+  ModelRoundsOptions options;
+  options.runner = &world_->runner(0);
+  options.executor = &executor_;
+  options.pipeline_factory = [](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    spec.period = 4;
+    spec.finds_unused = true;
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  const auto rounds = ModelRounds::Create(PlanOf(Tensors(1, 10), 1, 1000), std::move(options));
+  EXPECT_NE(rounds.status().message().find("bucket 0 (t0): its pipeline has a period of 4"),
+            std::string::npos)
+      << rounds.status();
 }
 
 TEST_F(ModelRoundsTest, ReducesStandaloneTensorsWhereTheyAre) {
@@ -320,7 +369,7 @@ TEST_F(ModelRoundsTest, BucketsOfAnotherSizeLieInTheSameMemory) {
     for (const BucketLayout& bucket : first.plan().buckets()) {
       const auto* const begin = reinterpret_cast<const float*>(first.DataOf(bucket.slots.front()));
       float sum = 0;
-      for (uint64_t i = bucket.tail_offset_count; i < bucket.flat_count; ++i) sum += begin[i];
+      for (uint64_t i = bucket.content_count; i < bucket.flat_count; ++i) sum += begin[i];
       EXPECT_EQ(sum, 0) << "behind bucket " << bucket.id << " of " << size;
     }
     base *= 3;
@@ -375,6 +424,83 @@ class CountingStage final : public Stage {
     return absl::OkStatus();
   }
 };
+
+// A trainer marks some tensors and is gone; another one marks what is not complete. The seed
+// chooses which tensors, and how far they have come.
+class TakenBackTest : public ModelRoundsTest, public ::testing::WithParamInterface<uint64_t> {
+ protected:
+  static constexpr int kSlots = 6;
+
+  uint64_t Draw() { return SplitMix(GetParam(), drawn_++); }
+  // Rank 0's tensors in an order of the seed, as many as it says.
+  void MarkSome() {
+    std::vector<int32_t> slots = {0, 1, 2, 3, 4, 5};
+    for (size_t i = slots.size(); i > 1; --i) std::swap(slots[i - 1], slots[Draw() % i]);
+    slots.resize(Draw() % (kSlots + 1));
+    for (int32_t slot : slots) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());
+    executor_.RunFor(absl::Microseconds(static_cast<int64_t>(Draw() % 5)));
+  }
+  void ExpectSums(float sum) {
+    for (const auto& rank : ranks_) {
+      const absl::Status status = rank->WaitRound(executor_.Now() + absl::Seconds(1));
+      ASSERT_TRUE(status.ok()) << status;
+      for (int32_t slot = 0; slot < kSlots; ++slot) {
+        EXPECT_EQ(First(*rank, SlotId(slot)), sum) << "seed " << GetParam() << ", slot " << slot;
+      }
+    }
+  }
+
+  uint64_t drawn_ = 0;
+};
+
+TEST_P(TakenBackTest, BucketsThatAreCompleteStaySoAndTheOthersTakeNewMarks) {
+  Start(PlanOf(Tensors(kSlots, 64), 2, 512), 2);
+  ProduceAll(0);  // a round before
+  ExpectSums(1);
+  MarkSome();
+  for (int32_t slot = 0; slot < kSlots; ++slot) {
+    ASSERT_TRUE(Produce(*ranks_[1], SlotId(slot), 10).ok());
+  }
+  absl::StatusOr<std::vector<BucketId>> complete =
+      ranks_[0]->TakeBackMarks(executor_.Now() + absl::Seconds(1));
+  ASSERT_TRUE(complete.ok()) << complete.status();
+  for (const BucketLayout& bucket : ranks_[0]->plan().buckets()) {
+    const bool is_complete =
+        std::find(complete->begin(), complete->end(), bucket.id) != complete->end();
+    for (SlotId slot : bucket.slots) {
+      if (is_complete) {
+        EXPECT_EQ(*reinterpret_cast<const float*>(ranks_[0]->DataOf(slot)), 11) << slot.value();
+        EXPECT_EQ(ranks_[0]->MarkReady(slot).code(), absl::StatusCode::kAlreadyExists);
+      } else {
+        EXPECT_TRUE(Produce(*ranks_[0], slot, 1).ok());
+      }
+    }
+  }
+  ExpectSums(11);
+  ProduceAll(3);
+  ExpectSums(7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, TakenBackTest, ::testing::Range<uint64_t>(1, 60));
+
+TEST_F(ModelRoundsTest, WhatIsUnderWayIsWaitedForBeforeMarksAreTakenBack) {
+  Start(PlanOf(Tensors(2, 64), 2, 256), 2);
+  ASSERT_TRUE(Produce(*ranks_[0], ranks_[0]->plan().buckets()[0].slots[0], 1).ok());
+  executor_.RunFor(absl::Milliseconds(1));
+  const auto late = ranks_[0]->TakeBackMarks(executor_.Now() + absl::Seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  EXPECT_TRUE(
+      absl::StrContains(late.status().message(), "round 1: waiting for the buckets under way"))
+      << late.status();
+}
+
+TEST_F(ModelRoundsTest, ARoundThatHasFailedTakesNoMarkBack) {
+  Start(PlanOf(Tensors(2, 64), 2, 256), 2);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());
+  ranks_[0]->Abort(absl::AbortedError("enough"));
+  const auto failed = ranks_[0]->TakeBackMarks(executor_.Now() + absl::Seconds(1));
+  EXPECT_TRUE(absl::StrContains(failed.status().message(), "enough")) << failed.status();
+}
 
 // Threads: one. Owns: as its base.
 class ModelRoundsStateTest : public ModelRoundsTest {

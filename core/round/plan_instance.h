@@ -10,11 +10,12 @@
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
 #include "core/pipeline/pipeline.h"
+#include "core/round/round_usage.h"
 
 namespace pelton {
 
 // One version of a model's plan. It stays where it was made: its parts refer to each other.
-// Threads: as its parts. Owns: plan, memory, tracker and pipelines.
+// Threads: as its parts. Owns: plan, memory, tracker, usage and pipelines.
 struct PlanInstance {
   explicit PlanInstance(Plan its_plan) : plan(std::move(its_plan)) {}
   PlanInstance(const PlanInstance&) = delete;
@@ -23,7 +24,8 @@ struct PlanInstance {
   const Plan plan;
   std::unique_ptr<BucketStorage> storage;
   std::unique_ptr<ReadyTracker> tracker;
-  std::vector<Pipeline> pipelines;  // by bucket
+  std::unique_ptr<RoundUsage> usage;  // null: no pipeline finds unused tensors
+  std::vector<Pipeline> pipelines;    // by bucket
 };
 
 // Lends an instance to the scheduler, until it has answered for the next one or has ended: the one

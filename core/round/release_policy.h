@@ -21,6 +21,13 @@ class PlanOrderPolicy {
     next_ = 0;
   }
   void OnReady(BucketId bucket) { ready_[static_cast<size_t>(bucket.value())] = true; }
+  // As if the bucket had not been ready; false: it was not, or has been released.
+  bool TakeBack(BucketId bucket) {
+    const auto i = static_cast<size_t>(bucket.value());
+    if (i < next_ || !ready_[i]) return false;
+    ready_[i] = false;
+    return true;
+  }
   // The next bucket to release, if it may be released already.
   std::optional<BucketId> Next() {
     if (next_ == ready_.size() || !ready_[next_]) return std::nullopt;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/actor/backoff.h"
 #include "core/base/clock.h"
 #include "core/base/long_wait.h"
@@ -33,7 +34,21 @@ constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
 //   - While `drives_` is set the executor's polls leave work in flight to the waiter. So `drives_`
 //     is cleared first, and then a message is sent: the turn that handles it sees it cleared,
 //     because the mailbox orders the two, and polls what is in flight.
-absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time deadline) {
+absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time* deadline) {
+  const auto stood = [this](absl::Time now) {
+    return standstill_ == nullptr ? absl::ZeroDuration() : standstill_->Total(now);
+  };
+  const absl::Time wanted = *deadline;
+  const absl::Duration before = stood(Clock::Real().Now());
+  while (true) {
+    RETURN_IF_ERROR(WaitUntil(future, *deadline));
+    const absl::Time now = Clock::Real().Now();
+    *deadline = wanted + (stood(now) - before);
+    if (future.ready() || now >= *deadline) return absl::OkStatus();
+  }
+}
+
+absl::Status RoundWaiter::WaitUntil(const Future<void>& future, absl::Time deadline) {
   RETURN_IF_ERROR(Drive(future, deadline));
   while (!future.ready()) {
     const absl::Time now = Clock::Real().Now();
@@ -42,6 +57,15 @@ absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time deadlin
     future.WaitUntil(std::min(deadline, now + kInterruptInterval));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<BucketId>> RoundWaiter::TakeBackMarks(Round round, absl::Time deadline) {
+  Future<std::vector<BucketId>> answer = scheduler_.Ask(pelton::TakeBackMarks{round, {}}, deadline);
+  runner_.Wake();  // the scheduler's thread may be parked on it
+  absl::StatusOr<std::vector<BucketId>> complete = std::move(answer).Await(deadline);
+  if (!absl::IsDeadlineExceeded(complete.status())) return complete;
+  return Annotate(complete.status(),
+                  absl::StrCat("round ", round.value(), ": waiting for the buckets under way"));
 }
 
 absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline) {

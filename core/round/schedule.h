@@ -72,6 +72,11 @@ struct Schedule {
   uint64_t delay = 0;  // of kAfterStep; below the interval
   // Of kTimer: from the end of a round to the start of the next.
   absl::Duration pause = absl::ZeroDuration();
+  // Whether each round is one of all ranks. Where it is not, which only kTimer can be, a rank's
+  // rounds are its own: no stage launches a collective in them, every bucket runs in each, and
+  // ranks count them apart. Once all ranks have been asked to stop, each has one more, in
+  // RoundMode::kCollecting.
+  bool ranks_share_rounds = true;
   CommitRule commit = {};
 };
 

@@ -9,6 +9,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
+#include "core/bucket/round_mode.h"
 #include "core/trace/trace.h"
 
 namespace pelton {
@@ -19,6 +20,8 @@ constexpr size_t kTensorsNamed = 8;
 // How often, and how long each time, the end waits for what an abort has not ended yet.
 constexpr int kMostLooks = 2000;
 constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
+// How often deadlines that stand still are looked at.
+constexpr absl::Duration kStandingLook = absl::Milliseconds(10);
 
 }  // namespace
 
@@ -75,15 +78,35 @@ void BucketScheduler::BeginRound(Round round) {
 }
 
 void BucketScheduler::Handle(BucketReady message) {
+  const absl::Time now = context().Now();
+  CatchUp(now);
   if (message.version != instance_->plan.version()) return;             // GEN-1
   if (message.round != round_ || ledger_.done(message.bucket)) return;  // that round has failed
-  progress_at_ = context().Now();
-  if (ready_count_++ == 0) ArmWatch(progress_at_ + options_.operation_timeout);
+  progress_at_ = now;
+  if (ready_count_++ == 0) {
+    ArmWatch(progress_at_ + options_.operation_timeout);
+    if (instance_->tracker->mode() == RoundMode::kCollecting) Gather();
+  }
   Tracer::Get().Count("bucket ready", 1, message.bucket.value(), message.round.value());
   if (options_.times != nullptr) options_.times->Ready(message.bucket, progress_at_);
   policy_.OnReady(message.bucket);
   ReleaseReady();
   Settle();
+}
+
+// The channel begins nothing behind an operation of this kind before that is done.
+void BucketScheduler::Gather() {
+  if (!channel_->failure().ok()) return;
+  is_gathering_ = true;
+  channel_->Push(Operation(), [this](absl::Status status) {
+    is_gathering_ = false;
+    // Where ranks have launched other operations they would go on, and collect too early. Any other
+    // failure has ended the channel already.
+    if (absl::IsInvalidArgument(status)) return Fail(status);
+    if (!status.ok()) return;
+    progress_at_ = context().Now();
+    ArmWatch(progress_at_ + options_.operation_timeout);
+  });
 }
 
 void BucketScheduler::ReleaseReady() {
@@ -116,6 +139,7 @@ void BucketScheduler::Settle() {
   SettleRound();
   // The round that it belongs to is complete: nobody else would say so.
   if (channel_->failed_on_device() && !under_way()) Report(Annotate(channel_->failure(), Where()));
+  AnswerTakenBack();
   if (channel_->device_is_busy()) return;
   for (AwaitDevice& waiter : std::exchange(device_waiters_, {})) {
     waiter.reply.Set(channel_->failure());
@@ -146,13 +170,15 @@ void BucketScheduler::Report(const absl::Status& status) {
 }
 
 void BucketScheduler::Handle(AwaitRound message) {
+  const absl::Time now = context().Now();
+  CatchUp(now);
   if (message.round.value() + 1 == round_.value()) return message.reply.Set(last_status_);
   if (message.round != round_ || waiter_.has_value()) {
     return message.reply.Set(absl::FailedPreconditionError(
         absl::StrCat(Where(), ": round ", message.round.value(),
                      waiter_.has_value() ? " is waited for already" : " is not open")));
   }
-  waited_since_ = context().Now();
+  waited_since_ = now;
   if (ready_count_ == 0) progress_at_ = waited_since_;
   ArmWatch(std::min(message.deadline, progress_at_ + options_.operation_timeout));
   waiter_.emplace(std::move(message));
@@ -165,7 +191,9 @@ void BucketScheduler::Handle(RunOperation message) {
     return message.reply.Set(absl::FailedPreconditionError(
         absl::StrCat(Where(), ": an operation was asked for while the round is under way")));
   }
-  ArmWatch(context().Now() + options_.operation_timeout);
+  const absl::Time now = context().Now();
+  CatchUp(now);
+  ArmWatch(now + options_.operation_timeout);
   channel_->Push(message.operation,
                  [reply = std::move(message.reply)](absl::Status status) mutable {
                    reply.Set(std::move(status));
@@ -187,6 +215,32 @@ void BucketScheduler::Handle(InstallPlan message) {
   message.reply.Set(absl::OkStatus());
 }
 
+void BucketScheduler::Handle(TakeBackMarks message) {
+  if (message.round == round_) {
+    for (const BucketLayout& bucket : instance_->plan.buckets()) {
+      if (policy_.TakeBack(bucket.id)) --ready_count_;
+    }
+  }
+  taking_back_.emplace(std::move(message));
+  Settle();
+}
+
+// A bucket that was released goes its way: the peers have begun with it, or will.
+void BucketScheduler::AnswerTakenBack() {
+  if (!taking_back_.has_value() || !channel_->idle()) return;
+  TakeBackMarks asked = *std::exchange(taking_back_, std::nullopt);
+  if (!channel_->failure().ok()) return asked.reply.Set(Annotate(channel_->failure(), Where()));
+  // A round whose buckets are all complete has closed, whether or not anybody has waited for it.
+  const bool has_closed = asked.round.value() + 1 == round_.value();
+  if (has_closed && !last_status_.ok()) return asked.reply.Set(last_status_);
+  if (!has_closed && !ledger_.first_error().ok()) return asked.reply.Set(ledger_.first_error());
+  std::vector<BucketId> complete;
+  for (const BucketLayout& bucket : instance_->plan.buckets()) {
+    if (has_closed || ledger_.done(bucket.id)) complete.push_back(bucket.id);
+  }
+  asked.reply.Set(std::move(complete));
+}
+
 void BucketScheduler::Handle(AbortRounds message) {
   Fail(message.reason);
   Settle();
@@ -197,12 +251,13 @@ PollResult BucketScheduler::Poll() {
                         options_.waiter_drives->load(std::memory_order_relaxed);
   const auto has_nothing = [this] { return channel_->idle() && !channel_->device_is_busy(); };
   if (leave_it || has_nothing()) return PollResult::kNothingToDo;
+  const absl::Time now = context().Now();
+  CatchUp(now);
   const bool progressed = options_.runner->Progress();
   const bool moved = channel_->Advance() || progressed;
-  if (channel_->idle()) progress_at_ = context().Now();
+  if (channel_->idle()) progress_at_ = now;
   Settle();
   if (moved) return PollResult::kMoved;
-  const absl::Time now = context().Now();
   EnforceDeadlines(now);
   TellOfStall(now);
   return has_nothing() ? PollResult::kNothingToDo : PollResult::kIdle;
@@ -221,6 +276,16 @@ void BucketScheduler::FailRest(const absl::Status& reason) {
   }
 }
 
+void BucketScheduler::CatchUp(absl::Time now) {
+  if (options_.standstill == nullptr) return;
+  const absl::Duration stood = options_.standstill->Total(now);
+  const absl::Duration since = stood - std::exchange(stood_, stood);
+  if (since <= absl::ZeroDuration()) return;
+  progress_at_ += since;
+  if (waiter_.has_value()) waiter_->deadline += since;
+  channel_->MoveTimes(since);
+}
+
 absl::Time BucketScheduler::NextDeadline() const {
   absl::Time deadline = absl::InfiniteFuture();
   // After a failure the abort is what ends things; there is nothing left to enforce.
@@ -229,6 +294,7 @@ absl::Time BucketScheduler::NextDeadline() const {
   if (channel_->device_is_busy()) {
     deadline = std::min(deadline, channel_->on_device_since() + options_.operation_timeout);
   }
+  if (is_gathering_) return deadline;
   if (channel_->in_flight()) {
     return std::min(deadline, channel_->launched_at() + options_.operation_timeout);
   }
@@ -246,11 +312,15 @@ void BucketScheduler::ArmWatch(absl::Time deadline) {
 
 void BucketScheduler::Handle(CheckDeadlines) {
   watch_at_ = absl::InfiniteFuture();
-  EnforceDeadlines(context().Now());
-  ArmWatch(NextDeadline());
+  const absl::Time now = context().Now();
+  EnforceDeadlines(now);
+  // A deadline that stands still is as near at each look, be that as near as it may.
+  const bool stands = options_.standstill != nullptr && options_.standstill->stands();
+  ArmWatch(stands ? std::max(NextDeadline(), now + kStandingLook) : NextDeadline());
 }
 
 void BucketScheduler::EnforceDeadlines(absl::Time now) {
+  CatchUp(now);
   if (now < NextDeadline()) return;
   // Asked before there is progress: with it may come the end that others, whose deadline it was,
   // too, have made, after which nobody is missing any more.
@@ -275,6 +345,7 @@ void BucketScheduler::TellOfStall(absl::Time now) {
 }
 
 std::string BucketScheduler::DescribeWork() const {
+  if (is_gathering_) return "the barrier at which every rank's own rounds have ended";
   return channel_->in_flight() ? channel_->DescribeCurrent() : channel_->DescribeOnDevice();
 }
 

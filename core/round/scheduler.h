@@ -16,6 +16,7 @@
 #include "core/actor/timer.h"
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
+#include "core/base/standstill.h"
 #include "core/bucket/plan_version.h"
 #include "core/pipeline/channel.h"
 #include "core/pipeline/completion.h"
@@ -60,6 +61,13 @@ struct AwaitDevice {
   Promise<void> reply;
 };
 
+// Takes back what this rank has told of `round`, as far as nothing was begun with it; answered with
+// the buckets that are complete, once none is under way.
+struct TakeBackMarks {
+  Round round;
+  Promise<std::vector<BucketId>> reply;
+};
+
 // Ends the current round and all later ones with `reason`.
 struct AbortRounds {
   absl::Status reason;
@@ -86,6 +94,7 @@ struct SchedulerOptions {
   bool commits_state = false;     // see ModelRoundsOptions
   BucketTimes* times = nullptr;   // where it is on, told of each bucket; outlives the actor
   RangeViewer* viewer = nullptr;  // see ModelRoundsOptions
+  const Standstill* standstill = nullptr;  // see ModelRoundsOptions
 };
 
 // Scheduler, channel and watchdog of one model in one actor: with one channel a message between
@@ -95,8 +104,16 @@ struct SchedulerOptions {
 // longer than the time-out, and a round that is not complete by its waiter's deadline, end the
 // round: the runner is aborted and everyone gets a status that says who or what was missing
 // (DEADLINE-1).
-// Threads: its turns, or those of the waiter that borrowed it. Owns: the channel; borrows the plan
-// instance.
+//
+// The barrier before the buckets of a round in RoundMode::kCollecting ends when the last rank comes
+// to stop, which has nothing to do with how long operations take: only the waiter's deadline is
+// its.
+//
+// Deadlines stand still while `SchedulerOptions::standstill` says so: what is enforced is moved by
+// as much, and time-outs of what is under way count without it.
+//
+// Threads: its turns, or those of the waiter that borrowed it. Owns: the channel; borrows the
+// plan instance.
 class BucketScheduler final : public PollingActor, private CompletionSink {
  public:
   BucketScheduler(SchedulerOptions options, PlanInstanceLoan instance);
@@ -106,6 +123,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   void Handle(RunOperation message);
   void Handle(InstallPlan message);
   void Handle(AwaitDevice message);
+  void Handle(TakeBackMarks message);
   void Handle(AbortRounds message);
   void Handle(CheckDeadlines message);
   void Handle(LookAtRound message);
@@ -122,6 +140,8 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
 
   void BeginRound(Round round);
   void ReleaseReady();
+  // Has all ranks come to a barrier before what follows, in a round that collects.
+  void Gather();
   // Ends every bucket of the round that has not ended, and all later rounds.
   void Fail(const absl::Status& reason);
   void FailRest(const absl::Status& reason);
@@ -131,9 +151,12 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   // end.
   void Settle();
   void SettleRound();
+  void AnswerTakenBack();
   void Report(const absl::Status& status);
   bool under_way() const { return ready_count_ > 0 || waiter_.has_value(); }
 
+  // Moves every deadline by as long as they have stood still since the last call.
+  void CatchUp(absl::Time now);
   absl::Time NextDeadline() const;
   void ArmWatch(absl::Time deadline);
   void EnforceDeadlines(absl::Time now);
@@ -155,10 +178,13 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   std::optional<AwaitRound> waiter_;
   absl::Time waited_since_ = absl::InfiniteFuture();  // by `waiter_`
   std::vector<AwaitDevice> device_waiters_;
-  int32_t ready_count_ = 0;  // buckets, in the open round
+  std::optional<TakeBackMarks> taking_back_;
+  int32_t ready_count_ = 0;    // buckets, in the open round
+  bool is_gathering_ = false;  // at the barrier of a round that collects
   absl::Time progress_at_ = absl::InfinitePast();
   Timer watch_;
   absl::Time watch_at_ = absl::InfiniteFuture();
+  absl::Duration stood_;  // that deadlines have been moved by
   bool driven_by_waiter_ = false;
   bool reported_ = false;  // the failure that ended all
   StallReport stall_;

@@ -12,7 +12,11 @@
 #include "core/actor/monitor.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/spawn.h"
+#include "core/base/standstill.h"
+#include "core/bucket/round_mode.h"
+#include "core/memory/stream.h"
 #include "core/pipeline/fake_world.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"
 #include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
@@ -28,7 +32,6 @@ Plan PlanOf(int buckets) {
   PlanOptions options;
   options.world_size = WorldSize(2);
   options.bucket_size_bytes = 400;
-  options.constraints.used_tail_op = ReduceOp::kSum;
   return *Plan::Build(std::move(tensors), std::move(options));
 }
 
@@ -127,6 +130,112 @@ TEST_F(SchedulerEndTest, WhatAStageThrowsIsTheRoundsReason) {
   }
   ASSERT_EQ(failures_.size(), 1u);
   EXPECT_FALSE(world_.runner(1).aborted().ok()) << "the peer waits";
+}
+
+// The barrier of a round that collects is over when the last rank comes to stop, which no
+// operation's time bounds; its waiter's deadline does.
+TEST_F(SchedulerEndTest, TheBarrierBeforeARoundThatCollectsWaitsForAllRanksAndForNoTimeout) {
+  std::unique_ptr<ModelRounds> rounds =
+      Make(2, [](BucketId) { return MakeAllReduceStage(ReduceOp::kSum); });
+  rounds->SetMode(RoundMode::kCollecting);
+  ASSERT_TRUE(rounds->EndRound().ok());
+  auto done = rounds->RoundDone(absl::InfiniteFuture());
+  executor_.RunFor(absl::Hours(5));
+  EXPECT_FALSE(done.ready());
+  ASSERT_EQ(world_.runner(0).launches().size(), 1u) << "a bucket does not wait for the barrier";
+  EXPECT_EQ(world_.runner(0).launches()[0].kind, OperationKind::kBarrier);
+  HostStream stream;
+  ASSERT_TRUE(world_.runner(1).Launch(Operation(), stream).ok());
+  auto sight = rounds->RequestLook(absl::InfiniteFuture());  // wakes the scheduler
+  executor_.RunFor(absl::Milliseconds(1));
+  EXPECT_EQ(std::move(sight).Take()->complete_count, 0);
+  EXPECT_GT(world_.runner(0).launches().size(), 1u) << "the buckets begin behind it";
+  // From then on operations have their time-out again.
+  executor_.RunFor(absl::Hours(1));
+  ASSERT_TRUE(done.ready());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(std::move(done).Take()));
+}
+
+TEST_F(SchedulerEndTest, AWaitersDeadlineAtTheBarrierNamesTheRanksThatAreMissing) {
+  std::unique_ptr<ModelRounds> rounds =
+      Make(2, [](BucketId) { return MakeAllReduceStage(ReduceOp::kSum); });
+  rounds->SetMode(RoundMode::kCollecting);
+  ASSERT_TRUE(rounds->EndRound().ok());
+  const absl::Status status = rounds->WaitRound(executor_.Now() + absl::Seconds(5));
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "the barrier at which every rank's own rounds "
+                                "have ended is not done in time; not arrived: "
+                                "rank 1"))
+      << status;
+}
+
+// Rank 0 of two, whose deadlines may stand still; the other rank never comes.
+// Threads: one. Owns: all of it.
+class StandstillTest : public SchedulerEndTest {
+ protected:
+  std::unique_ptr<ModelRounds> Make() {
+    ModelRoundsOptions options;
+    options.executor = &executor_;
+    options.runner = &world_.runner(0);
+    options.operation_timeout = absl::Seconds(30);
+    options.standstill = &standstill_;
+    options.pipeline_factory = [](const BucketLayout& layout) {
+      PipelineSpec spec;
+      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+      return Pipeline::Build(std::move(spec), layout);
+    };
+    return *ModelRounds::Create(PlanOf(2), std::move(options));
+  }
+
+  Standstill standstill_;
+};
+
+TEST_F(StandstillTest, AnOperationsTimeOutCountsOnlyWhileDeadlinesRun) {
+  std::unique_ptr<ModelRounds> rounds = Make();
+  ASSERT_TRUE(rounds->EndRound().ok());
+  auto done = rounds->RoundDone(executor_.Now() + absl::Hours(1));
+  executor_.RunFor(absl::Seconds(20));
+  standstill_.Begin(executor_.Now());
+  executor_.RunFor(absl::Hours(2));
+  EXPECT_FALSE(done.ready()) << std::move(done).Take();
+  standstill_.End(executor_.Now());
+  executor_.RunFor(absl::Seconds(9));
+  EXPECT_FALSE(done.ready()) << "10 s were left";
+  executor_.RunFor(absl::Seconds(2));
+  ASSERT_TRUE(done.ready());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(std::move(done).Take()));
+}
+
+TEST_F(StandstillTest, AWaitersDeadlineThatIsGivenMeanwhileBeginsWithItsEnd) {
+  std::unique_ptr<ModelRounds> rounds = Make();
+  ASSERT_TRUE(rounds->MarkReady(SlotId(0)).ok());
+  standstill_.Begin(executor_.Now());
+  executor_.RunFor(absl::Minutes(5));
+  auto done = rounds->RoundDone(executor_.Now() + absl::Seconds(8));
+  executor_.RunFor(absl::Minutes(5));
+  EXPECT_FALSE(done.ready()) << std::move(done).Take();
+  standstill_.End(executor_.Now());
+  executor_.RunFor(absl::Seconds(7));
+  EXPECT_FALSE(done.ready()) << "1 s was left";
+  executor_.RunFor(absl::Seconds(2));
+  ASSERT_TRUE(done.ready());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(std::move(done).Take()));
+}
+
+TEST_F(StandstillTest, TwoReasonsEndWithTheLastOfThem) {
+  std::unique_ptr<ModelRounds> rounds = Make();
+  ASSERT_TRUE(rounds->EndRound().ok());
+  auto done = rounds->RoundDone(executor_.Now() + absl::Seconds(10));
+  standstill_.Begin(executor_.Now());
+  standstill_.Begin(executor_.Now());
+  executor_.RunFor(absl::Minutes(1));
+  standstill_.End(executor_.Now());
+  executor_.RunFor(absl::Minutes(1));
+  EXPECT_FALSE(done.ready()) << std::move(done).Take();
+  EXPECT_EQ(standstill_.Total(executor_.Now()), absl::Minutes(2));
+  standstill_.End(executor_.Now());
+  executor_.RunFor(absl::Seconds(11));
+  EXPECT_TRUE(done.ready());
 }
 
 // A sink that nobody listens to.

@@ -37,18 +37,18 @@ absl::Status CudaQueue::Open() {
 
 CudaQueue::~CudaQueue() {
   const cuda::DeviceScope scope(runtime_, device_);
-  MutexLock lock(&mutex_);
-  ready_.push_back(joined_);
-  ready_.push_back(reached_);
-  for (cuda::EventHandle event : ready_) {
+  std::vector<cuda::EventHandle> events = ready_.All();
+  events.insert(events.end(), {joined_, reached_});
+  for (cuda::EventHandle event : events) {
     if (event != nullptr) runtime_.calls().event_destroy(event);
   }
   if (stream_.has_value()) runtime_.calls().stream_destroy(stream_->handle());
-  for (std::byte* memory : memory_) runtime_.calls().release(memory);
+  memory_.ForEach([this](std::byte* memory) { runtime_.calls().release(memory); });
 }
 
 absl::Status CudaQueue::ToStatus(int result, absl::string_view call) const {
-  return Annotate(runtime_.ToStatus(result, call), absl::StrCat("device ", device_));
+  return Annotate(runtime_.ToStatus(result, call),
+                  [this] { return absl::StrCat("device ", device_); });
 }
 
 absl::StatusOr<cuda::EventHandle> CudaQueue::MakeEvent() {
@@ -61,7 +61,7 @@ absl::StatusOr<cuda::EventHandle> CudaQueue::MakeEvent() {
 
 absl::Status CudaQueue::Enqueue(absl::FunctionRef<absl::Status(Stream&)> work) {
   const cuda::DeviceScope scope(runtime_, device_);
-  return Annotate(work(*stream_), absl::StrCat("device ", device_));
+  return Annotate(work(*stream_), [this] { return absl::StrCat("device ", device_); });
 }
 
 absl::StatusOr<std::byte*> CudaQueue::Allocate(size_t size_bytes) {
@@ -69,10 +69,7 @@ absl::StatusOr<std::byte*> CudaQueue::Allocate(size_t size_bytes) {
   void* memory = nullptr;
   RETURN_IF_ERROR(ToStatus(runtime_.calls().allocate(&memory, size_bytes), "cudaMalloc"));
   auto* const bytes = static_cast<std::byte*>(memory);
-  {
-    MutexLock lock(&mutex_);
-    memory_.insert(bytes);
-  }
+  memory_.Add(bytes);
   // Whoever uses it next, on whichever stream, finds zeros: this is no place to save a wait.
   absl::Status status = Fill(bytes, 0, size_bytes);
   if (status.ok()) {
@@ -86,10 +83,7 @@ absl::StatusOr<std::byte*> CudaQueue::Allocate(size_t size_bytes) {
 
 void CudaQueue::Release(std::byte* memory) {
   const cuda::DeviceScope scope(runtime_, device_);
-  {
-    MutexLock lock(&mutex_);
-    memory_.erase(memory);
-  }
+  memory_.Remove(memory);
   // Kernels behind the last operation may still use it. cudaFree itself would wait for the device.
   runtime_.calls().stream_synchronize(stream_->handle());
   runtime_.calls().release(memory);
@@ -102,13 +96,7 @@ absl::Status CudaQueue::Zero(std::byte* data, size_t size_bytes) {
 }
 
 absl::StatusOr<cuda::EventHandle> CudaQueue::EventOf(BucketId bucket) {
-  const auto index = static_cast<size_t>(bucket.value());
-  MutexLock lock(&mutex_);
-  if (ready_.size() <= index) ready_.resize(index + 1, nullptr);
-  if (ready_[index] == nullptr) {
-    ASSIGN_OR_RETURN(ready_[index], MakeEvent());
-  }
-  return ready_[index];
+  return ready_.FindOrMake(bucket.value(), [this] { return MakeEvent(); });
 }
 
 absl::Status CudaQueue::MarkReady(BucketId bucket) {

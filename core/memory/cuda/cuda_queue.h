@@ -5,14 +5,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/sync.h"
+#include "core/base/shared_list.h"
+#include "core/base/shared_table.h"
 #include "core/memory/cuda/cuda_runtime.h"
 #include "core/memory/cuda/cuda_stream.h"
 #include "core/memory/device_queue.h"
@@ -61,11 +60,10 @@ class CudaQueue final : public DeviceQueue {
   const int device_;
   const CallersStream callers_;
   std::optional<CudaStream> stream_;
-  cuda::EventHandle joined_ = nullptr;   // the pipelines' place when the caller joins
-  cuda::EventHandle reached_ = nullptr;  // the one that the host waits for
-  Mutex mutex_;
-  std::vector<cuda::EventHandle> ready_ ABSL_GUARDED_BY(mutex_);  // by bucket
-  std::set<std::byte*> memory_ ABSL_GUARDED_BY(mutex_);
+  cuda::EventHandle joined_ = nullptr;             // the pipelines' place when the caller joins
+  cuda::EventHandle reached_ = nullptr;            // the one that the host waits for
+  SharedTable<int32_t, cuda::EventHandle> ready_;  // by bucket
+  SharedList<std::byte*> memory_;
 };
 
 }  // namespace pelton
