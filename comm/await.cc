@@ -26,6 +26,21 @@ std::string Awaited(const Communicator& communicator) {
                          : absl::StrCat("waiting for rank(s) ", RanksOf(missing));
 }
 
+// As DriveUntil, whose deadline comes later by what `standstill` adds meanwhile.
+bool DriveWithStandstill(Communicator& communicator, absl::FunctionRef<bool()> done,
+                         absl::Time deadline, const Standstill* standstill, AttendedWait* wait) {
+  if (standstill == nullptr) return DriveUntil(communicator, done, deadline, wait);
+  const absl::Duration stood = standstill->Total(WaitClock().Now());
+  absl::Time until = deadline;
+  while (!DriveUntil(communicator, done, until, wait)) {
+    if (!wait->interrupted().ok()) return false;
+    const absl::Time now = WaitClock().Now();
+    until = deadline + (standstill->Total(now) - stood);
+    if (until <= now) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool AttendedWait::GoesOn(absl::Time now) {
@@ -76,14 +91,15 @@ bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl
   return true;
 }
 
-absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline) {
+absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline,
+                   const Standstill* standstill) {
   OperationRunner::State state;
   auto done = [&] {
     state = communicator.Query(completion);
     return state.done;
   };
   AttendedWait wait(communicator);
-  if (DriveUntil(communicator, done, deadline, &wait)) return state.status;
+  if (DriveWithStandstill(communicator, done, deadline, standstill, &wait)) return state.status;
   // The memory is the caller's again when no peer writes there any more (OWN-1).
   auto end = [&](const absl::Status& reason) {
     communicator.Abort(reason);

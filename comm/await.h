@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "core/base/long_wait.h"
+#include "core/base/standstill.h"
 
 namespace pelton {
 
@@ -16,8 +17,10 @@ namespace pelton {
 // that lasts is told of, and may be interrupted: see core/base/long_wait.h. Blocks: until
 // `deadline`. Errors: the operation's; DeadlineExceeded: names the operation and the ranks that
 // have not arrived; InterruptedError; the communicator is aborted with the last two. Under a
-// simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in virtual time.
-absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline);
+// simulation (core/actor/wait_hook.h) the other ranks run meanwhile, in virtual time. `standstill`:
+// by what it adds meanwhile the deadline comes later; null: by nothing.
+absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline,
+                   const Standstill* standstill = nullptr);
 
 // What a thread that drives a communicator does while nothing moves: it looks some times more, then
 // gives its core away between two looks, then parks on the communicator.

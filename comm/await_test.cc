@@ -12,6 +12,7 @@
 #include "core/actor/sim_executor.h"
 #include "core/base/log.h"
 #include "core/base/long_wait.h"
+#include "core/base/standstill.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -144,15 +145,25 @@ TEST(AwaitTest, RunsTheSimulationWhileItWaits) {
   executor.RemoveEventSource(&fabric);
 }
 
-TEST(AwaitTest, MissesItsDeadlineInVirtualTime) {
+TEST(AwaitTest, TheDeadlineStandsStillAndIsThenMissed) {
   SimExecutor executor(1);
-  SimFabric fabric(WorldSize(2), {{}, 0, &executor.clock()});
+  SimFabric fabric(WorldSize(2), {{absl::Hours(1), 0, {}}, 0, &executor.clock()});
   executor.AddEventSource(&fabric);
   auto world = OpenWorld(fabric);
-  const absl::Time deadline = executor.Now() + absl::Hours(5);
+  const absl::Time begin = executor.Now();
   const auto barrier = Barrier(*world[0]);
-  ASSERT_TRUE(barrier.ok());
-  EXPECT_THAT(TextOf(Await(*world[0], *barrier, deadline)), HasSubstr("waiting for rank(s) 1"));
+  ASSERT_TRUE(barrier.ok() && Barrier(*world[1]).ok());
+  Standstill standstill;
+  standstill.Begin(begin - absl::Minutes(7));
+  EXPECT_EQ(Await(*world[0], *barrier, begin + absl::Minutes(1), &standstill), absl::OkStatus());
+  EXPECT_EQ(executor.Now(), begin + absl::Hours(1));
+  // What was before the wait does not count.
+  standstill.End(executor.Now());
+  const auto second = Barrier(*world[0]);
+  ASSERT_TRUE(second.ok());
+  const absl::Time deadline = executor.Now() + absl::Minutes(1);
+  EXPECT_THAT(TextOf(Await(*world[0], *second, deadline, &standstill)),
+              HasSubstr("waiting for rank(s) 1"));
   EXPECT_EQ(executor.Now(), deadline);
   executor.RemoveEventSource(&fabric);
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/pieces.h"
 #include "core/base/ids.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
@@ -35,6 +36,16 @@ class Communicator : public OperationRunner {
   // Blocks: never for long.
   virtual absl::Status Register(const Region& region) = 0;
   virtual void Deregister(RegionId region) = 0;
+
+  // The size of the pieces that LaunchInPieces takes, of which only the last may be smaller. 0: it
+  // takes none. Units: bytes.
+  virtual uint64_t piece_bytes() const { return 0; }
+  // As Launch, of an allreduce of more than piece_bytes() whose locations do not count, over the
+  // memory that `pieces` bring, which outlives the operation. The peers may launch theirs either
+  // way. Errors: as Launch; Unimplemented: piece_bytes() is 0.
+  virtual absl::StatusOr<Completion> LaunchInPieces(const Operation& operation, Pieces& pieces) {
+    return absl::UnimplementedError("this transport takes no operation in pieces");
+  }
 
   // A rank whose next message with `tag` is here and has no receive yet, so that one from it begins
   // at once; none: no such message has come. Of several ranks each has its turn. One thread at a

@@ -32,6 +32,7 @@ class ForwardingCommunicator : public Communicator {
     return wrapped_->FindSender(tag);
   }
 
+  // LaunchInPieces is not forwarded: a subclass that sees every launch must see those, too.
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
     return wrapped_->Launch(operation, stream);
   }
@@ -49,6 +50,7 @@ class ForwardingCommunicator : public Communicator {
 
  protected:
   Communicator& wrapped() { return *wrapped_; }
+  const Communicator& wrapped() const { return *wrapped_; }
 
  private:
   const std::unique_ptr<Communicator> wrapped_;

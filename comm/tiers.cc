@@ -37,7 +37,6 @@ Completion TieredRunner::OnTier(Completion completion) const {
 absl::StatusOr<Completion> TieredRunner::Launch(const Operation& operation, Stream& stream) {
   const size_t index = IndexOf(operation);
   ASSIGN_OR_RETURN(const Completion completion, tiers_[index]->Launch(operation, stream));
-  MutexLock lock(&mutex_);
   ForgetDone();
   in_flight_.push_back({completion.ticket * tiers_.size() + index});
   return in_flight_.back();
@@ -65,7 +64,6 @@ OperationRunner::State TieredRunner::Follow(Completion completion, Stream& strea
 }
 
 Communicator& TieredRunner::Busy() const {
-  MutexLock lock(&mutex_);
   for (const Completion completion : in_flight_) {
     Communicator& tier = TierOf(completion);
     if (!tier.Query(OnTier(completion)).done) return tier;

@@ -13,11 +13,12 @@
 #include "comm/communicator.h"
 #include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
-#include "core/base/sync.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton {
+
+class WindowSource;  // comm/window/window_source.h
 
 // Threads: a value. Owns: nothing.
 struct Tiers {
@@ -40,6 +41,8 @@ struct Tiers {
   PeerSource* peers = nullptr;
   // Finds peers among the same as they arrive; null: they are agreed on.
   Matchmaker* matchmaker = nullptr;
+  // Makes windows among all ranks; null unless Algorithm::UsesWindows.
+  WindowSource* windows = nullptr;
   // Where the buckets are, and so what stages keep beside them; null: in the host's memory.
   DeviceQueue* device = nullptr;
 
@@ -73,13 +76,13 @@ class TieredRunner final : public OperationRunner {
   Communicator& TierOf(Completion completion) const;
   Completion OnTier(Completion completion) const;
   size_t IndexOf(const Operation& operation) const;
-  void ForgetDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetDone();
   // That of the oldest operation in flight, else the one with all ranks.
   Communicator& Busy() const;
 
   std::vector<Communicator*> tiers_;  // the one with all ranks first
-  mutable Mutex mutex_;
-  std::deque<Completion> in_flight_ ABSL_GUARDED_BY(mutex_);  // in launch order; some may be done
+  // In launch order; some may be done. Of the thread that launches, which is the one that parks.
+  std::deque<Completion> in_flight_;
 };
 
 }  // namespace pelton

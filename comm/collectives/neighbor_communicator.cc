@@ -187,8 +187,10 @@ bool NeighborCommunicator::Advance() {
 }
 
 void NeighborCommunicator::End(Flight& flight, const absl::Status& status) {
-  completions_.End(flight.ticket, Annotate(status, absl::StrCat(NameOf(flight.operation.kind),
-                                                                " of rank ", rank().value())));
+  completions_.End(flight.ticket, Annotate(status, [this, &flight] {
+                     return absl::StrCat(NameOf(flight.operation.kind), " of rank ",
+                                         rank().value());
+                   }));
 }
 
 // The flights stay: the wire may be writing into their memory until it is closed.

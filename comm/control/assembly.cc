@@ -55,8 +55,7 @@ void Assembly::Complete(Outbox* outbox) {
   auto membership = std::make_shared<Membership>();
   membership->generation = generation_;
   for (auto& [rank, waiting] : waiting_) {
-    membership->members.push_back(
-        {rank, std::move(waiting.request.host), std::move(waiting.request.address)});
+    membership->members.push_back({rank, std::move(waiting.request.host)});
   }
   membership_ = std::move(membership);
   for (const auto& [rank, waiting] : waiting_) {

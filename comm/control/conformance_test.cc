@@ -34,7 +34,6 @@ TEST_P(ControlConformanceTest, JoinGivesEveryRankTheSameMembership) {
       const Member& member = membership->members[rank];
       EXPECT_EQ(member.rank, Rank(rank));
       EXPECT_EQ(member.host, (HostIdentity{"boot", 7, 1000 + rank}));
-      EXPECT_EQ(member.address, "address-" + std::to_string(rank));
     }
   }
 }
@@ -114,18 +113,18 @@ TEST_P(ControlConformanceTest, JoinOfRunningJobIsRefusedWithoutDisturbingIt) {
 
 TEST_P(ControlConformanceTest, JoinRefusesMalformedRequestsByField) {
   const JoinRequest base = MakeJoin(0, 2);
-  JoinRequest rank = base, negative = base, empty = base, huge = base, name = base, address = base;
+  JoinRequest rank = base, negative = base, empty = base, huge = base, name = base, host = base;
   rank.rank = Rank(2);
   negative.rank = Rank(-1);
   empty.world_size = WorldSize(0);
   huge.world_size = WorldSize(limits::kMaxWorldSize + 1);
   name.job = "";
-  address.address = std::string(limits::kMaxNameBytes + 1, 'a');
-  const auto statuses = JoinAll({rank, negative, empty, huge, name, address});
+  host.host.boot_id = std::string(limits::kMaxNameBytes + 1, 'a');
+  const auto statuses = JoinAll({rank, negative, empty, huge, name, host});
   const std::vector<std::string> texts = {
       "rank: is 2, must be 0 to 1",           "rank: is -1, must be 0 to 1",
       "world_size: is 0, must be 1 to 65536", "world_size: is 65537, must be 1 to 65536",
-      "bytes of job: is 0, must be 1 to 256", "bytes of address: is 257, must be 0 to 256"};
+      "bytes of job: is 0, must be 1 to 256", "bytes of boot_id: is 257, must be 0 to 256"};
   for (size_t i = 0; i < statuses.size(); ++i) {
     EXPECT_EQ(statuses[i].code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(Text(statuses[i]), HasSubstr(texts[i]));

@@ -82,8 +82,7 @@ inline JoinRequest MakeJoin(int rank, int world_size, const std::string& job = "
   return {.job = job,
           .rank = Rank(rank),
           .world_size = WorldSize(world_size),
-          .host = {"boot", 7, 1000 + rank},
-          .address = "address-" + std::to_string(rank)};
+          .host = {"boot", 7, 1000 + rank}};
 }
 
 using Controls = std::vector<std::unique_ptr<Control>>;

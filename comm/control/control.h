@@ -30,13 +30,11 @@ struct JoinRequest {
   WorldSize world_size;
   uint32_t protocol_version = kControlProtocolVersion;
   HostIdentity host;
-  std::string address;  // where this rank's transports are reached; not read by the control plane
 };
 
 struct Member {
   Rank rank;
   HostIdentity host;
-  std::string address;
 };
 
 // The ranks of a job at one generation. Threads: a value. Owns: its list.
@@ -78,6 +76,8 @@ struct Order {
     kAbort,            // `culprit` died or reported a failure: end what is under way with `reason`
     kPeerLeft,         // `culprit` said goodbye: what still waits for it cannot succeed
     kCoordinatorLost,  // no more orders will come; no culprit
+    kPeerAbsent,       // another process is awaited in `culprit`'s place: deadlines stand still
+    kPeerBack,         // it has come
   };
   Kind kind = Kind::kAbort;
   std::optional<Rank> culprit;

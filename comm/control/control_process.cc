@@ -46,8 +46,7 @@ int Join(char** arguments) {
   const auto membership = (*control)->Join({.job = "job",
                                             .rank = Rank(std::atoi(arguments[2])),
                                             .world_size = WorldSize(std::atoi(arguments[3])),
-                                            .host = HostIdentity::OfThisProcess(),
-                                            .address = ""},
+                                            .host = HostIdentity::OfThisProcess()},
                                            Late());
   PELTON_CHECK_OK(membership.status());
   Say("joined");

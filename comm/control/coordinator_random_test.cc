@@ -97,11 +97,8 @@ class World {
 
   void Join(Process& process) {
     if (process.self || process.joining) return;
-    JoinRequest request{.job = "job",
-                        .rank = Rank(process.rank),
-                        .world_size = WorldSize(world_size_),
-                        .host = {},
-                        .address = ""};
+    JoinRequest request{
+        .job = "job", .rank = Rank(process.rank), .world_size = WorldSize(world_size_), .host = {}};
     const int mistake = Pick(40);
     if (mistake == 0) request.world_size = WorldSize(world_size_ + 1);
     if (mistake == 1) request.protocol_version = 99;

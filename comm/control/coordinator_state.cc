@@ -29,9 +29,6 @@ absl::Status Validate(const JoinRequest& request) {
   if (request.rank.value() < 0 || request.rank.value() >= world_size) {
     return OutOfBounds("rank", request.rank.value(), 0, world_size - 1);
   }
-  if (request.address.size() > limits::kMaxNameBytes) {
-    return OutOfBounds("bytes of address", request.address.size(), 0, limits::kMaxNameBytes);
-  }
   if (request.host.boot_id.size() > limits::kMaxNameBytes) {
     return OutOfBounds("bytes of boot_id", request.host.boot_id.size(), 0, limits::kMaxNameBytes);
   }

@@ -28,8 +28,7 @@ JoinRequest MakeJoin(int rank, int world_size) {
   return {.job = "job",
           .rank = Rank(rank),
           .world_size = WorldSize(world_size),
-          .host = {"boot", 1, 100 + rank},
-          .address = ""};
+          .host = {"boot", 1, 100 + rank}};
 }
 
 // The state machine with a world in it, and short forms of its events.

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "comm/control/coordinator_messages.h"
 #include "comm/control/heartbeat_client.h"
-#include "comm/control/order_inbox.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
 #include "core/base/clock.h"
+#include "core/base/inbox.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
@@ -111,7 +111,7 @@ class GrpcControl final : public Control {
   const GrpcControlOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<proto::Coordinator::Stub> stub_;
-  OrderInbox inbox_;
+  Inbox<Order> inbox_;
 
   Mutex mutex_;
   std::optional<Caller> self_ ABSL_GUARDED_BY(mutex_);

@@ -9,7 +9,8 @@
 
 namespace pelton {
 
-HeartbeatClient::HeartbeatClient(proto::Coordinator::Stub* stub, OrderInbox* inbox, Options options)
+HeartbeatClient::HeartbeatClient(proto::Coordinator::Stub* stub, Inbox<Order>* inbox,
+                                 Options options)
     : options_(std::move(options)), inbox_(*inbox) {
   context_.AddMetadata(wire::kTokenKey, options_.token);
   stream_ = stub->Heartbeat(&context_);

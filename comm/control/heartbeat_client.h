@@ -13,8 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/order_inbox.h"
+#include "core/base/inbox.h"
 #include "core/base/sync.h"
 #include "proto/control.grpc.pb.h"
 
@@ -32,7 +33,7 @@ class HeartbeatClient {
     absl::Duration interval;
   };
 
-  HeartbeatClient(proto::Coordinator::Stub* stub, OrderInbox* inbox, Options options);
+  HeartbeatClient(proto::Coordinator::Stub* stub, Inbox<Order>* inbox, Options options);
   ~HeartbeatClient() { Stop(); }
 
   // Returns once the coordinator watches this rank. Errors: DeadlineExceeded, Unavailable.
@@ -51,7 +52,7 @@ class HeartbeatClient {
   void End(const grpc::Status& status);
 
   const Options options_;
-  OrderInbox& inbox_;
+  Inbox<Order>& inbox_;
   std::atomic<uint64_t> round_{0};
   // The last beat that was sent, and how long the last echo took.
   std::atomic<uint64_t> beat_number_{0};

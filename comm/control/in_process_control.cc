@@ -8,9 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "comm/control/coordinator_state.h"
-#include "comm/control/order_inbox.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/inbox.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -18,7 +18,7 @@ namespace pelton {
 namespace {
 
 // Shared by a Control and the threads that are about to deliver to it, which may outlast it.
-using SharedInbox = std::shared_ptr<OrderInbox>;
+using SharedInbox = std::shared_ptr<Inbox<Order>>;
 
 // Threads: any. Owns: the state machine and the replies that nobody has taken yet.
 class Coordinator final : public InProcessCoordinator {
@@ -90,7 +90,7 @@ class InProcessControl final : public Control {
   absl::Status Named(const absl::Status& status);
 
   Coordinator& coordinator_;
-  const SharedInbox inbox_ = std::make_shared<OrderInbox>();
+  const SharedInbox inbox_ = std::make_shared<Inbox<Order>>();
   Mutex mutex_;
   std::optional<Caller> self_ ABSL_GUARDED_BY(mutex_);
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
@@ -202,8 +202,7 @@ std::vector<std::unique_ptr<Control>> Coordinator::MakeWorld(const std::string& 
   {
     MutexLock lock(&mutex_);
     for (Rank rank(0); rank.value() < world_size.value(); rank = Rank(rank.value() + 1)) {
-      const JoinRequest request{
-          .job = job, .rank = rank, .world_size = world_size, .host = {}, .address = ""};
+      const JoinRequest request{.job = job, .rank = rank, .world_size = world_size, .host = {}};
       state_.Join({++last_call_, clock_.Now(), absl::InfiniteFuture()}, request, &outbox);
     }
   }

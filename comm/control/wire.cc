@@ -20,6 +20,33 @@ void ToProto(const HostIdentity& host, proto::HostIdentity* message) {
   message->set_pid(host.pid);
 }
 
+// What is unknown ends the rank's waits: it cannot do what it was ordered to.
+Order::Kind KindOf(proto::Order::Kind kind) {
+  switch (kind) {
+    case proto::Order::PEER_LEFT:
+      return Order::Kind::kPeerLeft;
+    case proto::Order::PEER_ABSENT:
+      return Order::Kind::kPeerAbsent;
+    case proto::Order::PEER_BACK:
+      return Order::Kind::kPeerBack;
+    default:
+      return Order::Kind::kAbort;
+  }
+}
+
+proto::Order::Kind KindOf(Order::Kind kind) {
+  switch (kind) {
+    case Order::Kind::kPeerLeft:
+      return proto::Order::PEER_LEFT;
+    case Order::Kind::kPeerAbsent:
+      return proto::Order::PEER_ABSENT;
+    case Order::Kind::kPeerBack:
+      return proto::Order::PEER_BACK;
+    default:
+      return proto::Order::ABORT;
+  }
+}
+
 }  // namespace
 
 absl::Status ValidateToken(absl::string_view token) {
@@ -45,12 +72,8 @@ bool SameToken(absl::string_view expected, absl::string_view given) {
 }
 
 JoinRequest FromProto(const proto::JoinRequest& message) {
-  return {message.job(),
-          Rank(message.rank()),
-          WorldSize(message.world_size()),
-          message.protocol_version(),
-          FromProto(message.host()),
-          message.address()};
+  return {message.job(), Rank(message.rank()), WorldSize(message.world_size()),
+          message.protocol_version(), FromProto(message.host())};
 }
 
 void ToProto(const JoinRequest& request, proto::JoinRequest* message) {
@@ -59,7 +82,6 @@ void ToProto(const JoinRequest& request, proto::JoinRequest* message) {
   message->set_world_size(request.world_size.value());
   message->set_protocol_version(request.protocol_version);
   ToProto(request.host, message->mutable_host());
-  message->set_address(request.address);
 }
 
 Caller FromProto(const proto::Caller& message) {
@@ -135,7 +157,7 @@ Membership FromProto(const proto::JoinResponse& message) {
   Membership membership{Generation(message.generation()), {}};
   membership.members.reserve(message.members_size());
   for (const proto::Member& member : message.members()) {
-    membership.members.push_back({Rank(member.rank()), FromProto(member.host()), member.address()});
+    membership.members.push_back({Rank(member.rank()), FromProto(member.host())});
   }
   return membership;
 }
@@ -147,20 +169,17 @@ void ToProto(const Membership& membership, proto::JoinResponse* message) {
     proto::Member* const added = message->add_members();
     added->set_rank(member.rank.value());
     ToProto(member.host, added->mutable_host());
-    added->set_address(member.address);
   }
 }
 
 Order FromProto(const proto::Order& message) {
-  const bool left = message.kind() == proto::Order::PEER_LEFT;
-  return {left ? Order::Kind::kPeerLeft : Order::Kind::kAbort, Rank(message.culprit()),
+  return {KindOf(message.kind()), Rank(message.culprit()),
           ErrorFromProto(message.code(), message.message())};
 }
 
 void ToProto(const Order& order, Generation generation, proto::Order* message) {
   message->set_generation(generation.value());
-  message->set_kind(order.kind == Order::Kind::kPeerLeft ? proto::Order::PEER_LEFT
-                                                         : proto::Order::ABORT);
+  message->set_kind(KindOf(order.kind));
   message->set_culprit(order.culprit.value_or(Rank(-1)).value());
   message->set_code(static_cast<int>(order.reason.code()));
   message->set_message(std::string(order.reason.message()));

@@ -30,16 +30,19 @@ TEST(WireTest, ErrorsStayErrors) {
 }
 
 TEST(WireTest, OrdersSurviveTheWire) {
-  const Order order{Order::Kind::kPeerLeft, Rank(3), absl::AbortedError("bytes \xff")};
-  proto::Order message;
-  ToProto(order, Generation(5), &message);
-  proto::Order received;
-  ASSERT_TRUE(received.ParseFromString(message.SerializeAsString()));
-  const Order back = FromProto(received);
-  EXPECT_EQ(received.generation(), 5);
-  EXPECT_EQ(back.kind, order.kind);
-  EXPECT_EQ(back.culprit, order.culprit);
-  EXPECT_EQ(back.reason, order.reason);
+  for (const Order::Kind kind : {Order::Kind::kAbort, Order::Kind::kPeerLeft,
+                                 Order::Kind::kPeerAbsent, Order::Kind::kPeerBack}) {
+    const Order order{kind, Rank(3), absl::AbortedError("bytes \xff")};
+    proto::Order message;
+    ToProto(order, Generation(5), &message);
+    proto::Order received;
+    ASSERT_TRUE(received.ParseFromString(message.SerializeAsString()));
+    const Order back = FromProto(received);
+    EXPECT_EQ(received.generation(), 5);
+    EXPECT_EQ(back.kind, order.kind);
+    EXPECT_EQ(back.culprit, order.culprit);
+    EXPECT_EQ(back.reason, order.reason);
+  }
 }
 
 }  // namespace

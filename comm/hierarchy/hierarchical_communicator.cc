@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/hierarchy/stages.h"
-#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton::hierarchy {
@@ -19,7 +18,7 @@ constexpr absl::Duration kLastSlice = absl::Milliseconds(1);
 
 HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation generation,
                                                    Layout layout, Ends ends, SelectionTable table,
-                                                   OnClose on_close)
+                                                   OnClose on_close, const Clock& clock)
     : id_(id),
       generation_(generation),
       layout_(std::move(layout)),
@@ -29,7 +28,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation
       users_(layout_, std::move(ends.users_inside), std::move(ends.users_between)),
       collectives_(layout_, std::move(ends.collectives_inside),
                    std::move(ends.collectives_between)),
-      roll_call_(collectives_, rank_, world_size()),
+      roll_call_(collectives_, layout_, rank_, clock),
       run_(collectives_, layout_, rank_.value()),
       wide_(collectives_) {}
 

@@ -19,6 +19,7 @@
 #include "comm/hierarchy/wide_mean.h"
 #include "comm/hierarchy/wires.h"
 #include "comm/transport/operation_check.h"
+#include "core/base/clock.h"
 #include "core/base/sync.h"
 #include "core/pipeline/completion_table.h"
 
@@ -40,7 +41,8 @@ class HierarchicalCommunicator final : public Communicator {
   using OnClose = std::function<void(HierarchicalCommunicator*)>;
 
   HierarchicalCommunicator(CommunicatorId id, Generation generation, Layout layout, Ends ends,
-                           SelectionTable table, OnClose on_close);
+                           SelectionTable table, OnClose on_close,
+                           const Clock& clock = Clock::Real());
   ~HierarchicalCommunicator() override;
 
   Rank rank() const override { return rank_; }

@@ -2,6 +2,7 @@
 // (hierarchical_conformance_test.cc) covers the contract in real time.
 #include "comm/hierarchy/hierarchical_communicator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/collectives.h"
+#include "comm/hierarchy/roll_call.h"
 #include "comm/hierarchy/test_hosts.h"
 #include "comm/reduction/half.h"
 #include "core/base/sanitizer.h"
@@ -19,9 +21,13 @@
 namespace pelton::hierarchy {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSubsetOf;
+using ::testing::Not;
 
 using Values = std::vector<std::vector<int32_t>>;  // by rank
 
@@ -188,7 +194,7 @@ TEST(HierarchicalCommunicatorTest, LargeTensorsGoInStages) {
   EveryKind({0, 1, 1, 1}, 1'000'003, true, 0).Run();
 }
 
-// 64 bytes from each rank to each other one say what the collective is.
+// A message from one host to the other says what the collective is.
 TEST(HierarchicalCommunicatorTest, AHostSendsTheTensorsSizeOnce) {
   constexpr uint64_t kCount = 1 << 20;
   TestHosts hosts({0, 0, 1, 1});
@@ -197,7 +203,7 @@ TEST(HierarchicalCommunicatorTest, AHostSendsTheTensorsSizeOnce) {
     Tensor tensor = TensorOf(values[communicator.rank().value()]);
     return AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
   }));
-  const uint64_t roll_call = 2 * 2 * sizeof(Operation);
+  const uint64_t roll_call = RollCall::MessageBytes(WorldSize(4));
   EXPECT_EQ(hosts.BytesFrom(0), kCount * sizeof(int32_t) + roll_call);
   EXPECT_EQ(hosts.BytesFrom(1), kCount * sizeof(int32_t) + roll_call);
 }
@@ -206,7 +212,7 @@ TEST(HierarchicalCommunicatorTest, NoKindSendsMoreThanItMust) {
   constexpr uint64_t kCount = 3 << 10;
   constexpr uint64_t kBytes = kCount * sizeof(int32_t);
   TestHosts hosts({0, 0, 0, 1, 1, 1});
-  const uint64_t roll_call = 3 * 3 * sizeof(Operation);
+  const uint64_t roll_call = RollCall::MessageBytes(WorldSize(6));
   Values large = Numbers(6, 6 * kCount);
   Values small = Numbers(6, kCount);
   uint64_t sent = 0;
@@ -357,6 +363,81 @@ TEST(HierarchicalCommunicatorTest, MissingNamesExactlyWhoHasNotLaunched) {
   hosts.RunAll();
   for (const int32_t rank : {0, 2, 4}) {
     EXPECT_THAT(hosts.at(rank).Missing(), ElementsAre(Rank(1), Rank(3)));
+  }
+  ASSERT_TRUE(Barrier(hosts.at(1)).ok());
+  hosts.RunAll();
+  for (const int32_t rank : {0, 1, 2, 4}) {
+    EXPECT_THAT(hosts.at(rank).Missing(), ElementsAre(Rank(3)));
+  }
+  ASSERT_TRUE(Barrier(hosts.at(3)).ok());
+  hosts.RunAll();
+  for (int32_t rank = 0; rank < 5; ++rank) EXPECT_TRUE(hosts.at(rank).Query({1}).done);
+}
+
+// Some ranks of up to 9 hosts of up to 4 ranks have not launched. A leader among them hides others.
+TEST(HierarchicalCommunicatorTest, MissingIsRightOnAnyLayout) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<int32_t> host_of;
+    for (int32_t host = 0, count = static_cast<int32_t>(2 + random() % 8); host < count; ++host) {
+      host_of.insert(host_of.end(), 1 + random() % 4, host);
+    }
+    std::shuffle(host_of.begin(), host_of.end(), random);
+    TestHosts hosts(host_of, seed);
+    std::vector<Rank> missing;
+    bool leads_one = false;
+    for (int32_t rank = 0; rank < hosts.size(); ++rank) {
+      const bool leads = hosts.layout().LocalRankOf(rank) == 0;
+      if (random() % 4 != 0 || (leads && seed % 2 == 0)) {
+        ASSERT_TRUE(Barrier(hosts.at(rank)).ok());
+        continue;
+      }
+      missing.emplace_back(rank);
+      leads_one |= leads;
+    }
+    hosts.RunAll();
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ", hosts ", absl::StrJoin(host_of, " ")));
+    for (int32_t rank = 0; rank < hosts.size(); ++rank) {
+      if (missing.empty() || std::count(missing.begin(), missing.end(), Rank(rank)) > 0) continue;
+      const std::vector<Rank> named = hosts.at(rank).Missing();
+      EXPECT_THAT(named, AllOf(IsSubsetOf(missing), Not(IsEmpty()))) << "rank " << rank;
+      if (!leads_one) {
+        EXPECT_EQ(named, missing) << "rank " << rank;
+      }
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// Whichever ranks differ, all hear of the lowest one and of the lowest that differs from it.
+TEST(HierarchicalCommunicatorTest, AnyDifferenceIsToldInTheSameWords) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<int32_t> host_of = {0, 1};
+    for (int i = 0; i < 10; ++i) host_of.push_back(static_cast<int32_t>(random() % 2));
+    for (int32_t host = 2; host < 7; ++host) host_of.push_back(host);
+    std::shuffle(host_of.begin(), host_of.end(), random);
+    TestHosts hosts(host_of, seed);
+    std::vector<int32_t> counts(host_of.size(), 10);
+    for (int differing = 0; differing < 3; ++differing) {
+      counts[random() % counts.size()] += static_cast<int32_t>(1 + random() % 2);
+    }
+    Values values = Numbers(hosts.size(), 20);
+    const std::vector<absl::Status> statuses = hosts.Run([&](Communicator& communicator) {
+      const int32_t rank = communicator.rank().value();
+      const Tensor tensor{values[rank].data(), static_cast<uint64_t>(counts[rank]), DType::kInt32};
+      return AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+    });
+    const auto other = std::find_if(counts.begin(), counts.end(),
+                                    [&](int32_t count) { return count != counts[0]; });
+    const std::string text = absl::StrCat("count is ", counts[0], " on rank 0 and ", *other,
+                                          " on rank ", other - counts.begin());
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ", hosts ", absl::StrJoin(host_of, " ")));
+    for (const absl::Status& status : statuses) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+    }
+    EXPECT_EQ(values, Numbers(hosts.size(), 20));
+    if (testing::Test::HasFailure()) return;
   }
 }
 

@@ -1,6 +1,5 @@
 #include "comm/hierarchy/hierarchical_transport.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -10,8 +9,8 @@
 #include "comm/collectives/scheduled_communicator.h"
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/hierarchy/layout.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 
 namespace pelton {
 namespace hierarchy {
@@ -44,9 +43,8 @@ class HierarchicalTransport final : public HostsTransport {
     ASSIGN_OR_RETURN(Ends ends, OpenEnds(id, group, deadline));
     auto communicator = std::make_unique<HierarchicalCommunicator>(
         id, group.generation, std::move(layout), std::move(ends), table,
-        [this](HierarchicalCommunicator* closing) { Forget(closing); });
-    MutexLock lock(&mutex_);
-    open_.push_back(communicator.get());
+        [this](HierarchicalCommunicator* closing) { open_.Remove(closing); });
+    open_.Add(communicator.get());
     return communicator;
   }
 
@@ -58,10 +56,7 @@ class HierarchicalTransport final : public HostsTransport {
     // At once on all wires between hosts, where telling may take a while; each communicator then
     // finds its own told.
     if (options_.between != nullptr) options_.between->Abort(reason);
-    {
-      MutexLock lock(&mutex_);
-      for (HierarchicalCommunicator* communicator : open_) communicator->Abort(reason);
-    }
+    open_.ForEach([&](HierarchicalCommunicator* communicator) { communicator->Abort(reason); });
     if (options_.inside != nullptr) options_.inside->Abort(reason);
   }
 
@@ -101,11 +96,6 @@ class HierarchicalTransport final : public HostsTransport {
     return ends;
   }
 
-  void Forget(HierarchicalCommunicator* closing) {
-    MutexLock lock(&mutex_);
-    open_.erase(std::find(open_.begin(), open_.end(), closing));
-  }
-
   SelectionTable TakeTable(CommunicatorId id) {
     const auto own = tables_.find(id.value());
     if (own == tables_.end()) return options_.table;
@@ -116,8 +106,7 @@ class HierarchicalTransport final : public HostsTransport {
 
   const HierarchyOptions options_;
   std::map<uint32_t, SelectionTable> tables_;  // of communicators that are to be opened
-  Mutex mutex_;
-  std::vector<HierarchicalCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+  SharedList<HierarchicalCommunicator*> open_;
 };
 
 }  // namespace

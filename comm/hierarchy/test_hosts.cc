@@ -10,6 +10,10 @@
 namespace pelton::hierarchy {
 namespace {
 
+// What ranks tell each other when they wait is told within less.
+constexpr absl::Duration kStill = absl::Milliseconds(100);
+constexpr absl::Duration kTick = absl::Milliseconds(5);
+
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
 Group WorldOf(size_t size) { return Group::World(WorldSize(static_cast<int32_t>(size))); }
@@ -50,7 +54,7 @@ TestHosts::TestHosts(const std::vector<int32_t>& host_of, uint64_t seed)
   for (int32_t rank = 0; rank < size(); ++rank) {
     communicators_.push_back(std::make_unique<HierarchicalCommunicator>(
         CommunicatorId(7), Generation(1), layout_, std::move(ends[rank]), SelectionTable::Default(),
-        [](HierarchicalCommunicator*) {}));
+        [](HierarchicalCommunicator*) {}, clock_));
   }
 }
 
@@ -75,14 +79,17 @@ bool TestHosts::RunNextEvent() {
 }
 
 void TestHosts::RunAll() {
-  bool moved = true;
-  while (moved) {
-    moved = false;
-    for (const auto& communicator : communicators_) {
-      while (communicator != nullptr && communicator->Progress()) moved = true;
-    }
-    moved = RunNextEvent() || moved;
+  for (absl::Time end = clock_.now + kStill; clock_.now < end; clock_.now += kTick) {
+    while (RunWhatIsDue()) end = clock_.now + kStill;
   }
+}
+
+bool TestHosts::RunWhatIsDue() {
+  bool moved = false;
+  for (const auto& communicator : communicators_) {
+    while (communicator != nullptr && communicator->Progress()) moved = true;
+  }
+  return RunNextEvent() || moved;
 }
 
 std::vector<absl::Status> TestHosts::Run(

@@ -42,6 +42,7 @@ class TestHosts {
     absl::Time now = absl::FromUnixSeconds(1'000'000);
   };
 
+  bool RunWhatIsDue();
   bool RunNextEvent();
 
   const Layout layout_;

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 
@@ -37,6 +38,8 @@ absl::Status Guarded(absl::FunctionRef<void()> run) {
 }  // namespace
 
 void JobQueue::Take(std::vector<JobHandle>& jobs) {
+  if (jobs.empty()) return;
+  MoveDeadlines(WaitClock().Now());  // those of the others: the new ones are of now
   for (JobHandle& job : jobs) {
     earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
     Backlog& backlog = backlogs_[IndexOf(*job)];
@@ -196,7 +199,22 @@ std::string JobQueue::WhatIsMissing(const JobState& job) const {
   return std::string(MissedDeadline(communicator_, oldest).message());
 }
 
+void JobQueue::MoveDeadlines(absl::Time now) {
+  if (standstill_ == nullptr) return;
+  const absl::Duration total = standstill_->Total(now);
+  const absl::Duration added = total - std::exchange(stood_, total);
+  if (added <= absl::ZeroDuration()) return;
+  earliest_deadline_ += added;
+  const auto move = [added](const std::deque<JobHandle>& jobs) {
+    for (const JobHandle& job : jobs) job->job_.deadline += added;
+  };
+  move(jobs_);
+  for (const Backlog& backlog : backlogs_) move(backlog);
+}
+
 void JobQueue::AbortOverdue(absl::Time now) {
+  if (now < earliest_deadline_) return;
+  MoveDeadlines(now);
   if (now < earliest_deadline_) return;
   earliest_deadline_ = absl::InfiniteFuture();
   const auto look = [&](const std::deque<JobHandle>& jobs) {

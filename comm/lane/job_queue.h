@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/lane/job.h"
+#include "core/base/standstill.h"
 
 namespace pelton::lane {
 
@@ -21,14 +22,16 @@ namespace pelton::lane {
 // Threads: one at a time, that which drives the lane. Owns: the jobs until they have ended.
 class JobQueue {
  public:
-  explicit JobQueue(Communicator& communicator) : communicator_(communicator) {}
+  // `standstill`: for how long deadlines do not come nearer; null: they always do.
+  explicit JobQueue(Communicator& communicator, const Standstill* standstill = nullptr)
+      : communicator_(communicator), standstill_(standstill) {}
 
   // Takes `jobs` over, which are in the order of their calls.
   void Take(std::vector<JobHandle>& jobs);
   // Launches what can be launched, asks what has become of the rest, and adds the jobs that have
   // ended to `ended`: they have their status and no closures any more, but are not marked as done.
   void Advance(std::vector<JobHandle>& ended);
-  // Aborts the communicator if a job is past its deadline.
+  // Aborts the communicator if a job is past its deadline, which is moved if it has stood still.
   void AbortOverdue(absl::Time now);
   // No job's deadline is earlier.
   absl::Time earliest_deadline() const { return earliest_deadline_; }
@@ -38,6 +41,7 @@ class JobQueue {
   using Backlog = std::deque<JobHandle>;
   static size_t IndexOf(const JobState& job) { return static_cast<size_t>(job.job_.queue); }
 
+  void MoveDeadlines(absl::Time now);
   void LaunchBacklogs();
   bool LaunchFirst(Backlog& backlog);
   bool IsPostponed(const JobState& job) const;
@@ -57,6 +61,8 @@ class JobQueue {
   // Receives from any rank without a message so far, and later ones of their tags.
   std::deque<JobHandle> postponed_;
   absl::Time earliest_deadline_ = absl::InfiniteFuture();
+  const Standstill* const standstill_;
+  absl::Duration stood_;  // by how much deadlines were moved so far
 };
 
 }  // namespace pelton::lane

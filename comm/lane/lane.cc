@@ -33,14 +33,16 @@ struct Lane::Role {
   Lane& lane;
 };
 
-Lane::Lane(std::shared_ptr<Communicator> communicator, StartAttendant start)
+Lane::Lane(std::shared_ptr<Communicator> communicator, StartAttendant start,
+           const Standstill* standstill)
     : communicator_(std::move(communicator)),
       start_attendant_(std::move(start)),
-      jobs_(*communicator_) {}
+      jobs_(*communicator_, standstill) {}
 
-std::shared_ptr<Lane> Lane::Create(std::shared_ptr<Communicator> communicator,
-                                   StartAttendant start) {
-  return {new Lane(std::move(communicator), std::move(start)), DeleteUnlessForked<Lane>()};
+std::shared_ptr<Lane> Lane::Create(std::shared_ptr<Communicator> communicator, StartAttendant start,
+                                   const Standstill* standstill) {
+  return {new Lane(std::move(communicator), std::move(start), standstill),
+          DeleteUnlessForked<Lane>()};
 }
 
 JobHandle Lane::Add(Job job) {

@@ -19,6 +19,7 @@
 #include "comm/lane/job.h"
 #include "comm/lane/job_queue.h"
 #include "core/actor/waker.h"
+#include "core/base/standstill.h"
 #include "core/base/sync.h"
 
 namespace pelton::lane {
@@ -40,8 +41,11 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   // Shared: work objects borrow the lane while they wait; the communicator brings its backend
   // along. Whoever creates a lane calls Stop. `start` null: a thread attends.
+  // `standstill`: for how long jobs' deadlines do not come nearer; it lives as long as the
+  // communicator. Null: they always do.
   static std::shared_ptr<Lane> Create(std::shared_ptr<Communicator> communicator,
-                                      StartAttendant start = nullptr);
+                                      StartAttendant start = nullptr,
+                                      const Standstill* standstill = nullptr);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
@@ -74,7 +78,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   struct Role;
   using DueCallbacks = std::vector<std::pair<JobState::Callback, JobHandle>>;
 
-  Lane(std::shared_ptr<Communicator> communicator, StartAttendant start);
+  Lane(std::shared_ptr<Communicator> communicator, StartAttendant start,
+       const Standstill* standstill);
 
   bool TakeIfFree();
   absl::Status TakeWhenFree(absl::Duration timeout);

@@ -19,6 +19,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/timer.h"
 #include "core/base/check.h"
+#include "core/base/standstill.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
 
@@ -363,6 +364,43 @@ TEST(LaneSimTest, OneThreadAndTheAttendant) {
 
 TEST(LaneSimTest, ThreadsThatWaitBorrowGiveUpAndAbort) {
   ForEachSeed(1500, [](uint64_t seed) { RunWorld(seed, 2 + static_cast<int>(seed % 3)); });
+}
+
+// A job that is due at 3 ms, and deadlines that stand still from 1 ms to 11 ms.
+TEST(LaneSimTest, AJobsDeadlineStandsStillWhileARankIsAwaited) {
+  World world(1);
+  Standstill standstill;
+  world.lane = Lane::Create(
+      world.wire, [&](Lane&) { Spawn<Attendant>(world.sim, {}, world); }, &standstill);
+  const absl::Time begin = world.sim.Now();
+  const auto run_until = [&](absl::Duration since) {
+    while (world.sim.Now() < begin + since && world.sim.Step(begin + since)) continue;
+  };
+  const auto give = [&](absl::Duration timeout) {
+    Job job;
+    job.name = "job";
+    job.deadline = world.sim.Now() + timeout;
+    job.timeout = timeout;
+    job.launches.emplace_back(
+        [&world](Communicator&) { return world.wire->Begin(absl::InfiniteDuration()); });
+    return world.lane->Enqueue(std::move(job));
+  };
+  const JobHandle waits = give(absl::Milliseconds(3));
+  run_until(absl::Milliseconds(1));
+  standstill.Begin(begin + absl::Milliseconds(1));
+  run_until(absl::Milliseconds(6));
+  // Its own standstill is shorter.
+  const JobHandle later = give(absl::Milliseconds(30));
+  run_until(absl::Milliseconds(11));
+  standstill.End(begin + absl::Milliseconds(11));
+  run_until(absl::Milliseconds(12));
+  EXPECT_FALSE(waits->done());
+  run_until(absl::Milliseconds(14));
+  ASSERT_TRUE(waits->done());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waits->status())) << waits->status();
+  EXPECT_TRUE(later->done()) << "the first one ends the communicator";
+  world.lane->Stop();
+  world.sim.RunUntilIdle();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "comm/window/arithmetic.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -199,7 +200,7 @@ class WindowMaker {
 
   // Errors: those of CompareOffers, of WindowMemory::Attach and of PeerLinks::Connect. The ranks
   // whose tensor this rank may not read are in unread() then.
-  absl::Status Attach(const std::vector<std::string>& texts, absl::Time deadline) {
+  absl::Status Attach(const std::vector<std::string>& texts, const MovingDeadline& deadline) {
     std::vector<Offer> offers;
     for (const std::string& text : texts) {
       ASSIGN_OR_RETURN(Offer offer, OfferReader(text).Read());
@@ -253,7 +254,7 @@ class WindowMaker {
     return far;
   }
 
-  absl::Status Connect(absl::Time deadline) {
+  absl::Status Connect(const MovingDeadline& deadline) {
     const std::vector<Rank> far = FarNeighbors();
     if (far.empty()) return absl::OkStatus();
     if (links_ == nullptr) {
@@ -262,7 +263,7 @@ class WindowMaker {
                        " is on another host, or in a container with processes of its "
                        "own, and there is no link to it"));
     }
-    RETURN_IF_ERROR(links_->Connect(far, connected_, deadline));
+    RETURN_IF_ERROR(links_->Connect(far, connected_, deadline.At(WaitClock().Now())));
     window_->links_ = links_;
     for (const Rank peer : far) {
       window_->remote_ends_.emplace(peer, std::make_unique<RemoteEnd>(links_->at(peer), number_));
@@ -344,7 +345,8 @@ class WindowMaker {
 
 absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
                                                      std::shared_ptr<const PeerProcesses> processes,
-                                                     WindowOptions options, absl::Time deadline,
+                                                     WindowOptions options,
+                                                     const MovingDeadline& deadline,
                                                      std::shared_ptr<PeerLinks> links) {
   const bool has_far_ranks = processes->has_far_ranks();
   WindowMaker maker(communicator.rank(), std::move(processes), std::move(links));

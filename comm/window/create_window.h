@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/window/peer_link.h"
 #include "comm/window/peer_processes.h"
 #include "comm/window/window.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -23,7 +23,8 @@ namespace pelton {
 // those of the communicator and of PeerLinks::Connect.
 absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
                                                      std::shared_ptr<const PeerProcesses> processes,
-                                                     WindowOptions options, absl::Time deadline,
+                                                     WindowOptions options,
+                                                     const MovingDeadline& deadline,
                                                      std::shared_ptr<PeerLinks> links = nullptr);
 
 // Where the ranks of one process are taken to be, by rank. Threads: a value. Owns: its lists.

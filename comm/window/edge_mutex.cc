@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
@@ -41,10 +42,10 @@ bool EdgeMutex::HasIt(int error, Rank taker) {
 
 bool EdgeMutex::TryLock(Rank taker) { return HasIt(pthread_mutex_trylock(&mutex_), taker); }
 
-absl::Status EdgeMutex::Lock(Rank taker, absl::Time deadline) {
+absl::Status EdgeMutex::Lock(Rank taker, const MovingDeadline& deadline) {
   while (true) {
     const absl::Time now = Clock::Real().Now();
-    const timespec until = WallTime(std::min(deadline, now + kLook));
+    const timespec until = WallTime(std::min(deadline.At(now), now + kLook));
     const int error = pthread_mutex_timedlock(&mutex_, &until);
     if (HasIt(error, taker)) return absl::OkStatus();
     if (error == EDEADLK) {
@@ -56,7 +57,7 @@ absl::Status EdgeMutex::Lock(Rank taker, absl::Time deadline) {
       return absl::InternalError(absl::StrCat("the window's mutex: ", ErrorText(error)));
     }
     RETURN_IF_ERROR(CheckInterrupt());
-    if (now >= deadline) return NotInTime();
+    if (now >= deadline.At(now)) return NotInTime();
   }
 }
 

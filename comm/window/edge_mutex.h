@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -26,7 +26,7 @@ class EdgeMutex {
   bool TryLock(Rank taker);
   // Blocks: until it is free, or `deadline`. Errors: DeadlineExceeded: names who holds it;
   // FailedPrecondition: this thread holds it already; InterruptedError.
-  absl::Status Lock(Rank taker, absl::Time deadline);
+  absl::Status Lock(Rank taker, const MovingDeadline& deadline);
   // Errors: FailedPrecondition: this thread does not hold it.
   absl::Status Unlock();
   // The error of a wait for it that has taken too long.

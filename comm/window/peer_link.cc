@@ -36,10 +36,15 @@ ThreadExecutor::Options ThreadOf(Communicator& communicator) {
 absl::Time StopDeadline() { return WaitClock().Now() + limits::kStopTimeout; }
 
 // Waits in pieces, so that a signal is heard. OK: the answer is there.
-absl::Status WaitFor(const Future<bool>& answer, Rank peer, absl::Time deadline) {
-  while (!answer.WaitUntil(std::min(deadline, WaitClock().Now() + kInterruptInterval))) {
+absl::Status WaitFor(const Future<bool>& answer, Rank peer, const MovingDeadline& deadline) {
+  const auto end_of_piece = [&deadline] {
+    const absl::Time now = WaitClock().Now();
+    return std::min(deadline.At(now), now + kInterruptInterval);
+  };
+  while (!answer.WaitUntil(end_of_piece())) {
     RETURN_IF_ERROR(CheckInterrupt());
-    if (WaitClock().Now() < deadline) continue;
+    const absl::Time now = WaitClock().Now();
+    if (now < deadline.At(now)) continue;
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", peer.value(), " has not answered in time"));
   }
@@ -89,7 +94,7 @@ Future<bool> PeerLink::Ask(const LinkQuestion& question) {
   return answer;
 }
 
-absl::Status PeerLink::AwaitTransfer(Future<bool> answer, absl::Time deadline) {
+absl::Status PeerLink::AwaitTransfer(Future<bool> answer, const MovingDeadline& deadline) {
   const absl::Status waited = WaitFor(answer, peer_, deadline);
   if (!waited.ok()) {
     communicator_->Abort(waited);
@@ -99,7 +104,7 @@ absl::Status PeerLink::AwaitTransfer(Future<bool> answer, absl::Time deadline) {
   return waited.ok() ? status : waited;
 }
 
-absl::StatusOr<bool> PeerLink::AwaitMutex(Future<bool> answer, absl::Time deadline) {
+absl::StatusOr<bool> PeerLink::AwaitMutex(Future<bool> answer, const MovingDeadline& deadline) {
   RETURN_IF_ERROR(WaitFor(answer, peer_, deadline));
   return std::move(answer).Await(absl::InfiniteFuture());
 }

@@ -18,6 +18,7 @@
 #include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/base/ids.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -46,10 +47,10 @@ class PeerLink {
   // Waits for what uses memory of the caller's, which is the caller's again afterwards. Blocks:
   // until `deadline`. Errors: those of the other rank; DeadlineExceeded, InterruptedError: the link
   // is broken then, because a transfer cannot be taken back; Unavailable: the other rank is lost.
-  absl::Status AwaitTransfer(Future<bool> answer, absl::Time deadline);
+  absl::Status AwaitTransfer(Future<bool> answer, const MovingDeadline& deadline);
   // Waits for what uses none: a mutex that comes too late is given back. Blocks and Errors: the
   // same, but the link is as it was.
-  absl::StatusOr<bool> AwaitMutex(Future<bool> answer, absl::Time deadline);
+  absl::StatusOr<bool> AwaitMutex(Future<bool> answer, const MovingDeadline& deadline);
 
   // To be called when a thread of this rank has given back a mutex that the other rank may wait
   // for. Blocks: never.

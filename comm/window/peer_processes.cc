@@ -17,6 +17,7 @@
 #include "comm/collectives.h"
 #include "comm/control/host_identity.h"
 #include "comm/transport/shm/remote_memory.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/status.h"
 
@@ -25,13 +26,13 @@ namespace {
 
 // All ranks' pieces, one after the other; the same size everywhere.
 absl::Status GatherBytes(Communicator& communicator, const std::string& mine, std::string& all,
-                         absl::Time deadline) {
+                         const MovingDeadline& deadline) {
   std::string own = mine;  // Tensor has no constant memory
   all.resize(mine.size() * static_cast<size_t>(communicator.world_size().value()));
   ASSIGN_OR_RETURN(const Completion completion,
                    AllGather(communicator, {own.data(), own.size(), DType::kUInt8},
                              {all.data(), all.size(), DType::kUInt8}));
-  return Await(communicator, completion, deadline);
+  return Await(communicator, completion, deadline.At(WaitClock().Now()), deadline.standstill());
 }
 
 uint64_t PidNamespace() {
@@ -43,7 +44,7 @@ uint64_t PidNamespace() {
 
 absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& communicator,
                                                        const std::string& mine,
-                                                       absl::Time deadline) {
+                                                       const MovingDeadline& deadline) {
   uint64_t length = mine.size();
   std::string lengths;
   RETURN_IF_ERROR(GatherBytes(communicator, {reinterpret_cast<char*>(&length), sizeof length},
@@ -64,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& communicato
 }
 
 absl::Status AgreeOnStatus(Communicator& communicator, const absl::Status& mine,
-                           absl::Time deadline) {
+                           const MovingDeadline& deadline) {
   std::string text;
   if (!mine.ok()) {
     text = absl::StrCat(std::string(1, static_cast<char>(mine.code())), mine.message());
@@ -136,7 +137,7 @@ PeerProcesses::Card PeerProcesses::CardOf(const uint64_t& probe, const std::stri
 }
 
 absl::StatusOr<std::shared_ptr<const PeerProcesses>> PeerProcesses::Meet(
-    Communicator& communicator, absl::Time deadline, const std::string& host_label) {
+    Communicator& communicator, const MovingDeadline& deadline, const std::string& host_label) {
   if (host_label.size() > 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("host_label: has ", host_label.size(), " bytes, 256 at most"));

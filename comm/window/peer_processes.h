@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -21,12 +21,12 @@ namespace pelton {
 // or `deadline`. Errors: the communicator's.
 absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& communicator,
                                                        const std::string& mine,
-                                                       absl::Time deadline);
+                                                       const MovingDeadline& deadline);
 
 // OK on every rank where it is so on all, else an error of the first rank's kind on every rank,
 // which names all that failed; collective. Blocks and Errors: also as ExchangeTexts.
 absl::Status AgreeOnStatus(Communicator& communicator, const absl::Status& mine,
-                           absl::Time deadline);
+                           const MovingDeadline& deadline);
 
 // Which process each rank is, whether it lives, and who reads whose memory. One for all windows of
 // a group. A *far* rank is on another host, or in a container with processes of its own: there is
@@ -38,7 +38,8 @@ class PeerProcesses {
   // Blocks: until all have called, or `deadline`. Errors: those of the communicator; Unavailable: a
   // process has ended.
   static absl::StatusOr<std::shared_ptr<const PeerProcesses>> Meet(
-      Communicator& communicator, absl::Time deadline, const std::string& host_label = "");
+      Communicator& communicator, const MovingDeadline& deadline,
+      const std::string& host_label = "");
   // All ranks in this process: a simulation. `host_of`: the number of each rank's host. Shared: as
   // Meet's.
   static std::shared_ptr<const PeerProcesses> AllHere(Rank rank,

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "comm/window/arithmetic.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/ask_until.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 
@@ -41,7 +43,7 @@ Future<bool> RemoteEnd::StartWrite(const EdgeWrite::What& what) {
 }
 
 absl::Status RemoteEnd::Fill(const EdgeView& slot, const EdgeFill::What& what,
-                             absl::Time deadline) {
+                             const MovingDeadline& deadline) {
   const int number = slot.slot->BeginFill();
   RETURN_IF_ERROR(slot.Provide(number));
   std::byte* const buffer = slot.buffer(number);
@@ -55,16 +57,23 @@ absl::Status RemoteEnd::Fill(const EdgeView& slot, const EdgeFill::What& what,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RemoteEnd::AskForMutex(const LinkQuestion& question, absl::Time deadline) {
+absl::StatusOr<bool> RemoteEnd::AskForMutex(const LinkQuestion& question,
+                                            const MovingDeadline& deadline) {
   return link_.AwaitMutex(link_.Ask(question), deadline + kAnswerTime);
 }
 
-absl::Status RemoteEnd::Lock(Rank taker, absl::Time deadline) {
+// The owner is told how long it may take.
+absl::StatusOr<bool> RemoteEnd::AskUntil(LinkQuestion question, const MovingDeadline& deadline) {
+  return pelton::AskUntil(deadline, WaitClock(), [&](absl::Time until) {
+    const absl::Duration wait = std::max(until - WaitClock().Now(), absl::ZeroDuration());
+    question.request.wait_ns = absl::ToInt64Nanoseconds(wait);
+    return AskForMutex(question, deadline);
+  });
+}
+
+absl::Status RemoteEnd::Lock(Rank taker, const MovingDeadline& deadline) {
   RETURN_IF_ERROR(ours_.Lock(taker, deadline));
-  LinkQuestion question = QuestionOf(LinkCall::kLock);
-  const absl::Duration wait = std::max(deadline - WaitClock().Now(), absl::ZeroDuration());
-  question.request.wait_ns = absl::ToInt64Nanoseconds(wait);
-  const absl::StatusOr<bool> locked = AskForMutex(question, deadline);
+  const absl::StatusOr<bool> locked = AskUntil(QuestionOf(LinkCall::kLock), deadline);
   has_ours_.store(locked.ok());
   if (!locked.ok()) RETURN_IF_ERROR(ours_.Unlock());
   return locked.status();

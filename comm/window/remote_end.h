@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "comm/window/edge_mutex.h"
 #include "comm/window/edge_runs.h"
 #include "comm/window/peer_link.h"
 #include "core/base/ids.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 
@@ -32,16 +32,17 @@ class RemoteEnd {
   // A put or an accumulate, begun: the value is the link's until Finish. Blocks: never.
   Future<bool> StartWrite(const EdgeWrite::What& what);
   // Blocks: until the value is published there, or `deadline`. Errors: PeerLink::AwaitTransfer's.
-  absl::Status Finish(Future<bool> write, absl::Time deadline) {
+  absl::Status Finish(Future<bool> write, const MovingDeadline& deadline) {
     return link_.AwaitTransfer(std::move(write), deadline);
   }
   // The other rank's tensor, times `what.weight`, into a slot of this rank. Blocks: until it is
   // there, or `deadline`. Errors: PeerLink::AwaitTransfer's; those of EdgeView::Provide.
-  absl::Status Fill(const EdgeView& slot, const EdgeFill::What& what, absl::Time deadline);
+  absl::Status Fill(const EdgeView& slot, const EdgeFill::What& what,
+                    const MovingDeadline& deadline);
 
   // The mutex of the edge from this rank. Errors: as EdgeMutex; those of the link. Unlock is OK,
   // too, where the other rank has gone.
-  absl::Status Lock(Rank taker, absl::Time deadline);
+  absl::Status Lock(Rank taker, const MovingDeadline& deadline);
   absl::StatusOr<bool> TryLock(Rank taker);
   absl::Status Unlock();
 
@@ -50,7 +51,8 @@ class RemoteEnd {
 
  private:
   LinkQuestion QuestionOf(LinkCall call) const;
-  absl::StatusOr<bool> AskForMutex(const LinkQuestion& question, absl::Time deadline);
+  absl::StatusOr<bool> AskUntil(LinkQuestion question, const MovingDeadline& deadline);
+  absl::StatusOr<bool> AskForMutex(const LinkQuestion& question, const MovingDeadline& deadline);
 
   PeerLink& link_;
   const uint64_t window_;

@@ -176,6 +176,8 @@ class BasicSlot {
     }
   }
   uint32_t version() const { return Unpack(word_.load(std::memory_order_acquire)).version; }
+  // Whether the value is 0 because it was never written, or the owner has collected it since.
+  bool is_zero() const { return Unpack(word_.load(std::memory_order_acquire)).is_zero; }
 
  private:
   static constexpr int kNone = 7;

@@ -110,6 +110,10 @@ absl::Status Window::Write(const Tensor& source, absl::Span<const Neighbor> dest
   what.dtype = source.dtype;
   what.adds = adds;
   const absl::Status written = WriteToAll(destinations, what, access);
+  if (options_.sent_bytes != nullptr) {
+    options_.sent_bytes->fetch_add(destinations.size() * source.count * SizeOf(source.dtype),
+                                   std::memory_order_relaxed);
+  }
   if (own_weight != 1) {
     const Term own{what.source, own_weight, source.dtype};
     WeightedSum({&own, 1}, static_cast<std::byte*>(source.data), source.count, source.dtype);
@@ -259,7 +263,7 @@ absl::Status Window::UpdateFromSlots(const Update& update, const WindowAccess& a
 }
 
 // All or none.
-absl::Status Window::LockSlots(absl::Span<const Neighbor> sources, absl::Time deadline) {
+absl::Status Window::LockSlots(absl::Span<const Neighbor> sources, const MovingDeadline& deadline) {
   for (size_t i = 0; i < sources.size(); ++i) {
     const absl::Status locked = Lock(sources[i].rank, /*of_own=*/true, deadline);
     if (locked.ok()) continue;
@@ -278,6 +282,10 @@ std::vector<std::pair<Rank, uint32_t>> Window::versions() const {
   return versions;
 }
 
+bool Window::IsCollected(Rank destination) const {
+  return RemoteOf(destination) != nullptr || edge_to(destination).slot->is_zero();
+}
+
 absl::StatusOr<EdgeMutex*> Window::MutexOf(Rank peer, bool of_own) const {
   if (peer.value() < 0 || peer.value() >= processes_->world_size().value()) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", peer.value(), " is not in [0, ",
@@ -291,7 +299,7 @@ absl::StatusOr<EdgeMutex*> Window::MutexOf(Rank peer, bool of_own) const {
                                                  "'"));
 }
 
-absl::Status Window::Lock(Rank peer, bool of_own, absl::Time deadline) {
+absl::Status Window::Lock(Rank peer, bool of_own, const MovingDeadline& deadline) {
   if (RemoteEnd* const far = RemoteOf(peer); far != nullptr && !of_own) {
     return far->Lock(rank_, deadline);
   }

@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "comm/collectives.h"
 #include "comm/window/edge_runs.h"
@@ -21,6 +20,7 @@
 #include "comm/window/peer_processes.h"
 #include "comm/window/remote_end.h"
 #include "comm/window/window_memory.h"
+#include "core/base/moving_deadline.h"
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {
@@ -33,6 +33,9 @@ struct WindowOptions {
   std::vector<Rank> sources = {};       // that have a slot here, ascending
   std::vector<Rank> destinations = {};  // that have a slot for this rank, ascending
   bool zero_init = false;               // slots begin with 0, else with this rank's tensor
+  // What is put and accumulated is added to it, a tensor for each destination; may be null. Shared:
+  // a window may outlive who counts. Units: bytes.
+  std::shared_ptr<std::atomic<uint64_t>> sent_bytes = nullptr;
 };
 
 // How an operation goes about its edges. Threads: a value. Owns: nothing.
@@ -40,7 +43,7 @@ struct WindowAccess {
   bool with_p = false;      // p takes part
   bool with_mutex = false;  // each edge's mutex is held meanwhile
   // Of the waits for mutexes, and for far ranks; nothing else waits.
-  absl::Time deadline = absl::InfiniteFuture();
+  MovingDeadline deadline = absl::InfiniteFuture();
 };
 
 // One rank's end of a window; made by CreateWindow (create_window.h). All weights are checked
@@ -102,11 +105,14 @@ class Window {
   // Values put into the slot of each source, and got, since the last update; by source.
   std::vector<std::pair<Rank, uint32_t>> versions() const;
   double p() const { return p_.load(std::memory_order_relaxed); }
+  // Whether all that this rank has accumulated at `destination` has been collected there; true of a
+  // far one, of which that is not known. Requires: it is a destination. Threads: the writer.
+  bool IsCollected(Rank destination) const;
 
   // The mutex of the edge from this rank to `peer`, or with `of_own` of that from `peer` to this
   // rank. Several are taken in ascending order of owner, then of source, so that nobody waits in a
   // circle. Errors: InvalidArgument: no neighbour; those of EdgeMutex.
-  absl::Status Lock(Rank peer, bool of_own, absl::Time deadline);
+  absl::Status Lock(Rank peer, bool of_own, const MovingDeadline& deadline);
   absl::Status Unlock(Rank peer, bool of_own);
   // Whether this rank has it now. Blocks: never. Errors: InvalidArgument: no neighbour.
   absl::StatusOr<bool> TryLock(Rank peer, bool of_own);
@@ -153,7 +159,7 @@ class Window {
   absl::Status GetFrom(const Neighbor& source, const WindowAccess& access);
   OwnerUpdate::What PlanOf(const Update& update, bool with_p) const;
   absl::StatusOr<EdgeMutex*> MutexOf(Rank peer, bool of_own) const;
-  absl::Status LockSlots(absl::Span<const Neighbor> sources, absl::Time deadline);
+  absl::Status LockSlots(absl::Span<const Neighbor> sources, const MovingDeadline& deadline);
   size_t SlotOf(Rank source) const;
 
   const Rank rank_;

@@ -19,6 +19,8 @@
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
 #include "core/base/check.h"
+#include "core/base/moving_deadline.h"
+#include "core/base/standstill.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -381,6 +383,55 @@ TEST(WindowLinksSimTest, AMutexIsWaitedForUntilTheDeadline) {
   EXPECT_EQ(writer.Lock(Rank(1), /*of_own=*/false, before + absl::Seconds(5)).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(writer.Unlock(Rank(1), /*of_own=*/false), absl::OkStatus());
+}
+
+// A put that missed its deadline has ended the link, and says so to whoever comes later.
+TEST(WindowLinksSimTest, AMutexBehindALinkThatHasEndedIsNotWaitedFor) {
+  World world(3, 2);
+  const absl::Time before = world.executor.Now();
+  Values source(kCount, 1);
+  const Neighbor peer[] = {{Rank(1), 1}};
+  const absl::Status put =
+      world.window(0).Put(Whole(source), peer, 1, {.deadline = before + absl::Nanoseconds(1)});
+  ASSERT_EQ(put.code(), absl::StatusCode::kDeadlineExceeded) << put;
+  const absl::Time deadline = before + absl::Seconds(10);
+  const absl::Status locked = world.window(0).Lock(Rank(1), /*of_own=*/false, deadline);
+  EXPECT_NE(locked.message().find("rank 1 cannot be reached"), absl::string_view::npos) << locked;
+  EXPECT_LT(world.executor.Now() - before, absl::Seconds(1));
+}
+
+// Ends a standstill after a time. Threads: the test's. Owns: nothing.
+class Return final : public Actor {
+ public:
+  struct Now {};
+
+  Return(Standstill* standstill, absl::Duration after) : standstill_(*standstill), after_(after) {}
+
+  absl::Status OnStart() override {
+    (void)context().SendAfter(*this, after_, Now{});
+    return absl::OkStatus();
+  }
+  void Handle(Now) { standstill_.End(context().Now()); }
+
+ private:
+  Standstill& standstill_;
+  const absl::Duration after_;
+};
+
+// The owner is told of the time that was left when it was asked.
+TEST(WindowLinksSimTest, TheDeadlineOfAMutexStandsStill) {
+  World world(3, 2);
+  ASSERT_TRUE(*world.window(1).TryLock(Rank(0), /*of_own=*/true));
+  const absl::Time before = world.executor.Now();
+  Standstill standstill;
+  const MovingDeadline deadline(before + absl::Seconds(1), &standstill, before);
+  standstill.Begin(before);
+  const auto back = Spawn<Return>(world.executor, {}, &standstill, absl::Seconds(4));
+  const absl::Status late = world.window(0).Lock(Rank(1), /*of_own=*/false, deadline);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  EXPECT_NE(late.message().find("rank 1 holds"), absl::string_view::npos) << late;
+  EXPECT_GE(world.executor.Now() - before, absl::Seconds(5));
+  EXPECT_LT(world.executor.Now() - before, absl::Milliseconds(5100));
 }
 
 TEST(WindowLinksSimTest, AMutexWhoseOwnerHasGoneIsGivenBack) {

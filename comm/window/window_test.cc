@@ -1,11 +1,17 @@
 // A window between ranks of one process: what each call does, and what it refuses.
 #include "comm/window/window.h"
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/window/create_window.h"
+#include "core/base/clock.h"
+#include "core/base/long_wait.h"
+#include "core/base/moving_deadline.h"
 #include "core/base/sanitizer.h"
+#include "core/base/standstill.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -67,6 +73,22 @@ TEST(WindowTest, APutReplacesScalesItsSourceAndCounts) {
   ASSERT_TRUE(pair[1].UpdateFromSlots({.own_weight = 1, .sources = {&from_0, 1}}, {}).ok());
   EXPECT_EQ(pair.tensors[1], (std::vector<float>{8, 12}));
   EXPECT_EQ(pair[1].versions()[0].second, 0u);
+}
+
+TEST(WindowTest, AWriterSeesWhetherItsSlotHasBeenCollected) {
+  Floats pair(DType::kFloat32, {1, 2}, {5, 6}, /*zero_init=*/true);
+  EXPECT_TRUE(pair[0].IsCollected(Rank(1)));
+  const Neighbor to_1 = To(1);
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_TRUE(pair[0].Accumulate(pair.TensorOf(pair.tensors[0]), {&to_1, 1}, 1, {}).ok());
+    EXPECT_FALSE(pair[0].IsCollected(Rank(1)));
+  }
+  const Neighbor from_0 = To(0);
+  ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&from_0, 1}}, {}).ok());
+  EXPECT_FALSE(pair[0].IsCollected(Rank(1))) << "that has only been read";
+  ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&from_0, 1}, .resets = true}, {}).ok());
+  EXPECT_TRUE(pair[0].IsCollected(Rank(1)));
+  EXPECT_TRUE(pair[1].IsCollected(Rank(0)));
 }
 
 TEST(WindowTest, LargeValuesAreCopiedWhole) {
@@ -178,6 +200,34 @@ TEST(WindowTest, AMutexThatIsHeldNamesItsHolderAtTheDeadline) {
   }
   EXPECT_TRUE(*pair[0].TryLock(Rank(1), /*of_own=*/false));
   EXPECT_TRUE(pair[0].Unlock(Rank(1), /*of_own=*/false).ok());
+}
+
+std::atomic<int> looks = 0;
+
+TEST(WindowTest, TheDeadlineOfAMutexStandsStill) {
+  Floats pair(DType::kFloat32, {1, 2}, {5, 6});
+  ASSERT_TRUE(pair[1].Lock(Rank(0), /*of_own=*/true, absl::InfiniteFuture()).ok());
+  const absl::Time now = Clock::Real().Now();
+  Standstill standstill;
+  const MovingDeadline deadline(now - absl::Seconds(1), &standstill, now);
+  standstill.Begin(now);
+  standstill.End(now + absl::Minutes(1));
+  looks = 0;
+  SetInterruptCheck([] {
+    ++looks;
+    return absl::OkStatus();
+  });
+  absl::Status locked;
+  std::thread writer([&] {
+    locked = pair[0].Lock(Rank(1), /*of_own=*/false, deadline);
+    if (locked.ok()) locked = pair[0].Unlock(Rank(1), /*of_own=*/false);
+  });
+  while (looks == 0)
+    std::this_thread::yield();  // it has waited until a deadline without standstill
+  EXPECT_TRUE(pair[1].Unlock(Rank(0), /*of_own=*/true).ok());
+  writer.join();
+  SetInterruptCheck(nullptr);
+  EXPECT_EQ(locked, absl::OkStatus());
 }
 
 absl::Status MadeOf(std::vector<WindowOptions> options) {

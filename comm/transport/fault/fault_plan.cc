@@ -5,14 +5,14 @@
 namespace pelton {
 
 absl::Status FaultDice::OnLaunch() {
-  ++launches_;
-  if (launches_ == plan_.kill_launch) {
+  const uint64_t launch = ++launches_;
+  if (launch == plan_.kill_launch) {
     return absl::UnavailableError(
-        absl::StrCat("injected fault: the connection broke at launch ", launches_));
+        absl::StrCat("injected fault: the connection broke at launch ", launch));
   }
-  if (launches_ == plan_.fail_launch) {
+  if (launch == plan_.fail_launch) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("injected fault: launch ", launches_, " is refused"));
+        absl::StrCat("injected fault: launch ", launch, " is refused"));
   }
   return absl::OkStatus();
 }

@@ -2,10 +2,11 @@
 #ifndef PELTON_COMM_TRANSPORT_FAULT_FAULT_PLAN_H_
 #define PELTON_COMM_TRANSPORT_FAULT_FAULT_PLAN_H_
 
+#include <atomic>
 #include <cstdint>
-#include <random>
 
 #include "absl/status/status.h"
+#include "core/base/split_mix.h"
 
 namespace pelton {
 
@@ -19,12 +20,13 @@ struct FaultPlan {
   double drop_wake = 0;      // a Wake is lost
 };
 
-// Draws the faults of one communicator. Threads: one at a time. Owns: its randomness.
+// Draws the faults of one communicator. Threads: any; of draws that come at once each gets a number
+// of its own. Owns: how many there were.
 class FaultDice {
  public:
   // `stream` makes the draws of different communicators and ranks independent.
   FaultDice(const FaultPlan& plan, uint64_t stream)
-      : plan_(plan), random_(plan.seed * 1000003 + stream) {}
+      : plan_(plan), seed_(plan.seed * 1000003 + stream) {}
 
   // What the next Launch meets: OK, ResourceExhausted (fail_launch) or Unavailable (kill_launch).
   absl::Status OnLaunch();
@@ -34,12 +36,14 @@ class FaultDice {
  private:
   bool Draws(double probability) {
     if (probability <= 0) return false;
-    return std::generate_canonical<double, 53>(random_) < probability;
+    const uint64_t number = SplitMix(seed_, draws_.fetch_add(1, std::memory_order_relaxed));
+    return static_cast<double>(number >> 11) * 0x1p-53 < probability;
   }
 
   const FaultPlan plan_;
-  std::mt19937_64 random_;
-  uint64_t launches_ = 0;
+  const uint64_t seed_;
+  std::atomic<uint64_t> draws_{0};
+  std::atomic<uint64_t> launches_{0};
 };
 
 }  // namespace pelton

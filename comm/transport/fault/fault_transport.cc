@@ -7,29 +7,19 @@
 namespace pelton {
 
 absl::StatusOr<Completion> FaultCommunicator::Launch(const Operation& operation, Stream& stream) {
-  absl::Status fault;
-  {
-    MutexLock lock(&mutex_);
-    fault = dice_.OnLaunch();
-  }
+  const absl::Status fault = dice_.OnLaunch();
   if (absl::IsUnavailable(fault)) wrapped().Abort(fault);
   RETURN_IF_ERROR(fault);
   return wrapped().Launch(operation, stream);
 }
 
 bool FaultCommunicator::Progress() {
-  {
-    MutexLock lock(&mutex_);
-    if (dice_.SkipsProgress()) return false;
-  }
+  if (dice_.SkipsProgress()) return false;
   return wrapped().Progress();
 }
 
 void FaultCommunicator::Wake() {
-  {
-    MutexLock lock(&mutex_);
-    if (dice_.DropsWake()) return;
-  }
+  if (dice_.DropsWake()) return;
   wrapped().Wake();
 }
 

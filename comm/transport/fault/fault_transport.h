@@ -10,7 +10,6 @@
 #include "comm/forwarding_communicator.h"
 #include "comm/transport/fault/fault_plan.h"
 #include "comm/transport/transport.h"
-#include "core/base/sync.h"
 
 namespace pelton {
 
@@ -27,8 +26,7 @@ class FaultCommunicator final : public ForwardingCommunicator {
   void Wake() override;
 
  private:
-  Mutex mutex_;
-  FaultDice dice_ ABSL_GUARDED_BY(mutex_);
+  FaultDice dice_;
 };
 
 // Threads: as Transport. Owns: the transport it wraps.

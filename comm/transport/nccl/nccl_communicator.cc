@@ -1,5 +1,7 @@
 #include "comm/transport/nccl/nccl_communicator.h"
 
+#include <sched.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,9 @@ namespace {
 
 // Nobody wakes us when the device has finished, so a wait looks this often.
 constexpr absl::Duration kDevicePollInterval = absl::Microseconds(100);
+// NCCL puts an operation on its stream by a thread of its own, and a small one ends, sooner than a
+// sleep that is as short as can be: so long after something has moved, a wait yields instead.
+constexpr absl::Duration kYieldTime = absl::Microseconds(200);
 // How often a wait for the device asks whether the others have given up.
 constexpr absl::Duration kHostLookInterval = absl::Milliseconds(1);
 // What the others get to close their ends, too.
@@ -28,7 +33,7 @@ constexpr size_t kScratchBytes = 64;
 NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
     : library_(parts.library),
       runtime_(parts.runtime),
-      abort_thread_(parts.abort_thread),
+      aborts_(parts.aborts),
       host_(std::move(parts.host)),
       generation_(parts.generation),
       on_close_(std::move(on_close)),
@@ -39,12 +44,8 @@ NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
 
 NcclCommunicator::~NcclCommunicator() {
   on_close_(this);
-  AbortThread::Natives natives;
-  {
-    MutexLock lock(&mutex_);
-    natives = natives_;
-  }
-  const bool in_order = completions_.in_flight() == 0 && !has_ended_;
+  const std::vector<std::shared_ptr<NativeCommunicator>> natives = natives_.All();
+  const bool in_order = completions_.in_flight() == 0 && !ended_.is_given();
   if (in_order) {
     const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
     for (const auto& native : natives) native->Finalize();
@@ -66,8 +67,7 @@ std::shared_ptr<NativeCommunicator> NcclCommunicator::MakeNative(absl::string_vi
   auto native = std::make_shared<NativeCommunicator>(
       library_, runtime_, resources_.device,
       absl::StrCat("rank ", rank().value(), ": NCCL communicator ", id().value(), what));
-  MutexLock lock(&mutex_);
-  natives_.push_back(native);
+  natives_.Add(native);
   return native;
 }
 
@@ -83,7 +83,7 @@ absl::Status NcclCommunicator::Connect(const UniqueId& id, absl::Time deadline) 
   while (true) {
     ASSIGN_OR_RETURN(const bool ready, collectives_->IsReady());
     if (ready) return absl::OkStatus();
-    RETURN_IF_ERROR(EndedWith());
+    RETURN_IF_ERROR(ended_.Get());
     const absl::Time now = Clock::Real().Now();
     if (now >= deadline) {
       return absl::DeadlineExceededError("ncclCommInitRankConfig is still in progress");
@@ -95,11 +95,6 @@ absl::Status NcclCommunicator::Connect(const UniqueId& id, absl::Time deadline) 
 
 absl::Status NcclCommunicator::Refuse(absl::string_view what) const {
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank().value(), ": ", what));
-}
-
-absl::Status NcclCommunicator::EndedWith() const {
-  MutexLock lock(&mutex_);
-  return ended_;
 }
 
 absl::Status NcclCommunicator::Register(const Region& region) {
@@ -228,7 +223,7 @@ absl::StatusOr<Lane*> NcclCommunicator::LaneOf(const Operation& operation) {
 }
 
 absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, Stream& stream) {
-  RETURN_IF_ERROR(EndedWith());
+  RETURN_IF_ERROR(ended_.Get());
   absl::StatusOr<Flight> prepared = Prepare(operation, stream);
   if (!prepared.ok()) return prepared.status();
   if (!completions_.has_room()) {
@@ -278,8 +273,10 @@ absl::StatusOr<bool> NcclCommunicator::AdvanceEach(absl::Time now) {
 
 absl::StatusOr<bool> NcclCommunicator::AdvanceLanes() {
   if (EndIfAborted()) return true;
-  const absl::StatusOr<bool> moved = AdvanceEach(Clock::Real().Now());
+  const absl::Time now = Clock::Real().Now();
+  const absl::StatusOr<bool> moved = AdvanceEach(now);
   Settle();
+  if (moved.ok() && *moved) moved_at_ = now;
   if (moved.ok()) return moved;
   Abort(moved.status());
   EndIfAborted();
@@ -299,18 +296,13 @@ void NcclCommunicator::FailLanes(const absl::Status& reason) {
 }
 
 bool NcclCommunicator::EndIfAborted() {
-  if (!has_ended_) return false;
+  if (!ended_.is_given()) return false;
   if (has_drained_) return true;
   has_drained_ = true;
-  AbortThread::Natives natives;
-  {
-    MutexLock lock(&mutex_);
-    natives = natives_;
-  }
-  // Also if the abort thread is at it: this returns when NCCL has let the memory go.
-  for (const auto& native : natives) native->Abort();
+  // Also if the thread for aborts is at it: this returns when NCCL has let the memory go.
+  for (const auto& native : natives_.All()) native->Abort();
   if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
-  const absl::Status reason = EndedWith();
+  const absl::Status reason = ended_.Get();
   FailLanes(reason);
   for (Flight* const flight : in_flight_) {
     if (flight->is_done) continue;  // what no lane had taken yet
@@ -345,7 +337,14 @@ bool NcclCommunicator::Busy() const {
 }
 
 void NcclCommunicator::Park(absl::Time until) {
-  if (Busy()) until = std::min(until, Clock::Real().Now() + kDevicePollInterval);
+  if (Busy()) {
+    const absl::Time now = Clock::Real().Now();
+    if (now < moved_at_ + kYieldTime) {
+      sched_yield();
+      return;
+    }
+    until = std::min(until, now + kDevicePollInterval);
+  }
   host_->Park(until);
 }
 
@@ -369,18 +368,12 @@ absl::Status NcclCommunicator::WaitOnStream(Completion completion, Stream& strea
 }
 
 void NcclCommunicator::Abort(const absl::Status& reason) {
-  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
-  AbortThread::Natives natives;
-  {
-    MutexLock lock(&mutex_);
-    if (!ended_.ok()) return;
-    ended_ = mine;
-    natives = natives_;
-  }
-  has_ended_ = true;
-  host_->Abort(mine);
+  if (!ended_.Give(reason)) return;
+  host_->Abort(ended_.Get());
   host_->Wake();
-  abort_thread_.Abort(natives);
+  aborts_.Add([natives = natives_.All()] {
+    for (const auto& native : natives) native->Abort();
+  });
 }
 
 }  // namespace pelton::nccl

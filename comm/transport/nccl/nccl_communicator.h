@@ -3,7 +3,6 @@
 #define PELTON_COMM_TRANSPORT_NCCL_NCCL_COMMUNICATOR_H_
 
 #include <array>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,9 +12,11 @@
 
 #include "comm/communicator.h"
 #include "comm/transport/native_neighbors.h"
-#include "comm/transport/nccl/abort_thread.h"
+#include "comm/transport/nccl/native_communicator.h"
 #include "comm/transport/nccl/pair_lane.h"
-#include "core/base/sync.h"
+#include "core/base/end_reason.h"
+#include "core/base/shared_list.h"
+#include "core/base/worker_thread.h"
 #include "core/pipeline/completion_table.h"
 
 namespace pelton::nccl {
@@ -24,7 +25,10 @@ namespace pelton::nccl {
 struct CommunicatorParts {
   const NcclLibrary& library;
   const cuda::CudaRuntime& runtime;
-  AbortThread& abort_thread;
+  // NCCL's abort waits for the device to let go, which whoever aborts must not do, and a kernel
+  // that hangs for want of a peer would otherwise hold the device's streams until the next
+  // Progress.
+  WorkerThread& aborts;
   std::unique_ptr<Communicator> host;  // of the same ranks, for what they say to each other
   int device = 0;
   Generation generation;
@@ -101,12 +105,11 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   absl::StatusOr<bool> AdvanceEach(absl::Time now);
   bool EndIfAborted();
   void FailLanes(const absl::Status& reason);
-  absl::Status EndedWith() const;
   bool Busy() const;
 
   const NcclLibrary& library_;
   const cuda::CudaRuntime& runtime_;
-  AbortThread& abort_thread_;
+  WorkerThread& aborts_;
   std::unique_ptr<Communicator> host_;  // until the destructor
   const Generation generation_;
   const OnClose on_close_;
@@ -125,11 +128,11 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   const std::string kernels_path_;
   MeanKernel mean_kernel_ = nullptr;  // from the first average on
   absl::Time next_host_look_ = absl::InfinitePast();
-  bool has_drained_ = false;  // the flights have learned of the end
-  std::atomic<bool> has_ended_ = false;
-  mutable Mutex mutex_;
-  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
-  AbortThread::Natives natives_ ABSL_GUARDED_BY(mutex_);
+  absl::Time moved_at_ = absl::InfinitePast();  // something was submitted, agreed on, or done
+  bool has_drained_ = false;                    // the flights have learned of the end
+  EndReason ended_;
+  // Shared: the communicator may be destroyed while the thread for aborts is at it.
+  SharedList<std::shared_ptr<NativeCommunicator>> natives_;
 };
 
 }  // namespace pelton::nccl

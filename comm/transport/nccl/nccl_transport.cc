@@ -1,6 +1,5 @@
 #include "comm/transport/nccl/nccl_transport.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -11,8 +10,9 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/nccl/nccl_communicator.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
+#include "core/base/worker_thread.h"
 
 namespace pelton {
 namespace nccl {
@@ -48,10 +48,10 @@ class NcclTransport final : public Transport {
     if (!host.ok()) return Annotate(host.status(), what);
     Communicator& between = **host;
     auto communicator = std::make_unique<NcclCommunicator>(
-        CommunicatorParts{*library_, *runtime_, abort_thread_, *std::move(host), device_,
+        CommunicatorParts{*library_, *runtime_, aborts_, *std::move(host), device_,
                           group.generation, agree_first_, kernels_path_},
-        [this](NcclCommunicator* closed) { Forget(closed); });
-    Remember(communicator.get());
+        [this](NcclCommunicator* closed) { open_.Remove(closed); });
+    open_.Add(communicator.get());
     absl::StatusOr<UniqueId> nccl_id = Introduce(between, deadline);
     const absl::Status connected =
         nccl_id.ok() ? communicator->Connect(*nccl_id, deadline) : nccl_id.status();
@@ -62,8 +62,7 @@ class NcclTransport final : public Transport {
   }
 
   void Abort(const absl::Status& reason) override {
-    MutexLock lock(&mutex_);
-    for (NcclCommunicator* communicator : open_) communicator->Abort(reason);
+    open_.ForEach([&](NcclCommunicator* communicator) { communicator->Abort(reason); });
   }
 
  private:
@@ -97,16 +96,6 @@ class NcclTransport final : public Transport {
     return absl::OkStatus();
   }
 
-  void Remember(NcclCommunicator* communicator) {
-    MutexLock lock(&mutex_);
-    open_.push_back(communicator);
-  }
-
-  void Forget(NcclCommunicator* communicator) {
-    MutexLock lock(&mutex_);
-    open_.erase(std::find(open_.begin(), open_.end(), communicator));
-  }
-
   Transport& host_;
   const Rank rank_;
   const std::unique_ptr<const NcclLibrary> library_;
@@ -114,9 +103,8 @@ class NcclTransport final : public Transport {
   const int device_;
   const bool agree_first_;
   const std::string kernels_path_;
-  Mutex mutex_;
-  std::vector<NcclCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
-  AbortThread abort_thread_;  // last: it uses the libraries
+  SharedList<NcclCommunicator*> open_;
+  WorkerThread aborts_{"pelton-abort"};  // last: it uses the libraries
 };
 
 // All ranks launch the operations of one communicator in the same order; those of several, which

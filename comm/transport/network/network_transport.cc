@@ -2,7 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -13,8 +12,8 @@
 #include "comm/transport/network/session.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 
 namespace pelton::network {
 namespace {
@@ -52,9 +51,8 @@ class NetworkTransport final : public Transport {
   }
 
   void Abort(const absl::Status& reason) override {
-    MutexLock lock(&mutex_);
-    for (NetworkCommunicator* communicator : open_) communicator->Announce(reason);
-    for (NetworkCommunicator* communicator : open_) communicator->Abort(reason);
+    open_.ForEach([&](NetworkCommunicator* communicator) { communicator->Announce(reason); });
+    open_.ForEach([&](NetworkCommunicator* communicator) { communicator->Abort(reason); });
   }
 
   // Blocks: for kLinger where a peer does not take the news.
@@ -66,10 +64,9 @@ class NetworkTransport final : public Transport {
  private:
   bool HaveAllBeenTold() {
     bool are_told = control_->SayGoodbye();
-    MutexLock lock(&mutex_);
-    for (NetworkCommunicator* communicator : open_) {
+    open_.ForEach([&](NetworkCommunicator* communicator) {
       are_told = communicator->SayGoodbye() && are_told;
-    }
+    });
     return are_told;
   }
 
@@ -100,17 +97,13 @@ class NetworkTransport final : public Transport {
     };
     ASSIGN_OR_RETURN(std::unique_ptr<NetworkCommunicator> communicator,
                      NetworkCommunicator::Create(std::move(session), *control_, on_close));
-    MutexLock lock(&mutex_);
-    open_.push_back(communicator.get());
+    open_.Add(communicator.get());
     return communicator;
   }
 
   void Forget(NetworkCommunicator* communicator, std::unique_ptr<Session> rest) {
-    {
-      MutexLock lock(&mutex_);
-      open_.erase(std::remove(open_.begin(), open_.end(), communicator), open_.end());
-      if (rest != nullptr) closed_.push_back(std::move(rest));
-    }
+    open_.Remove(communicator);
+    if (rest != nullptr) closed_.Add(std::move(rest));
     SettleClosed();
   }
 
@@ -122,9 +115,7 @@ class NetworkTransport final : public Transport {
 
   // Drops the closed sessions that are over; true when there is none left.
   bool SettleClosed() {
-    MutexLock lock(&mutex_);
-    std::erase_if(closed_, [](const auto& session) { return IsOver(*session); });
-    return closed_.empty();
+    return closed_.RemoveIf([](const auto& session) { return IsOver(*session); });
   }
 
   const Rank rank_;
@@ -132,9 +123,8 @@ class NetworkTransport final : public Transport {
   const std::string job_token_;
   const std::unique_ptr<Network> network_;
   const std::unique_ptr<Control> control_;
-  Mutex mutex_;
-  std::vector<NetworkCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Session>> closed_ ABSL_GUARDED_BY(mutex_);
+  SharedList<NetworkCommunicator*> open_;
+  SharedList<std::unique_ptr<Session>> closed_;
 };
 
 }  // namespace

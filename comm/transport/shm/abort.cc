@@ -25,10 +25,7 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 // kReady. A writer that dies in between leaves kWriting behind: the transport notices the death and
 // throws here on each survivor, which then reports its own reason (Reason) and rings again.
 void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
-  {
-    MutexLock lock(&mutex_);
-    if (own_reason_.ok()) own_reason_ = reason;
-  }
+  own_reason_.Give(reason);
   AbortRecord& record = context_.arena.header().abort;
   uint32_t none = AbortRecord::kNone;
   if (record.state.compare_exchange_strong(none, AbortRecord::kWriting)) {
@@ -50,13 +47,13 @@ void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
 
 std::optional<absl::Status> AbortSwitch::Reason() const {
   const AbortRecord& record = context_.arena.header().abort;
-  MutexLock lock(&mutex_);
+  const absl::Status own = own_reason_.Get();
   if (record.state.load() != AbortRecord::kReady) {
     // Its writer may never come back.
-    if (own_reason_.ok()) return std::nullopt;
-    return own_reason_;
+    if (own.ok()) return std::nullopt;
+    return own;
   }
-  if (record.rank == context_.world_ranks[context_.rank] && !own_reason_.ok()) return own_reason_;
+  if (record.rank == context_.world_ranks[context_.rank] && !own.ok()) return own;
   const std::string text(record.text, strnlen(record.text, sizeof record.text));
   const auto code = static_cast<absl::StatusCode>(record.code);
   if (record.is_death) return absl::Status(code, text);
@@ -70,7 +67,6 @@ bool AbortSwitch::IsDeath() const {
 
 AbortSwitch::Peers AbortSwitch::CloseMemory() {
   const absl::Time now = Clock::Real().Now();
-  MutexLock lock(&mutex_);
   if (!since_) since_ = now;
   context_.arena.rank(context_.rank).has_closed.store(1);
   const bool has_grace = now - *since_ <= kGrace;

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/transport/shm/context.h"
-#include "core/base/sync.h"
+#include "core/base/end_reason.h"
 
 namespace pelton::shm {
 
@@ -33,14 +33,14 @@ class AbortSwitch {
   // it (OWN-1). A peer that writes for longer than a second was stopped, by SIGSTOP, a debugger, or
   // whatever keeps it from its core, and may go on at any time. One that reads for so long is not
   // waited for, because it drops what it has read when it goes on.
+  // Threads: the one that runs the operations.
   enum class Peers { kQuiet, kBusy, kStopped };
   Peers CloseMemory();
 
  private:
   const Context& context_;
-  mutable Mutex mutex_;
-  absl::Status own_reason_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);
+  EndReason own_reason_;
+  std::optional<absl::Time> since_;  // of taking memory back
 };
 
 }  // namespace pelton::shm

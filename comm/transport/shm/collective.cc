@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reduction.h"
@@ -12,10 +13,6 @@
 namespace pelton::shm {
 namespace {
 
-// Private tensors up to this size go through a region of ours even where peers could read them:
-// reading across processes costs a system call and a look at every page. What is reduced on all
-// ranks goes through it in segments of this size, which stay in the cache that the cores share.
-constexpr uint64_t kStageBytes = uint64_t{1} << 20;
 constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
 // What is staged beyond this, where no peer may read a tensor that is no allreduce's, goes back to
 // the system with the operation.
@@ -57,7 +54,8 @@ const Operation& Collective::PostOf(int peer) const {
   return context_.arena.rank(peer).posts[sequence() % kDepth];
 }
 
-void Collective::Start(const Operation& operation, std::byte* source, std::byte* target) {
+void Collective::Start(const Operation& operation, std::byte* source, std::byte* target,
+                       Pieces* pieces) {
   PELTON_CHECK(!is_active());
   whole_ = operation;
   whole_.sequence = ++operation_count_;
@@ -67,6 +65,7 @@ void Collective::Start(const Operation& operation, std::byte* source, std::byte*
   }
   whole_source_ = source;
   whole_target_ = target;
+  pieces_ = pieces;
   segment_end_ = kNotInSegments;
   Begin(whole_, source, target);
 }
@@ -83,7 +82,8 @@ void Collective::Begin(const Operation& operation, std::byte* source, std::byte*
   arrived_count_ = 0;
   finished_count_ = 0;
   next_task_ = 0;
-  phase_ = NeedsStaging(extent_.source_bytes) ? Phase::kStage : Phase::kPost;
+  const bool has_piece = pieces_ != nullptr && segment_end_ != kNotInSegments;
+  phase_ = has_piece || NeedsStaging(extent_.source_bytes) ? Phase::kStage : Phase::kPost;
 }
 
 // An allreduce of which some tensor is private, so that the ranks must copy: all of them go through
@@ -100,17 +100,21 @@ void Collective::BeginSegment(uint64_t begin) {
   segment.source_offset += begin;
   segment.target_offset += begin;
   segment_end_ = begin + segment.count * size_bytes;
+  if (pieces_ != nullptr) return Begin(segment, nullptr, nullptr);
   Begin(segment, whole_source_ + begin, whole_target_ + begin);
 }
 
 void Collective::Cancel() {
   phase_ = Phase::kIdle;
+  pieces_ = nullptr;
   if (staging_ != nullptr && staging_->size_bytes() > kKeptStagingBytes) DropStaging();
 }
 
 bool Collective::Step(bool* done, absl::Status* status) {
   absl::StatusOr<Outcome> outcome = Advance();
   if (!outcome.ok()) *status = outcome.status();
+  const bool has_result = outcome.ok() && *outcome == Outcome::kDone && segment_end_ > 0;
+  if (has_result && pieces_ != nullptr) pieces_->GiveBack(PieceIndex());
   if (outcome.ok() && *outcome == Outcome::kDone &&
       segment_end_ < whole_.count * SizeOf(whole_.dtype)) {
     BeginSegment(segment_end_);
@@ -168,6 +172,7 @@ absl::Status Collective::ProvideStaging(uint64_t size_bytes) {
 
 // Done before the others have arrived: while waiting there is nothing better to do.
 absl::StatusOr<Collective::Outcome> Collective::Stage() {
+  if (pieces_ != nullptr) return TakePiece();
   RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
   const uint64_t bytes = std::min(kStageStepBytes, extent_.source_bytes - staged_bytes_);
   std::memcpy(staging_->data() + staged_bytes_, source_ + staged_bytes_, bytes);
@@ -179,6 +184,17 @@ absl::StatusOr<Collective::Outcome> Collective::Stage() {
     unstages_ = true;
   }
   staged_bytes_ = 0;
+  phase_ = Phase::kPost;
+  return Outcome::kMoved;
+}
+
+absl::StatusOr<Collective::Outcome> Collective::TakePiece() {
+  const std::optional<Location> place = pieces_->Take(PieceIndex());
+  if (!place.has_value()) return Outcome::kWaiting;
+  ASSIGN_OR_RETURN(source_, Resolve(*place, extent_.source_bytes));
+  target_ = source_;
+  operation_.set_source(*place);
+  operation_.set_target(*place);
   phase_ = Phase::kPost;
   return Outcome::kMoved;
 }
@@ -330,7 +346,8 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
 }
 
 RegionId Collective::WrittenByPeers() const {
-  if (is_eager_ || unstages_ || context_.world_size() == 1) return kPrivateRegion;
+  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1)
+    return kPrivateRegion;
   return operation_.target_region;
 }
 

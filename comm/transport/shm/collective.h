@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/pieces.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/plan.h"
 #include "core/memory/region.h"
@@ -24,18 +25,25 @@ namespace pelton::shm {
 //   finish   wait until all tasks of all ranks are done
 //   unstage  copy the result out of our region
 //
-// A large allreduce of private memory goes through stage to unstage once per segment.
+// A large allreduce of private memory goes through stage to unstage once per segment. One that is
+// launched in pieces finds each segment in its region, and leaves the result there.
 //
 // Threads: one at a time; arrived() by any. Owns: its staging region and scratch memory.
 class Collective {
  public:
+  // Private tensors up to this size go through a region of ours even where peers could read them:
+  // reading across processes costs a system call and a look at every page. What is reduced on all
+  // ranks goes through it in segments of this size, which stay in the cache that the cores share.
+  static constexpr uint64_t kStageBytes = uint64_t{1} << 20;
+
   explicit Collective(const Context& context);
   ~Collective();
 
   bool is_active() const { return phase_ != Phase::kIdle; }
   // Takes up `operation`. Requires: !is_active(). `source` and `target` are its addresses in this
-  // process.
-  void Start(const Operation& operation, std::byte* source, std::byte* target);
+  // process. `pieces`: of an operation that was launched in pieces; it has no addresses.
+  void Start(const Operation& operation, std::byte* source, std::byte* target,
+             Pieces* pieces = nullptr);
   // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
@@ -58,6 +66,8 @@ class Collective {
   void BeginSegment(uint64_t begin);
   absl::StatusOr<Outcome> Advance();
   absl::StatusOr<Outcome> Stage();
+  absl::StatusOr<Outcome> TakePiece();
+  uint64_t PieceIndex() const { return (segment_end_ - 1) / kStageBytes; }
   absl::StatusOr<Outcome> Post();
   absl::StatusOr<Outcome> Arrive();
   absl::StatusOr<Outcome> ReachAll();
@@ -90,6 +100,7 @@ class Collective {
   Operation whole_;  // as the caller launched it
   std::byte* whole_source_ = nullptr;
   std::byte* whole_target_ = nullptr;
+  Pieces* pieces_ = nullptr;  // where the memory of the whole comes in; null: it is ours
   uint64_t segment_end_ = kNotInSegments;  // bytes that are done when this segment is
   Operation operation_;                    // as posted: the whole, or a segment
   std::byte* source_ = nullptr;            // in the caller's memory

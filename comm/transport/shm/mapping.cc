@@ -5,26 +5,24 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <map>
+#include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/descriptor_limit.h"
-#include "core/base/sync.h"
+#include "core/base/live_table.h"
 
 namespace pelton::shm {
 namespace {
 
-// The live mappings of this process, by file. A registry in the sense of the style guide.
-// Threads: any. Owns: its index, not the mappings.
-struct MappingTable {
-  static MappingTable& Get() {
-    static MappingTable* const table = new MappingTable;  // outlives every mapping
-    return *table;
-  }
-  Mutex mutex;
-  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<const Mapping>> live ABSL_GUARDED_BY(mutex);
-};
+using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
+
+// The live mappings of this process. A registry in the sense of the style guide.
+LiveTable<FileId, const Mapping>& Mappings() {
+  static auto* const mappings = new LiveTable<FileId, const Mapping>;  // outlives every mapping
+  return *mappings;
+}
 
 absl::Status SystemError(absl::string_view call) {
   return absl::ResourceExhaustedError(absl::StrCat(call, ": ", ErrorText(errno)));
@@ -39,29 +37,15 @@ absl::StatusOr<Mapping::Pointer> Mapping::Of(int descriptor) {
   }
   struct stat file;
   if (fstat(descriptor, &file) != 0) return SystemError("fstat");
-  const FileId id{file.st_dev, file.st_ino};
   const auto size_bytes = static_cast<size_t>(file.st_size);
-
-  MappingTable& table = MappingTable::Get();
-  MutexLock lock(&table.mutex);
-  std::weak_ptr<const Mapping>& entry = table.live[id];
-  if (Pointer live = entry.lock()) return live;
-  void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (data == MAP_FAILED) return SystemError("mmap");
-  Pointer mapping(new Mapping(static_cast<std::byte*>(data), size_bytes, id));
-  entry = mapping;
-  return mapping;
+  return Mappings().FindOrMake({file.st_dev, file.st_ino}, [&]() -> absl::StatusOr<Pointer> {
+    void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (data == MAP_FAILED) return SystemError("mmap");
+    return Pointer(new Mapping(static_cast<std::byte*>(data), size_bytes));
+  });
 }
 
-Mapping::~Mapping() {
-  MappingTable& table = MappingTable::Get();
-  MutexLock lock(&table.mutex);
-  // Another thread may have mapped the file anew since the last pointer went away.
-  if (auto found = table.live.find(file_); found != table.live.end() && found->second.expired()) {
-    table.live.erase(found);
-  }
-  munmap(data_, size_bytes_);
-}
+Mapping::~Mapping() { munmap(data_, size_bytes_); }
 
 absl::StatusOr<Descriptor> NewSharedMemory(size_t size_bytes, const std::string& name) {
   Descriptor memory(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));

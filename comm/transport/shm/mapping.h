@@ -3,10 +3,8 @@
 #define PELTON_COMM_TRANSPORT_SHM_MAPPING_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "comm/transport/descriptor.h"
@@ -32,13 +30,10 @@ class Mapping {
   size_t size_bytes() const { return size_bytes_; }
 
  private:
-  using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
-  Mapping(std::byte* data, size_t size_bytes, FileId file)
-      : data_(data), size_bytes_(size_bytes), file_(file) {}
+  Mapping(std::byte* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
 
   std::byte* data_;
   size_t size_bytes_;
-  FileId file_;
 };
 
 // A new memfd of `size_bytes` zeros, sealed against a change of size; takes memory when touched.

@@ -379,8 +379,9 @@ Neighbors::Outcome Neighbors::TakeAnswers(Flight& flight) {
 
 void Neighbors::End(Flight& flight, OnDone on_done) {
   TakeBackCopy(flight);
-  on_done(flight.ticket, Annotate(flight.difference, absl::StrCat(NameOf(flight.operation.kind),
-                                                                  " of rank ", context_.rank)));
+  on_done(flight.ticket, Annotate(flight.difference, [this, &flight] {
+            return absl::StrCat(NameOf(flight.operation.kind), " of rank ", context_.rank);
+          }));
   flight.checked.table.reset();
   if (idle_.size() < kKeptMemory) return;
   flight.staged = {};

@@ -43,25 +43,23 @@ ShmCommunicator::~ShmCommunicator() {
     while (!TakeMemoryBack()) sched_yield();
     FailAll(closed);
   }
-  MutexLock lock(&mutex_);
-  for (const uint32_t region : registered_) context_.links.Deregister(RegionId(region));
+  registered_.ForEach([this](RegionId region) { context_.links.Deregister(region); });
 }
 
 int ShmCommunicator::spins() const { return context_.has_core_per_rank ? kSpins : 0; }
 
+uint64_t ShmCommunicator::piece_bytes() const {
+  return context_.world_size() > 1 ? Collective::kStageBytes : 0;
+}
+
 absl::Status ShmCommunicator::Register(const Region& region) {
-  MutexLock lock(&mutex_);
   RETURN_IF_ERROR(context_.links.Register(region));
-  registered_.insert(region.id().value());
+  registered_.Add(region.id());
   return absl::OkStatus();
 }
 
 void ShmCommunicator::Deregister(RegionId region) {
-  MutexLock lock(&mutex_);
-  auto found = registered_.find(region.value());
-  if (found == registered_.end()) return;
-  registered_.erase(found);
-  context_.links.Deregister(region);
+  if (registered_.Remove(region)) context_.links.Deregister(region);
 }
 
 // A region that was never registered is private memory like any other.
@@ -130,6 +128,30 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
   return completion;
 }
 
+absl::StatusOr<Completion> ShmCommunicator::LaunchInPieces(const Operation& operation,
+                                                           Pieces& pieces) {
+  if (piece_bytes() == 0) return Communicator::LaunchInPieces(operation, pieces);
+  RETURN_IF_ERROR(CheckOpen());
+  RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
+  const uint64_t size_bytes = ExtentOf(operation, rank(), world_size()).source_bytes;
+  if (operation.kind != OperationKind::kAllReduce || size_bytes <= piece_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", context_.rank, ": ", Describe(operation), " is no allreduce of more than ",
+        piece_bytes(), " bytes and cannot be launched in pieces; launch it as a whole"));
+  }
+  Queued queued{operation, completions_.launched() + 1};
+  queued.operation.communicator = id_;
+  queued.operation.generation = generation_;
+  // The peers read it piece by piece, too.
+  queued.operation.set_source({kPrivateRegion, 0});
+  queued.operation.set_target({kPrivateRegion, 0});
+  queued.pieces = &pieces;
+  queue_.push_back(queued);
+  const Completion completion = completions_.Begin().completion;
+  Progress();
+  return completion;
+}
+
 absl::StatusOr<std::optional<Rank>> ShmCommunicator::FindSender(int32_t tag) {
   const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
   if (reason) return *reason;
@@ -142,7 +164,6 @@ absl::StatusOr<std::optional<Rank>> ShmCommunicator::FindSender(int32_t tag) {
 
 bool ShmCommunicator::HaveAllLeft() {
   if (!has_anybody_left_.load(std::memory_order_relaxed)) return false;
-  MutexLock lock(&mutex_);
   return left_.size() + 1 >= static_cast<size_t>(context_.world_size());
 }
 
@@ -157,13 +178,13 @@ bool ShmCommunicator::Progress() {
 }
 
 bool ShmCommunicator::EndIfLeft() {
-  MutexLock lock(&mutex_);
-  for (const auto& [member, reason] : left_) {
-    if (!Needs(member)) continue;
-    abort_.Throw(reason, /*is_death=*/true);
-    return true;
-  }
-  return false;
+  bool has_ended = false;
+  left_.ForEach([&](const std::pair<int, absl::Status>& left) {
+    if (has_ended || !Needs(left.first)) return;
+    abort_.Throw(left.second, /*is_death=*/true);
+    has_ended = true;
+  });
+  return has_ended;
 }
 
 // A rank that leaves has nothing in flight, so a collective that it came to needs it no more.
@@ -186,7 +207,7 @@ bool ShmCommunicator::AdvanceCollectives() {
     if (IsUnshared(next.operation.target_region)) {
       next.operation.set_target(Reachable(next.operation.target(), next.target));
     }
-    collective_.Start(next.operation, next.source, next.target);
+    collective_.Start(next.operation, next.source, next.target, next.pieces);
   }
   bool done = false;
   absl::Status status;
@@ -308,10 +329,7 @@ void ShmCommunicator::Lose(const Loss& loss) {
   const auto found = std::find(members.begin(), members.end(), loss.world_rank);
   if (found == members.end()) return;
   if (!loss.has_left) return abort_.Throw(loss.reason, /*is_death=*/true);
-  {
-    MutexLock lock(&mutex_);
-    left_.emplace_back(static_cast<int>(found - members.begin()), loss.reason);
-  }
+  left_.AddNew({static_cast<int>(found - members.begin()), loss.reason});
   has_anybody_left_.store(true);
   Wake();
 }

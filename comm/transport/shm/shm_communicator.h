@@ -7,18 +7,18 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/pieces.h"
 #include "comm/transport/native_neighbors.h"
 #include "comm/transport/shm/abort.h"
 #include "comm/transport/shm/collective.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/neighbors.h"
 #include "comm/transport/shm/point_to_point.h"
-#include "core/base/sync.h"
+#include "core/base/shared_list.h"
 #include "core/pipeline/completion_table.h"
 
 namespace pelton::shm {
@@ -36,11 +36,13 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   WorldSize world_size() const override { return WorldSize(context_.world_size()); }
   CommunicatorId id() const override { return id_; }
   int spins() const override;
+  uint64_t piece_bytes() const override;
   absl::Status Register(const Region& region) override;
   void Deregister(RegionId region) override;
 
   absl::StatusOr<std::optional<Rank>> FindSender(int32_t tag) override;
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
+  absl::StatusOr<Completion> LaunchInPieces(const Operation& operation, Pieces& pieces) override;
   bool Progress() override;
   State Query(Completion completion) override;
   void Park(absl::Time until) override;
@@ -62,8 +64,9 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   struct Queued {
     Operation operation;
     uint64_t ticket;
-    std::byte* source;
-    std::byte* target;
+    std::byte* source = nullptr;
+    std::byte* target = nullptr;
+    Pieces* pieces = nullptr;  // in the place of both
   };
 
   // What a new operation fails with; nothing while they may still be taken in.
@@ -96,9 +99,8 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   std::deque<Queued> queue_;  // collectives that wait for their turn; the first one runs
   std::atomic<bool> wake_ = false;
   std::atomic<bool> has_anybody_left_ = false;
-  mutable Mutex mutex_;
-  std::multiset<uint32_t> registered_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<int, absl::Status>> left_ ABSL_GUARDED_BY(mutex_);  // members, and why
+  SharedList<RegionId> registered_;
+  SharedList<std::pair<int, absl::Status>> left_;  // members, and why
 };
 
 }  // namespace pelton::shm

@@ -17,8 +17,8 @@
 #include "core/base/descriptor_limit.h"
 #include "core/base/futex.h"
 #include "core/base/long_wait.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 
 namespace pelton {
 namespace shm {
@@ -53,9 +53,9 @@ class ShmTransport final : public Transport {
     Context context{
         *arena, links_, group.RankOf(Rank(rank_))->value(), {}, links_.world_size() <= CoreCount()};
     for (const Rank member : group.members) context.world_ranks.push_back(member.value());
-    auto communicator =
-        std::make_unique<ShmCommunicator>(id, group.generation, std::move(context),
-                                          [this](ShmCommunicator* closed) { Forget(closed); });
+    auto communicator = std::make_unique<ShmCommunicator>(
+        id, group.generation, std::move(context),
+        [this](ShmCommunicator* closed) { open_.Remove(closed); });
     Remember(communicator.get());
     return communicator;
   }
@@ -63,8 +63,7 @@ class ShmTransport final : public Transport {
   void SayGoodbye() override { links_.SayGoodbye(); }
 
   void Abort(const absl::Status& reason) override {
-    MutexLock lock(&mutex_);
-    for (ShmCommunicator* communicator : open_) communicator->Abort(reason);
+    open_.ForEach([&](ShmCommunicator* communicator) { communicator->Abort(reason); });
   }
 
  private:
@@ -111,10 +110,9 @@ class ShmTransport final : public Transport {
   }
 
   void Remember(ShmCommunicator* communicator) {
-    MutexLock lock(&mutex_);
-    open_.push_back(communicator);
+    open_.Add(communicator);
     for (int peer = 0; peer < links_.world_size(); ++peer) {
-      // It may have died before we were in the list.
+      // It may have died before we were in the list. Told twice is told once.
       const absl::Status loss = links_.LossOf(peer);
       if (!loss.ok()) Tell(*communicator, peer, loss);
     }
@@ -126,19 +124,12 @@ class ShmTransport final : public Transport {
     communicator.Lose({peer, links_.HasLeft(peer), reason});
   }
 
-  void Forget(ShmCommunicator* communicator) {
-    MutexLock lock(&mutex_);
-    open_.erase(std::find(open_.begin(), open_.end(), communicator));
-  }
-
   void Lose(int peer, const absl::Status& reason) {
-    MutexLock lock(&mutex_);
-    for (ShmCommunicator* communicator : open_) Tell(*communicator, peer, reason);
+    open_.ForEach([&](ShmCommunicator* communicator) { Tell(*communicator, peer, reason); });
   }
 
   const int rank_;
-  Mutex mutex_;
-  std::vector<ShmCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+  SharedList<ShmCommunicator*> open_;
   Links links_;  // last: its thread uses the others
 };
 

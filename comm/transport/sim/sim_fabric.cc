@@ -151,20 +151,21 @@ OperationRunner::State SimFabric::Query(SimGroup& group, Rank rank, Completion c
 
 void SimFabric::Park(SimGroup& group, Rank rank, absl::Time until) {
   if (is_virtual()) return;  // the only thread must not sleep
-  MutexLock lock(&mutex_);
-  SimGroup::Parking& parking = group.parking(rank);
-  if (!parking.signalled) {
+  Waker& waker = group.waker(rank);
+  {
+    MutexLock lock(&mutex_);
     parked_next_event_ = events_.NextTime();
-    parked_.push_back(&parking);
-    parking.condition.WaitWithDeadline(&mutex_, std::min(until, parked_next_event_));
-    std::erase(parked_, &parking);
+    until = std::min(until, parked_next_event_);
+    parked_.push_back(&waker);
   }
-  parking.signalled = false;
+  waker.Park(until - clock_.Now());
+  MutexLock lock(&mutex_);
+  std::erase(parked_, &waker);
 }
 
 void SimFabric::Wake(SimGroup& group, Rank rank) {
   MutexLock lock(&mutex_);
-  group.Signal(rank);
+  group.waker(rank).Kick();
 }
 
 void SimFabric::Abort(SimGroup& group, Rank rank, const absl::Status& reason) {
@@ -208,7 +209,7 @@ void SimFabric::RunDueLocked(absl::Time now) {
   // Who sleeps until the event that was the next one would miss an earlier one.
   if (events_.NextTime() >= parked_next_event_) return;
   parked_next_event_ = events_.NextTime();
-  for (SimGroup::Parking* parking : parked_) parking->condition.Signal();
+  for (Waker* waker : parked_) waker->Kick();
 }
 
 void SimFabric::KillRank(Rank rank) {

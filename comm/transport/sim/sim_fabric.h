@@ -14,6 +14,7 @@
 #include "comm/transport/sim/sim_group.h"
 #include "comm/transport/transport.h"
 #include "core/actor/event_source.h"
+#include "core/actor/waker.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
 
@@ -115,7 +116,7 @@ class SimFabric final : public EventSource {
   std::map<MeetingKey, Meeting> meetings_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Time> stalled_until_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<bool> dead_ ABSL_GUARDED_BY(mutex_);                 // by rank
-  std::vector<SimGroup::Parking*> parked_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Waker*> parked_ ABSL_GUARDED_BY(mutex_);
   absl::Time parked_next_event_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 

@@ -187,7 +187,7 @@ void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now)
   Finish(flight);
   member.completions.End(place.ticket, status);
   ++member.moves;
-  Signal(place.rank);
+  waker(place.rank).Kick();
   if (IsPointToPoint(flight.operation.kind)) return;
   member.collectives.pop_front();
   if (member.collectives.empty()) return;
@@ -264,7 +264,7 @@ void SimGroup::FailAll(Rank rank, const absl::Status& reason) {
   member.collectives.clear();
   member.sends.clear();
   member.recvs.clear();
-  Signal(rank);
+  waker(rank).Kick();
 }
 
 void SimGroup::Close(Rank rank, absl::Time now) {
@@ -318,12 +318,6 @@ void SimGroup::Run(const SimEvent& event, absl::Time now) {
     case SimEvent::Kind::kNotice:
       return FailAll(event.rank, event.status);
   }
-}
-
-void SimGroup::Signal(Rank rank) {
-  Parking& parking = *At(rank).parking;
-  parking.signalled = true;
-  parking.condition.Signal();
 }
 
 }  // namespace pelton

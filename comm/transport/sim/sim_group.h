@@ -18,7 +18,7 @@
 #include "comm/transport/sim/event_queue.h"
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/schedule.h"
-#include "core/base/sync.h"
+#include "core/actor/waker.h"
 #include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -59,13 +59,8 @@ class SimGroup {
   // Operations of `rank` that ended so far, in any way.
   uint64_t moves(Rank rank) const { return At(rank).moves; }
 
-  // Where the thread of a rank sleeps; the fabric's mutex goes with it.
-  struct Parking {
-    bool signalled = false;
-    CondVar condition;
-  };
-  Parking& parking(Rank rank) { return *At(rank).parking; }
-  void Signal(Rank rank);
+  // On which the thread of a rank sleeps.
+  Waker& waker(Rank rank) { return *At(rank).waker; }
 
  private:
   struct Flight {
@@ -97,7 +92,7 @@ class SimGroup {
     bool closed = false;
     int32_t next_sender = 0;  // whom FindSender asks first
     uint64_t moves = 0;
-    std::unique_ptr<Parking> parking = std::make_unique<Parking>();
+    std::unique_ptr<Waker> waker = std::make_unique<Waker>();
   };
   struct Place {
     Rank rank;

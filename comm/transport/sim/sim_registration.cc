@@ -1,5 +1,4 @@
 // Makes the sim transport available by name, for ranks that are threads of one process.
-#include <map>
 #include <memory>
 #include <string>
 
@@ -7,41 +6,30 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/sim/sim_communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
-#include "core/base/sync.h"
+#include "core/base/live_table.h"
+#include "core/base/status.h"
 
 namespace pelton {
 namespace {
 
-// The fabrics that ranks of this process share, by job. Part of the registration, and like the
-// registry global: the ranks have nothing else in common. Threads: any. Owns: nothing.
-class SimWorlds {
- public:
-  static SimWorlds& Get() {
-    static SimWorlds* const worlds = new SimWorlds;  // outlives every rank
-    return *worlds;
-  }
+// The fabrics that ranks of this process share, by job: the last transport of a job takes its
+// fabric with it. Part of the registration, and like the registry global, because the ranks have
+// nothing else in common.
+LiveTable<std::string, SimFabric>& Worlds() {
+  static auto* const worlds = new LiveTable<std::string, SimFabric>;  // outlives every rank
+  return *worlds;
+}
 
-  // Shared by the ranks of a job: the last transport that goes takes the fabric with it.
-  absl::StatusOr<std::shared_ptr<SimFabric>> Join(const std::string& job, WorldSize world_size) {
-    MutexLock lock(&mutex_);
-    std::weak_ptr<SimFabric>& known = worlds_[job];
-    std::shared_ptr<SimFabric> fabric = known.lock();
-    if (fabric == nullptr) {
-      fabric = std::make_shared<SimFabric>(world_size);
-      known = fabric;
-    }
-    if (fabric->world_size() != world_size) {
-      return absl::InvalidArgumentError(absl::StrCat("world_size: ", world_size.value(),
-                                                     ", but the job's other ranks have ",
-                                                     fabric->world_size().value()));
-    }
-    return fabric;
-  }
-
- private:
-  Mutex mutex_;
-  std::map<std::string, std::weak_ptr<SimFabric>> worlds_ ABSL_GUARDED_BY(mutex_);
-};
+absl::StatusOr<std::shared_ptr<SimFabric>> JoinWorld(const std::string& job, WorldSize world_size) {
+  ASSIGN_OR_RETURN(std::shared_ptr<SimFabric> fabric,
+                   Worlds().FindOrMake(job, [&]() -> absl::StatusOr<std::shared_ptr<SimFabric>> {
+                     return std::make_shared<SimFabric>(world_size);
+                   }));
+  if (fabric->world_size() == world_size) return fabric;
+  return absl::InvalidArgumentError(absl::StrCat("world_size: ", world_size.value(),
+                                                 ", but the job's other ranks have ",
+                                                 fabric->world_size().value()));
+}
 
 // Threads: as Transport. Owns: its share of the fabric.
 class JoinedSimTransport final : public Transport {
@@ -67,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeSimTransport(const TransportOptio
         absl::StrCat("rank: ", options.rank.value(), " is not in [0, ", n, ")"));
   }
   absl::StatusOr<std::shared_ptr<SimFabric>> fabric =
-      SimWorlds::Get().Join(options.job_token, options.world_size);
+      JoinWorld(options.job_token, options.world_size);
   if (!fabric.ok()) return fabric.status();
   return std::make_unique<JoinedSimTransport>(*std::move(fabric), options.rank);
 }

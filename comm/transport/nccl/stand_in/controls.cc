@@ -16,6 +16,12 @@ int Controls::DeviceCountAtStart() {
   return text == nullptr ? kDefaultDeviceCount : std::atoi(text);
 }
 
+std::map<std::string, Controls::Fault> Controls::FaultsAtStart() {
+  const char* call = std::getenv("PELTON_STAND_IN_FAIL");
+  if (call == nullptr) return {};
+  return {{call, {0, kDefaultFault}}};
+}
+
 void Controls::Fail(const std::string& call, int skip, int result) {
   MutexLock lock(&mutex_);
   faults_[call] = {skip, result};

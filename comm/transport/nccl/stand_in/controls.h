@@ -13,6 +13,8 @@ inline constexpr int kDefaultVersion = 22809;
 // Unless PELTON_STAND_IN_DEVICES says otherwise, for programs that no test can steer.
 inline constexpr int kDefaultDeviceCount = 64;
 inline constexpr int kDefaultBusyPolls = 2;
+// What the call that PELTON_STAND_IN_FAIL names returns the first time, for the same programs.
+inline constexpr int kDefaultFault = 999;
 
 // Threads: any. Owns: its orders.
 class Controls {
@@ -44,6 +46,7 @@ class Controls {
     int result;
   };
   static int DeviceCountAtStart();
+  static std::map<std::string, Fault> FaultsAtStart();
   void Set(int& field, int value) {
     MutexLock lock(&mutex_);
     field = value;
@@ -56,7 +59,7 @@ class Controls {
   // All fields are guarded by it; Set and Read take them by reference, which the compiler's check
   // of annotations does not follow.
   Mutex mutex_;
-  std::map<std::string, Fault> faults_;
+  std::map<std::string, Fault> faults_ = FaultsAtStart();
   int broken_ = 0;
   int version_ = kDefaultVersion;
   int device_count_ = DeviceCountAtStart();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "comm/transport/nccl/stand_in/controls.h"
+#include "comm/transport/nccl/stand_in/ipc.h"
 #include "comm/transport/nccl/stand_in/streams.h"
 
 using pelton::stand_in::Controls;
@@ -15,7 +16,14 @@ constexpr int kInvalidValue = 1;
 constexpr int kMemoryAllocation = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
+constexpr int kNotSupported = 801;
+constexpr unsigned kEventInterprocess = 4;
+// Of every device, whatever is allocated.
+constexpr size_t kTotalBytes = size_t{16} << 30;
+constexpr size_t kFreeBytes = size_t{8} << 30;
 
 thread_local int current_device = 0;
 
@@ -72,6 +80,12 @@ const char* cudaGetErrorString(int error) {
       return "out of memory";
     case kNoDevice:
       return "no CUDA-capable device is detected";
+    case kInvalidContext:
+      return "invalid device context";
+    case kInvalidHandle:
+      return "invalid resource handle";
+    case kNotSupported:
+      return "operation not supported: set PELTON_STAND_IN_IPC=1";
     default:
       return "an error of the stand-in";
   }
@@ -110,8 +124,11 @@ int cudaLaunchHostFunc(CUstream_st* stream, void (*function)(void*), void* argum
   return kSuccess;
 }
 
-int cudaEventCreateWithFlags(CUevent_st** event, unsigned) {
-  return Make("cudaEventCreateWithFlags", event);
+int cudaEventCreateWithFlags(CUevent_st** event, unsigned flags) {
+  const bool is_shared = (flags & kEventInterprocess) != 0;
+  if (is_shared && !pelton::stand_in::HasIpc()) return kNotSupported;
+  if (const int fault = Make("cudaEventCreateWithFlags", event)) return fault;
+  return !is_shared || pelton::stand_in::ShareMarks(**event) ? kSuccess : kMemoryAllocation;
 }
 int cudaEventDestroy(CUevent_st* event) { return Destroy(event); }
 
@@ -134,15 +151,23 @@ int cudaEventSynchronize(CUevent_st* event) {
 
 int cudaMalloc(void** memory, size_t size_bytes) {
   if (const int fault = Controls::Get().FaultOf("cudaMalloc")) return fault;
-  *memory = std::calloc(1, size_bytes);
+  *memory = pelton::stand_in::HasIpc() ? pelton::stand_in::AllocateShared(size_bytes)
+                                       : std::calloc(1, size_bytes);
   if (*memory == nullptr) return kMemoryAllocation;
   Controls::Get().Count(1);
   return kSuccess;
 }
 
 int cudaFree(void* memory) {
-  std::free(memory);
+  if (!pelton::stand_in::ReleaseShared(memory)) std::free(memory);
   Controls::Get().Count(-1);
+  return kSuccess;
+}
+
+int cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (const int fault = Controls::Get().FaultOf("cudaMemGetInfo")) return fault;
+  *free_bytes = kFreeBytes;
+  *total_bytes = kTotalBytes;
   return kSuccess;
 }
 

@@ -32,28 +32,28 @@ absl::Duration LongestLag() {
 
 }  // namespace
 
-uint64_t Marks::Mark() {
+uint64_t OwnMarks::Mark() {
   MutexLock lock(&mutex_);
   return ++marked_;
 }
 
-void Marks::Reach(uint64_t mark) {
+void OwnMarks::Reach(uint64_t mark) {
   MutexLock lock(&mutex_);
   done_ = std::max(done_, mark);
   reached_.SignalAll();
 }
 
-void Marks::WaitFor(uint64_t mark) {
+void OwnMarks::WaitFor(uint64_t mark) {
   MutexLock lock(&mutex_);
   while (done_ < mark) reached_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
 }
 
-uint64_t Marks::last() {
+uint64_t OwnMarks::last() {
   MutexLock lock(&mutex_);
   return marked_;
 }
 
-bool Marks::all_reached() {
+bool OwnMarks::all_reached() {
   MutexLock lock(&mutex_);
   return done_ == marked_;
 }

@@ -13,15 +13,30 @@
 
 namespace pelton::stand_in {
 
+class SharedMemory;
+
 // How often something has been marked, and how far the marks have been reached.
 // Threads: any. Owns: its counts.
 class Marks {
  public:
-  uint64_t Mark();
-  void Reach(uint64_t mark);
-  void WaitFor(uint64_t mark);
-  uint64_t last();
-  bool all_reached();
+  virtual ~Marks() = default;
+  virtual uint64_t Mark() = 0;
+  virtual void Reach(uint64_t mark) = 0;
+  virtual void WaitFor(uint64_t mark) = 0;
+  virtual uint64_t last() = 0;
+  virtual bool all_reached() = 0;
+  // Where other processes see them; null: they do not.
+  virtual const SharedMemory* memory() const { return nullptr; }
+};
+
+// Those of this process. Threads: any. Owns: its counts.
+class OwnMarks final : public Marks {
+ public:
+  uint64_t Mark() override;
+  void Reach(uint64_t mark) override;
+  void WaitFor(uint64_t mark) override;
+  uint64_t last() override;
+  bool all_reached() override;
 
  private:
   Mutex mutex_;
@@ -49,7 +64,7 @@ struct CUstream_st {
 
   // Shared: who waits for all streams does so while they may be closed.
   const std::shared_ptr<pelton::stand_in::Marks> work_ =
-      std::make_shared<pelton::stand_in::Marks>();
+      std::make_shared<pelton::stand_in::OwnMarks>();
   pelton::Mutex mutex_;
   pelton::CondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
@@ -60,7 +75,7 @@ struct CUstream_st {
 
 // Threads: any. Owns: a share of its marks; what waits for them on a stream has another.
 struct CUevent_st {
-  std::shared_ptr<pelton::stand_in::Marks> marks = std::make_shared<pelton::stand_in::Marks>();
+  std::shared_ptr<pelton::stand_in::Marks> marks = std::make_shared<pelton::stand_in::OwnMarks>();
 };
 
 namespace pelton::stand_in {

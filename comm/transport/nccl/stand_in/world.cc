@@ -89,7 +89,7 @@ using pelton::stand_in::Controls;
 ncclComm::ncclComm(std::unique_ptr<pelton::stand_in::Arrival> arrival, int rank)
     : arrival_(std::move(arrival)),
       rank_(rank),
-      order_(std::make_shared<pelton::stand_in::Marks>()),
+      order_(std::make_shared<pelton::stand_in::OwnMarks>()),
       busy_polls_(Controls::Get().busy_polls()) {
   Controls::Get().Count(1);
 }
