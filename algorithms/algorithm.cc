@@ -78,6 +78,10 @@ absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name
 
 absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
                                       const Tiers& tiers) {
+  if (algorithm.UsesWindows() && tiers.windows == nullptr) {
+    return absl::FailedPreconditionError(
+        "its stages use windows, and Tiers::windows is null; a Model (backend/model.h) opens them");
+  }
   ASSIGN_OR_RETURN(PipelineSpec spec, algorithm.StagesFor(layout, tiers));
   return Pipeline::Build(std::move(spec), layout);
 }

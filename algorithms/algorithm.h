@@ -42,6 +42,9 @@ class Algorithm {
   virtual Schedule schedule() const { return {}; }
   // Whether its stages use the tiers of the group beside the communicator of all its ranks.
   virtual bool IsHierarchical() const { return false; }
+  // Whether its stages use windows, from Tiers::windows, which is null without. StagesFor makes
+  // them, under the same names in the same order on all ranks.
+  virtual bool UsesWindows() const { return false; }
   // How the control plane is to choose peers for Tiers::peers, which is null without; of the
   // leaders where it is hierarchical.
   virtual std::optional<PeerPolicy> peer_policy() const { return std::nullopt; }
@@ -55,6 +58,9 @@ class Algorithm {
   // What it promises of the results, for the conformance suite. Whether all ranks hold the same,
   // bit by bit (SUM-1a).
   virtual bool RanksAgree() const { return true; }
+  // Whether a run that is repeated gives the same results, bit by bit. One whose ranks have rounds
+  // of their own does not.
+  virtual bool Repeats() const { return true; }
   // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
   // transport that adds in rank order (SUM-1b); nothing if it is not one.
   virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
@@ -65,7 +71,8 @@ class Algorithm {
                                                  const Tiers& tiers) = 0;
 };
 
-// The pipeline of `layout` under `algorithm`. Errors: those of StagesFor and of Pipeline::Build.
+// The pipeline of `layout` under `algorithm`. Errors: those of StagesFor and of Pipeline::Build;
+// FailedPrecondition: it uses windows, and `tiers` has none.
 absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
                                       const Tiers& tiers);
 

@@ -93,7 +93,7 @@ class CompressedAllReduceTest : public ::testing::TestWithParam<Case> {
   std::vector<std::vector<std::byte>> FlatParts(int round) {
     std::vector<std::vector<std::byte>> parts;
     for (int32_t rank = 0; rank < ranks_->world_size(); ++rank) {
-      parts.emplace_back(layout().tail_offset_count * SizeOf(layout().dtype));
+      parts.emplace_back(layout().content_count * SizeOf(layout().dtype));
       for (SlotId slot : layout().slots) {
         if (!Uses(rank, round, slot)) continue;
         const auto gradient =
@@ -106,7 +106,7 @@ class CompressedAllReduceTest : public ::testing::TestWithParam<Case> {
 
   void CheckAgainstOneProcess(int rounds) {
     ASSERT_EQ(ranks_->rounds(0).plan().buckets().size(), 1u);
-    CompressedReference reference(GetParam().reference, layout().tail_offset_count);
+    CompressedReference reference(GetParam().reference, layout().content_count);
     for (int round = 0; round < rounds; ++round) {
       ASSERT_TRUE(RunRound(round).ok());
       const std::vector<std::byte> expected = reference.Round(FlatParts(round));
@@ -147,9 +147,10 @@ TEST_P(CompressedAllReduceTest, SendsTheBytesOfItsFormula) {
   const auto codec = *MakeCodec(reference.codec, reference.codec_options);
   const auto parts = static_cast<int32_t>(reference.part_sizes.size());
   const auto others = static_cast<uint64_t>(parts - 1);
-  const uint64_t flags = 32;  // four slots, rounded up
-  uint64_t expected = static_cast<uint64_t>(parts) * others *
-                      (2 * CompressedChunkBytes(layout(), parts, *codec) + flags);
+  uint64_t expected =
+      static_cast<uint64_t>(parts) * others * 2 * CompressedChunkBytes(layout(), parts, *codec);
+  // A byte for each of four slots, among all ranks.
+  expected += 2 * static_cast<uint64_t>(ranks_->world_size() - 1) * 4;
   // Inside a host each rank but the leader sends its bucket once and receives it once.
   const auto inside = static_cast<uint64_t>(ranks_->world_size() - parts);
   expected += 2 * inside * layout().flat_count * SizeOf(layout().dtype);

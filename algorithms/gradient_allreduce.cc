@@ -34,7 +34,6 @@ class GradientAllReduce final : public Algorithm {
 
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
-    constraints.used_tail_op = average_ ? ReduceOp::kAvg : ReduceOp::kSum;
     constraints.allows_standalone = !scatter_gather_;  // they are not padded to equal chunks
     return constraints;
   }
@@ -50,7 +49,6 @@ class GradientAllReduce final : public Algorithm {
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     const ReduceOp op = ReductionOf(layout.dtype);
     PipelineSpec spec;
-    spec.stages.push_back(MakeUsedTailStage());
     if (scatter_gather_) {
       spec.stages.push_back(MakeScatterGatherStage(op, *tiers.all));
       spec.alignment_count = static_cast<uint64_t>(tiers.all->world_size().value());
@@ -59,7 +57,7 @@ class GradientAllReduce final : public Algorithm {
       spec.stages.push_back(MakeAllReduceStage(op));
     }
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
-    spec.yields_used_tail = true;
+    spec.finds_unused = true;
     return spec;
   }
 

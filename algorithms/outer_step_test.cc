@@ -96,7 +96,7 @@ class OuterStepTest : public ::testing::TestWithParam<Case> {
   // The elements of the bucket of a slot that are encoded.
   uint64_t CountOf(size_t slot) {
     const SlotLayout& layout = world_.plan().slot(SlotId(static_cast<int32_t>(slot)));
-    return world_.plan().bucket(layout.bucket).tail_offset_count;
+    return world_.plan().bucket(layout.bucket).content_count;
   }
 
   std::vector<Outer> Outers() {

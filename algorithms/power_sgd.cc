@@ -3,11 +3,11 @@
 // P Q^T, the error M - P Q^T; the next round starts from this Q.
 //
 // Steps: two allreduces of a bucket (AVG): first the left factors P with the tensors that are no
-// matrices, or too small to gain, and the used tail; then the right factors Q. One, if the bucket
-// has no matrix.
+// matrices, or too small to gain, and how many ranks use each matrix; then the right factors Q.
+// One, if the bucket has no matrix.
 // Bytes: a bucket's messages have U + rank * (sum of rows + sum of columns) elements, of float64
 // for float64 tensors and else of float32, U being the elements that travel as they are and one per
-// tensor; each rank sends 2 * (n - 1) / n times that.
+// matrix; each rank sends 2 * (n - 1) / n times that.
 // Result: bitwise equal on all ranks. With one rank the gradient is left as it is.
 // Source: Vogels et al., PowerSGD, arXiv 1905.13727, algorithm 1, and algorithm 2 but for its
 // momentum, which is the optimizer's. The query is made unit vectors before use, which spans the
@@ -48,7 +48,6 @@ class PowerSgd final : public Algorithm {
   PlanConstraints Constraints() const override {
     PlanConstraints constraints;
     constraints.allows_standalone = false;
-    constraints.used_tail_op = ReduceOp::kAvg;
     return constraints;
   }
 
@@ -60,8 +59,7 @@ class PowerSgd final : public Algorithm {
     PipelineSpec spec;
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     spec.allows_standalone = false;
-    spec.yields_used_tail = true;
-    spec.stages.push_back(MakeUsedTailStage());
+    spec.finds_unused = true;
     if (tiers.all->world_size().value() > 1) {
       spec.stages.push_back(MakePowerSgdStage(options_, layout, *tiers.all));
       return spec;

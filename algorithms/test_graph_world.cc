@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/test_ranks.h"
 #include "comm/transport/sim/sim_fabric.h"
+#include "comm/window/test_windows.h"
 #include "core/actor/sim_test.h"
 #include "core/base/check.h"
 #include "core/bucket/plan.h"
@@ -177,7 +178,10 @@ absl::Status StatusOn(const GraphCase& one) {
   options.world_size = WorldSize(one.size);
   options.constraints = (*algorithm)->Constraints();
   const Plan plan = *Plan::Build(Tensors(), options);
-  return MakePipeline(**algorithm, plan.buckets()[0], Tiers::Of(*communicators[0])).status();
+  Tiers tiers = Tiers::Of(*communicators[0]);
+  TestWindows windows(1);  // of one rank: none can be made, where the graph is not refused before
+  if ((*algorithm)->UsesWindows()) tiers.windows = &windows.source(0);
+  return MakePipeline(**algorithm, plan.buckets()[0], tiers).status();
 }
 
 }  // namespace pelton

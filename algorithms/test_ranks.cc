@@ -1,6 +1,7 @@
 #include "algorithms/test_ranks.h"
 
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "core/base/check.h"
@@ -68,6 +69,7 @@ class TestRanks::EndingRunner final : public OperationRunner {
 TestRanks::TestRanks(const TestRanksOptions& options)
     : executor_(options.seed),
       fabric_(WorldSize(Sum(options.host_sizes)), FabricOptions(executor_, options)),
+      windows_(Sum(options.host_sizes)),
       is_disturbed_(options.is_disturbed) {
   executor_.AddEventSource(&fabric_);
   for (int32_t rank = 0; rank < Sum(options.host_sizes); ++rank) {
@@ -75,6 +77,7 @@ TestRanks::TestRanks(const TestRanksOptions& options)
     ranks_.back()->algorithm = *MakeAlgorithm(options.algorithm, options.options);
   }
   OpenTiers(options.host_sizes);
+  MakePipelines(PlanOf(options));
   for (int32_t rank = 0; rank < world_size(); ++rank) AddRounds(rank, options);
 }
 
@@ -117,13 +120,33 @@ void TestRanks::OpenTiers(const std::vector<int32_t>& host_sizes) {
   }
 }
 
-void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
-  OneRank& own = *ranks_[static_cast<size_t>(rank)];
+Plan TestRanks::PlanOf(const TestRanksOptions& options) {
   PlanOptions plan;
   plan.world_size = WorldSize(world_size());
   plan.bucket_size_bytes = options.bucket_size_bytes;
-  plan.constraints = own.algorithm->Constraints();
+  plan.constraints = ranks_[0]->algorithm->Constraints();
   plan.algorithm = DescribeAlgorithm(options.algorithm, options.options);
+  return *Plan::Build(options.tensors, plan);
+}
+
+void TestRanks::MakePipelines(const Plan& plan) {
+  if (!ranks_[0]->algorithm->UsesWindows()) return;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < world_size(); ++rank) {
+    threads.emplace_back([this, &plan, rank] {
+      OneRank& own = *ranks_[static_cast<size_t>(rank)];
+      own.tiers.windows = &windows_.source(rank);
+      own.pipelines.clear();
+      for (const BucketLayout& layout : plan.buckets()) {
+        own.pipelines.push_back(*MakePipeline(*own.algorithm, layout, own.tiers));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
+  OneRank& own = *ranks_[static_cast<size_t>(rank)];
   const Communicator* const paired = own.tiers.are_open() ? own.tiers.leaders : own.tiers.all;
   if (paired != nullptr) {
     const auto place = static_cast<size_t>(paired->rank().value());
@@ -136,10 +159,11 @@ void TestRanks::AddRounds(int32_t rank, const TestRanksOptions& options) {
   rounds.executor = &executor_;
   rounds.runner = own.runner.get();
   rounds.commits_state = options.commits_state;
-  rounds.pipeline_factory = [&own](const BucketLayout& layout) {
-    return MakePipeline(*own.algorithm, layout, own.tiers);
+  rounds.pipeline_factory = [&own](const BucketLayout& layout) -> absl::StatusOr<Pipeline> {
+    if (!own.algorithm->UsesWindows()) return MakePipeline(*own.algorithm, layout, own.tiers);
+    return std::move(own.pipelines[static_cast<size_t>(layout.id.value())]);
   };
-  own.rounds = *ModelRounds::Create(*Plan::Build(options.tensors, plan), std::move(rounds));
+  own.rounds = *ModelRounds::Create(PlanOf(options), std::move(rounds));
 }
 
 absl::Status TestRanks::RunRound(Produce produce) {
@@ -174,6 +198,8 @@ void TestRanks::Disturb(std::vector<Mark>& marks) {
 }
 
 absl::Status TestRanks::Replan(const std::vector<SlotId>& order) {
+  ASSIGN_OR_RETURN(const Plan plan, rounds(0).plan().Reordered(order));
+  MakePipelines(plan);
   for (auto& rank : ranks_) {
     RETURN_IF_ERROR(rank->rounds->Replan(order, executor_.Now() + kPatience));
   }

@@ -14,8 +14,11 @@
 #include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "comm/transport/sim/sim_fabric.h"
+#include "comm/window/test_windows.h"
 #include "core/actor/sim_executor.h"
+#include "core/bucket/plan.h"
 #include "core/bucket/tensor_spec.h"
+#include "core/pipeline/pipeline.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {
@@ -72,6 +75,9 @@ class TestRanks {
   struct OneRank {
     std::unique_ptr<Algorithm> algorithm;
     Tiers tiers;
+    // Of the next plan, of an algorithm that uses windows: made before the rounds ask for them,
+    // because making a window waits for the other ranks.
+    std::vector<Pipeline> pipelines;
     std::unique_ptr<EndingRunner> runner;
     std::unique_ptr<ModelRounds> rounds;
   };
@@ -82,11 +88,15 @@ class TestRanks {
 
   void OpenTiers(const std::vector<int32_t>& host_sizes);
   std::vector<Communicator*> Open(const Group& group);
+  Plan PlanOf(const TestRanksOptions& options);
   void AddRounds(int32_t rank, const TestRanksOptions& options);
+  // On a thread for each rank.
+  void MakePipelines(const Plan& plan);
   void Disturb(std::vector<Mark>& marks);
 
   SimExecutor executor_;
   SimFabric fabric_;
+  TestWindows windows_;
   const bool is_disturbed_;
   uint32_t last_communicator_ = 0;
   std::vector<std::unique_ptr<Communicator>> communicators_;

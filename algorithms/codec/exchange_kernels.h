@@ -46,13 +46,6 @@ class ExchangeKernels {
   // Shape: each version and encoded as Encode has it.
   virtual absl::Status Merge(const RankMessages& versions, Elements elements, uint64_t divisor,
                              std::byte* encoded, Stream& stream) const = 0;
-
-  // What stage/used_flags.h says, into the messages to all ranks and from those of all ranks.
-  // Shape: tail [elements.count], each message [elements.count rounded up to 32].
-  virtual absl::Status FlagsFromTail(const std::byte* tail, Elements elements,
-                                     const RankMessages& messages, Stream& stream) const = 0;
-  virtual absl::Status TailFromFlags(const RankMessages& messages, Elements elements,
-                                     std::byte* tail, Stream& stream) const = 0;
 };
 
 }  // namespace pelton

@@ -11,19 +11,12 @@ class ElementwiseMax final : public Algorithm {
  public:
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.used_tail_op = ReduceOp::kMax;  // 1 where any rank used the tensor
-    return constraints;
-  }
-
   std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kMax; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
     PipelineSpec spec;
-    spec.stages.push_back(MakeUsedTailStage());
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kMax));
-    spec.yields_used_tail = true;
+    spec.finds_unused = true;
     return spec;
   }
 };

@@ -61,7 +61,6 @@ absl::Status AddExchange(const CompressedAllReduceOptions& options, const Bucket
 PlanConstraints CompressedAllReduceConstraints() {
   PlanConstraints constraints;
   constraints.allows_standalone = false;
-  constraints.used_tail_op = ReduceOp::kMax;
   return constraints;
 }
 
@@ -73,8 +72,7 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
   }
   PipelineSpec spec;
   spec.allows_standalone = false;
-  spec.yields_used_tail = true;
-  spec.stages.push_back(MakeUsedTailStage());
+  spec.finds_unused = true;
   if (IsAlone(tiers)) {
     if (options.error_feedback && tiers.device == nullptr) {
       spec.stages.push_back(MakeDeliverStage(

@@ -9,7 +9,6 @@
 #include "algorithms/stage/chunks.h"
 #include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/used_flags.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
 #include "core/pipeline/flat_state.h"
@@ -30,8 +29,6 @@ struct Part {
   uint64_t begin = 0;        // in a chunk; elements
   uint64_t count = 0;        // of the largest chunk; elements
   uint64_t chunk_bytes = 0;  // encoded
-  uint64_t message_bytes =
-      0;  // of the all-to-all: the encoded elements, and the flags if it has any
   // Where the messages to all ranks begin, in the place of which come the reduced ones of all
   // ranks, and those from all ranks. Units: bytes of the scratch.
   uint64_t sent_at = 0;
@@ -54,17 +51,18 @@ class CompressedExchangeStage final : public Stage {
       : codec_(options.codec),
         worker_(std::move(worker)),
         dtype_(layout.dtype),
-        chunks_(layout.tail_offset_count, ranks.world_size().value()),
+        chunks_(layout.content_count, ranks.world_size().value()),
         communicator_(ranks.id()),
         rank_(ranks.rank().value()),
         rank_count_(ranks.world_size().value()),
         has_feedback_(options.error_feedback),
         is_on_device_(options.device != nullptr) {
-    LayOut(is_on_device_ ? kDevicePartCount : kPartCount, UsedFlagBytes(layout));
+    LayOut(is_on_device_ ? kDevicePartCount : kPartCount);
   }
 
   absl::Status MakeMessages(const std::string& name, Communicator& ranks, DeviceQueue* device) {
-    ASSIGN_OR_RETURN(messages_, Scratch::Create(ranks, name, message_bytes_, device));
+    ASSIGN_OR_RETURN(messages_,
+                     Scratch::Create(ranks, name, std::max<uint64_t>(message_bytes_, 1), device));
     return absl::OkStatus();
   }
 
@@ -79,7 +77,7 @@ class CompressedExchangeStage final : public Stage {
     state->Add({.name = kResidual,
                 .dtype = dtype,
                 .scope = StateScope::kOwn,
-                .count = layout.tail_offset_count});
+                .count = layout.content_count});
     state->Add({.name = kServerResidual,
                 .dtype = dtype,
                 .scope = StateScope::kShared,
@@ -113,13 +111,11 @@ class CompressedExchangeStage final : public Stage {
   // Of step t: encode part t, reduce part t - 1, decode part t - 2, where there are such parts.
   enum class Action { kEncode, kReduce, kDecode };
 
-  void LayOut(uint64_t part_count, uint64_t flag_bytes);
+  void LayOut(uint64_t part_count);
   absl::StatusOr<bool> Act(BucketRun& run, StageState* state);
   absl::Status Encode(BucketRun& run, std::byte* residual, const Part& part);
   absl::Status Reduce(BucketRun& run, std::byte* residual, const Part& part);
   absl::Status Decode(BucketRun& run, const Part& part);
-  absl::Status EncodeFlags(BucketRun& run, const Part& part);
-  absl::Status DecodeFlags(BucketRun& run, const Part& part);
   size_t Add(const Operation& operation) {
     batch_.Add(operation);
     return launched_++;
@@ -134,19 +130,12 @@ class CompressedExchangeStage final : public Stage {
   uint64_t CountOf(int32_t rank, const Part& part) const {
     return std::min(part.count, chunks_.BeginOf(rank + 1) - BeginOf(rank, part));
   }
-  // The messages to all ranks, those from all, and their reduced ones.
+  // The messages to all ranks, in the place of which come their reduced ones, and those from all.
   RankMessages Sent(const Part& part) const {
-    return {messages_->data() + part.sent_at, part.message_bytes, rank_count_};
-  }
-  RankMessages Received(const Part& part) const {
-    return {messages_->data() + part.received_at, part.message_bytes, rank_count_};
-  }
-  RankMessages Gathered(const Part& part) const {
     return {messages_->data() + part.sent_at, part.chunk_bytes, rank_count_};
   }
-  // What follows the encoded elements.
-  static RankMessages FlagsOf(const Part& part, RankMessages messages) {
-    return {messages.first + part.chunk_bytes, messages.stride_bytes, messages.count};
+  RankMessages Received(const Part& part) const {
+    return {messages_->data() + part.received_at, part.chunk_bytes, rank_count_};
   }
   static uint64_t Times(int32_t rank, uint64_t bytes) {
     return static_cast<uint64_t>(rank) * bytes;
@@ -162,13 +151,13 @@ class CompressedExchangeStage final : public Stage {
   const std::shared_ptr<const Codec> codec_;
   const std::unique_ptr<ExchangeWorker> worker_;
   const DType dtype_;
-  const Chunks chunks_;  // of the slots: the used tail is never quantised
+  const Chunks chunks_;
   const CommunicatorId communicator_;
   const int32_t rank_;
   const int32_t rank_count_;
   const bool has_feedback_;
   const bool is_on_device_;
-  std::vector<Part> parts_;  // the first has the flags
+  std::vector<Part> parts_;
   uint64_t message_bytes_ = 0;
   std::unique_ptr<Scratch> messages_;
   OperationBatch batch_;
@@ -177,20 +166,18 @@ class CompressedExchangeStage final : public Stage {
   Action action_ = Action::kEncode;
 };
 
-void CompressedExchangeStage::LayOut(uint64_t part_count, uint64_t flag_bytes) {
+void CompressedExchangeStage::LayOut(uint64_t part_count) {
   const uint64_t share = PieceMultiple(part_count / static_cast<uint64_t>(rank_count_));
-  uint64_t begin = 0;
-  do {
+  for (uint64_t begin = 0; begin < chunks_.largest_count();) {
     Part& part = parts_.emplace_back();
     part.begin = begin;
     part.count = std::min(share, chunks_.largest_count() - begin);
     part.chunk_bytes = PieceCodec::EncodedBytes(*codec_, dtype_, part.count);
-    part.message_bytes = part.chunk_bytes + (begin == 0 ? flag_bytes : 0);
     part.sent_at = message_bytes_;
-    part.received_at = part.sent_at + Times(rank_count_, part.message_bytes);
-    message_bytes_ = part.received_at + Times(rank_count_, part.message_bytes);
+    part.received_at = part.sent_at + Times(rank_count_, part.chunk_bytes);
+    message_bytes_ = part.received_at + Times(rank_count_, part.chunk_bytes);
     begin += part.count;
-  } while (begin < chunks_.largest_count());
+  }
 }
 
 // The next action; false if its message is not here yet.
@@ -200,7 +187,7 @@ void CompressedExchangeStage::LayOut(uint64_t part_count, uint64_t flag_bytes) {
 // nobody reads it any more:
 //   - Reduce reads what was received, and writes this rank's reduced chunk over what was sent. It
 //     waits for the part's all-to-all to be done here, after which the received bytes are complete
-//     and the source is the caller's again. The flags of the first part are decoded before, too.
+//     and the source is the caller's again.
 //   - The allgather puts the other ranks' reduced chunks beside it, also over what was sent. Decode
 //     waits for it, and is the only one to write the bucket, whose elements Encode has read in an
 //     earlier step on this rank; residuals are written by the part that reads them.
@@ -223,7 +210,6 @@ absl::StatusOr<bool> CompressedExchangeStage::Act(BucketRun& run, StageState* st
     if (step_ >= 1 && step_ <= parts_.size()) {
       Part& part = parts_[step_ - 1];
       if (batch_.finished() <= part.scatter) return false;
-      if (step_ == 1) RETURN_IF_ERROR(DecodeFlags(run, part));
       RETURN_IF_ERROR(Reduce(run, ResidualOf(state, 1), part));
       part.gather = Add(AllGather(part));
     }
@@ -247,28 +233,18 @@ absl::Status CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual
                                     RestAt(residual, begin),
                                     {Sent(part).of(rank), part.chunk_bytes}));
   }
-  return EncodeFlags(run, part);
-}
-
-absl::Status CompressedExchangeStage::EncodeFlags(BucketRun& run, const Part& part) {
-  if (part.message_bytes == part.chunk_bytes) return absl::OkStatus();
-  return worker_->EncodeFlags(run, FlagsOf(part, Sent(part)));
-}
-
-absl::Status CompressedExchangeStage::DecodeFlags(BucketRun& run, const Part& part) {
-  if (part.message_bytes == part.chunk_bytes) return absl::OkStatus();
-  return worker_->DecodeFlags(run, FlagsOf(part, Received(part)));
+  return absl::OkStatus();
 }
 
 absl::Status CompressedExchangeStage::Reduce(BucketRun& run, std::byte* residual,
                                              const Part& part) {
   return worker_->Merge(run, Received(part), CountOf(rank_, part), RestAt(residual, part.begin),
-                        {Gathered(part).of(rank_), part.chunk_bytes});
+                        {Sent(part).of(rank_), part.chunk_bytes});
 }
 
 absl::Status CompressedExchangeStage::Decode(BucketRun& run, const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    RETURN_IF_ERROR(worker_->Decode(run, Gathered(part).of(rank), CountOf(rank, part),
+    RETURN_IF_ERROR(worker_->Decode(run, Sent(part).of(rank), CountOf(rank, part),
                                     run.flat() + BeginOf(rank, part) * SizeOf(dtype_)));
   }
   return absl::OkStatus();
@@ -278,7 +254,7 @@ Operation CompressedExchangeStage::AllToAll(const Part& part) const {
   Operation operation;
   operation.kind = OperationKind::kAllToAll;
   operation.dtype = DType::kUInt8;
-  operation.count = part.message_bytes;
+  operation.count = part.chunk_bytes;
   operation.communicator = communicator_;
   operation.set_source(messages_->At(part.sent_at));
   operation.set_target(messages_->At(part.received_at));
@@ -322,7 +298,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
 }
 
 uint64_t CompressedChunkBytes(const BucketLayout& layout, int32_t ranks, const Codec& codec) {
-  const Chunks chunks(layout.tail_offset_count, ranks);
+  const Chunks chunks(layout.content_count, ranks);
   return PieceCodec::EncodedBytes(codec, layout.dtype, chunks.largest_count());
 }
 

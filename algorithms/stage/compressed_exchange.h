@@ -29,8 +29,7 @@ struct CompressedExchangeOptions {
   DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
 };
 
-// Exchange: what compressed_allreduce.h says, among `ranks`. The used tail holds this rank's (or
-// host's) part before and that of all after.
+// Exchange: what compressed_allreduce.h says, among `ranks`.
 //
 // Steps: the bucket goes in parts of some 2^19 elements, each with an all-to-all and an allgather,
 // so that the wire has part t + 1 while this rank reduces part t and decodes part t - 1. Ranks

@@ -25,7 +25,7 @@ class DeliverStage final : public Stage {
       state->Add({.name = buffer.name,
                   .dtype = FeedbackDType(layout.dtype),
                   .scope = buffer.scope,
-                  .count = layout.tail_offset_count});
+                  .count = layout.content_count});
     }
     return state;
   }

@@ -1,6 +1,6 @@
 #include "algorithms/stage/exchange_worker.h"
+#include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/used_flags.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 
@@ -49,21 +49,7 @@ class DeviceWorker final : public ExchangeWorker {
     });
   }
 
-  absl::Status EncodeFlags(BucketRun& run, const RankMessages& messages) override {
-    return run.device()->Enqueue([&](Stream& stream) {
-      return kernels_.FlagsFromTail(TailOf(run), TailElements(run), messages, stream);
-    });
-  }
-
-  absl::Status DecodeFlags(BucketRun& run, const RankMessages& messages) override {
-    return run.device()->Enqueue([&](Stream& stream) {
-      return kernels_.TailFromFlags(messages, TailElements(run), TailOf(run), stream);
-    });
-  }
-
  private:
-  static std::byte* TailOf(const BucketRun& run) { return run.storage().TailOf(run.layout().id); }
-  Elements TailElements(const BucketRun& run) const { return {run.layout().tail_count, dtype_}; }
   absl::Status ZeroRest(BucketRun& run, uint64_t count, EncodedPart message) const {
     const uint64_t used = PieceCodec::EncodedBytes(*codec_, dtype_, count);
     if (used == message.size_bytes) return absl::OkStatus();

@@ -26,7 +26,7 @@ class ExchangeWorker {
  public:
   virtual ~ExchangeWorker() = default;
 
-  // See used_flags.h.
+  // See gaps.h.
   virtual absl::Status ZeroGaps(BucketRun& run) = 0;
   // What the pieces leave of `message` becomes zeros. Shape: source [count], residual [count] of
   // FeedbackDType or null: no error feedback.
@@ -38,9 +38,6 @@ class ExchangeWorker {
                              std::byte* residual, EncodedPart message) = 0;
   virtual absl::Status Decode(BucketRun& run, const std::byte* encoded, uint64_t count,
                               std::byte* target) = 0;
-  // This rank's used tail into the messages to all ranks, and that of any rank into the tail.
-  virtual absl::Status EncodeFlags(BucketRun& run, const RankMessages& messages) = 0;
-  virtual absl::Status DecodeFlags(BucketRun& run, const RankMessages& messages) = 0;
 };
 
 // Threads: a value. Owns: a share of the codec.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -140,11 +141,15 @@ std::vector<std::string> GraphNames(std::vector<std::string> others) {
   return others;
 }
 
-void GraphOptions::Bind(OptionTable& table) {
+void GraphOptions::BindGraph(OptionTable& table) {
   table.Choice("graph", &name_, GraphNames(), "whose edges join neighbours");
   table.Nested(
       "graph.", &options_,
       {"graph.<option>", "the graph's", "those of the graph's option", "an option of the graph"});
+}
+
+void GraphOptions::Bind(OptionTable& table) {
+  BindGraph(table);
   table.Count("interval", &interval_, 1, "steps from one round to the next");
   table.Count("global_interval", &global_interval_, 0,
               "rounds from one exact mean of all ranks, in place of the neighbours', to the next; "
@@ -227,6 +232,21 @@ absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::EqualShares(WorldSi
   auto shares = std::make_unique<EqualSharesOf>(std::move(graphs));
   RETURN_IF_ERROR(CheckGiven(shares->At(0)));
   return shares;
+}
+
+EdgesInAnyStep EdgesInAnyStepOf(Rank rank, const GraphSequence& graphs) {
+  std::set<Rank> sources;
+  std::set<Rank> destinations;
+  for (int32_t other = 0; graphs.period() == 0 && other < graphs.size().value(); ++other) {
+    if (Rank(other) != rank) sources.insert(Rank(other));
+  }
+  if (graphs.period() == 0) destinations = sources;
+  for (uint64_t step = 0; step < graphs.period(); ++step) {
+    const Neighborhood at = graphs.At(step).Of(rank);
+    for (const Neighbor& source : at.sources) sources.insert(source.rank);
+    for (const Neighbor& destination : at.destinations) destinations.insert(destination.rank);
+  }
+  return {{sources.begin(), sources.end()}, {destinations.begin(), destinations.end()}};
 }
 
 size_t MostSources(const GraphSequence& graphs) {

@@ -47,8 +47,10 @@ class GraphOptions {
     return options;
   }
 
-  // The options graph, graph.<option>, interval and global_interval.
+  // The options graph, graph.<option>, interval and global_interval; BindGraph: the first two, of
+  // an algorithm whose rounds are at no step.
   void Bind(OptionTable& table);
+  void BindGraph(OptionTable& table);
   // After an optimizer's step, each `interval` steps, of weights.
   Schedule schedule() const;
   // Rounds from one exact mean of all ranks to the next; 0: there is none.
@@ -76,6 +78,15 @@ class GraphOptions {
   uint64_t interval_;
   uint64_t global_interval_ = 0;
 };
+
+// The ranks with an edge to a rank, and those with one from it, in any step; ascending.
+// Threads: a value. Owns: its lists.
+struct EdgesInAnyStep {
+  std::vector<Rank> sources;
+  std::vector<Rank> destinations;
+};
+// Of graphs that never repeat: all others.
+EdgesInAnyStep EdgesInAnyStepOf(Rank rank, const GraphSequence& graphs);
 
 // The most sources that a rank has in any step.
 size_t MostSources(const GraphSequence& graphs);

@@ -2,9 +2,9 @@
 
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/exchange_worker.h"
+#include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
-#include "algorithms/stage/used_flags.h"
 
 namespace pelton {
 namespace {
@@ -49,22 +49,6 @@ class HostWorker final : public ExchangeWorker {
   absl::Status Decode(BucketRun&, const std::byte* encoded, uint64_t count,
                       std::byte* target) override {
     codec_.Decode(encoded, count, target);
-    return absl::OkStatus();
-  }
-
-  absl::Status EncodeFlags(BucketRun& run, const RankMessages& messages) override {
-    const std::byte* const tail = run.storage().TailOf(run.layout().id);
-    for (int32_t rank = 0; rank < messages.count; ++rank) {
-      FlagsFromTail(run.layout(), tail, messages.of(rank));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status DecodeFlags(BucketRun& run, const RankMessages& messages) override {
-    for (int32_t rank = 1; rank < messages.count; ++rank) {
-      OrFlags(run.layout(), messages.of(rank), messages.first);
-    }
-    TailFromFlags(run.layout(), messages.first, run.storage().TailOf(run.layout().id));
     return absl::OkStatus();
   }
 

@@ -6,9 +6,9 @@
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/reference.h"
 #include "algorithms/stage/chunks.h"
+#include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
-#include "algorithms/stage/used_flags.h"
 #include "comm/reduction/reference.h"
 #include "gtest/gtest.h"
 
@@ -93,40 +93,16 @@ TEST(PieceSumTest, EqualsTheReferenceInEveryDType) {
   }
 }
 
-TEST(UsedFlagsTest, TravelExactly) {
-  for (DType dtype : kDTypes) {
-    BucketLayout layout;
-    layout.dtype = dtype;
-    layout.tail_count = 40;
-    ASSERT_EQ(UsedFlagBytes(layout), 64u);
-    // A sum over the ranks of a host: 0, 3 and 1.
-    std::vector<float> sums(40);
-    sums[7] = 3;
-    sums[39] = 1;
-    const std::vector<std::byte> tail = codec::ElementsOfFloats(sums, dtype);
-    std::vector<std::byte> flags(64, std::byte{0xFF});
-    FlagsFromTail(layout, tail.data(), flags.data());
-    std::vector<std::byte> others(64);
-    others[0] = std::byte{1};
-    OrFlags(layout, others.data(), flags.data());
-    std::vector<std::byte> result(tail.size(), std::byte{0xFF});
-    TailFromFlags(layout, flags.data(), result.data());
-    std::vector<float> expected(40);
-    expected[0] = expected[7] = expected[39] = 1;
-    EXPECT_EQ(result, codec::ElementsOfFloats(expected, dtype)) << dtype;
-    EXPECT_EQ(flags[63], std::byte{0});
-  }
-}
-
-TEST(UsedFlagsTest, OnlyGapsBecomeZeros) {
+TEST(GapsTest, OnlyGapsBecomeZeros) {
   PlanOptions options;
-  options.constraints.used_tail_op = ReduceOp::kMax;
+  options.world_size = WorldSize(7);
   const Plan plan =
       *Plan::Build({{"a", DType::kFloat32, 3, {}}, {"b", DType::kFloat32, 17, {}}}, options);
   const BucketLayout& layout = plan.buckets()[0];
   std::vector<float> flat(layout.flat_count, 5);
   ZeroGaps(plan, layout, reinterpret_cast<std::byte*>(flat.data()));
-  // "b" comes first: elements 0 to 16 of 32, then "a": 32 to 34 of 48, then the tail.
+  // "b" comes first: elements 0 to 16 of 32, then "a": 32 to 34 of 48, then
+  // padding.
   for (uint64_t i = 0; i < layout.flat_count; ++i) {
     const bool is_gap = (i >= 17 && i < 32) || (i >= 35 && i < 48);
     EXPECT_EQ(flat[i], is_gap ? 0 : 5) << i;

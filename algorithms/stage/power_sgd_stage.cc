@@ -32,14 +32,17 @@ struct Matrix {
   uint64_t columns;
   uint64_t left_begin;   // of its factor of vectors of rows, in the first message
   uint64_t right_begin;  // of that of vectors of columns, in the second
-  uint64_t index;        // of its slot in the bucket
-  uint64_t seed;         // of the first query
+  SlotId slot;
+  uint64_t seed;  // of the first query
 };
 
 // What travels in which message. Threads: a value. Owns: its lists.
 struct Contents {
-  std::vector<Share> plain;  // tensors as they are, and at last the used tail
+  std::vector<Share> plain;  // tensors as they are
   std::vector<Matrix> matrices;
+  // An element for each matrix: 1 where this rank has used it, so that its mean is above 0 where
+  // any has. In the first message.
+  uint64_t used_begin = 0;
   PowerSgdCounts counts;
 };
 
@@ -57,8 +60,7 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
   const auto add_plain = [&](uint64_t flat_begin, uint64_t count) {
     contents.plain.push_back({flat_begin, count, std::exchange(first, first + count)});
   };
-  for (size_t i = 0; i < layout.slots.size(); ++i) {
-    const SlotId id = layout.slots[i];
+  for (SlotId id : layout.slots) {
     const TensorSpec& tensor = plan.tensor(id);
     const uint64_t begin =
         (plan.slot(id).offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
@@ -73,10 +75,10 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
          .columns = tensor.columns,
          .left_begin = std::exchange(first, first + options.rank * rows),
          .right_begin = std::exchange(second, second + options.rank * tensor.columns),
-         .index = i,
+         .slot = id,
          .seed = SeedOf(tensor.name)});
   }
-  add_plain(layout.tail_offset_count, layout.tail_count);
+  contents.used_begin = std::exchange(first, first + contents.matrices.size());
   return contents;
 }
 
@@ -93,7 +95,7 @@ class PowerSgdStage final : public Stage {
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     auto state = std::make_unique<FlatState>();
-    const uint64_t count = layout.tail_offset_count;
+    const uint64_t count = layout.content_count;
     state->Add(
         {.name = kPowerSgdError, .dtype = kWorkDType, .scope = StateScope::kOwn, .count = count});
     state->Add({.name = kPowerSgdQuery,
@@ -117,7 +119,11 @@ class PowerSgdStage final : public Stage {
     for (const Share& share : contents_.plain) {
       Load(run, share.flat_begin, share.count, Message() + share.message_begin);
     }
-    for (const Matrix& matrix : contents_.matrices) MakeLeft(run, matrix, *state);
+    for (size_t i = 0; i < contents_.matrices.size(); ++i) {
+      MakeLeft(run, contents_.matrices[i], *state);
+      *UsesOf(i) = run.UsedHere(contents_.matrices[i].slot) ? 1 : 0;
+    }
+    if (contents_.counts.first == 0) return absl::OkStatus();  // there are no elements
     batch_.Add(Mean(kWorkDType, messages_->At(0), contents_.counts.first));
     return absl::OkStatus();
   }
@@ -200,11 +206,7 @@ class PowerSgdStage final : public Stage {
     return operation;
   }
 
-  // Whether any rank used it in this round, once the first message is there.
-  bool IsUsed(const Matrix& matrix) const {
-    const Share& tail = contents_.plain.back();
-    return tail.count == 0 || Message()[tail.message_begin + matrix.index] > 0;
-  }
+  T* UsesOf(size_t matrix) const { return Message() + contents_.used_begin + matrix; }
 
   void MakeLeft(const BucketRun& run, const Matrix& matrix, StageState& state);
   void MakeRight(const Matrix& matrix, StageState& state);
@@ -251,15 +253,17 @@ void PowerSgdStage<T>::TakeResults(const BucketRun& run, StageState& state) {
   for (const Share& share : contents_.plain) {
     Store(run, share.flat_begin, share.count, Message() + share.message_begin);
   }
-  for (const Matrix& matrix : contents_.matrices) TakeMatrix(run, matrix, state);
+  // The result of a tensor that nobody used is not looked at: its error and query stay for the next
+  // time.
+  for (size_t i = 0; i < contents_.matrices.size(); ++i) {
+    if (*UsesOf(i) > 0) TakeMatrix(run, contents_.matrices[i], state);
+  }
 }
 
 // The bucket gets the product of the factors, the error the rest of M, 0 where that is not finite:
-// an overflow shows in one round and not in all that follow. The result of a tensor that nobody
-// used is not looked at: its error and query stay for the next time.
+// an overflow shows in one round and not in all that follow.
 template <typename T>
 void PowerSgdStage<T>::TakeMatrix(const BucketRun& run, const Matrix& matrix, StageState& state) {
-  if (!IsUsed(matrix)) return;
   const Vectors<T> right = RightOf(matrix);
   std::copy_n(right.data, right.count * right.rank, QueryOf(matrix, state).data);
   T* error = ErrorOf(matrix, state);

@@ -28,7 +28,7 @@ struct PowerSgdOptions {
 // Elements that travel for one bucket, in the two allreduces of a round. Units: elements of
 // float64 for a float64 bucket, else of float32.
 struct PowerSgdCounts {
-  uint64_t first = 0;   // left factors, tensors that are not compressed, the used tail
+  uint64_t first = 0;   // left factors, tensors that are not compressed, uses of the matrices
   uint64_t second = 0;  // right factors
 };
 

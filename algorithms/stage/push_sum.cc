@@ -20,19 +20,20 @@ double ElementOf(const std::byte* data, DType dtype) {
   return *reinterpret_cast<const float*>(data);
 }
 
-void SetElement(std::byte* data, DType dtype, double value) {
+void FillElements(std::byte* data, DType dtype, double value, uint64_t count) {
   if (dtype == DType::kFloat64) {
-    *reinterpret_cast<double*>(data) = value;
+    std::fill_n(reinterpret_cast<double*>(data), count, value);
   } else {
-    *reinterpret_cast<float*>(data) = static_cast<float>(value);
+    std::fill_n(reinterpret_cast<float*>(data), count, static_cast<float>(value));
   }
 }
 
 // Threads: as Stage. Owns: its message, and a bucket's worth of weights.
 class PushSumStage final : public Stage {
  public:
-  PushSumStage(std::unique_ptr<NeighborMean> mean, std::unique_ptr<Scratch> message)
-      : mean_(std::move(mean)), message_(std::move(message)) {}
+  PushSumStage(std::unique_ptr<NeighborMean> mean, std::unique_ptr<Scratch> message,
+               bool gives_change)
+      : mean_(std::move(mean)), message_(std::move(message)), gives_change_(gives_change) {}
   absl::string_view name() const override { return "push sum"; }
   StageKind kind() const override { return StageKind::kExchange; }
 
@@ -48,6 +49,12 @@ class PushSumStage final : public Stage {
                 .dtype = dtype,
                 .scope = StateScope::kOwn,
                 .count = layout.flat_count});
+    if (gives_change_) {
+      state->Add({.name = "left",
+                  .dtype = layout.dtype,
+                  .scope = StateScope::kReplica,
+                  .count = layout.flat_count});
+    }
     return state;
   }
 
@@ -56,6 +63,8 @@ class PushSumStage final : public Stage {
     const Term initial[] = {{flat, 1, layout.dtype}};
     const StateBuffer& numerator = state.buffers()[kNumerator];
     LinearCombination(initial, {numerator.data, numerator.dtype}, layout.flat_count);
+    if (!gives_change_) return;
+    std::memcpy(state.buffers()[kLeft].data, flat, layout.flat_count * SizeOf(layout.dtype));
   }
 
   absl::Status Start(BucketRun& run, StageState* state) override {
@@ -64,14 +73,18 @@ class PushSumStage final : public Stage {
     const DType dtype = run.layout().dtype;
     const StateBuffer& numerator = state->buffers()[kNumerator];
     const double share = ShareOf(*state);
-    last_.resize(count * SizeOf(dtype));
-    const Term last[] = {{numerator.data, 1 / share, numerator.dtype}};
-    LinearCombination(last, {last_.data(), dtype}, count);
+    const std::byte* last = gives_change_ ? state->buffers()[kLeft].data : nullptr;
+    if (last == nullptr) {
+      last_.resize(count * SizeOf(dtype));
+      const Term quotient[] = {{numerator.data, 1 / share, numerator.dtype}};
+      LinearCombination(quotient, {last_.data(), dtype}, count);
+      last = last_.data();
+    }
     // The difference first: both are large where it is small.
     const Term moved[] = {
-        {run.flat(), 1, dtype}, {last_.data(), -1, dtype}, {numerator.data, 1, numerator.dtype}};
+        {run.flat(), 1, dtype}, {last, -1, dtype}, {numerator.data, 1, numerator.dtype}};
     LinearCombination(moved, {message_->data(), numerator.dtype}, count);
-    SetElement(ShareIn(run), numerator.dtype, share);
+    FillElements(ShareIn(run), numerator.dtype, share, 1);
     mean_->Begin(run, message_->data(), message_->At(0));
     return absl::OkStatus();
   }
@@ -86,6 +99,7 @@ class PushSumStage final : public Stage {
  private:
   static constexpr size_t kNumerator = 0;
   static constexpr size_t kShare = 1;
+  static constexpr size_t kLeft = 2;
 
   // The first element of a bucket's flat part is a tensor's, never a gap's.
   static double ShareOf(const StageState& state) {
@@ -105,15 +119,21 @@ class PushSumStage final : public Stage {
     const StateBuffer& share = state.buffers()[kShare];
     std::memcpy(numerator.data, message_->data(), count * SizeOf(numerator.dtype));
     const double above_one = ElementOf(ShareIn(run), share.dtype) - 1;
-    for (uint64_t i = 0; i < count; ++i) {
-      SetElement(share.data + i * SizeOf(share.dtype), share.dtype, above_one);
-    }
-    const Term quotient[] = {{numerator.data, 1 / ShareOf(state), numerator.dtype}};
-    LinearCombination(quotient, {run.flat(), run.layout().dtype}, count);
+    FillElements(share.data, share.dtype, above_one, count);
+    const DType dtype = run.layout().dtype;
+    const Term quotient{numerator.data, 1 / ShareOf(state), numerator.dtype};
+    if (!gives_change_) return LinearCombination({&quotient, 1}, {run.flat(), dtype}, count);
+    std::byte* const left = state.buffers()[kLeft].data;
+    std::memcpy(left, run.flat(), count * SizeOf(dtype));
+    const Term change[] = {quotient, {run.flat(), -1, dtype}};
+    LinearCombination(change, {run.flat(), dtype}, count);
+    const Term merged[] = {{left, 1, dtype}, {run.flat(), 1, dtype}};
+    LinearCombination(merged, {left, dtype}, count);
   }
 
   const std::unique_ptr<NeighborMean> mean_;
   const std::unique_ptr<Scratch> message_;
+  const bool gives_change_;
   std::vector<std::byte> last_;
 };
 
@@ -121,7 +141,8 @@ class PushSumStage final : public Stage {
 
 absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicator,
                                                         NeighborMean::Over over,
-                                                        const BucketLayout& layout) {
+                                                        const BucketLayout& layout,
+                                                        bool gives_change) {
   const NeighborMean::Shape shape = {FeedbackDType(layout.dtype), layout.flat_count + 1};
   ASSIGN_OR_RETURN(
       std::unique_ptr<Scratch> message,
@@ -129,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicat
   ASSIGN_OR_RETURN(
       std::unique_ptr<NeighborMean> mean,
       NeighborMean::Create(communicator, "neighbours' numerators", std::move(over), shape));
-  return std::make_unique<PushSumStage>(std::move(mean), std::move(message));
+  return std::make_unique<PushSumStage>(std::move(mean), std::move(message), gives_change);
 }
 
 }  // namespace pelton

@@ -20,10 +20,13 @@
 
 namespace pelton {
 
-// Exchange: the bucket, z', becomes z. Errors: those of Scratch::Create.
+// Exchange: the bucket, z', becomes z, or with `gives_change` z - z', which is added to the weights
+// later. The weights as that leaves them, z' + (z - z'), are kept as well then, and take the place
+// of z in the next round. Errors: those of Scratch::Create.
 absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicator,
                                                         NeighborMean::Over over,
-                                                        const BucketLayout& layout);
+                                                        const BucketLayout& layout,
+                                                        bool gives_change = false);
 
 }  // namespace pelton
 

@@ -58,7 +58,7 @@ class ScaleStage final : public Stage {
   absl::Status Start(BucketRun& run, StageState*) override {
     const DType dtype = run.layout().dtype;
     const Term term = {run.flat(), factor_, dtype};
-    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().tail_offset_count);
+    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().content_count);
     return absl::OkStatus();
   }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/cuda/min_max_uint8.h"
 #include "algorithms/codec/cuda/piece_kernels.h"
+#include "algorithms/codec/reference.h"
 #include "algorithms/stage/piece_codec.h"
 #include "core/base/status.h"
 
@@ -24,6 +26,7 @@ namespace {
 constexpr int kTurns = 7;
 constexpr int kCallsPerTurn = 20;
 constexpr int32_t kMostVersions = 4;
+constexpr uint64_t kSeed = 20261126;
 
 absl::Status ToStatus(int error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -46,6 +49,14 @@ struct Contestant {
   std::vector<double> rates = {};  // bytes per second, by turn
 };
 
+// A million numbers of the standard normal distribution, as elements of a dtype.
+std::vector<std::byte> NormalElements(DType dtype, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(uint64_t{1} << 20);
+  for (float& number : numbers) number = normal(random);
+  return ElementsOfFloats(numbers, dtype);
+}
+
 // Device memory. Threads: one. Owns: it.
 struct Buffers {
   std::byte* source = nullptr;
@@ -66,7 +77,26 @@ struct Buffers {
          {&versions, kMostVersions * sizes.pieces}}};
     for (const auto& [memory, bytes] : wanted) {
       RETURN_IF_ERROR(ToStatus(cudaMalloc(reinterpret_cast<void**>(memory), bytes), "cudaMalloc"));
-      RETURN_IF_ERROR(ToStatus(cudaMemset(*memory, 0x3C, bytes), "cudaMemset"));
+    }
+    return absl::OkStatus();
+  }
+
+  // The source is like gradients, and each version a message of it: what all elements are alike
+  // in, or garbage, the kernels compute in other ways.
+  absl::Status Fill(const Sizes& sizes, DType dtype, uint64_t count) {
+    std::mt19937_64 random(kSeed);
+    const std::vector<std::byte> block = NormalElements(dtype, random);
+    for (uint64_t at = 0; at < sizes.tensor; at += block.size()) {
+      RETURN_IF_ERROR(ToStatus(
+          cudaMemcpy(source + at, block.data(), std::min<uint64_t>(block.size(), sizes.tensor - at),
+                     cudaMemcpyHostToDevice),
+          "cudaMemcpy"));
+    }
+    for (int32_t rank = 0; rank < kMostVersions; ++rank) {
+      RETURN_IF_ERROR(ToStatus(
+          pelton_encode_pieces(source, count, static_cast<int32_t>(dtype),
+                               versions + static_cast<uint64_t>(rank) * sizes.pieces, nullptr),
+          "pelton_encode_pieces"));
     }
     return absl::OkStatus();
   }
@@ -142,6 +172,7 @@ absl::Status MeasureRates(DType dtype, uint64_t count) {
                        PieceCodec::EncodedBytes(*codec, dtype, count)};
   Buffers buffers;
   RETURN_IF_ERROR(buffers.Allocate(sizes));
+  RETURN_IF_ERROR(buffers.Fill(sizes, dtype, count));
   std::vector<Contestant> contestants = {{"copy", 2 * sizes.tensor, [&] {
                                             return cudaMemcpyAsync(
                                                 buffers.target, buffers.source, sizes.tensor,

@@ -69,22 +69,4 @@ absl::Status GpuKernels::Merge(const RankMessages& versions, Elements elements, 
                   "pelton_merge_pieces");
 }
 
-absl::Status GpuKernels::FlagsFromTail(const std::byte* tail, Elements elements,
-                                       const RankMessages& messages, Stream& stream) const {
-  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
-  const auto dtype = static_cast<int32_t>(elements.dtype);
-  const PeltonMessages to = Messages(messages);
-  return ToStatus(table_.flags_from_tail(tail, elements.count, dtype, &to, handle),
-                  "pelton_flags_from_tail");
-}
-
-absl::Status GpuKernels::TailFromFlags(const RankMessages& messages, Elements elements,
-                                       std::byte* tail, Stream& stream) const {
-  ASSIGN_OR_RETURN(CUstream_st* const handle, HandleOf(stream, elements.dtype));
-  const auto dtype = static_cast<int32_t>(elements.dtype);
-  const PeltonMessages from = Messages(messages);
-  return ToStatus(table_.tail_from_flags(&from, elements.count, dtype, tail, handle),
-                  "pelton_tail_from_flags");
-}
-
 }  // namespace pelton::codec

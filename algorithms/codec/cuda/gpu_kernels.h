@@ -28,10 +28,6 @@ class GpuKernels final : public ExchangeKernels {
                       Stream& stream) const override;
   absl::Status Merge(const RankMessages& versions, Elements elements, uint64_t divisor,
                      std::byte* encoded, Stream& stream) const override;
-  absl::Status FlagsFromTail(const std::byte* tail, Elements elements, const RankMessages& messages,
-                             Stream& stream) const override;
-  absl::Status TailFromFlags(const RankMessages& messages, Elements elements, std::byte* tail,
-                             Stream& stream) const override;
 
  private:
   explicit GpuKernels(const KernelTable& table) : table_(table) {}

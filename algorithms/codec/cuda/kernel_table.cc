@@ -27,8 +27,6 @@ absl::StatusOr<KernelTable> BindKernels(const SharedLibrary& library) {
   RETURN_IF_ERROR(Bind(library, "pelton_encode_pieces", table.encode_pieces));
   RETURN_IF_ERROR(Bind(library, "pelton_decode_pieces", table.decode_pieces));
   RETURN_IF_ERROR(Bind(library, "pelton_merge_pieces", table.merge_pieces));
-  RETURN_IF_ERROR(Bind(library, "pelton_flags_from_tail", table.flags_from_tail));
-  RETURN_IF_ERROR(Bind(library, "pelton_tail_from_flags", table.tail_from_flags));
   return table;
 }
 

@@ -14,8 +14,6 @@ struct KernelTable {
   decltype(&pelton_encode_pieces) encode_pieces;
   decltype(&pelton_decode_pieces) decode_pieces;
   decltype(&pelton_merge_pieces) merge_pieces;
-  decltype(&pelton_flags_from_tail) flags_from_tail;
-  decltype(&pelton_tail_from_flags) tail_from_flags;
 };
 
 // Errors: FailedPrecondition: it is of another version than the header; Unimplemented: names the

@@ -38,8 +38,6 @@ TEST(KernelsLibraryTest, FailsOnlyWhereThereIsNoGpu) {
       FIND(pelton_encode_pieces)(at, 1, dtype, at + 256, nullptr),
       FIND(pelton_decode_pieces)(at, 1, dtype, at + 256, nullptr),
       FIND(pelton_merge_pieces)(&messages, 1, dtype, 2, at + 256, nullptr),
-      FIND(pelton_flags_from_tail)(at + 256, 1, dtype, &messages, nullptr),
-      FIND(pelton_tail_from_flags)(&messages, 1, dtype, at + 256, nullptr),
   };
   for (const int result : results) EXPECT_EQ(result == cudaSuccess, has_gpu) << result;
   EXPECT_EQ(cudaDeviceSynchronize() == cudaSuccess, has_gpu);

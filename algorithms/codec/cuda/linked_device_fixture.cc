@@ -17,8 +17,7 @@ int Synchronize() { return cudaStreamSynchronize(nullptr); }
 
 const PieceDevice& DeviceUnderTest() {
   static const PieceDevice device = {
-      {pelton_kernels_version, pelton_encode_pieces, pelton_decode_pieces, pelton_merge_pieces,
-       pelton_flags_from_tail, pelton_tail_from_flags},
+      {pelton_kernels_version, pelton_encode_pieces, pelton_decode_pieces, pelton_merge_pieces},
       Allocate,
       Release,
       Copy,

@@ -52,29 +52,41 @@ bool IsAligned(const void* tensor) {
   return reinterpret_cast<uintptr_t>(tensor) % alignof(Four<T>) == 0;
 }
 
+// As Widened, in one step for each end. Of zeros of both signs it takes the negative one for the
+// smaller, and Canonical makes them alike.
+__device__ inline MinMax WidenedAtOnce(MinMax range, float x) {
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(range.min) : "f"(x));
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(range.max) : "f"(x));
+  return range;
+}
+
 // Both ranges in one; NaN in either stays.
 __device__ inline MinMax Merged(MinMax a, MinMax b) {
-  const MinMax lower = Widened(a, b.min);
-  const MinMax upper = Widened(a, b.max);
-  return {lower.min, upper.max};
+  return {WidenedAtOnce(a, b.min).min, WidenedAtOnce(a, b.max).max};
+}
+
+// The range of a warp's threads, in the first one.
+__device__ inline MinMax MergedOverWarp(MinMax range) {
+  for (int distance = kWarp / 2; distance != 0; distance /= 2) {
+    const MinMax other = {__shfl_down_sync(~0u, range.min, distance),
+                          __shfl_down_sync(~0u, range.max, distance)};
+    range = Merged(range, other);
+  }
+  return range;
 }
 
 // The range of all kThreads threads of the block, in its first thread. Once in a kernel: its shared
 // memory is not freed for a second call.
 template <int kThreads>
 __device__ MinMax MergedOverBlock(MinMax range) {
-  __shared__ MinMax of_warp[kThreads / kWarp];
-  for (int distance = kWarp / 2; distance != 0; distance /= 2) {
-    const MinMax other = {__shfl_down_sync(~0u, range.min, distance),
-                          __shfl_down_sync(~0u, range.max, distance)};
-    range = Merged(range, other);
-  }
+  constexpr int kWarps = kThreads / kWarp;
+  static_assert(kWarps <= kWarp);
+  __shared__ MinMax of_warp[kWarps];
+  range = MergedOverWarp(range);
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = range;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int warp = 1; warp < kThreads / kWarp; ++warp) range = Merged(range, of_warp[warp]);
-  }
-  return range;
+  if (threadIdx.x >= kWarp) return range;
+  return MergedOverWarp(threadIdx.x < kWarps ? of_warp[threadIdx.x] : MinMax{INFINITY, -INFINITY});
 }
 
 // As min_max_uint8.cc has it: zeros are +0, NaN the quiet one.

@@ -7,6 +7,7 @@
 
 #include "algorithms/codec/cuda/min_max_device.cuh"
 #include "algorithms/codec/cuda/piece_kernels.h"
+#include "algorithms/codec/quick_min_max.h"
 #include "algorithms/codec/specification.h"
 
 namespace pelton::codec {
@@ -61,58 +62,135 @@ __device__ __forceinline__ void LoadPiece(const T* piece, uint32_t count, bool i
   }
 }
 
-// The range of a piece, canonical, in every thread. Once in a kernel, as MergedOverBlock.
+// How the elements of a piece become bytes and back. Threads: a value. Owns: nothing.
+struct PieceScale {
+  MinMaxScale plain;
+  QuickScale quick;
+  bool is_quick;  // `quick` has a meaning
+};
+
+__device__ inline PieceScale PieceScaleOf(MinMaxScale scale) {
+  const bool is_quick = IsQuick(scale);
+  return {scale, is_quick ? QuickScaleOf(scale) : QuickScale{}, is_quick};
+}
+
+// The range of a piece, in the block's first thread. Once in a kernel, as MergedOverBlock.
 __device__ __forceinline__ MinMax RangeOfPiece(const Share<float>& x, uint32_t count) {
-  __shared__ MinMax of_piece;
   MinMax range = {INFINITY, -INFINITY};
+  const bool is_whole = count == kGpuPieceCount;
 #pragma unroll
   for (int f = 0; f < kFours; ++f) {
 #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      if (FirstOf(f) + lane < count) range = Widened(range, x.of[f][lane]);
+      if (is_whole || FirstOf(f) + lane < count) range = WidenedAtOnce(range, x.of[f][lane]);
     }
   }
-  range = MergedOverBlock<kPieceThreads>(range);
-  if (threadIdx.x == 0) of_piece = Canonical(range);
-  __syncthreads();
-  return of_piece;
+  return MergedOverBlock<kPieceThreads>(range);
 }
 
-// The whole message of a piece of elements that were a T each. Shape: encoded [kHeaderBytes +
-// RoundedUp(count)], at a multiple of 32. Requires: count > 0.
-template <typename T>
-__device__ __forceinline__ void EncodePiece(const Share<float>& x, uint32_t count,
-                                            uint8_t* encoded) {
-  const MinMax range = RangeOfPiece(x, count);
-  if (threadIdx.x == 0) WriteHeader<T>(range, encoded);
-  const MinMaxScale scale = MinMaxScaleOf(range);
-  uint8_t* const bytes = encoded + kHeaderBytes;
+// The low bytes of four words, that of the first one lowest.
+__device__ __forceinline__ uint32_t Packed(const uint32_t (&words)[4]) {
+  const uint32_t low = __byte_perm(words[0], words[1], 0x0040);
+  const uint32_t high = __byte_perm(words[2], words[3], 0x0040);
+  return __byte_perm(low, high, 0x5410);
+}
+
+__device__ __forceinline__ void WriteWholePayload(const Share<float>& x, QuickScale scale,
+                                                  uint8_t* bytes) {
+#pragma unroll
+  for (int f = 0; f < kFours; ++f) {
+    uint32_t words[4];
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      words[lane] = __float_as_uint(QuickEncode(x.of[f][lane], scale));
+    }
+    *reinterpret_cast<uint32_t*>(bytes + FirstOf(f)) = Packed(words);
+  }
+}
+
+__device__ __forceinline__ void WritePayload(const Share<float>& x, uint32_t count,
+                                             MinMaxScale scale, uint8_t* bytes) {
 #pragma unroll
   for (int f = 0; f < kFours; ++f) {
     const uint32_t first = FirstOf(f);
     if (first >= RoundedUp(count)) continue;
-    Four<uint8_t> packed;
+    uint32_t words[4];
 #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      packed.lanes[lane] = first + lane < count ? EncodeMinMax(x.of[f][lane], scale) : 0;
+      words[lane] = first + lane < count ? EncodeMinMax(x.of[f][lane], scale) : 0;
     }
-    *reinterpret_cast<Four<uint8_t>*>(bytes + first) = packed;
+    *reinterpret_cast<uint32_t*>(bytes + first) = Packed(words);
   }
 }
 
-// Four elements of a piece from `first` on; what is beyond `count` is undefined. Shape: bytes
-// [RoundedUp(count)], those behind a header.
+// The whole message of a piece of elements that were a T each. Shape: encoded [kHeaderBytes +
+// RoundedUp(count)], at a multiple of 32. Requires: count > 0. Once in a kernel.
 template <typename T>
-__device__ __forceinline__ Four<T> DecodeFour(const uint8_t* bytes, uint32_t first, uint32_t count,
-                                              MinMaxScale scale) {
-  Four<uint8_t> packed = {};
-  if (first < count) packed = *reinterpret_cast<const Four<uint8_t>*>(bytes + first);
-  Four<T> x;
-#pragma unroll
-  for (int lane = 0; lane < 4; ++lane) {
-    FromFloat(DecodeMinMax(packed.lanes[lane], scale), &x.lanes[lane]);
+__device__ __forceinline__ void EncodePiece(const Share<float>& x, uint32_t count,
+                                            uint8_t* encoded) {
+  __shared__ PieceScale scale;
+  const MinMax of_block = RangeOfPiece(x, count);
+  if (threadIdx.x == 0) {
+    const MinMax range = Canonical(of_block);
+    WriteHeader<T>(range, encoded);
+    scale = PieceScaleOf(MinMaxScaleOf(range));
   }
-  return x;
+  __syncthreads();
+  if (scale.is_quick && count == kGpuPieceCount) {
+    WriteWholePayload(x, scale.quick, encoded + kHeaderBytes);
+  } else {
+    WritePayload(x, count, scale.plain, encoded + kHeaderBytes);
+  }
+}
+
+// What a thread has of a piece's bytes, four to a word; zeros where there are none. Shape: bytes
+// [RoundedUp(count)], those behind a header.
+struct ShareOfBytes {
+  uint32_t words[kFours];
+};
+__device__ __forceinline__ ShareOfBytes LoadBytes(const uint8_t* bytes, uint32_t count) {
+  ShareOfBytes share;
+#pragma unroll
+  for (int f = 0; f < kFours; ++f) {
+    const uint32_t first = FirstOf(f);
+    const bool has_any = count == kGpuPieceCount || first < count;
+    share.words[f] = has_any ? *reinterpret_cast<const uint32_t*>(bytes + first) : 0;
+  }
+  return share;
+}
+
+// Byte `lane` of a word, as QuickDecode takes it.
+__device__ __forceinline__ float ByteOfIntegers(uint32_t word, int lane) {
+  return __uint_as_float(__byte_perm(word, kBitsOfIntegers, 0x7440 | lane));
+}
+
+// Calls call(element, f, lane) with all four of each word, whether or not there is such an element.
+template <typename T, typename F>
+__device__ __forceinline__ void ForEachDecoded(const ShareOfBytes& share, const PieceScale& scale,
+                                               F call) {
+  if (scale.is_quick) {
+    const QuickScale quick = scale.quick;
+#pragma unroll
+    for (int f = 0; f < kFours; ++f) {
+#pragma unroll
+      for (int lane = 0; lane < 4; ++lane) {
+        T element;
+        FromFloat(QuickDecode(ByteOfIntegers(share.words[f], lane), quick), &element);
+        call(element, f, lane);
+      }
+    }
+    return;
+  }
+  const MinMaxScale plain = scale.plain;
+#pragma unroll
+  for (int f = 0; f < kFours; ++f) {
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      T element;
+      FromFloat(DecodeMinMax(static_cast<uint8_t>(share.words[f] >> 8 * lane), plain), &element);
+      call(element, f, lane);
+    }
+  }
 }
 
 // Shape: piece [count].

@@ -5,13 +5,12 @@
 
 #include "algorithms/codec/cuda/min_max_device.cuh"
 #include "algorithms/codec/cuda/piece_device.cuh"
+#include "algorithms/codec/quick_min_max.h"
 #include "comm/reduction/cuda/rounding.cuh"
 #include "core/memory/dtype.h"
 
 namespace pelton::codec {
 namespace {
-
-constexpr int kFlagThreads = 128;
 
 // To a T and on to float32, as the codec reads a sum that was rounded to T.
 template <typename T>
@@ -38,35 +37,58 @@ __global__ void __launch_bounds__(kPieceThreads, sizeof(T) == 8 ? 1 : 2)
 template <typename T>
 __global__ void __launch_bounds__(kPieceThreads, sizeof(T) == 8 ? 1 : 2)
     DecodePieces(const uint8_t* encoded, uint64_t count, bool is_aligned, T* target) {
+  __shared__ PieceScale scale;
   const uint32_t piece_count = CountOfPiece(count);
   const uint8_t* const piece = encoded + EncodedBegin();
-  const MinMaxScale scale = ScaleOfHeader<T>(piece);
-#pragma unroll 2
-  for (int f = 0; f < kFours; ++f) {
-    const Four<T> x = DecodeFour<T>(piece + kHeaderBytes, FirstOf(f), piece_count, scale);
-    StoreFour(x, FirstOf(f), piece_count, is_aligned, target + PieceBegin());
-  }
+  const ShareOfBytes bytes = LoadBytes(piece + kHeaderBytes, piece_count);
+  if (threadIdx.x == 0) scale = PieceScaleOf(ScaleOfHeader<T>(piece));
+  __syncthreads();
+  Four<T> four;
+  ForEachDecoded<T>(bytes, scale, [&](T element, int f, int lane) {
+    four.lanes[lane] = element;
+    if (lane == 3) StoreFour(four, FirstOf(f), piece_count, is_aligned, target + PieceBegin());
+  });
 }
 
-template <typename T, typename Sum>
-__device__ __forceinline__ void AddVersion(const uint8_t* version, uint32_t count,
-                                           Share<Sum>& sum) {
-  const MinMaxScale scale = ScaleOfHeader<T>(version);
-#pragma unroll
-  for (int f = 0; f < kFours; ++f) {
-    const Four<T> x = DecodeFour<T>(version + kHeaderBytes, FirstOf(f), count, scale);
-#pragma unroll
-    for (int lane = 0; lane < 4; ++lane) {
-      sum.of[f][lane] = Added(sum.of[f][lane], Widen(x.lanes[lane]));
-    }
-  }
+// A sum's division by one number for all elements. Threads: a value. Owns: nothing.
+template <typename Sum>
+struct Mean {
+  Sum divisor;
+  Sum inverse;
+  bool is_exact;  // the inverse is: a product with it is rounded as the quotient is
+  bool is_quick;  // QuickQuotient serves sums of usual magnitudes
+};
+
+constexpr uint64_t kLargestQuickDivisor = 1 << 20;
+
+template <typename Sum>
+Mean<Sum> MeanOver(uint64_t divisor) {
+  const bool is_power_of_two = (divisor & (divisor - 1)) == 0;
+  return {static_cast<Sum>(divisor), 1 / static_cast<Sum>(divisor), is_power_of_two,
+          divisor <= kLargestQuickDivisor};
 }
 
+__device__ __forceinline__ float Over(float sum, const Mean<float>& mean) {
+  if (mean.is_exact) return Multiplied(sum, mean.inverse);
+  const float magnitude = fabsf(sum);
+  if (mean.is_quick && magnitude >= 0x1p-60f && magnitude <= 0x1p90f) {
+    return QuickQuotient(sum, mean.divisor, mean.inverse);
+  }
+  return Divided(sum, mean.divisor);
+}
+__device__ __forceinline__ double Over(double sum, const Mean<double>& mean) {
+  return mean.is_exact ? Multiplied(sum, mean.inverse) : Divided(sum, mean.divisor);
+}
+
+// So many versions' scales are worked out at a time, each by one thread for all.
+constexpr int32_t kScales = 32;
+
 template <typename T, typename Sum>
-__global__ void __launch_bounds__(kPieceThreads)
-    MergePieces(PeltonMessages versions, uint64_t count, Sum divisor, uint8_t* encoded) {
+__global__ void __launch_bounds__(kPieceThreads, sizeof(T) == 8 ? 1 : 2)
+    MergePieces(PeltonMessages versions, uint64_t count, Mean<Sum> mean, uint8_t* encoded) {
+  __shared__ PieceScale scales[kScales];
   const uint32_t piece_count = CountOfPiece(count);
-  const uint8_t* version = static_cast<const uint8_t*>(versions.first) + EncodedBegin();
+  const uint8_t* const first = static_cast<const uint8_t*>(versions.first) + EncodedBegin();
   Share<Sum> sum;
 #pragma unroll
   for (int f = 0; f < kFours; ++f) {
@@ -74,55 +96,35 @@ __global__ void __launch_bounds__(kPieceThreads)
     for (int lane = 0; lane < 4; ++lane) sum.of[f][lane] = -0.0f;  // -0 + x is x, to the last bit
   }
 #pragma unroll 1
-  for (int32_t rank = 0; rank < versions.count; ++rank, version += versions.stride_bytes) {
-    AddVersion<T>(version, piece_count, sum);
+  for (int32_t rank = 0; rank < versions.count; ++rank) {
+    const uint8_t* const version = first + rank * versions.stride_bytes;
+    const ShareOfBytes bytes = LoadBytes(version + kHeaderBytes, piece_count);
+    const int32_t place = rank % kScales;
+    if (place == 0) {
+      __syncthreads();  // the scales before are no longer read
+      const int32_t mine = rank + static_cast<int32_t>(threadIdx.x);
+      if (threadIdx.x < kScales && mine < versions.count) {
+        const uint8_t* const header = first + mine * versions.stride_bytes;
+        scales[threadIdx.x] = PieceScaleOf(ScaleOfHeader<T>(header));
+      }
+      __syncthreads();
+    }
+    ForEachDecoded<T>(bytes, scales[place], [&](T element, int f, int lane) {
+      sum.of[f][lane] = Added(sum.of[f][lane], Widen(element));
+    });
   }
   Share<float> x;
 #pragma unroll
   for (int f = 0; f < kFours; ++f) {
 #pragma unroll
-    for (int lane = 0; lane < 4; ++lane) {
-      Sum mean = sum.of[f][lane];
-      if (divisor != 1) mean = Divided(mean, divisor);
-      x.of[f][lane] = Rounded<T>(mean);
-    }
+    for (int lane = 0; lane < 4; ++lane) x.of[f][lane] = Rounded<T>(Over(sum.of[f][lane], mean));
   }
   EncodePiece<T>(x, piece_count, encoded + EncodedBegin());
-}
-
-// Unsigned integers of the element's size: only +0 has no bit set.
-template <typename Bits>
-__global__ void FlagsFromTail(const Bits* tail, uint64_t count, PeltonMessages messages) {
-  const uint64_t i = static_cast<uint64_t>(blockIdx.x) * kFlagThreads + threadIdx.x;
-  if (i >= (count + 31) / 32 * 32) return;
-  const uint8_t flag = i < count && tail[i] != 0 ? 1 : 0;
-  uint8_t* message = static_cast<uint8_t*>(messages.first);
-  for (int32_t rank = 0; rank < messages.count; ++rank, message += messages.stride_bytes) {
-    message[i] = flag;
-  }
-}
-
-template <typename T>
-__global__ void TailFromFlags(PeltonMessages messages, uint64_t count, T* tail) {
-  const uint64_t i = static_cast<uint64_t>(blockIdx.x) * kFlagThreads + threadIdx.x;
-  if (i >= count) return;
-  bool is_used = false;
-  const uint8_t* message = static_cast<const uint8_t*>(messages.first);
-  for (int32_t rank = 0; rank < messages.count; ++rank, message += messages.stride_bytes) {
-    is_used = is_used || message[i] != 0;
-  }
-  FromFloat(is_used ? 1.0f : 0.0f, &tail[i]);
 }
 
 unsigned PiecesOf(uint64_t count) {
   return static_cast<unsigned>((count + kGpuPieceCount - 1) / kGpuPieceCount);
 }
-
-// As many as the flags of so many elements need, those up to a multiple of 32 included.
-unsigned FlagBlocks(uint64_t count) {
-  return static_cast<unsigned>((count + kFlagThreads - 1) / kFlagThreads);
-}
-static_assert(kFlagThreads % 32 == 0);
 
 template <typename T>
 struct ElementType {
@@ -146,28 +148,11 @@ int ForElementsOf(int32_t dtype, F f) {
   }
 }
 
-int FlagsByBits(const void* tail, uint64_t count, size_t element_bytes,
-                const PeltonMessages& messages, CUstream_st* stream) {
-  const unsigned blocks = FlagBlocks(count);
-  if (element_bytes == 2) {
-    FlagsFromTail<<<blocks, kFlagThreads, 0, stream>>>(static_cast<const uint16_t*>(tail), count,
-                                                       messages);
-  } else if (element_bytes == 4) {
-    FlagsFromTail<<<blocks, kFlagThreads, 0, stream>>>(static_cast<const uint32_t*>(tail), count,
-                                                       messages);
-  } else {
-    FlagsFromTail<<<blocks, kFlagThreads, 0, stream>>>(static_cast<const uint64_t*>(tail), count,
-                                                       messages);
-  }
-  return cudaGetLastError();
-}
-
 }  // namespace
 }  // namespace pelton::codec
 
 using pelton::codec::ForElementsOf;
 using pelton::codec::IsAligned;
-using pelton::codec::kFlagThreads;
 using pelton::codec::kPieceThreads;
 using pelton::codec::PiecesOf;
 
@@ -203,27 +188,7 @@ int pelton_merge_pieces(const PeltonMessages* versions, uint64_t count, int32_t 
     if (versions->count < 1 || divisor < 1) return cudaErrorInvalidValue;
     if (count == 0) return cudaSuccess;
     pelton::codec::MergePieces<T, Sum><<<PiecesOf(count), kPieceThreads, 0, stream>>>(
-        *versions, count, static_cast<Sum>(divisor), static_cast<uint8_t*>(encoded));
-    return cudaGetLastError();
-  });
-}
-
-int pelton_flags_from_tail(const void* tail, uint64_t count, int32_t dtype,
-                           const PeltonMessages* messages, CUstream_st* stream) {
-  return ForElementsOf(dtype, [&](auto element) -> int {
-    using T = typename decltype(element)::Type;
-    if (count == 0) return cudaSuccess;
-    return pelton::codec::FlagsByBits(tail, count, sizeof(T), *messages, stream);
-  });
-}
-
-int pelton_tail_from_flags(const PeltonMessages* messages, uint64_t count, int32_t dtype,
-                           void* tail, CUstream_st* stream) {
-  return ForElementsOf(dtype, [&](auto element) -> int {
-    using T = typename decltype(element)::Type;
-    if (count == 0) return cudaSuccess;
-    pelton::codec::TailFromFlags<<<pelton::codec::FlagBlocks(count), kFlagThreads, 0, stream>>>(
-        *messages, count, static_cast<T*>(tail));
+        *versions, count, pelton::codec::MeanOver<Sum>(divisor), static_cast<uint8_t*>(encoded));
     return cudaGetLastError();
   });
 }

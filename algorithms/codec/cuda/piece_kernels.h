@@ -19,7 +19,7 @@
 struct CUstream_st;
 
 // Counted up when the interface changes.
-#define PELTON_KERNELS_VERSION 1
+#define PELTON_KERNELS_VERSION 2
 
 // What is compiled with everything hidden shows these functions.
 #define PELTON_KERNELS_EXPORT __attribute__((visibility("default")))
@@ -53,15 +53,6 @@ PELTON_KERNELS_EXPORT int pelton_decode_pieces(const void* encoded, uint64_t cou
 PELTON_KERNELS_EXPORT int pelton_merge_pieces(const PeltonMessages* versions, uint64_t count,
                                               int32_t dtype, uint64_t divisor, void* encoded,
                                               CUstream_st* stream);
-
-// Into each of `messages`: a byte 1 for each element of the tail with any bit set, else 0, and
-// zeros up to a multiple of 32. Shape: tail [count].
-PELTON_KERNELS_EXPORT int pelton_flags_from_tail(const void* tail, uint64_t count, int32_t dtype,
-                                                 const PeltonMessages* messages,
-                                                 CUstream_st* stream);
-// 1.0 for each element whose byte is set in any of `messages`, else 0.0. Shape: tail [count].
-PELTON_KERNELS_EXPORT int pelton_tail_from_flags(const PeltonMessages* messages, uint64_t count,
-                                                 int32_t dtype, void* tail, CUstream_st* stream);
 }
 
 #endif  // PELTON_ALGORITHMS_CODEC_CUDA_PIECE_KERNELS_H_

@@ -14,7 +14,6 @@
 #include "algorithms/codec/test_tensors.h"
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
-#include "algorithms/stage/used_flags.h"
 #include "core/bucket/plan.h"
 #include "gtest/gtest.h"
 
@@ -237,77 +236,6 @@ TEST(PieceKernelsTest, MergeEveryKindOfTensorAsTheCpu) {
   }
 }
 
-// All that used_flags.h asks of a bucket.
-BucketLayout Tail(uint64_t count, DType dtype) {
-  BucketLayout layout;
-  layout.dtype = dtype;
-  layout.tail_count = count;
-  return layout;
-}
-
-template <typename F>
-void ForEachTail(F f) {
-  for (const uint64_t count : {0, 1, 33, 100}) {
-    for (const DType dtype : kDTypes) {
-      for (const int32_t ranks : {1, 2, 5}) {
-        SCOPED_TRACE(::testing::Message() << count << " of " << dtype << ", " << ranks << " ranks");
-        const BucketLayout layout = Tail(count, dtype);
-        f(layout, ranks, UsedFlagBytes(layout) + 32 * static_cast<uint64_t>(ranks % 2));
-      }
-    }
-  }
-}
-
-TEST(PieceKernelsTest, WriteTheFlagsOfATailIntoEveryMessage) {
-  Random random(kSeed);
-  ForEachTail([&](const BucketLayout& layout, int32_t ranks, uint64_t stride_bytes) {
-    const std::vector<float> values = {0.0f, 1.0f, -0.0f, 3.0f, 1e-40f, NAN};
-    std::vector<float> floats(layout.tail_count);
-    for (float& x : floats) x = values[random() % values.size()];
-    const Bytes elements = ElementsOfFloats(floats, layout.dtype);
-    const uint64_t flag_bytes = UsedFlagBytes(layout);
-    Bytes flags(flag_bytes);
-    if (!flags.empty()) FlagsFromTail(layout, elements.data(), flags.data());
-    Bytes want(ranks * stride_bytes, kUntouched);
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      std::copy(flags.begin(), flags.end(), want.begin() + rank * stride_bytes);
-    }
-    DeviceBytes tail(elements.size());
-    tail.Put(0, elements);
-    DeviceBytes memory(want.size());
-    const PeltonMessages messages = {memory.at(0), stride_bytes, ranks};
-    ASSERT_EQ(DeviceUnderTest().kernels.flags_from_tail(tail.at(0), layout.tail_count,
-                                                        Number(layout.dtype), &messages, nullptr),
-              0);
-    EXPECT_TRUE(memory.Get() == want);
-  });
-}
-
-TEST(PieceKernelsTest, WriteTheTailOfTheFlagsOfEveryMessage) {
-  Random random(kSeed);
-  ForEachTail([&](const BucketLayout& layout, int32_t ranks, uint64_t stride_bytes) {
-    Bytes memory_bytes(ranks * stride_bytes, kUntouched);
-    Bytes flags(UsedFlagBytes(layout));
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      for (uint64_t i = 0; i < layout.tail_count; ++i) {
-        std::byte& flag = memory_bytes[rank * stride_bytes + i];
-        flag = random() % 4 == 0 ? std::byte{1} : std::byte{0};
-        flags[i] |= flag;
-      }
-    }
-    Bytes want(layout.tail_count * SizeOf(layout.dtype));
-    if (!want.empty()) TailFromFlags(layout, flags.data(), want.data());
-    DeviceBytes memory(memory_bytes.size());
-    memory.Put(0, memory_bytes);
-    DeviceBytes tail(want.size());
-    const PeltonMessages messages = {memory.at(0), stride_bytes, ranks};
-    ASSERT_EQ(DeviceUnderTest().kernels.tail_from_flags(&messages, layout.tail_count,
-                                                        Number(layout.dtype), tail.at(0), nullptr),
-              0);
-    EXPECT_TRUE(tail.Get() == want);
-  });
-}
-
 TEST(PieceKernelsTest, RefuseWhatIsNoFloatingPointType) {
   const PieceDevice& device = DeviceUnderTest();
   DeviceBytes memory(96);
@@ -319,10 +247,6 @@ TEST(PieceKernelsTest, RefuseWhatIsNoFloatingPointType) {
       EXPECT_EQ(device.kernels.decode_pieces(memory.at(32), count, dtype, memory.at(0), nullptr),
                 kInvalidValue);
       EXPECT_EQ(device.kernels.merge_pieces(&messages, count, dtype, 1, memory.at(32), nullptr),
-                kInvalidValue);
-      EXPECT_EQ(device.kernels.flags_from_tail(memory.at(32), count, dtype, &messages, nullptr),
-                kInvalidValue);
-      EXPECT_EQ(device.kernels.tail_from_flags(&messages, count, dtype, memory.at(32), nullptr),
                 kInvalidValue);
     }
   }

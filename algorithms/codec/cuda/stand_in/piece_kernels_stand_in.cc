@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "algorithms/codec/codec.h"
@@ -16,11 +15,9 @@
 #include "algorithms/codec/cuda/piece_kernels.h"
 #include "algorithms/stage/piece_codec.h"
 #include "algorithms/stage/piece_sum.h"
-#include "algorithms/stage/used_flags.h"
 #include "comm/reduction/cuda/mean_kernel.h"
 #include "comm/reduction/cuda/mean_on_host.h"
 #include "core/base/check.h"
-#include "core/bucket/plan.h"
 #include "core/memory/cuda/shared_library.h"
 #include "core/memory/dtype.h"
 
@@ -93,28 +90,6 @@ void Merge(const PeltonMessages& versions, uint64_t count, DType dtype, uint64_t
   });
 }
 
-// All that used_flags.h asks of a bucket.
-BucketLayout TailOf(uint64_t count, DType dtype) {
-  BucketLayout layout;
-  layout.dtype = dtype;
-  layout.tail_count = count;
-  return layout;
-}
-
-void FlagsOf(const std::byte* tail, const BucketLayout& layout, const PeltonMessages& messages) {
-  for (int32_t rank = 0; rank < messages.count; ++rank) {
-    FlagsFromTail(layout, tail, MessageOf(messages, rank));
-  }
-}
-
-void OrOfFlags(const PeltonMessages& messages, const BucketLayout& layout, std::byte* tail) {
-  std::vector<std::byte> flags(UsedFlagBytes(layout));
-  for (int32_t rank = 0; rank < messages.count; ++rank) {
-    OrFlags(layout, MessageOf(messages, rank), flags.data());
-  }
-  TailFromFlags(layout, flags.data(), tail);
-}
-
 }  // namespace
 }  // namespace pelton::codec
 
@@ -151,24 +126,6 @@ int pelton_merge_pieces(const PeltonMessages* versions, uint64_t count, int32_t 
   if (versions->count < 1 || divisor < 1) return pelton::codec::kInvalidValue;
   return Enqueue(stream, [=, versions = *versions] {
     pelton::codec::Merge(versions, count, static_cast<DType>(dtype), divisor, Bytes(encoded));
-  });
-}
-
-int pelton_flags_from_tail(const void* tail, uint64_t count, int32_t dtype,
-                           const PeltonMessages* messages, CUstream_st* stream) {
-  if (const int error = CheckedCall("pelton_flags_from_tail", dtype)) return error;
-  return Enqueue(stream, [=, messages = *messages] {
-    const auto layout = pelton::codec::TailOf(count, static_cast<DType>(dtype));
-    pelton::codec::FlagsOf(Bytes(tail), layout, messages);
-  });
-}
-
-int pelton_tail_from_flags(const PeltonMessages* messages, uint64_t count, int32_t dtype,
-                           void* tail, CUstream_st* stream) {
-  if (const int error = CheckedCall("pelton_tail_from_flags", dtype)) return error;
-  return Enqueue(stream, [=, messages = *messages] {
-    const auto layout = pelton::codec::TailOf(count, static_cast<DType>(dtype));
-    pelton::codec::OrOfFlags(messages, layout, Bytes(tail));
   });
 }
 
