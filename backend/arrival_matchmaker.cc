@@ -17,17 +17,25 @@ void MatchAsker::Handle(MatchQuestion question) {
   options_.wake();
 }
 
+absl::Duration MatchAsker::Stood(absl::Time now) const {
+  return options_.standstill == nullptr ? absl::ZeroDuration() : options_.standstill->Total(now);
+}
+
 absl::StatusOr<Rank> MatchAsker::Find(const MatchQuestion& asked) {
   FindPeerRequest question = options_.question;
   question.round = asked.round.value();
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  const absl::Time began = Clock::Real().Now();
+  // Of the timeout, but for what has been a standstill since.
+  const auto left = [&, stood = Stood(began)](absl::Time now) {
+    return options_.timeout + (Stood(now) - stood) - (now - began);
+  };
   absl::StatusOr<PeerMatch> match;
   do {
-    match = control_.FindPeer(question,
-                              std::min(deadline, Clock::Real().Now() + options_.call_timeout));
+    const absl::Time now = Clock::Real().Now();
+    match = control_.FindPeer(question, now + std::min(left(now), options_.call_timeout));
     // The coordinator's own answers come before a call's deadline: that one was lost.
-  } while (absl::IsDeadlineExceeded(match.status()) && Clock::Real().Now() < deadline &&
-           !asked.reply.cancelled());
+  } while (absl::IsDeadlineExceeded(match.status()) &&
+           left(Clock::Real().Now()) > absl::ZeroDuration() && !asked.reply.cancelled());
   const std::string where = absl::StrCat("rank ", options_.self.value(), ", round ", question.round,
                                          ": the coordinator's choice of a peer");
   if (!match.ok()) {

@@ -15,6 +15,7 @@
 #include "core/actor/promise.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/ids.h"
+#include "core/base/standstill.h"
 
 namespace pelton {
 
@@ -24,7 +25,8 @@ struct MatchOptions {
   absl::Duration timeout;    // of a round's question
   // Of one call; more than the coordinator leaves a rank waiting.
   absl::Duration call_timeout = kMostPeerPatience + absl::Seconds(1);
-  std::function<void()> wake;  // called after each answer, on the thread that asks
+  const Standstill* standstill = nullptr;  // for how long the timeout stands still; null: never
+  std::function<void()> wake;              // called after each answer, on the thread that asks
 };
 
 // Who is there to exchange with in `round`.
@@ -46,6 +48,7 @@ class MatchAsker final : public Actor {
 
  private:
   absl::StatusOr<Rank> Find(const MatchQuestion& question);
+  absl::Duration Stood(absl::Time now) const;
 
   Control& control_;
   const MatchOptions options_;

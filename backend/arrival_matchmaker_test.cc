@@ -10,6 +10,7 @@
 #include "backend/test_control.h"
 #include "comm/control/in_process_control.h"
 #include "core/base/clock.h"
+#include "core/base/standstill.h"
 #include "core/base/sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -52,12 +53,13 @@ class ScriptedControl final : public SilentControl {
 class Sleeper {
  public:
   explicit Sleeper(Control& control, std::vector<int32_t> members = {3, 5, 7}, int32_t self = 5,
-                   absl::Duration timeout = kPatience) {
+                   absl::Duration timeout = kPatience, const Standstill* standstill = nullptr) {
     MatchOptions options;
     options.question.group = CommunicatorId(1);
     for (int32_t member : members) options.question.members.emplace_back(member);
     options.self = Rank(self);
     options.timeout = timeout;
+    options.standstill = standstill;
     options.wake = [this] {
       MutexLock lock(&mutex_);
       is_awake_ = true;
@@ -117,6 +119,30 @@ TEST(ArrivalMatchmakerTest, AnAnswerThatNeverComesIsAnErrorThatNamesRankAndRound
   EXPECT_THAT(status.ToString(),
               HasSubstr("rank 5, round 9: the coordinator's choice of a peer, asked for within "
                         "20ms: the coordinator at x did not answer"));
+}
+
+// As if a rank had been awaited for an hour meanwhile.
+class StandingControl final : public SilentControl {
+ public:
+  explicit StandingControl(Standstill& standstill) : standstill_(standstill) {}
+  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest&, absl::Time) override {
+    if (std::exchange(has_asked_, true)) return PeerMatch{Rank(2), 1};
+    const absl::Time now = Clock::Real().Now();
+    standstill_.Begin(now - absl::Hours(1));
+    standstill_.End(now);
+    return absl::DeadlineExceededError("lost");
+  }
+
+ private:
+  Standstill& standstill_;
+  bool has_asked_ = false;
+};
+
+TEST(ArrivalMatchmakerTest, TheTimeStandsStillWhileARankIsAwaited) {
+  Standstill standstill;
+  StandingControl control(standstill);
+  Sleeper sleeper(control, {3, 5, 7}, 5, absl::ZeroDuration(), &standstill);
+  EXPECT_EQ(**sleeper.Find(4), Rank(2));
 }
 
 TEST(ArrivalMatchmakerTest, OtherErrorsAreNotRepeated) {

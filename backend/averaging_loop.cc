@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/actor/actor.h"
 #include "core/actor/context.h"
 #include "core/actor/drive.h"
@@ -17,6 +20,8 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
+#include "core/bucket/round_mode.h"
+#include "core/round/round_sight.h"
 
 namespace pelton {
 namespace {
@@ -24,6 +29,8 @@ namespace {
 constexpr char kStopTensor[] = "averaging: wish to stop";
 // The loop itself answers at the deadline, with a better text than a future has.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+// Less than the grace: what a look finds goes into that text.
+constexpr absl::Duration kLookPatience = absl::Seconds(1);
 // A rank alone would do nothing but average.
 constexpr absl::Duration kLeastPause = absl::Microseconds(100);
 
@@ -51,7 +58,7 @@ struct CheckStops {};
 // Threads: its turns. Owns: the promises that it owes.
 class AveragingActor final : public Actor {
  public:
-  AveragingActor(ModelRounds* rounds, AveragingLoopOptions options, SlotId stop_slot)
+  AveragingActor(ModelRounds* rounds, AveragingLoopOptions options, std::optional<SlotId> stop_slot)
       : rounds_(*rounds), options_(std::move(options)), stop_slot_(stop_slot) {}
 
   // A turn that has thrown ends the rounds of all ranks with the reason, and the session by what
@@ -104,15 +111,20 @@ class AveragingActor final : public Actor {
 
   void Handle(CheckStops) {
     const absl::Time now = context().Now();
-    std::vector<StopAveraging> in_time;
-    for (StopAveraging& stop : stops_) {
-      if (stop.deadline > now) {
-        in_time.push_back(std::move(stop));
-      } else {
-        stop.reply.Set(Overdue());
-      }
+    const auto is_in_time = [now](const StopAveraging& stop) { return stop.deadline > now; };
+    const auto first = std::stable_partition(stops_.begin(), stops_.end(), is_in_time);
+    std::vector<StopAveraging> late(std::make_move_iterator(first),
+                                    std::make_move_iterator(stops_.end()));
+    stops_.erase(first, stops_.end());
+    if (late.empty()) return;
+    if (options_.ranks_share_rounds) {
+      for (StopAveraging& stop : late) stop.reply.Set(Overdue());
+      return;
     }
-    stops_ = std::move(in_time);
+    context().Then(rounds_.RequestLook(now + kLookPatience),
+                   [this, late = std::move(late)](absl::StatusOr<RoundSight> sight) mutable {
+                     for (StopAveraging& stop : late) stop.reply.Set(OverdueAlone(sight));
+                   });
   }
 
  private:
@@ -133,12 +145,28 @@ class AveragingActor final : public Actor {
 
   void TakeSnapshot() {
     asked_ = wants_to_stop_;
+    if (absl::Status status = Call([this] { return BeginAlone(); }); !status.ok()) {
+      return Fail(Annotate(status, "averaging"));
+    }
     if (absl::Status status = Call([this] { return MarkAll(); }); !status.ok()) {
       return FailEverywhere(status);
     }
     phase_ = Phase::kInFlight;
-    context().Then(rounds_.RoundDone(context().Now() + options_.round_timeout),
+    // The last of rounds that ranks do not share begins when every rank has been asked to stop,
+    // which lasts as long as it lasts: whoever waits for that has a deadline of its own.
+    const absl::Time deadline =
+        is_last_alone() ? absl::InfiniteFuture() : context().Now() + options_.round_timeout;
+    context().Then(rounds_.RoundDone(deadline),
                    [this](absl::Status status) { OnRoundDone(std::move(status)); });
+  }
+
+  // Whether the round under way is this rank's last one, of those that ranks do not share.
+  bool is_last_alone() const { return !options_.ranks_share_rounds && asked_; }
+
+  absl::Status BeginAlone() {
+    if (options_.ranks_share_rounds) return absl::OkStatus();
+    rounds_.SetMode(asked_ ? RoundMode::kCollecting : RoundMode::kTraining);
+    return options_.failure == nullptr ? absl::OkStatus() : options_.failure();
   }
 
   // What a callback throws is a failure with its words, like those that come as a status.
@@ -195,6 +223,8 @@ class AveragingActor final : public Actor {
     // less this rank's own. A sum of ones and zeros is exact, and n / n is 1, so that on a rank
     // that has asked a difference of 0 says exactly that all have. A rank that has not asked is
     // itself the proof that not all have.
+    // In a round of this rank's own there is no difference: the barrier before its last one has
+    // said that all have asked.
     share_asked_ = difference + (asked_ ? 1.0F : 0.0F);
     if (asked_ && difference == 0) return EndByAgreement();
     if (wants_to_stop_) {
@@ -235,14 +265,33 @@ class AveragingActor final : public Actor {
                                                     rounds_.round().value() - 1));
   }
 
+  // Of rounds that ranks do not share. A daemon's give no sight.
+  absl::Status OverdueAlone(const absl::StatusOr<RoundSight>& sight) const {
+    std::string what = "is not done";
+    if (!is_last_alone()) {
+      what = "began before this rank was asked to stop, and is not done";
+    } else if (!sight.ok()) {
+      what = "is this rank's last, and not done; other ranks may not have been asked to stop";
+    } else if (!sight->missing.empty()) {
+      const auto append = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); };
+      what = absl::StrCat("is this rank's last, and waits until rank ",
+                          absl::StrJoin(sight->missing, ", ", append), " is asked to stop");
+    }
+    const bool has_work = sight.ok() && sight->missing.empty() && !sight->work.empty();
+    return absl::DeadlineExceededError(
+        absl::StrCat("averaging: round ", rounds_.round().value(), " ", what,
+                     has_work ? absl::StrCat(": ", sight->work) : "",
+                     ". Stop every rank, then ask this one again: its wish stands"));
+  }
+
   ModelRounds& rounds_;
   AveragingLoopOptions options_;
-  const SlotId stop_slot_;
+  const std::optional<SlotId> stop_slot_;  // nothing where ranks do not share rounds
   Phase phase_ = Phase::kStopped;
   bool is_claimed_ = false;
   uint64_t claim_ = 0;  // the number of the one that holds
   bool wants_to_stop_ = false;
-  bool asked_ = false;     // the wish that travels with the round under way
+  bool asked_ = false;  // the wish that travels with the round under way, or has made it the last
   float share_asked_ = 0;  // of all ranks, in the last round
   std::vector<StopAveraging> stops_;
   absl::Status failure_;
@@ -265,9 +314,10 @@ absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds
   for (size_t i = 0; i < rounds.plan().tensors().size(); ++i) {
     if (rounds.plan().tensors()[i].name == kStopTensor) stop_slot = SlotId(static_cast<int32_t>(i));
   }
-  if (!stop_slot.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("averaging: the plan has no tensor '", kStopTensor, "'"));
+  if (stop_slot.has_value() != options.ranks_share_rounds) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "averaging: the plan has ", stop_slot.has_value() ? "a" : "no", " tensor '", kStopTensor,
+        "'", stop_slot.has_value() ? ", but its ranks do not share rounds" : ""));
   }
   std::unique_ptr<AveragingLoop> loop(new AveragingLoop);
   Executor* executor = options.executor;
@@ -277,7 +327,7 @@ absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds
     executor = &loop->own_executor_.emplace(std::move(thread));
   }
   loop->actor_ = Spawn<AveragingActor>(*executor, {.name = "averaging loop"}, &rounds,
-                                       std::move(options), *stop_slot);
+                                       std::move(options), stop_slot);
   return loop;
 }
 

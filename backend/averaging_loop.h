@@ -29,6 +29,7 @@ class AveragingActor;
 // Threads: a value, moved into Create. Owns: its callbacks.
 struct AveragingLoopOptions {
   absl::Duration pause = absl::ZeroDuration();  // Schedule::pause; at least 100 us are kept
+  bool ranks_share_rounds = true;               // Schedule::ranks_share_rounds
   // Longest time from a snapshot to its result: how late a rank may be with its own snapshot.
   absl::Duration round_timeout = limits::kDefaultOperationTimeout;
   // Copies the weight behind a slot, as it is now, to `target`; adds `difference` to that weight.
@@ -37,13 +38,17 @@ struct AveragingLoopOptions {
   // loop. Shape: both as the slot's tensor.
   absl::AnyInvocable<absl::Status(SlotId slot, std::byte* target)> copy_in;
   absl::AnyInvocable<void(SlotId slot, const std::byte* difference)> add;
+  // Of rounds that ranks do not share: why the ranks can do nothing together any more, OK while
+  // they can. Asked before each round, because none of its operations would say so. Must not block;
+  // may be null.
+  absl::AnyInvocable<absl::Status()> failure;
   // Runs the loop; outlives it. Null: a thread of the loop's own.
   Executor* executor = nullptr;
 };
 
 // How it is used:
 //
-//   tensors.push_back(AveragingLoop::StopTensor());  // last, when the model is made, on every rank
+//   tensors.push_back(AveragingLoop::StopTensor());  // last, where all ranks share a round
 //   auto model = Model::Create(backend, {.algorithm = "async_model_average", ...}, tensors);
 //   auto loop = AveragingLoop::Create(model->rounds(), {.pause = schedule.pause, ...});
 //   loop->Resume();                                  // on every rank; begins with a round
@@ -63,8 +68,16 @@ struct AveragingLoopOptions {
 // round, the first to which all have come with the wish. Until then a rank that has asked goes on
 // taking part, and nothing is aborted. The communicator stays, so the ranks may resume.
 //
+// Rounds that ranks do not share (Schedule::ranks_share_rounds) carry no wish. A rank that has
+// asked ends its own rounds with the one under way and begins its last one, in
+// RoundMode::kCollecting: the scheduler lets it wait at a barrier until all ranks have come to
+// theirs, for as long as that lasts, and then this rank takes in what was sent to it before. The
+// stop tensor is of no use to them.
+//
 // The end of a failure: a round that fails (a rank died or left, or came later than the time-out)
-// ends the loop on every rank with that status, which all its calls return from then on.
+// ends the loop on every rank with that status, which all its calls return from then on. Of rounds
+// that ranks do not share it ends this rank's; the others' end with it before their next round
+// where the job has failed, else at the barrier before their last.
 // Threads: any; the rounds are the loop's alone while it lives. Owns: its thread; borrows the
 // rounds, which outlive it.
 class AveragingLoop {
@@ -73,7 +86,8 @@ class AveragingLoop {
   static TensorSpec StopTensor();
 
   // A loop that has been stopped: see Resume. Errors: InvalidArgument: a callback is missing, a
-  // duration is negative, or the plan has no stop tensor.
+  // duration is negative, or the plan of rounds that ranks share has no stop tensor, or that of
+  // others has one.
   static absl::StatusOr<std::unique_ptr<AveragingLoop>> Create(ModelRounds& rounds,
                                                                AveragingLoopOptions options);
   // Without a Stop that was OK: ends this rank's part at once, which is a failure to the others.
@@ -90,13 +104,15 @@ class AveragingLoop {
   void Release();
 
   // Lets go of a claim, asks to stop, and waits until all ranks have asked: then the loop has
-  // stopped on all of them, and the results of its last round are in the weights. OK at once where
-  // it has stopped already. Blocks: until `deadline`. Errors: why the loop has failed;
-  // DeadlineExceeded: says how many ranks had asked (the wish stands); Cancelled: resumed.
+  // stopped on all of them, and the results of its last round are in the weights; of rounds that
+  // ranks do not share, another rank's last one may still be under way. OK at once where it has
+  // stopped already. Blocks: until `deadline`. Errors: why the loop has failed; DeadlineExceeded:
+  // says which ranks had not asked, or how many had (the wish stands); Cancelled: resumed.
   absl::Status Stop(absl::Time deadline);
   // Goes on with rounds, or withdraws the wish to stop. Every rank must call it; until the last one
-  // has, the others' first round waits, at most the time-out of a round. Does nothing where the
-  // loop runs. Errors: why the loop has failed.
+  // has, the others' first round waits, at most the time-out of a round, and their next Stop where
+  // ranks do not share rounds. These begin again after the last one where it has begun. Does
+  // nothing where the loop runs. Errors: why the loop has failed.
   absl::Status Resume();
 
   // Claim and Stop for callers that must not block, such as actors.

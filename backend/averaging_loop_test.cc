@@ -1,28 +1,18 @@
 #include "backend/averaging_loop.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstring>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
+#include "backend/test_loop_world.h"
 #include "comm/communicator.h"
 #include "comm/tiers.h"
 #include "comm/transport/sim/sim_fabric.h"
-#include "core/actor/actor.h"
-#include "core/actor/context.h"
-#include "core/actor/monitor.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
-#include "core/actor/spawn.h"
-#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,248 +22,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr uint64_t kCount = 24;
-constexpr absl::Duration kRoundTimeout = absl::Seconds(20);
-constexpr absl::Duration kStopTimeout = absl::Seconds(15);
-
-// One rank's weights, rounds and loop.
-// Threads: the simulation's, or as AveragingLoop. Owns: all but executor and communicator.
-class LoopRank {
- public:
-  LoopRank(Communicator& communicator, Executor* executor, absl::Duration pause)
-      : communicator_(communicator), weights_(kCount, 0) {
-    ModelRoundsOptions rounds;
-    rounds.rank = communicator.rank();
-    rounds.executor = executor;
-    rounds.runner = &communicator;
-    rounds.pipeline_factory = [this](const BucketLayout& layout) {
-      return MakePipeline(*algorithm_, layout, Tiers::Of(communicator_));
-    };
-    rounds.operation_timeout = kRoundTimeout;
-    rounds.on_failure = [this](const absl::Status& reason) {
-      told_.emplace_back(reason.message());
-    };
-    rounds.on_round = [this](Round) {
-      if (throws_in_turn_) throw std::runtime_error("the loop's own bug");
-    };
-    PlanOptions plan;
-    plan.world_size = communicator.world_size();
-    plan.constraints = algorithm_->Constraints();
-    plan.bucket_size_bytes = 64;
-    rounds_ = *ModelRounds::Create(
-        *Plan::Build({{"weights", DType::kFloat32, kCount, {}}, AveragingLoop::StopTensor()}, plan),
-        std::move(rounds));
-    AveragingLoopOptions options;
-    options.pause = pause;
-    options.round_timeout = kRoundTimeout;
-    options.executor = executor;
-    options.copy_in = [this](SlotId slot, std::byte* target) {
-      EXPECT_EQ(slot, SlotId(0));
-      EXPECT_FALSE(is_held_) << "a snapshot of weights that are claimed";
-      if (throws_in_copy_) throw std::runtime_error("resized before the copy");
-      std::memcpy(target, weights_.data(), kCount * sizeof(float));
-      return absl::OkStatus();
-    };
-    options.add = [this](SlotId slot, const std::byte* difference) {
-      EXPECT_EQ(slot, SlotId(0));
-      EXPECT_FALSE(is_held_) << "a result added to weights that are claimed";
-      if (throws_in_add_) throw std::runtime_error("resized before the sum");
-      for (uint64_t i = 0; i < kCount; ++i) {
-        weights_[i] += reinterpret_cast<const float*>(difference)[i];
-      }
-      ++added_;
-    };
-    loop_ = *AveragingLoop::Create(*rounds_, std::move(options));
-  }
-
-  // What a step of training does, while the weights are claimed.
-  void Train(float step) {
-    for (float& weight : weights_) weight += step;
-    trained_ += static_cast<double>(step) * kCount;
-  }
-
-  void set_held(bool is_held) { is_held_ = is_held; }
-  void ThrowInCopy() { throws_in_copy_ = true; }
-  void ThrowInAdd() { throws_in_add_ = true; }
-  void ThrowInTurn() { throws_in_turn_ = true; }
-  // What the rounds have said of their failure.
-  const std::vector<std::string>& told() const { return told_; }
-  AveragingLoop& loop() { return *loop_; }
-  ModelRounds& rounds() { return *rounds_; }
-  const std::vector<float>& weights() const { return weights_; }
-  double trained() const { return trained_; }
-  int added() const { return added_; }
-
- private:
-  Communicator& communicator_;
-  const std::unique_ptr<Algorithm> algorithm_ = *MakeAlgorithm("async_model_average", {});
-  std::vector<float> weights_;
-  double trained_ = 0;
-  std::atomic<bool> is_held_{false};  // atomic for the test with threads
-  std::atomic<int> added_{0};
-  bool throws_in_copy_ = false;
-  bool throws_in_add_ = false;
-  bool throws_in_turn_ = false;
-  std::vector<std::string> told_;
-  std::unique_ptr<ModelRounds> rounds_;
-  std::unique_ptr<AveragingLoop> loop_;  // last: it runs the rounds
-};
-
-struct TrainFor {
-  int steps;
-};
-struct EndStep {};
-
-// Trains and then asks to stop, again and again as it is told.
-// Threads: its turns. Owns: nothing of the rank.
-class Trainer final : public Actor {
- public:
-  Trainer(LoopRank* rank, SimExecutor* executor) : rank_(*rank), executor_(*executor) {}
-
-  void Handle(TrainFor message) {
-    left_ = message.steps;
-    BeginStep();
-  }
-
-  void Handle(EndStep) {
-    rank_.Train(static_cast<float>(1 + executor_.Uniform(8)));
-    rank_.set_held(false);
-    rank_.loop().Release();
-    --left_;
-    context().SendAfter(*this, Delay(200), NextStep{});
-  }
-
-  struct NextStep {};
-  void Handle(NextStep) { BeginStep(); }
-
-  // How often Stop has been answered, and with what.
-  int stops() const { return stops_; }
-  const absl::Status& stop_status() const { return stop_status_; }
-  const absl::Status& claim_status() const { return claim_status_; }
-
- private:
-  absl::Duration Delay(uint64_t microseconds) {
-    return absl::Microseconds(static_cast<int64_t>(executor_.Uniform(microseconds)));
-  }
-
-  void BeginStep() {
-    if (left_ <= 0) return AskToStop();
-    const absl::Time asked = context().Now();
-    context().Then(rank_.loop().RequestClaim(), [this, asked](absl::Status status) {
-      EXPECT_EQ(context().Now(), asked) << "a claim waited for more than a copy";
-      claim_status_ = std::move(status);
-      rank_.set_held(true);
-      // Now and then a rank is slow.
-      context().SendAfter(*this, Delay(executor_.Uniform(10) == 0 ? 50000 : 500), EndStep{});
-    });
-  }
-
-  void AskToStop() {
-    const absl::Time deadline = context().Now() + kStopTimeout;
-    context().Then(rank_.loop().RequestStop(deadline), [this](absl::Status status) {
-      stop_status_ = std::move(status);
-      ++stops_;
-    });
-  }
-
-  LoopRank& rank_;
-  SimExecutor& executor_;
-  int left_ = 0;
-  int stops_ = 0;
-  absl::Status stop_status_;
-  absl::Status claim_status_;
-};
-
-// Threads: one. Owns: the world of one seed.
-class LoopWorld {
- public:
-  explicit LoopWorld(uint64_t seed, int32_t size)
-      : executor_(seed), fabric_(WorldSize(size), NetworkOf(seed)) {
-    executor_.AddEventSource(&fabric_);
-    communicators_ = *fabric_.OpenAll(CommunicatorId(1), Group::World(WorldSize(size)));
-    const auto pause = absl::Microseconds(static_cast<int64_t>(executor_.Uniform(400)));
-    for (auto& communicator : communicators_) {
-      ranks_.push_back(std::make_unique<LoopRank>(*communicator, &executor_, pause));
-      refs_.push_back(Spawn<Trainer>(executor_, {}, ranks_.back().get(), &executor_));
-      trainers_.push_back(static_cast<Trainer*>(refs_.back().cell()->actor()));
-    }
-  }
-  ~LoopWorld() {
-    // A trainer that is told to stop is ended at once: it may wait for what will not come.
-    for (ActorRef<Trainer>& trainer : refs_) StopAndWait(trainer, executor_.Now()).IgnoreError();
-    ranks_.clear();
-    communicators_.clear();
-    executor_.RemoveEventSource(&fabric_);
-  }
-
-  void ResumeAll() {
-    for (auto& rank : ranks_) EXPECT_TRUE(rank->loop().Resume().ok());
-  }
-  void Train(int32_t rank, int steps) {
-    ASSERT_TRUE(refs_[static_cast<size_t>(rank)].Send(TrainFor{steps}).ok());
-  }
-  // Until every rank has stopped for the `count`-th time.
-  bool RunUntilStopped(int count) {
-    return executor_.RunUntil(
-        [&] {
-          return std::all_of(trainers_.begin(), trainers_.end(),
-                             [&](const Trainer* trainer) { return trainer->stops() >= count; });
-        },
-        executor_.Now() + kStopTimeout + kRoundTimeout);
-  }
-
-  // Averaging neither makes nor loses weight.
-  void ExpectSumIsKept() {
-    double sum = 0;
-    double trained = 0;
-    for (auto& rank : ranks_) {
-      for (float weight : rank->weights()) sum += static_cast<double>(weight);
-      trained += rank->trained();
-    }
-    EXPECT_NEAR(sum, trained, 1e-4 * trained + 1e-3);
-  }
-  // Nobody trains between its wish to stop and the end.
-  void ExpectEqualWeights() {
-    for (auto& rank : ranks_) {
-      for (uint64_t i = 0; i < kCount; ++i) {
-        EXPECT_NEAR(rank->weights()[i], ranks_[0]->weights()[i],
-                    1e-5 * std::abs(ranks_[0]->weights()[i]));
-      }
-    }
-  }
-  void ExpectEndedTogether() {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      EXPECT_TRUE(trainers_[rank]->stop_status().ok()) << trainers_[rank]->stop_status();
-      EXPECT_TRUE(trainers_[rank]->claim_status().ok()) << trainers_[rank]->claim_status();
-      EXPECT_EQ(ranks_[rank]->rounds().round(), ranks_[0]->rounds().round()) << "rank " << rank;
-      EXPECT_EQ(ranks_[rank]->added(), ranks_[0]->added()) << "rank " << rank;
-    }
-  }
-
-  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
-  SimExecutor& executor() { return executor_; }
-  SimFabric& fabric() { return fabric_; }
-  LoopRank& rank(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
-  Trainer& trainer(int32_t rank) { return *trainers_[static_cast<size_t>(rank)]; }
-
- private:
-  SimOptions NetworkOf(uint64_t seed) {
-    SimOptions options;
-    options.seed = seed;
-    options.clock = &executor_.clock();
-    options.link.latency = absl::Microseconds(static_cast<int64_t>(executor_.Uniform(300)));
-    options.link.jitter = absl::Microseconds(static_cast<int64_t>(1 + executor_.Uniform(300)));
-    return options;
-  }
-
-  SimExecutor executor_;
-  SimFabric fabric_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::vector<std::unique_ptr<LoopRank>> ranks_;
-  std::vector<ActorRef<Trainer>> refs_;
-  std::vector<Trainer*> trainers_;
-};
 
 TEST(AveragingLoopTest, AllRanksEndAfterTheSameRoundAndResume) {
   int resumed = 0;
@@ -454,7 +202,8 @@ TEST(AveragingLoopTest, RunsOnThreads) {
       *fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(kSize)));
   std::vector<std::unique_ptr<LoopRank>> ranks;
   for (auto& communicator : communicators) {
-    ranks.push_back(std::make_unique<LoopRank>(*communicator, nullptr, absl::Microseconds(100)));
+    ranks.push_back(std::make_unique<LoopRank>(*communicator, nullptr, absl::Microseconds(100),
+                                               MakeModelAverage(communicator->rank())));
   }
   std::vector<std::thread> threads;
   for (auto& rank : ranks) {

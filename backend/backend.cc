@@ -111,6 +111,8 @@ absl::Status Backend::Join() {
     membership_ = std::move(parts.membership);
     hosts_ = std::move(parts.hosts);
     host_warning_ = std::move(parts.host_warning);
+    is_heir_ = parts.is_heir;
+    mark_ = std::move(parts.mark);
     SetProcessesOnHost(2 * static_cast<int>(host_ranks().size()));  // a daemon for each
     StartSession();
     return absl::OkStatus();
@@ -139,6 +141,10 @@ absl::Status Backend::Join() {
   return absl::OkStatus();
 }
 
+absl::Status Backend::Tell(TrainerMark mark, absl::Time deadline) {
+  return mark_ == nullptr ? absl::OkStatus() : mark_(mark, deadline);
+}
+
 void Backend::StartSession() {
   executor_ = std::make_unique<ThreadExecutor>(ThreadExecutor::Options{.name = "pelton-session"});
   Session::Options session;
@@ -149,7 +155,18 @@ void Backend::StartSession() {
   session.note = &failure_;
   session_ = Spawn<Session>(*executor_, {.name = "session"}, std::move(session));
   // A full mailbox holds as bad news as this order: it may be dropped.
-  control_->OnOrder([session = session_](const Order& order) { (void)session.Send(order); });
+  control_->OnOrder([this, session = session_](const Order& order) {
+    const Rank culprit = order.culprit.value_or(rank());
+    if (order.kind == Order::Kind::kPeerAbsent) {
+      absences_.Begin(culprit, std::string(order.reason.message()));
+    } else if (order.kind == Order::Kind::kPeerBack) {
+      absences_.End(culprit);
+    } else {
+      // Nobody is awaited in a job that ends, and none would come back to have deadlines move on.
+      if (order.kind != Order::Kind::kPeerLeft) absences_.EndAll();
+      (void)session.Send(order);
+    }
+  });
 }
 
 template <typename Question>
@@ -230,13 +247,10 @@ absl::StatusOr<SelectionTable> Backend::AgreeOnSchedules(absl::Time deadline) {
 
 absl::StatusOr<Transport*> Backend::TransportOf(Device device, absl::Time deadline) {
   if (device.kind == DeviceKind::kHost) return transport_.get();
-  if (IsLinkAddress(options_.coordinator_address)) {
-    return absl::UnimplementedError(
-        "tensors of a GPU do not go through a pelton-daemon; start the job without --backend "
-        "daemon");
-  }
   std::unique_ptr<Transport>& gpu = gpus_[device.index];
   if (gpu != nullptr) return gpu.get();
+  // Before the first connection: the peers could not go on with another process at its other end.
+  RETURN_IF_ERROR(Tell(TrainerMark::kHasNoHeir, deadline));
   ASSIGN_OR_RETURN(const TransportRegistry::Entry nccl, TransportRegistry::Get().Find("nccl"));
   TransportOptions options;
   options.rank = rank();
@@ -266,8 +280,14 @@ absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::Open(const Group& 
 
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Backend::OpenAmong(
     const Group& group, Device device, const std::string& schedules) {
-  MutexLock lock(&opening_);
   const absl::Time deadline = Clock::Real().Now() + options_.join_timeout;
+  if (!opening_.Take(deadline)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(Here(options_), ": another thread has been opening a communicator for ",
+                     absl::ToInt64Milliseconds(options_.join_timeout),
+                     " ms; open communicators in the same order on all ranks"));
+  }
+  const TurnHolder holder(&opening_);
   ASSIGN_OR_RETURN(const CommunicatorId id, AgreeOnId(group, schedules, deadline));
   if (device.kind == DeviceKind::kHost) RETURN_IF_ERROR(UseSchedules(id, schedules));
   ASSIGN_OR_RETURN(Transport* const transport, TransportOf(device, deadline));
@@ -332,20 +352,18 @@ absl::Status Backend::WhyNotWith(const Group& group) const {
 void Backend::Share(const Region& region) { (void)AskSession(ShareRegion{{&region}, {}}); }
 
 int64_t Backend::Show(ModelLook look) {
-  MutexLock lock(&looking_);
-  looks_.emplace(++last_look_, std::move(look));
-  return last_look_;
+  const int64_t number = ++last_look_;
+  looks_.Add({number, std::move(look)});
+  return number;
 }
 
 void Backend::Hide(int64_t number) {
-  MutexLock lock(&looking_);
-  looks_.erase(number);
+  looks_.RemoveIf([number](const Look& shown) { return shown.number == number; });
 }
 
 std::vector<ModelSight> Backend::LookAtModels(absl::Time deadline) const {
   std::vector<ModelSight> sights;
-  MutexLock lock(&looking_);
-  for (const auto& [number, look] : looks_) sights.push_back(look(deadline));
+  looks_.ForEach([&](const Look& shown) { sights.push_back(shown.look(deadline)); });
   return sights;
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/hosts.h"
+#include "backend/link/attach.h"
 #include "backend/model_sight.h"
 #include "backend/session.h"
 #include "backend/trace_file.h"
@@ -28,9 +30,11 @@
 #include "comm/transport/transport.h"
 #include "core/actor/actor_ref.h"
 #include "core/actor/thread_executor.h"
+#include "core/base/absences.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/base/sync.h"
+#include "core/base/shared_list.h"
+#include "core/base/turn.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
 
@@ -88,6 +92,14 @@ class Backend {
   void Hide(int64_t number);
   // All of them, in the order of their making. Blocks: until `deadline`, while one does not answer.
   std::vector<ModelSight> LookAtModels(absl::Time deadline) const;
+  // Whether this is a trainer in the place of one that has died, whose peers go on.
+  bool is_heir() const { return is_heir_; }
+  // Tells this rank's daemon, if there is one, how far the training has come, which says what an
+  // heir is given. Blocks: until `deadline`. Errors: those of a call to the daemon.
+  absl::Status Tell(TrainerMark mark, absl::Time deadline);
+  // Ranks whose trainer is awaited anew. Threads: any.
+  Absences& absences() { return absences_; }
+  const Absences& absences() const { return absences_; }
   const HostMap& hosts() const { return hosts_; }
   // World ranks on this rank's host, ascending, this one included: those that have proved it.
   std::vector<Rank> host_ranks() const { return hosts_.RanksWith(rank()); }
@@ -104,10 +116,11 @@ class Backend {
     return Open(group, Device{});
   }
   // The same for memory of `device`, which is of the same kind on all members; the backend of a GPU
-  // is made at the first use. `schedules`: rows that go before those of the options, the same on
-  // all members; of use between hosts, for the hosts' memory. Errors: also InvalidArgument: a row
-  // is none, or the members' rows differ; those of the device's transport: no such device, no
-  // library of its.
+  // is made at the first use, in this process even where the rank has a daemon, which is told that
+  // no other trainer can go on in the place of this one. `schedules`: rows that go before those of
+  // the options, the same on all members; of use between hosts, for the hosts' memory. Errors: also
+  // InvalidArgument: a row is none, or the members' rows differ; those of the device's transport:
+  // no such device, no library of its.
   absl::StatusOr<std::unique_ptr<WatchedCommunicator>> Open(const Group& group, Device device,
                                                             const std::string& schedules = "");
 
@@ -157,6 +170,10 @@ class Backend {
   const BackendOptions options_;
   std::unique_ptr<TraceFile> trace_;  // null unless PELTON_TRACE names it; written last
   FailureNote failure_;
+  Absences absences_;
+  bool is_heir_ = false;
+  // Tells this rank's daemon how far the training has come; empty without one.
+  std::function<absl::Status(TrainerMark mark, absl::Time deadline)> mark_;
   std::unique_ptr<CoordinatorServer> coordinator_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
@@ -164,10 +181,13 @@ class Backend {
   Membership membership_;
   HostMap hosts_;
   std::string host_warning_;
-  mutable Mutex looking_;  // a model that ends waits until nobody looks at it any more
-  std::map<int64_t, ModelLook> looks_ ABSL_GUARDED_BY(looking_);
-  int64_t last_look_ ABSL_GUARDED_BY(looking_) = 0;
-  Mutex opening_;  // a transport opens for one thread at a time
+  struct Look {
+    int64_t number;
+    ModelLook look;
+  };
+  SharedList<Look> looks_;  // a model that ends waits until nobody looks at it any more
+  std::atomic<int64_t> last_look_ = 0;
+  Turn opening_;  // a transport opens for one thread at a time
   // By the index of the device.
   std::map<int32_t, std::unique_ptr<Transport>> gpus_ ABSL_GUARDED_BY(opening_);
 

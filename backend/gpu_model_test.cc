@@ -1,5 +1,5 @@
 // Models whose buckets lie on a GPU, over the stand-in: what the streams order and what the host
-// does not wait for.
+// does not wait for. With daemons, too: the rounds are in the trainer's process there as well.
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
+#include "backend/fixture_ranks.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
 #include "comm/transport/nccl/stand_in/stand_in_library.h"
@@ -131,12 +132,13 @@ class GpuModelTest : public testing::Test {
 
   static void Run(const std::function<absl::Status(Backend&, float)>& body) {
     std::latch end(2);  // no barrier of the job, which may have failed
-    const std::vector<absl::Status> results = RunRanks(2, [&](const BackendOptions& options) {
-      ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-      const absl::Status status = body(*backend, static_cast<float>(options.rank.value()));
-      end.arrive_and_wait();
-      return status;
-    });
+    const std::vector<absl::Status> results =
+        RunFixtureRanks(2, [&](const BackendOptions& options) {
+          ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+          const absl::Status status = body(*backend, static_cast<float>(options.rank.value()));
+          end.arrive_and_wait();
+          return status;
+        });
     for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
   }
 
@@ -255,6 +257,29 @@ TEST_F(GpuModelTest, ARankThatNeverComesIsNamedByALaterRound) {
   });
 }
 
+// What it would be saved with, the weights, has taken what no peer has sent.
+TEST_F(GpuModelTest, NoStateIsSavedAfterARoundThatFailsOnTheDevice) {
+  std::latch heard(1);
+  Run([&](Backend& backend, float rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                     Trainer::Make(backend, absl::Milliseconds(500)));
+    for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, 1));
+    RETURN_IF_ERROR(trainer->EndRound());
+    RETURN_IF_ERROR(trainer->rounds().SaveStates(Soon()).status());
+    if (rank == 1) {  // stays away
+      heard.wait();
+      return absl::OkStatus();
+    }
+    for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, 1));
+    RETURN_IF_ERROR(trainer->EndRound());
+    const absl::Status failed = trainer->rounds().SaveStates(Soon()).status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded) << failed;
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("not arrived: rank 1"));
+    heard.count_down();
+    return absl::OkStatus();
+  });
+}
+
 TEST_F(GpuModelTest, AnErrorOfTheDeviceEndsTheRoundsOfAllRanks) {
   std::latch one_round(2);
   Run([&](Backend& backend, float rank) {
@@ -329,7 +354,7 @@ TEST_F(GpuModelTest, RefusesAnAlgorithmThatWorksOnTheHost) {
 }
 
 TEST_F(GpuModelTest, RefusesTensorsOfTwoDevices) {
-  const std::vector<absl::Status> results = RunRanks(1, [](const BackendOptions& options) {
+  const std::vector<absl::Status> results = RunFixtureRanks(1, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     ModelOptions model;
     model.name = "net";

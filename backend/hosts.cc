@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "backend/group_bootstrap.h"
 #include "comm/control/host_identity.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -15,23 +16,6 @@ namespace {
 
 // How long a proof may take: a rank that cannot give it must not use up the time for joining.
 constexpr absl::Duration kProofTimeout = absl::Seconds(30);
-
-// The bootstrap of some of the job's ranks. Threads: as Bootstrap. Owns: its list.
-class GroupBootstrap final : public Bootstrap {
- public:
-  GroupBootstrap(Control& control, std::vector<Rank> members)
-      : control_(control), members_(std::move(members)) {}
-
-  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& key,
-                                                     const std::string& value,
-                                                     absl::Time deadline) override {
-    return control_.AllGatherAmong({key, value, members_}, deadline);
-  }
-
- private:
-  Control& control_;
-  const std::vector<Rank> members_;
-};
 
 std::string Listed(const std::vector<Rank>& ranks) {
   return absl::StrJoin(ranks, ", ",

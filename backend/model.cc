@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "backend/arrival_matchmaker.h"
+#include "backend/group_windows.h"
 #include "backend/peer_selector.h"
 #include "backend/watched_communicator.h"
 #include "comm/communicator.h"
@@ -71,6 +72,7 @@ class LocalModel final : public Model {
 
   absl::Status AgreeOn(const Plan& plan, const ModelOptions& options);
   absl::Status OpenTiers(const Group& group);
+  absl::Status OpenWindows(const ModelOptions& options);
   // The hosts' leaders, in the group's order.
   std::vector<Rank> LeadersOf(const Group& group) const;
   // Asks the control plane for peers where the algorithm wants that.
@@ -93,7 +95,8 @@ class LocalModel final : public Model {
   // Where the algorithm names a policy, one of the two. After what the matchmaker wakes.
   std::unique_ptr<PeerSelector> peers_;
   std::unique_ptr<ArrivalMatchmaker> matchmaker_;
-  std::unique_ptr<ModelRounds> rounds_;  // last: it runs on the communicators
+  std::unique_ptr<GroupWindows> windows_;  // null unless the algorithm uses them
+  std::unique_ptr<ModelRounds> rounds_;    // last: it runs on the communicators, and has windows
 };
 
 absl::Status LocalModel::Start(const ModelOptions& options, std::unique_ptr<Algorithm> algorithm,
@@ -108,6 +111,7 @@ absl::Status LocalModel::Start(const ModelOptions& options, std::unique_ptr<Algo
   tiers_ = Tiers::Of(*communicator_);
   tiers_.device = queue_.get();
   if (algorithm_->IsHierarchical()) RETURN_IF_ERROR(OpenTiers(options.group));
+  if (algorithm_->UsesWindows()) RETURN_IF_ERROR(OpenWindows(options));
   SelectPeers(options);
   return MakeRounds(std::move(plan), options);
 }
@@ -142,6 +146,7 @@ uint64_t LocalModel::sent_bytes() const {
   for (const auto* communicator : {&communicator_, &host_, &leaders_}) {
     if (*communicator != nullptr) sum += (*communicator)->sent_bytes();
   }
+  if (windows_ != nullptr) sum += windows_->sent_bytes();
   return sum;
 }
 
@@ -177,6 +182,7 @@ void LocalModel::SelectPeers(const ModelOptions& options) {
     // What it says of an answer that is lost says more than that the round is late.
     const absl::Duration timeout = TimeoutOf(options, backend_);
     matchmaker.timeout = timeout - std::min(timeout / 2, kAnswerMargin);
+    matchmaker.standstill = &backend_.absences().standstill();
     matchmaker.wake = [this] {
       if (runner_ != nullptr) return runner_->Wake();
       communicator_->Wake();
@@ -212,6 +218,17 @@ absl::Status LocalModel::OpenTiers(const Group& group) {
   return absl::OkStatus();
 }
 
+absl::Status LocalModel::OpenWindows(const ModelOptions& options) {
+  absl::StatusOr<std::unique_ptr<GroupWindows>> opened =
+      GroupWindows::Open(backend_, options.group, TimeoutOf(options, backend_));
+  if (!opened.ok()) {
+    return Annotate(opened.status(), absl::StrCat("algorithm ", options.algorithm, ", windows"));
+  }
+  windows_ = *std::move(opened);
+  tiers_.windows = windows_.get();
+  return absl::OkStatus();
+}
+
 absl::Status LocalModel::MakeRounds(Plan plan, const ModelOptions& options) {
   ModelRoundsOptions rounds;
   rounds.model_name = options.name;
@@ -232,6 +249,7 @@ absl::Status LocalModel::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.first_round = options.first_round;
   rounds.commits_state = options.commits_state;
   rounds.viewer = options.viewer;
+  rounds.standstill = &backend_.absences().standstill();
   rounds.on_failure = [this, told = options.on_failure](const absl::Status& reason) {
     if (told != nullptr) return told(reason);
     backend_.Report(reason);

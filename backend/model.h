@@ -69,7 +69,8 @@ class Model {
   // Of this process, in the model's group.
   virtual Rank rank() const = 0;
   virtual const Algorithm& algorithm() const = 0;
-  // Sent by this rank so far for this model, inside the host and beyond it; see SentBytesOf.
+  // Sent by this rank so far for this model, inside the host and beyond it, and put into windows;
+  // see SentBytesOf.
   virtual uint64_t sent_bytes() const = 0;
 
   // Memory of the host beside the buckets, where standalone tensors lie: peers reach it where it is

@@ -11,11 +11,12 @@
 #include "backend/link/link_control.h"
 #include "backend/link/link_socket.h"
 #include "backend/link/linked_model.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/status.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/dtype.h"
+#include "core/memory/stream.h"
 #include "core/round/reshard.h"
 
 namespace pelton {
@@ -51,15 +52,23 @@ void TakeWhatIsOne(PortOptions& options) {
   if (!options.states.empty()) options.state.order = options.states.front().order;
 }
 
-// In the daemon that the backend is attached to, if the daemon can make the algorithm; else here.
+// A daemon makes algorithms by name. It has no GPU: what another process puts there does not
+// overlap with the trainer's kernels, and would cost a context's memory.
+bool BelongsInDaemon(const ModelOptions& options, const std::vector<TensorSpec>& specs) {
+  return AlgorithmRegistry::Get().Find(options.algorithm).ok() &&
+         std::all_of(specs.begin(), specs.end(), [](const TensorSpec& tensor) {
+           return tensor.device.kind == DeviceKind::kHost;
+         });
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(Backend& backend, const ModelOptions& options,
                                                  std::unique_ptr<Algorithm> algorithm,
                                                  std::vector<TensorSpec> specs) {
   LinkClient* const link = LinkOf(backend.control());
-  if (link == nullptr || !AlgorithmRegistry::Get().Find(options.algorithm).ok()) {
+  if (link == nullptr || !BelongsInDaemon(options, specs)) {
     return Model::Create(backend, options, std::move(algorithm), std::move(specs));
   }
-  const absl::Time deadline = Clock::Real().Now() + backend.options().join_timeout;
+  const absl::Time deadline = WaitClock().Now() + backend.options().join_timeout;
   proto::LinkHello hello;
   hello.set_purpose(proto::LinkHello::ROUNDS);
   proto::LinkWelcome welcome;
@@ -68,17 +77,43 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(Backend& backend, const ModelOp
   job.rank = backend.rank();
   job.on_failure = [&backend](const absl::Status& reason) { backend.Report(reason); };
   job.failure = [&backend, group = options.group] { return backend.WhyNotWith(group); };
+  job.standstill = &backend.absences().standstill();
   return AttachModel(std::move(socket), std::move(job), options, std::move(algorithm),
                      std::move(specs), deadline);
 }
 
 }  // namespace
 
+ModelSource ModelSource::Of(Backend& backend) {
+  ModelSource source;
+  source.make = [&backend](const ModelOptions& options, std::unique_ptr<Algorithm> algorithm,
+                           std::vector<TensorSpec> tensors) {
+    return MakeModel(backend, options, std::move(algorithm), std::move(tensors));
+  };
+  source.failure = [&backend] { return backend.failure(); };
+  return source;
+}
+
 absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, PortOptions options,
                                                              std::unique_ptr<Algorithm> algorithm,
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
+  return Create(ModelSource::Of(backend), std::move(options), std::move(algorithm),
+                std::move(specs), tensors);
+}
+
+absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(ModelSource source,
+                                                             PortOptions options,
+                                                             std::unique_ptr<Algorithm> algorithm,
+                                                             std::vector<TensorSpec> specs,
+                                                             TensorPort& tensors) {
   const Schedule schedule = ScheduleOf(*algorithm, options.on_call);
+  if (!schedule.ranks_share_rounds && schedule.trigger != TriggerKind::kTimer) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model '", options.model.name, "': the rounds of algorithm ", options.model.algorithm,
+        " are each rank's own and begin by a timer, not ", NameOf(schedule.trigger),
+        ", because only a timer's have an end that loses nothing"));
+  }
   TakeWhatIsOne(options);
   options.model.first_round = Round(options.state.rounds + 1);
   if (schedule.trigger != TriggerKind::kWhenReady) {
@@ -88,7 +123,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
   const bool makes_equal = algorithm->RanksAgree() && schedule.commit.kept == 0;
   std::unique_ptr<ModelPort> port(new ModelPort(options, schedule, makes_equal, tensors));
   RETURN_IF_ERROR(
-      port->Install(backend, std::move(algorithm), std::move(specs), std::move(options)));
+      port->Install(source, std::move(algorithm), std::move(specs), std::move(options)));
   return port;
 }
 
@@ -103,22 +138,22 @@ ModelPort::ModelPort(const PortOptions& options, const Schedule& schedule, bool 
       order_is_adopted_(options.keeps_order || schedule.trigger != TriggerKind::kWhenReady ||
                         !options.state.order.empty()) {}
 
-absl::Status ModelPort::Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
+absl::Status ModelPort::Install(const ModelSource& source, std::unique_ptr<Algorithm> algorithm,
                                 std::vector<TensorSpec> specs, PortOptions options) {
   ModelState& state = options.state;
   tensor_count_ = specs.size();
   for (const TensorSpec& tensor : specs) size_bytes_ += tensor.size_bytes();
   communicates_.assign(tensor_count_, true);
   const bool has_loop = schedule_.trigger == TriggerKind::kTimer;
-  if (has_loop) specs.push_back(AveragingLoop::StopTensor());
-  ASSIGN_OR_RETURN(model_, MakeModel(backend, options_, std::move(algorithm), std::move(specs)));
+  if (has_loop && schedule_.ranks_share_rounds) specs.push_back(AveragingLoop::StopTensor());
+  ASSIGN_OR_RETURN(model_, source.make(options_, std::move(algorithm), std::move(specs)));
   if (has_loop) {
     PlaceAll();
-    return InstallLoop();
+    return InstallLoop(source);
   }
   if (schedule_.trigger != TriggerKind::kWhenReady) RETURN_IF_ERROR(Prime());
   const std::vector<TensorState> results = TakeOpenResults(state);
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  const absl::Time deadline = WaitClock().Now() + options_.timeout;
   RETURN_IF_ERROR(options.states.empty() ? Restore(std::move(state), rounds(), deadline)
                                          : Reshard(options.states, rounds(), deadline));
   PlaceAll();  // a plan that was restored has buckets of its own
@@ -130,12 +165,14 @@ absl::Status ModelPort::Prime() {
   for (size_t i = 0; i < tensor_count_; ++i) {
     RETURN_IF_ERROR(tensors_.Bring(SlotId(static_cast<int32_t>(i)), true).status());
   }
-  return rounds().Prime(Clock::Real().Now() + options_.timeout);
+  return rounds().Prime(WaitClock().Now() + options_.timeout);
 }
 
-absl::Status ModelPort::InstallLoop() {
+absl::Status ModelPort::InstallLoop(const ModelSource& source) {
   AveragingLoopOptions loop;
   loop.pause = schedule_.pause;
+  loop.ranks_share_rounds = schedule_.ranks_share_rounds;
+  loop.failure = source.failure;
   loop.round_timeout = options_.timeout;
   // Both places are the slot's own in its bucket, which Place has named.
   loop.copy_in = [this](SlotId slot, std::byte*) { return tensors_.Bring(slot, true).status(); };
@@ -207,7 +244,7 @@ absl::Status ModelPort::Do(RoundAction action) {
       return absl::OkStatus();
     case RoundAction::kClaim:
       RETURN_IF_ERROR(CheckLoop());
-      return loop_->Claim(Clock::Real().Now() + options_.timeout);
+      return loop_->Claim(WaitClock().Now() + options_.timeout);
     case RoundAction::kRelease:
       if (loop_ != nullptr && !IsForkedChild()) loop_->Release();
       return absl::OkStatus();
@@ -256,7 +293,7 @@ absl::Status ModelPort::Finish() {
   RETURN_IF_ERROR(failure_);
   if (!is_open_) return absl::OkStatus();
   is_open_ = false;
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  const absl::Time deadline = WaitClock().Now() + options_.timeout;
   if (!has_results_) failure_ = WaitRound();
   RETURN_IF_ERROR(failure_);
   has_results_ = false;
@@ -292,9 +329,9 @@ absl::Status ModelPort::FinishUnchanged() {
 }
 
 absl::Status ModelPort::WaitRound() {
-  const absl::Time start = Clock::Real().Now();
+  const absl::Time start = WaitClock().Now();
   const absl::Status status = rounds().WaitRound(start + options_.timeout);
-  statistics_.wait_seconds += absl::ToDoubleSeconds(Clock::Real().Now() - start);
+  statistics_.wait_seconds += absl::ToDoubleSeconds(WaitClock().Now() - start);
   if (status.ok()) ++statistics_.rounds;
   return status;
 }
@@ -310,7 +347,7 @@ absl::Status ModelPort::Stop(absl::Duration timeout) {
   if (schedule_.trigger != TriggerKind::kTimer) return absl::OkStatus();
   RETURN_IF_ERROR(DoAll(trigger_.Stop()));
   RETURN_IF_ERROR(CheckLoop());
-  return loop_->Stop(Clock::Real().Now() + timeout);
+  return loop_->Stop(WaitClock().Now() + timeout);
 }
 
 absl::Status ModelPort::Resume() {
@@ -331,7 +368,7 @@ absl::StatusOr<ModelState> ModelPort::State() {
     RETURN_IF_ERROR(failure_);
     has_results_ = true;
   }
-  ASSIGN_OR_RETURN(ModelState state, StateOf(rounds(), Clock::Real().Now() + options_.timeout));
+  ASSIGN_OR_RETURN(ModelState state, StateOf(rounds(), WaitClock().Now() + options_.timeout));
   if (is_open_) AddOpenResults(state);
   return state;
 }
@@ -408,7 +445,7 @@ std::vector<ModelPort::FlatPart> ModelPort::FlatParts() const {
   for (const BucketLayout& bucket : plan.buckets()) {
     FlatPart part;
     part.dtype = bucket.dtype;
-    part.count = bucket.tail_offset_count;
+    part.count = bucket.content_count;
     for (SlotId slot : bucket.slots) {
       if (plan.slot(slot).standalone) continue;
       const uint64_t begin_bytes = plan.slot(slot).offset_bytes - bucket.flat_offset_bytes;
@@ -424,7 +461,7 @@ void ModelPort::Detach(absl::Duration timeout) {
   if (model_ == nullptr || IsForkedChild()) return;
   // Where the others do not stop in time, they are told by the end of the loop.
   if (loop_ != nullptr && timeout > absl::ZeroDuration()) {
-    loop_->Stop(Clock::Real().Now() + timeout).IgnoreError();
+    loop_->Stop(WaitClock().Now() + timeout).IgnoreError();
   }
   is_open_ = has_results_ = false;
   loop_.reset();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,19 @@ struct PortOptions {
   std::vector<ModelState> states;
 };
 
+// Where a port's model comes from. Threads: a value. Owns: its callbacks, which outlive the port.
+struct ModelSource {
+  std::function<absl::StatusOr<std::unique_ptr<Model>>(const ModelOptions& options,
+                                                       std::unique_ptr<Algorithm> algorithm,
+                                                       std::vector<TensorSpec> tensors)>
+      make;
+  // Why the job has failed; OK while it has not.
+  std::function<absl::Status()> failure;
+
+  // In the daemon that `backend` is attached to, where the model belongs there; else in process.
+  static ModelSource Of(Backend& backend);
+};
+
 // A trainer's tensors in buckets, whose rounds are in its backward passes, between its steps or
 // beside them. All ranks must post what makes rounds due in the same order. A round changes the
 // tensors when it is complete on this rank, all of them, or none (COMMIT-1).
@@ -60,8 +74,14 @@ class ModelPort {
   // Plans the buckets, agrees on the plan with all ranks of the group, and primes the algorithm's
   // state with the tensors, unless they are communicated when ready: they must be the same on all
   // ranks; or with `options.state`, or `options.states`. Collective. Blocks: until the ranks agree,
-  // or the timeout. Errors: those of Model::Create, of Restore and of Reshard.
+  // or the timeout. Errors: those of Model::Create, of Restore and of Reshard; InvalidArgument:
+  // rounds that ranks do not share are to begin by another trigger than a timer.
   static absl::StatusOr<std::unique_ptr<ModelPort>> Create(Backend& backend, PortOptions options,
+                                                           std::unique_ptr<Algorithm> algorithm,
+                                                           std::vector<TensorSpec> specs,
+                                                           TensorPort& tensors);
+  // The same with a model of another source than a backend.
+  static absl::StatusOr<std::unique_ptr<ModelPort>> Create(ModelSource source, PortOptions options,
                                                            std::unique_ptr<Algorithm> algorithm,
                                                            std::vector<TensorSpec> specs,
                                                            TensorPort& tensors);
@@ -98,7 +118,8 @@ class ModelPort {
   SlotResult ResultOf(SlotId slot) const { return rounds().ResultOf(slot); }
 
   // Of rounds by a timer; else they do nothing. Stop lets go of a claim and ends the rounds when
-  // all ranks have asked for it; it is idempotent, as Resume is. StayStopped has rounds that have
+  // all ranks have asked for it, or this rank's own at once, with a last one when all have; it is
+  // idempotent, as Resume is. StayStopped has rounds that have
   // begun on no rank wait for Resume; unlike Stop it makes no last one. Blocks: Stop: until the
   // timeout. Errors: DeadlineExceeded: not all ranks have asked; what a round failed with.
   absl::Status Stop(absl::Duration timeout);
@@ -127,7 +148,7 @@ class ModelPort {
   Statistics statistics() const;
   // Tensor names by bucket, in launch order.
   std::vector<std::vector<std::string>> Buckets() const;
-  // The elements of a bucket that lie one after the other, without its used tail.
+  // The elements of a bucket that lie one after the other, without its padding.
   // Threads: a value. Owns: nothing; of use until the plan changes.
   struct FlatPart {
     std::byte* data = nullptr;
@@ -147,9 +168,9 @@ class ModelPort {
   ModelPort(const PortOptions& options, const Schedule& schedule, bool makes_equal,
             TensorPort& tensors);
 
-  absl::Status Install(Backend& backend, std::unique_ptr<Algorithm> algorithm,
+  absl::Status Install(const ModelSource& source, std::unique_ptr<Algorithm> algorithm,
                        std::vector<TensorSpec> specs, PortOptions options);
-  absl::Status InstallLoop();
+  absl::Status InstallLoop(const ModelSource& source);
   absl::Status Prime();
   void PlaceAll();
   absl::Status OnReady(const TrainingEvent& event);

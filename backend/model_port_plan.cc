@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "backend/model_port.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/status.h"
 #include "core/bucket/plan.h"
 
@@ -16,7 +16,7 @@ namespace pelton {
 
 absl::Status ModelPort::AdoptOrder() {
   if (order_is_adopted_ && tuning_ == nullptr) return absl::OkStatus();
-  const absl::Time deadline = Clock::Real().Now() + options_.timeout;
+  const absl::Time deadline = WaitClock().Now() + options_.timeout;
   if (!std::exchange(order_is_adopted_, true)) {
     ASSIGN_OR_RETURN(std::vector<SlotId> order, rounds().AgreeOnOrder(deadline));
     RETURN_IF_ERROR(MoveTo(order, std::nullopt, deadline));

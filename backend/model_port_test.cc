@@ -1,12 +1,12 @@
-// Every kind of round through a model's port, with no Python and no torch: ranks as threads, over
-// shared memory, against plain loops in one process. Runs in process and, as
-// backend/link:model_port_link_test, with a daemon for each rank.
+// Every kind of round through a model's port, with no Python and no torch, against plain loops in
+// one process. Runs with ranks as threads over shared memory in process and, as
+// backend/link:model_port_link_test, with a daemon for each rank; and as model_port_sim_test with
+// trainers and daemons in one thread, in the orders that seeds give.
 #include "backend/model_port.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,10 +14,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "backend/fixture_ranks.h"
-#include "backend/test_ranks.h"
+#include "backend/port_ranks.h"
+#include "backend/test_port_worlds.h"
 #include "backend/test_tensors.h"
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,75 +35,6 @@ std::vector<float> MeanOf(const std::vector<Tensors>& ranks, size_t slot) {
     mean[i] = sum / static_cast<float>(ranks.size());
   }
   return mean;
-}
-
-struct Settings {
-  std::string algorithm;
-  AlgorithmOptions options = {};
-  bool on_call = false;
-  uint64_t steps = 0;
-  ModelState state = {};
-  bool keeps_order = false;
-  uint64_t bucket_bytes = 300;  // each tensor is a bucket of its own
-};
-
-absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(Backend& backend, const Settings& settings,
-                                                    PlainTensors& tensors) {
-  PortOptions options;
-  options.model.name = "net";
-  options.model.group = Group::World(backend.world_size());
-  options.model.algorithm = settings.algorithm;
-  options.model.algorithm_options = settings.options;
-  options.model.timeout = absl::Seconds(30);
-  options.model.bucket_size_bytes = settings.bucket_bytes;
-  options.model.commits_state = true;
-  options.on_call = settings.on_call;
-  options.keeps_order = settings.keeps_order;
-  options.steps = settings.steps;
-  options.state = settings.state;
-  std::vector<TensorSpec> specs;
-  for (const std::vector<float>& tensor : tensors.tensors()) {
-    specs.push_back({.name = absl::StrCat("t", specs.size()), .count = tensor.size()});
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
-                   MakeAlgorithm(settings.algorithm, settings.options));
-  return ModelPort::Create(backend, std::move(options), std::move(algorithm), std::move(specs),
-                           tensors);
-}
-
-using Body = std::function<absl::Status(ModelPort& port, Tensors& tensors, int32_t rank)>;
-
-// Runs `body` on every rank of a world; what the tensors are after it, by rank.
-std::vector<Tensors> RunWorld(int world_size, const Settings& settings, const Body& body) {
-  std::vector<Tensors> results(static_cast<size_t>(world_size));
-  const auto ended = RunFixtureRanks(world_size, [&](BackendOptions options) {
-    options.operation_timeout = absl::Seconds(30);
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    PlainTensors tensors(Initial());
-    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
-    const absl::Status status = body(*port, tensors.tensors(), options.rank.value());
-    results[static_cast<size_t>(options.rank.value())] = tensors.tensors();
-    // Nobody leaves while another one is at its last round.
-    const absl::Status met = Barrier(backend->control(), "end", Soon());
-    return status.ok() ? met : status;
-  });
-  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
-  return results;
-}
-
-// Steps of training, each with all that a trainer posts.
-Body TrainFor(uint64_t steps) {
-  return [steps](ModelPort& port, Tensors& tensors, int32_t rank) {
-    for (uint64_t step = 1; step <= steps; ++step) {
-      for (EventKind kind : {EventKind::kForwardBegins, EventKind::kBackwardBegins,
-                             EventKind::kBackwardEnds, EventKind::kBeforeStep}) {
-        RETURN_IF_ERROR(port.Post(Event(kind)));
-      }
-      Train(tensors, rank, step);
-      RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
-    }
-    return absl::OkStatus();
-  };
 }
 
 TEST(ModelPortTest, LocalSgdEqualsOneProcessBitByBit) {
@@ -171,9 +101,9 @@ std::vector<Tensors> StreamingDiLoCo(uint64_t steps) {
   return ranks;
 }
 
-const Settings& Streaming() {
+const PortSettings& Streaming() {
   static const auto* const settings =
-      new Settings{"diloco", {{"interval", "4"}, {"fragments", "2"}, {"delay", "1"}}};
+      new PortSettings{"diloco", {{"interval", "4"}, {"fragments", "2"}, {"delay", "1"}}};
   return *settings;
 }
 
@@ -194,25 +124,23 @@ TEST(ModelPortTest, StreamingDiLoCoEqualsOneProcess) {
 TEST(ModelPortTest, GoesOnFromTheStateOfADelayedRoundThatWasOpen) {
   const std::vector<Tensors> whole = RunWorld(2, Streaming(), TrainFor(9));
   for (const uint64_t stop : {2, 4, 6}) {  // in a round of either fragment
-    const auto interrupted = RunFixtureRanks(2, [&](const BackendOptions& options) {
-      ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    RunPortRanks(2, [&](PortRank& rank) {
       PlainTensors tensors(Initial());
-      Settings settings = Streaming();
+      PortSettings settings = Streaming();
       for (uint64_t begin : {uint64_t{0}, stop}) {
-        ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+        ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(rank, settings, tensors));
         for (uint64_t step = begin + 1; step <= (begin == 0 ? stop : 9); ++step) {
-          Train(tensors.tensors(), options.rank.value(), step);
+          Train(tensors.tensors(), rank.rank.value(), step);
           RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
         }
         settings.steps = port->trigger().steps();
         EXPECT_EQ(port->is_open(), begin == 0);
         ASSIGN_OR_RETURN(settings.state, port->State());
       }
-      EXPECT_EQ(tensors.tensors(), whole[static_cast<size_t>(options.rank.value())])
+      EXPECT_EQ(tensors.tensors(), whole[static_cast<size_t>(rank.rank.value())])
           << "stopped after step " << stop;
-      return Barrier(backend->control(), "end", Soon());
+      return rank.meet("end");
     });
-    for (const absl::Status& status : interrupted) EXPECT_TRUE(status.ok()) << status;
   }
 }
 
@@ -236,7 +164,8 @@ TEST(ModelPortTest, QAdamsExchangeIsTheMeanOfTheMoments) {
     return static_cast<float>((i + slot + 2 * static_cast<size_t>(rank)) % 9) / 8;
   };
   for (const bool on_call : {false, true}) {
-    const Settings settings = {"qadam", {{"codec", "float16"}, {"hierarchical", "false"}}, on_call};
+    const PortSettings settings = {
+        "qadam", {{"codec", "float16"}, {"hierarchical", "false"}}, on_call};
     const std::vector<Tensors> exchanged =
         RunWorld(2, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
           for (size_t slot = 0; slot < 2; ++slot) {
@@ -283,7 +212,7 @@ TEST(ModelPortTest, RoundsThatAreTunedGiveTheSameMeans) {
 }
 
 TEST(ModelPortTest, WhatDependsOnItsBucketsIsNotTuned) {
-  const auto check = [](const Settings& settings, const std::string& what) {
+  const auto check = [](const PortSettings& settings, const std::string& what) {
     RunWorld(2, settings, [&](ModelPort& port, Tensors&, int32_t) {
       const absl::Status status = port.Tune("");
       EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
@@ -320,9 +249,9 @@ TEST(ModelPortTest, WhatServersHoldBackMovesWithTheirParts) {
   constexpr int kRanks = 3;
   std::vector<ModelState> before(kRanks);
   std::vector<ModelState> after(kRanks);
-  const Settings settings{.algorithm = "bytegrad",
-                          .options = {{"codec", "one_bit"}, {"hierarchical", "false"}},
-                          .bucket_bytes = 1 << 20};
+  const PortSettings settings{.algorithm = "bytegrad",
+                              .options = {{"codec", "one_bit"}, {"hierarchical", "false"}},
+                              .bucket_bytes = 1 << 20};
   RunWorld(kRanks, settings, [&](ModelPort& port, Tensors& tensors, int32_t rank) {
     // Of other signs on each rank, so that the mean takes more than the codec's one bit.
     for (std::vector<float>& tensor : tensors) {
@@ -379,40 +308,38 @@ TEST(ModelPortTest, GradientsThatBecomeReadyAreReplacedByTheirMean) {
   }
 }
 
-TEST(ModelPortTest, AsynchronousAveragingKeepsTheSumOfWhatRanksLearn) {
-  uint64_t rounds = 0;
+// The round that begins after step 12 has all of it, and its result comes after step 14.
+TEST(ModelPortTest, PushSumWithADelayComesToTheMeanOfWhatRanksLearn) {
   const std::vector<Tensors> averaged =
-      RunWorld(2, {"async_model_average", {{"sync_interval_ms", "0"}}},
+      RunWorld(2, {"push_sum", {{"graph", "ring"}, {"interval", "4"}, {"delay", "2"}}},
                [&](ModelPort& port, Tensors& tensors, int32_t rank) {
-                 RETURN_IF_ERROR(TrainFor(50)(port, tensors, rank));
-                 RETURN_IF_ERROR(port.Stop(absl::Seconds(30)));
-                 if (rank == 0) rounds = port.statistics().rounds;
+                 RETURN_IF_ERROR(TrainFor(11)(port, tensors, rank));
+                 for (int step = 12; step <= 14; ++step) {
+                   RETURN_IF_ERROR(port.Post(Event(EventKind::kBeforeStep)));
+                   RETURN_IF_ERROR(port.Post(Event(EventKind::kAfterStep)));
+                 }
+                 EXPECT_EQ(port.statistics().rounds, 3);
                  return absl::OkStatus();
                });
-  EXPECT_GE(rounds, 1);
   std::vector<Tensors> alone(2, Initial());
-  for (uint64_t step = 1; step <= 50; ++step) {
-    for (int32_t rank = 0; rank < 2; ++rank) Train(alone[rank], rank, step);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    for (uint64_t step = 1; step <= 11; ++step) Train(alone[rank], rank, step);
   }
   for (size_t slot = 0; slot < 2; ++slot) {
-    for (size_t i = 0; i < kCounts[slot]; ++i) {
-      // After the last, agreed round nobody has trained on.
-      ASSERT_NEAR(averaged[0][slot][i], averaged[1][slot][i], 1e-4);
-      ASSERT_NEAR(averaged[0][slot][i] + averaged[1][slot][i],
-                  alone[0][slot][i] + alone[1][slot][i], 1e-3);
+    const std::vector<float> mean = MeanOf(alone, slot);
+    for (const Tensors& rank : averaged) {
+      for (size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(rank[slot][i], mean[i], 1e-4) << i;
     }
   }
 }
 
 TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
-  const auto ended = RunFixtureRanks(2, [](BackendOptions options) {
-    options.operation_timeout = absl::Seconds(20);
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+  RunPortRanks(2, [](PortRank& rank) -> absl::Status {
     PlainTensors tensors(Initial());
     ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
-                     MakePort(*backend, {"diloco", {{"interval", "1"}}}, tensors));
-    RETURN_IF_ERROR(TrainFor(1)(*port, tensors.tensors(), options.rank.value()));
-    if (options.rank == Rank(1)) return absl::OkStatus();  // and leaves
+                     MakePort(rank, {"diloco", {{"interval", "1"}}}, tensors));
+    RETURN_IF_ERROR(TrainFor(1)(*port, tensors.tensors(), rank.rank.value()));
+    if (rank.rank == Rank(1)) return absl::OkStatus();  // and leaves
     Train(tensors.tensors(), 0, 2);
     const Tensors before = tensors.tensors();
     const absl::Status failed = port->Post(Event(EventKind::kAfterStep));
@@ -422,34 +349,13 @@ TEST(ModelPortTest, ARoundThatFailsLeavesTensorsAndStateAsTheyWere) {
     EXPECT_EQ(port->failure(), failed);
     return absl::OkStatus();
   });
-  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
-}
-
-TEST(ModelPortTest, ARankThatLeavesInGoodOrderEndsTheOthersRoundByName) {
-  const auto ended = RunFixtureRanks(2, [](BackendOptions options) {
-    options.operation_timeout = absl::Seconds(60);
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    PlainTensors tensors(Initial());
-    ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
-                     MakePort(*backend, {"local_sgd", {{"interval", "1"}}}, tensors));
-    RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
-    if (options.rank == Rank(1)) return absl::OkStatus();
-    const absl::Time start = Clock::Real().Now();
-    const absl::Status left = port->Post(Event(EventKind::kAfterStep));
-    EXPECT_LT(Clock::Real().Now() - start, absl::Seconds(20)) << "its deadline is after 30 s";
-    EXPECT_THAT(std::string(left.message()), HasSubstr("rank 1"));
-    EXPECT_THAT(std::string(left.message()), HasSubstr("its script ended"));
-    return absl::OkStatus();
-  });
-  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ModelPortTest, WhereTheTensorsAreNotToBeHadNothingIsMerged) {
-  const auto ended = RunFixtureRanks(1, [](const BackendOptions& options) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+  RunPortRanks(1, [](PortRank& rank) -> absl::Status {
     PlainTensors tensors(Initial());
     ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port,
-                     MakePort(*backend, {"local_sgd", {{"interval", "1"}}}, tensors));
+                     MakePort(rank, {"local_sgd", {{"interval", "1"}}}, tensors));
     RETURN_IF_ERROR(port->Post(Event(EventKind::kAfterStep)));
     EXPECT_THAT(std::exchange(tensors.merges, {}),
                 ::testing::ElementsAre("begin", "t0", "t1", "end"));
@@ -460,23 +366,20 @@ TEST(ModelPortTest, WhereTheTensorsAreNotToBeHadNothingIsMerged) {
     EXPECT_EQ(port->failure(), refused) << "what the other ranks have merged is lost here";
     return absl::OkStatus();
   });
-  EXPECT_TRUE(ended[0].ok()) << ended[0];
 }
 
 TEST(ModelPortTest, TheUsersOrderOfBucketsIsKept) {
-  const auto ended = RunFixtureRanks(1, [](const BackendOptions& options) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+  RunPortRanks(1, [](PortRank& rank) -> absl::Status {
     for (const bool keeps_order : {false, true}) {
       PlainTensors tensors(Initial());
-      Settings settings = {"gradient_allreduce"};
+      PortSettings settings = {"gradient_allreduce"};
       settings.keeps_order = keeps_order;
-      ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(*backend, settings, tensors));
+      ASSIGN_OR_RETURN(std::unique_ptr<ModelPort> port, MakePort(rank, settings, tensors));
       RETURN_IF_ERROR(BackwardPass(*port, {0, 1}));
       EXPECT_EQ(port->statistics().plan_generation, keeps_order ? 1 : 2);
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(ended[0].ok()) << ended[0];
 }
 
 TEST(ModelPortTest, KnowsWhoHasSteppedAlsoWhereStepsMakeNothingDue) {

@@ -34,7 +34,8 @@ TEST(PairWiresTest, APairOutlivesTheLossOfAThirdRank) {
   const std::vector<absl::Status> results = RunRanks(3, [](BackendOptions options) {
     options.host_label = absl::StrCat(options.rank.value());
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    ASSIGN_OR_RETURN(std::unique_ptr<PairWires> wires, PairWires::Connect(*backend, Soon()));
+    ASSIGN_OR_RETURN(std::unique_ptr<PairWires> wires,
+                     PairWires::Connect(*backend, Group::World(backend->world_size()), Soon()));
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
                      backend->Open(Group::World(backend->world_size())));
     const bool is_lost = options.rank == Rank(2);
@@ -54,7 +55,8 @@ TEST(PairWiresTest, ARankOutsideTheWorldIsRefused) {
   const std::vector<absl::Status> results = RunRanks(2, [](BackendOptions options) {
     options.host_label = absl::StrCat(options.rank.value());
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    ASSIGN_OR_RETURN(std::unique_ptr<PairWires> wires, PairWires::Connect(*backend, Soon()));
+    ASSIGN_OR_RETURN(std::unique_ptr<PairWires> wires,
+                     PairWires::Connect(*backend, Group::World(backend->world_size()), Soon()));
     const absl::Status refused = wires->Open(Rank(2), 0, Soon()).status();
     RETURN_IF_ERROR(Barrier(backend->control(), "end", Soon()));
     return refused;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 
@@ -45,7 +46,7 @@ PlanTuning::PlanTuning(ModelRounds& rounds, std::vector<SlotId> order, PlanTunin
       tuner_(candidates_.plans.size(), candidates_.current, options_.tuner),
       left_(tuner_.turn().rounds),
       is_measuring_(options_.decides && left_ > 0),
-      last_end_(Clock::Real().Now()) {
+      last_end_(WaitClock().Now()) {
   const size_t slots = rounds.plan().slots().size();
   ready_at_.resize(slots);
   ready_s_.resize(slots);
@@ -55,7 +56,7 @@ PlanTuning::PlanTuning(ModelRounds& rounds, std::vector<SlotId> order, PlanTunin
 absl::Status PlanTuning::RoundEnded() {
   if (is_over()) return absl::OkStatus();
   ++rounds_seen_;
-  const absl::Time now = Clock::Real().Now();
+  const absl::Time now = WaitClock().Now();
   steps_s_.push_back(absl::ToDoubleSeconds(now - std::exchange(last_end_, now)));
   if (is_measuring_) Measure();
   if (--left_ > 0) return absl::OkStatus();

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/ids.h"
 #include "core/round/model_rounds.h"
 #include "core/tuning/plan_tuner.h"
@@ -48,7 +48,7 @@ class PlanTuning {
   PlanTuning& operator=(const PlanTuning&) = delete;
 
   void SlotReady(SlotId slot) {
-    if (is_measuring_) ready_at_[static_cast<size_t>(slot.value())] = Clock::Real().Now();
+    if (is_measuring_) ready_at_[static_cast<size_t>(slot.value())] = WaitClock().Now();
   }
   // The round is complete. Begins to agree on what comes where a turn ends. Errors: those of
   // ModelRounds::BeginAgreement.

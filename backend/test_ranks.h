@@ -9,14 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "backend/backend.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/check.h"
-#include "core/base/clock.h"
 
 namespace pelton {
 
 inline constexpr char kToken[] = "a-token-of-sixteen-bytes-or-more";
 
-inline absl::Time Soon() { return Clock::Real().Now() + absl::Seconds(20); }
+inline absl::Time Soon() { return WaitClock().Now() + absl::Seconds(20); }
 
 // Runs `body` as every rank of a world, each on a thread, and gives back what each returned.
 inline std::vector<absl::Status> RunRanks(

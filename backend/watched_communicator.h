@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/forwarding_communicator.h"
+#include "comm/pieces.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation.h"
 
@@ -29,6 +30,11 @@ class WatchedCommunicator final : public ForwardingCommunicator {
     const uint64_t sent = SentBytesOf(operation, rank(), world_size());
     sent_bytes_.fetch_add(sent, std::memory_order_relaxed);
     return ForwardingCommunicator::Launch(operation, stream);
+  }
+  uint64_t piece_bytes() const override { return wrapped().piece_bytes(); }
+  absl::StatusOr<Completion> LaunchInPieces(const Operation& operation, Pieces& pieces) override {
+    sent_bytes_.fetch_add(SentBytesOf(operation, rank(), world_size()), std::memory_order_relaxed);
+    return wrapped().LaunchInPieces(operation, pieces);
   }
   State Follow(Completion completion, Stream& stream) override {
     return wrapped().Follow(completion, stream);

@@ -27,6 +27,12 @@ absl::StatusOr<LinkedParts> AttachToDaemon(const DaemonPlace& place, absl::Time 
   parts.membership.generation = Generation(welcome.generation());
   parts.hosts.host_of.assign(welcome.host_of().begin(), welcome.host_of().end());
   parts.host_warning = welcome.host_warning();
+  parts.is_heir = welcome.is_heir();
+  parts.mark = [client](TrainerMark mark, absl::Time until) {
+    proto::LinkCall call;
+    call.set_mark(static_cast<proto::LinkMark>(mark));
+    return client->Call(std::move(call), until).status();
+  };
   parts.control = MakeLinkControl(client);
   parts.transport = MakeLinkTransport(std::move(client));
   return parts;

@@ -2,9 +2,11 @@
 #ifndef PELTON_BACKEND_LINK_ATTACH_H_
 #define PELTON_BACKEND_LINK_ATTACH_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -27,6 +29,17 @@ struct DaemonPlace {
   WorldSize world_size;
 };
 
+// How far a trainer has come: the numbers of proto::LinkMark.
+enum class TrainerMark {
+  kSetUpIsOver = 1,  // which an heir is given once more
+  kSnapshotIsKept,   // it has all that an heir needs of this process
+  // The same of one that is copied beside training: what this process gets after it has begun is
+  // not in it, and it counts once it is through.
+  kSnapshotBegins,
+  kSnapshotIsThrough,
+  kHasNoHeir,  // no other process can go on in the place of this one
+};
+
 // Threads: a value. Owns: its parts, which share the link.
 struct LinkedParts {
   std::unique_ptr<Control> control;
@@ -34,6 +47,9 @@ struct LinkedParts {
   Membership membership;
   HostMap hosts;
   std::string host_warning;
+  bool is_heir = false;  // in the place of a trainer that has died
+  // Tells the daemon.
+  std::function<absl::Status(TrainerMark mark, absl::Time deadline)> mark;
 };
 
 // Errors: those of LinkClient::Attach.

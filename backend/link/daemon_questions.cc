@@ -55,4 +55,8 @@ absl::Status AskToStop(const std::string& path, absl::Time deadline) {
   return Ask(path, proto::LinkHello::STOP, deadline).status();
 }
 
+absl::Status TellOfNoHeir(const std::string& path, absl::Time deadline) {
+  return Ask(path, proto::LinkHello::NO_HEIR, deadline).status();
+}
+
 }  // namespace pelton

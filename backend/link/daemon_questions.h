@@ -19,6 +19,10 @@ absl::StatusOr<proto::LinkStatus> AskStatus(const std::string& path, absl::Time 
 // Has the daemon end in good order; it answers before it does. Blocks and Errors: as AskStatus.
 absl::Status AskToStop(const std::string& path, absl::Time deadline);
 
+// Tells the daemon that nobody starts another trainer in the place of the one that came last, so
+// that its peers do not wait for one. Blocks and Errors: as AskStatus.
+absl::Status TellOfNoHeir(const std::string& path, absl::Time deadline);
+
 }  // namespace pelton
 
 #endif  // PELTON_BACKEND_LINK_DAEMON_QUESTIONS_H_

@@ -145,14 +145,6 @@ absl::StatusOr<proto::LinkReply> LinkClient::Call(proto::LinkCall call, absl::Ti
   return reply;
 }
 
-void LinkClient::OnNotice(NoticeCallback callback) {
-  MutexLock lock(&delivering_);
-  callback_ = std::move(callback);
-  if (callback_ == nullptr) return;
-  for (const proto::Order& order : undelivered_) callback_(order);
-  undelivered_.clear();
-}
-
 void LinkClient::Deliver(const proto::Order& order) {
   const absl::Status reason = wire::ErrorFromProto(order.code(), order.message());
   {
@@ -160,18 +152,14 @@ void LinkClient::Deliver(const proto::Order& order) {
     MutexLock lock(&mutex_);
     if (has_left_) return;
     // Who needs a rank that has left is for the session to say.
-    if (order.kind() != proto::Order::PEER_LEFT) {
+    if (order.kind() == proto::Order::ABORT) {
       if (ended_.ok()) ended_ = reason;
       for (LinkSocket* const socket : busy_) socket->Shutdown();
       idle_.clear();
     }
   }
-  MutexLock lock(&delivering_);
-  if (callback_ == nullptr) {
-    undelivered_.push_back(order);
-  } else {
-    callback_(order);
-  }
+  notices_.Push(order);
+  notices_.Deliver();
 }
 
 void LinkClient::ReadNotices() {

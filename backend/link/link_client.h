@@ -2,10 +2,10 @@
 #ifndef PELTON_BACKEND_LINK_LINK_CLIENT_H_
 #define PELTON_BACKEND_LINK_LINK_CLIENT_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,12 +14,13 @@
 #include "absl/time/time.h"
 #include "backend/link/link_socket.h"
 #include "core/base/ids.h"
+#include "core/base/inbox.h"
 #include "core/base/sync.h"
 #include "proto/link.pb.h"
 
 namespace pelton {
 
-inline constexpr uint32_t kLinkProtocolVersion = 2;
+inline constexpr uint32_t kLinkProtocolVersion = 4;
 // Before the path of a daemon's socket, where otherwise a coordinator's address stands.
 inline constexpr absl::string_view kLinkAddressPrefix = "unix:";
 
@@ -36,7 +37,7 @@ class LinkClient {
  public:
   // Called by a thread of the client for each order: with what the daemon says, or with Unavailable
   // once it is gone. One of a trainer that has left ends no calls. Must not block.
-  using NoticeCallback = std::function<void(const proto::Order& order)>;
+  using NoticeCallback = Inbox<proto::Order>::Callback;
 
   // Attaches to the daemon, which has the trainers of all ranks meet. Blocks: until they have, or
   // `deadline`. Errors: NotFound: nobody listens there; AlreadyExists: the rank has a trainer;
@@ -52,7 +53,7 @@ class LinkClient {
   Rank rank() const { return place_.rank; }
 
   // Sets who is told; what came earlier is delivered at once. Blocks: while one is delivered.
-  void OnNotice(NoticeCallback callback);
+  void OnNotice(NoticeCallback callback) { notices_.SetCallback(std::move(callback)); }
 
   // The daemon keeps deadlines; this long after one the trainer does without its answer.
   static constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
@@ -104,9 +105,7 @@ class LinkClient {
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // why no call can succeed
 
-  Mutex delivering_;
-  NoticeCallback callback_ ABSL_GUARDED_BY(delivering_);
-  std::vector<proto::Order> undelivered_ ABSL_GUARDED_BY(delivering_);
+  Inbox<proto::Order> notices_;
 };
 
 }  // namespace pelton

@@ -40,22 +40,12 @@ LinkCommunicator::LinkCommunicator(Options options, std::unique_ptr<LinkSocket> 
 
 LinkCommunicator::~LinkCommunicator() {
   options_.on_close(this);
-  Progress();  // what has ended meanwhile is the caller's already
+  TakeAnswers();  // what has ended meanwhile is the caller's already
   for (StagedOperation& staged : in_flight_) TakeBack(staged);
   LinkRecord close;
   close.kind = LinkRecord::kClose;
   (void)socket_->Send(EncodeRecord(close), {}, SendDeadline());
   socket_->Shutdown();
-}
-
-absl::Status LinkCommunicator::WhyAborted() const {
-  MutexLock lock(&mutex_);
-  return aborted_;
-}
-
-bool LinkCommunicator::IsRegistered(RegionId region) const {
-  MutexLock lock(&mutex_);
-  return registered_.contains(region);
 }
 
 absl::Status LinkCommunicator::Register(const Region& region) {
@@ -67,20 +57,50 @@ absl::Status LinkCommunicator::Register(const Region& region) {
   const int descriptor = region.descriptor();
   RETURN_IF_ERROR(options_.client->Explain(
       socket_->Send(EncodeRecord(record), {&descriptor, 1}, SendDeadline())));
-  MutexLock lock(&mutex_);
-  registered_.insert(region.id());
+  registered_.AddNew(region.id());
   return absl::OkStatus();
 }
 
 void LinkCommunicator::Deregister(RegionId region) {
-  {
-    MutexLock lock(&mutex_);
-    if (registered_.erase(region) == 0) return;
-  }
+  if (!registered_.Remove(region)) return;
   LinkRecord record;
   record.kind = LinkRecord::kDeregister;
   record.ticket = region.value();
   (void)socket_->Send(EncodeRecord(record), {}, SendDeadline());
+}
+
+bool LinkCommunicator::GoesInPieces(const Operation& operation,
+                                    const OperationPlaces& places) const {
+  return operation.kind == OperationKind::kAllReduce && options_.piece_bytes > 0 &&
+         places.extent.source_bytes > options_.piece_bytes && MayGoInPieces(places);
+}
+
+// Beside what the daemon and its peers do with other pieces. After an abort the tensor is its
+// caller's.
+bool LinkCommunicator::AdvancePieces() {
+  if (in_pieces_.empty() || aborted_.is_given()) return false;
+  std::erase_if(in_pieces_, [this](size_t place) { return in_flight_[place].pieces == nullptr; });
+  bool has_moved = false;
+  for (const size_t place : in_pieces_) {
+    PieceFeeder& pieces = *in_flight_[place].pieces;
+    has_moved |= pieces.Advance();
+    if (!pieces.OwesNews()) continue;
+    LinkRecord news;
+    news.kind = LinkRecord::kFilled;
+    // A connection that is gone is the reader's to notice.
+    (void)socket_->Send(EncodeRecord(news), {}, SendDeadline());
+  }
+  return has_moved;
+}
+
+bool LinkCommunicator::PiecesMaySleep() {
+  if (aborted_.is_given()) return true;
+  bool may_sleep = true;
+  for (const size_t place : in_pieces_) {
+    if (in_flight_[place].pieces == nullptr) continue;
+    may_sleep = in_flight_[place].pieces->MaySleep() && may_sleep;
+  }
+  return may_sleep;
 }
 
 absl::StatusOr<LinkRecord> LinkCommunicator::Prepare(const Operation& operation,
@@ -92,13 +112,20 @@ absl::StatusOr<LinkRecord> LinkCommunicator::Prepare(const Operation& operation,
   places.target = memory.target;
   places.extent = ExtentOf(operation, rank(), world_size());
   // Unshared memory is this process's alone: the daemon has a mapping of what it was.
-  auto is_direct = [this](RegionId region) { return IsRegistered(region) && !IsUnshared(region); };
+  auto is_direct = [this](RegionId region) {
+    return registered_.Contains(region) && !IsUnshared(region);
+  };
   places.source_is_direct = is_direct(operation.source_region);
   places.target_is_direct = is_direct(operation.target_region);
   places.reads_target = ReadsTarget(operation, rank());
   LinkRecord record;
   record.kind = LinkRecord::kLaunch;
   record.operation = operation;
+  if (GoesInPieces(operation, places)) {
+    record.kind = LinkRecord::kLaunchInPieces;
+    RETURN_IF_ERROR(StageInPieces(places, options_.piece_bytes, pool_, &record.operation, &staged));
+    return record;
+  }
   RETURN_IF_ERROR(Stage(places, pool_, &record.operation, &staged));
   return record;
 }
@@ -107,10 +134,10 @@ absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, 
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError(
         absl::StrCat("stream: it is one of ", NameOf(stream.device()),
-                     "; tensors of a GPU do not go through a pelton-daemon; start the job without "
-                     "--backend daemon"));
+                     "; a pelton-daemon works on the host's memory; open a communicator for the "
+                     "device, which stays in the trainer"));
   }
-  RETURN_IF_ERROR(WhyAborted());
+  RETURN_IF_ERROR(aborted_.Get());
   if (!table_.has_room()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank().value(), ": ", table_.in_flight(), " operations are in flight already"));
@@ -120,6 +147,8 @@ absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, 
   const CompletionTable::Entry entry = table_.Begin();
   record.ticket = entry.completion.ticket;
   if (operation.kind == OperationKind::kRecv) Overtake(operation);
+  std::erase(in_pieces_, entry.place);  // of an earlier one
+  if (staged.pieces != nullptr) in_pieces_.push_back(entry.place);
   in_flight_[entry.place] = std::move(staged);
   launches_.fetch_add(1);
   const absl::Status sent = socket_->Send(EncodeRecord(record), {}, SendDeadline());
@@ -127,21 +156,14 @@ absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, 
   return entry.completion;
 }
 
-// The first reason stays.
-void LinkCommunicator::NoteAbort(const absl::Status& reason) {
-  MutexLock lock(&mutex_);
-  if (aborted_.ok()) aborted_ = reason;
-  is_aborted_ = true;
-}
-
 OperationRunner::State LinkCommunicator::Query(Completion completion) {
   const size_t place = table_.PlaceOf(completion.ticket);
-  if (place == CompletionTable::kNoPlace || !is_aborted_ || in_flight_[place].is_direct) {
+  if (place == CompletionTable::kNoPlace || !aborted_.is_given() || in_flight_[place].is_direct) {
     return table_.Query(completion);
   }
   TakeBack(in_flight_[place]);
   in_flight_[place] = StagedOperation();
-  table_.End(completion.ticket, WhyAborted());
+  table_.End(completion.ticket, aborted_.Get());
   return table_.Query(completion);
 }
 
@@ -168,18 +190,18 @@ void LinkCommunicator::OnDone(const ParsedRecord& answer) {
   table_.End(answer.record.ticket, Unstage(in_flight_[place], pool_, status));
   // Ranks that disagree go on; any other failure of an operation is the communicator's end.
   const bool goes_on = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
-  if (!status.ok() && !goes_on) NoteAbort(status);
+  if (!status.ok() && !goes_on) aborted_.Give(status);
 }
 
 void LinkCommunicator::OnLost(const absl::Status& reason) {
   const absl::Status why = options_.client->Explain(reason);
-  NoteAbort(why);
+  aborted_.Give(why);
   // The peers' daemons may be in the middle of it.
   for (StagedOperation& staged : in_flight_) {
     TakeBack(staged);
     staged = StagedOperation();
   }
-  table_.EndAll(WhyAborted());
+  table_.EndAll(aborted_.Get());
 }
 
 void LinkCommunicator::Handle(const ParsedRecord& answer) {
@@ -189,13 +211,19 @@ void LinkCommunicator::Handle(const ParsedRecord& answer) {
     case LinkRecord::kFound:
       return OnFound(answer);
     case LinkRecord::kAborted:
-      return NoteAbort(answer.status());
+      aborted_.Give(answer.status());
+      return;
     default:
       return;
   }
 }
 
 bool LinkCommunicator::Progress() {
+  const bool has_moved = TakeAnswers();
+  return AdvancePieces() || has_moved;
+}
+
+bool LinkCommunicator::TakeAnswers() {
   bool has_moved = false;
   while (true) {
     const absl::StatusOr<LinkSocket::Message> message = socket_->Receive(absl::InfinitePast());
@@ -203,7 +231,7 @@ bool LinkCommunicator::Progress() {
     const absl::StatusOr<ParsedRecord> answer =
         message.ok() ? DecodeRecord(message->payload) : message.status();
     if (!answer.ok()) {
-      const bool is_news = table_.in_flight() > 0 || WhyAborted().ok();
+      const bool is_news = table_.in_flight() > 0 || !aborted_.is_given();
       OnLost(answer.status());
       return has_moved || is_news;
     }
@@ -213,7 +241,7 @@ bool LinkCommunicator::Progress() {
 }
 
 absl::StatusOr<std::optional<Rank>> LinkCommunicator::FindSender(int32_t tag) {
-  RETURN_IF_ERROR(WhyAborted());
+  RETURN_IF_ERROR(aborted_.Get());
   const auto [place, is_new] = questions_.try_emplace(tag);
   if (!is_new) {
     if (!place->second.answer.has_value()) return std::optional<Rank>();
@@ -256,6 +284,7 @@ void LinkCommunicator::Overtake(const Operation& receive) {
 
 // The descriptors are looked at before the time, so that a wake-up from before is not lost.
 void LinkCommunicator::Park(absl::Time until) {
+  if (!PiecesMaySleep()) return;
   pollfd entries[2] = {{socket_->descriptor(), POLLIN, 0}, {wakes_.get(), POLLIN, 0}};
   const absl::Duration left =
       std::clamp(until - Clock::Real().Now(), absl::ZeroDuration(), absl::Seconds(1));
@@ -271,14 +300,12 @@ void LinkCommunicator::Wake() {
 }
 
 void LinkCommunicator::Abort(const absl::Status& reason) {
-  bool is_silent = false;
-  {
-    MutexLock lock(&mutex_);
-    if (!aborted_.ok()) return;
-    is_silent = !silence_.ok() && absl::IsDeadlineExceeded(reason);
-    aborted_ = is_silent ? silence_ : reason;
-    is_aborted_ = true;
-  }
+  const absl::Duration silent_for = absl::Nanoseconds(silent_for_ns_.load());
+  const bool is_silent = silent_for > absl::ZeroDuration() && absl::IsDeadlineExceeded(reason);
+  const absl::Status why = is_silent ? Annotate(options_.client->Silence(silent_for),
+                                                absl::StrCat("rank ", rank().value()))
+                                     : reason;
+  if (!aborted_.Give(why)) return;
   if (is_silent) {
     // Its word that it no longer writes would not come: as of one that is gone, the end of the
     // connection ends what is in flight, and the daemon's part as soon as it goes on.
@@ -303,12 +330,7 @@ std::vector<Rank> LinkCommunicator::Missing() const {
       options_.client->Call(std::move(call), began + kMissingPatience, absl::ZeroDuration());
   std::vector<Rank> missing;
   const bool is_silent = absl::IsDeadlineExceeded(reply.status());
-  {
-    MutexLock lock(&mutex_);
-    silence_ = is_silent ? Annotate(options_.client->Silence(Clock::Real().Now() - began),
-                                    absl::StrCat("rank ", rank().value()))
-                         : absl::OkStatus();
-  }
+  silent_for_ns_.store(is_silent ? absl::ToInt64Nanoseconds(Clock::Real().Now() - began) : 0);
   if (is_silent) missing.push_back(rank());
   if (!reply.ok()) return missing;
   for (const int32_t rank : reply->missing()) missing.emplace_back(rank);

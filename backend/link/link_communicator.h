@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "backend/link/link_client.h"
@@ -20,7 +19,8 @@
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
 #include "core/actor/backoff.h"
-#include "core/base/sync.h"
+#include "core/base/end_reason.h"
+#include "core/base/shared_list.h"
 #include "core/pipeline/completion_table.h"
 
 namespace pelton {
@@ -34,7 +34,8 @@ class LinkCommunicator final : public Communicator {
     Rank rank;
     WorldSize world_size{1};
     CommunicatorId id;
-    uint32_t number = 0;  // at the daemon
+    uint32_t number = 0;       // at the daemon
+    uint64_t piece_bytes = 0;  // in which the daemon takes large allreduces; 0: as a whole
     // shared: the control and all communicators use the same link.
     std::shared_ptr<LinkClient> client;
     std::function<void(LinkCommunicator*)> on_close;
@@ -70,9 +71,11 @@ class LinkCommunicator final : public Communicator {
     std::optional<ParsedRecord> answer;  // none: it has not come
   };
 
-  absl::Status WhyAborted() const;
-  bool IsRegistered(RegionId region) const;
+  bool GoesInPieces(const Operation& operation, const OperationPlaces& places) const;
+  bool AdvancePieces();
+  bool PiecesMaySleep();
   absl::StatusOr<LinkRecord> Prepare(const Operation& operation, StagedOperation& staged);
+  bool TakeAnswers();
   void Handle(const ParsedRecord& answer);
   void OnDone(const ParsedRecord& answer);
   void OnFound(const ParsedRecord& answer);
@@ -80,7 +83,6 @@ class LinkCommunicator final : public Communicator {
   void Overtake(const Operation& receive);
   void TakeBack(StagedOperation& staged);
   void OnLost(const absl::Status& reason);
-  void NoteAbort(const absl::Status& reason);
 
   const Options options_;
   const std::unique_ptr<LinkSocket> socket_;
@@ -89,15 +91,14 @@ class LinkCommunicator final : public Communicator {
   CompletionTable table_;
   std::array<StagedOperation, CompletionTable::kPlaces> in_flight_;
   StagingPool pool_;
+  std::vector<size_t> in_pieces_;  // places of operations that are staged so; some may have ended
   // By tag: callers that look for senders of several tags take turns, and each keeps its answer.
   std::map<int32_t, SenderQuestion> questions_;
   std::atomic<uint64_t> launches_{0};
-  std::atomic<bool> is_aborted_{false};  // aborted_ is set
-
-  mutable Mutex mutex_;
-  std::set<RegionId> registered_ ABSL_GUARDED_BY(mutex_);
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
-  mutable absl::Status silence_ ABSL_GUARDED_BY(mutex_);  // of the daemon; OK: it has answered
+  SharedList<RegionId> registered_;
+  EndReason aborted_;
+  // How long the daemon had not answered when it was last asked who is missing; 0: it has.
+  mutable std::atomic<int64_t> silent_for_ns_{0};
 };
 
 }  // namespace pelton

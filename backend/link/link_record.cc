@@ -9,8 +9,8 @@ namespace pelton {
 namespace {
 
 bool IsKind(uint32_t kind) {
-  return (kind >= LinkRecord::kLaunch && kind <= LinkRecord::kClose) ||
-         (kind >= LinkRecord::kDone && kind <= LinkRecord::kAborted);
+  return (kind >= LinkRecord::kLaunch && kind <= LinkRecord::kFilled) ||
+         (kind >= LinkRecord::kDone && kind <= LinkRecord::kReduced);
 }
 
 bool IsReduction(ReduceOp op) {

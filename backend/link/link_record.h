@@ -24,12 +24,16 @@ struct LinkRecord {
     kDeregister = 4,  // the region `ticket`
     kFindSender = 5,  // of a message with the tag of `operation`
     kClose = 6,       // in good order; nothing follows
+    // The same as kLaunch, of an allreduce whose source region is a ring: see piece_ring.h.
+    kLaunchInPieces = 7,
+    kFilled = 8,  // a ring has what the daemon waits for
     // From the daemon:
     // The launch `ticket`, with `code` and the text. `operation.target_region` is 0, or that of the
     // launch where a peer that stands still may yet write there, unless the trainer takes it back.
     kDone = 16,
     kFound = 17,    // answers kFindSender: `operation.peer`, or kNoPeer; or `code` and the text
     kAborted = 18,  // everything in flight and later fails with `code` and the text
+    kReduced = 19,  // a ring has what the trainer waits for
   };
   static constexpr size_t kMaxTextBytes = 4096;
 

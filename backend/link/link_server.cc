@@ -25,19 +25,21 @@ namespace {
 constexpr absl::Duration kReplyPatience = absl::Seconds(60);
 constexpr absl::Duration kEndPatience = absl::Seconds(2);
 constexpr int kLookMs = 10;
+// What has ended is cleared away then, or when the next stranger comes.
+constexpr absl::Duration kAcceptSlice = absl::Seconds(5);
 // For a model that does not answer, because a stage computes.
 constexpr absl::Duration kLookPatience = absl::Seconds(1);
-
-std::string GoneText(Rank rank, int64_t pid) {
-  return absl::StrCat("rank ", rank.value(), "'s trainer (pid ", pid,
-                      ") is gone; its pelton-daemon lives on, and the trainers of all ranks may "
-                      "attach anew");
-}
 
 absl::Status Differs(absl::string_view field, const std::string& theirs, const std::string& ours) {
   return absl::FailedPreconditionError(absl::StrCat(field, ": the trainer's is '", theirs,
                                                     "', this daemon's is '", ours,
                                                     "'; attach to the daemon of the same ", field));
+}
+
+// Whoever may connect may ask it, of whichever job.
+bool IsOfTools(proto::LinkHello::Purpose purpose) {
+  return purpose == proto::LinkHello::STATUS || purpose == proto::LinkHello::STOP ||
+         purpose == proto::LinkHello::NO_HEIR;
 }
 
 // Of what was under way at `first`, what still is; "": nothing.
@@ -56,6 +58,12 @@ std::string LeftOf(const proto::LinkStatus& first, const proto::LinkStatus& now)
 
 }  // namespace
 
+std::string LinkServer::GoneText(const TrainerSeat::Trainer& trainer) const {
+  return absl::StrCat("rank ", backend_.rank().value(), "'s trainer (pid ", trainer.pid,
+                      ") is gone; its pelton-daemon lives on, and the trainers of all ranks may "
+                      "attach anew");
+}
+
 absl::StatusOr<Descriptor> LinkServer::Listen(const std::string& path) {
   if (LinkSocket::Connect(path, Clock::Real().Now() + absl::Seconds(1)).ok()) {
     return absl::AlreadyExistsError(
@@ -66,14 +74,17 @@ absl::StatusOr<Descriptor> LinkServer::Listen(const std::string& path) {
 }
 
 std::unique_ptr<LinkServer> LinkServer::Start(Backend* backend, const std::string& path,
-                                              Descriptor listener) {
-  return std::unique_ptr<LinkServer>(new LinkServer(backend, path, std::move(listener)));
+                                              Descriptor listener, absl::Duration trainer_grace) {
+  return std::unique_ptr<LinkServer>(
+      new LinkServer(backend, path, std::move(listener), trainer_grace));
 }
 
-LinkServer::LinkServer(Backend* backend, std::string path, Descriptor listener)
+LinkServer::LinkServer(Backend* backend, std::string path, Descriptor listener,
+                       absl::Duration trainer_grace)
     : backend_(*backend),
       path_(std::move(path)),
       listener_(std::move(listener)),
+      trainer_grace_(trainer_grace),
       seat_(backend),
       acceptor_([this] { Accept(); }) {
   // A trainer beside each daemon: neither may spin as if the cores were the daemons' alone.
@@ -99,6 +110,7 @@ LinkServer::~LinkServer() {
     has_some = ShutDownAll();
     if (has_some) poll(nullptr, 0, kLookMs);
   }
+  ClearLeft(own_end());
   // Ends the calls that still wait at the coordinator.
   (void)backend_.Stop(Clock::Real().Now() + limits::kStopTimeout);
   std::list<Connection> left;
@@ -107,6 +119,7 @@ LinkServer::~LinkServer() {
     left.swap(connections_);
   }
   for (Connection& connection : left) connection.thread.join();
+  ClearLeft(own_end());  // what has come meanwhile
 }
 
 // Whether one still has a thread.
@@ -133,7 +146,7 @@ absl::Status LinkServer::own_end() const {
 void LinkServer::Accept() {
   while (!stops_) {
     absl::StatusOr<Descriptor> accepted =
-        shm::Accept(listener_.get(), Clock::Real().Now() + absl::Seconds(1));
+        shm::Accept(listener_.get(), Clock::Real().Now() + kAcceptSlice);
     if (accepted.ok()) Enter(*std::move(accepted));
     if (!accepted.ok() && !absl::IsDeadlineExceeded(accepted.status()) && !stops_) {
       // Out of descriptors, perhaps: those of others' connections become free.
@@ -185,9 +198,7 @@ absl::Status LinkServer::CheckHello(const LinkSocket& socket, const proto::LinkH
         absl::StrCat("version: the trainer speaks ", hello.version(), ", this daemon ",
                      kLinkProtocolVersion, "; start both from the same installation"));
   }
-  if (hello.purpose() == proto::LinkHello::STATUS || hello.purpose() == proto::LinkHello::STOP) {
-    return absl::OkStatus();
-  }
+  if (IsOfTools(hello.purpose())) return absl::OkStatus();
   const BackendOptions& options = backend_.options();
   if (hello.job() != options.job) return Differs("job", hello.job(), options.job);
   if (hello.rank() != options.rank.value()) {
@@ -229,6 +240,9 @@ void LinkServer::ServeConnection(const std::shared_ptr<LinkSocket>& socket) {
     case proto::LinkHello::STOP:
       stop_requested_ = true;
       return Welcome(*socket, {}, absl::OkStatus());
+    case proto::LinkHello::NO_HEIR:
+      seat_.ExpectNoHeir();
+      return Welcome(*socket, {}, absl::OkStatus());
     case proto::LinkHello::STATUS:
       Welcome(*socket, {}, absl::OkStatus());
       (void)socket->Send(Status(), Clock::Real().Now() + kHelloPatience);
@@ -252,6 +266,9 @@ void LinkServer::ServeTrainer(const proto::LinkHello& hello,
   }
   welcome.set_attachment(trainer->attachment);
   welcome.set_generation(1);
+  welcome.set_is_heir(trainer->is_heir);
+  if (!trainer->is_heir) ClearLeft(absl::AbortedError("all trainers have attached anew"));
+  BeginSetUp(*trainer);
   for (const int32_t host : backend_.hosts().host_of) welcome.add_host_of(host);
   welcome.set_host_warning(backend_.host_warning());
   round_ = 0;  // an earlier trainer's
@@ -260,10 +277,14 @@ void LinkServer::ServeTrainer(const proto::LinkHello& hello,
   Log(LogLevel::kInfo, absl::StrCat("pelton-daemon: pid ", hello.pid(), " has attached"));
   const absl::Status ended = ReadNotices(*socket);
   const bool has_left = absl::IsCancelled(ended);
-  const std::string gone = GoneText(backend_.rank(), hello.pid());
+  const std::string gone = GoneText(*trainer);
+  if (!has_left && !stops_ && MayHaveHeir(*trainer) && !seat_.HasLostPeer(*trainer)) {
+    return AwaitHeir(*trainer);
+  }
   Log(has_left ? LogLevel::kInfo : LogLevel::kWarning,
       has_left ? absl::StrCat("pelton-daemon: pid ", hello.pid(), " has left") : gone);
   // Where this daemon ends, the daemons of the others see that by themselves.
+  ClearLeft(absl::UnavailableError(gone));
   if (!stops_)
     seat_.TellOfEnd(*trainer, has_left ? absl::OkStatus() : absl::UnavailableError(gone));
   seat_.Detach(*trainer);
@@ -292,58 +313,10 @@ void LinkServer::ServeCalls(const proto::LinkHello& hello, LinkSocket& socket) {
     if (call.has_missing()) {
       AnswerMissing(call.missing(), &reply);
     } else {
-      reply = AnswerCall(backend_, seat_, *trainer, call);
+      reply = AnswerFor(*trainer, call);
     }
     if (!socket.Send(reply, Clock::Real().Now() + kReplyPatience).ok()) return;
   }
-}
-
-void LinkServer::AnswerMissing(const proto::LinkMissing& question, proto::LinkReply* reply) const {
-  MutexLock lock(&mutex_);  // it must not be closed meanwhile
-  const auto found = communicators_.find(question.communicator());
-  if (found == communicators_.end()) return;
-  for (const Rank rank : found->second->MissingAfter(question.launches())) {
-    reply->add_missing(rank.value());
-  }
-}
-
-// By a gather of their trainers first: it ends at the trainer's deadline, names who is missing, and
-// keeps no other one from opening.
-absl::StatusOr<std::unique_ptr<WatchedCommunicator>> LinkServer::OpenFor(
-    const TrainerSeat::Trainer& trainer, const proto::LinkHello& hello) {
-  Group group;
-  group.generation = Generation(hello.generation());
-  for (const int32_t member : hello.members()) group.members.emplace_back(member);
-  RETURN_IF_ERROR(CheckGroup(group, backend_.world_size(), backend_.rank()));
-  const absl::Time deadline = wire::DeadlineFromProto(Clock::Real().Now(), hello.timeout_us());
-  const AllGatherRequest meeting{absl::StrCat(TrainerSeat::PrefixOf(trainer.epoch), "open"), "",
-                                 group.members};
-  RETURN_IF_ERROR(Annotate(backend_.control().AllGatherAmong(meeting, deadline).status(),
-                           "opening a communicator"));
-  return backend_.Open(group);
-}
-
-void LinkServer::ServeCommunicator(const proto::LinkHello& hello,
-                                   const std::shared_ptr<LinkSocket>& socket) {
-  const absl::StatusOr<TrainerSeat::Trainer> trainer = seat_.Find(hello.attachment());
-  if (!trainer.ok()) return Welcome(*socket, {}, trainer.status());
-  absl::StatusOr<std::unique_ptr<WatchedCommunicator>> opened = OpenFor(*trainer, hello);
-  if (!opened.ok()) return Welcome(*socket, {}, opened.status());
-  ServedCommunicator served(*std::move(opened), socket);
-  proto::LinkWelcome welcome;
-  {
-    MutexLock lock(&mutex_);
-    welcome.set_communicator(++last_communicator_);
-    communicators_[welcome.communicator()] = &served;
-  }
-  Welcome(*socket, welcome, absl::OkStatus());
-  const absl::Status ended = served.Serve(GoneText(backend_.rank(), trainer->pid));
-  if (!ended.ok() && !absl::IsUnavailable(ended)) {
-    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: a communicator of pid ", trainer->pid,
-                                         " was ended: ", ended.message()));
-  }
-  MutexLock lock(&mutex_);
-  communicators_.erase(welcome.communicator());
 }
 
 // What becomes of a failure the trainer decides: its backend tells the trainers of the other ranks,
@@ -366,11 +339,36 @@ void LinkServer::ServeModel(const proto::LinkHello& hello,
     Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", reason.message()));
   };
   options.own_end = [this] { return own_end(); };
-  const absl::StatusOr<std::unique_ptr<ModelServer>> server =
+  options.keeps_progress = trainer_grace_ > absl::ZeroDuration();
+  options.snapshots = &snapshots_;
+  if (trainer->is_heir) {
+    options.find_left = [this, attachment = trainer->attachment](const std::string& name,
+                                                                 absl::Time deadline) {
+      return TakeLeft(attachment, name, deadline);
+    };
+    options.put_back = [this](std::unique_ptr<ModelServer> left) {
+      MutexLock lock(&mutex_);
+      shelf_.PutBack(std::move(left));
+    };
+  }
+  const auto on_shelf = [this](const auto& does) {
+    MutexLock lock(&mutex_);
+    does(shelf_);
+  };
+  on_shelf([&](ModelShelf& shelf) { shelf.Serves(trainer->attachment); });
+  absl::StatusOr<std::unique_ptr<ModelServer>> server =
       ModelServer::Serve(backend_, std::move(options));
-  if (server.ok()) return (*server)->AwaitEnd();
-  Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: a model of pid ", trainer->pid,
-                                       " was not made: ", server.status().message()));
+  if (!server.ok()) {
+    on_shelf([&](ModelShelf& shelf) { shelf.HasServed(trainer->attachment, "", nullptr); });
+    return Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: a model of pid ", trainer->pid,
+                                                " was not made: ", server.status().message()));
+  }
+  const std::string name = (*server)->name();
+  on_shelf([&](ModelShelf& shelf) { shelf.HasMade(name); });
+  (*server)->AwaitEnd();
+  // One that nobody may have ends here, and not with the lock.
+  std::unique_ptr<ModelServer> left = (*server)->is_left() ? *std::move(server) : nullptr;
+  on_shelf([&](ModelShelf& shelf) { shelf.HasServed(trainer->attachment, name, std::move(left)); });
 }
 
 absl::Status LinkServer::AwaitStepEnd(absl::Time deadline) const {
@@ -402,13 +400,16 @@ proto::LinkStatus LinkServer::Status() const {
   proto::LinkStatus status = SightOf(backend_, Clock::Real().Now() + kLookPatience);
   status.set_daemon_pid(getpid());
   status.set_trainer_pid(seat_.Current().pid);
+  status.set_awaits_heir(seat_.awaits_heir());
   status.set_attachments(seat_.attachments());
   // Models whose algorithm is in no registry run in the trainer, which tells of them itself.
   status.set_round(std::max(status.round(), round_.load()));
   MutexLock lock(&mutex_);
   status.set_communicators(static_cast<uint32_t>(communicators_.size()));
   size_t operations = 0;
-  for (const auto& [number, served] : communicators_) operations += served->in_flight();
+  for (const auto& [number, served] : communicators_) {
+    operations += served == nullptr ? 0 : served->in_flight();
+  }
   status.set_operations(static_cast<uint32_t>(operations));
   return status;
 }

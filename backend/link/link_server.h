@@ -9,13 +9,16 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/link/link_socket.h"
+#include "backend/link/model_shelf.h"
 #include "backend/link/served_communicator.h"
+#include "backend/link/set_up_log.h"
 #include "backend/link/trainer_seat.h"
 #include "core/base/sync.h"
 #include "proto/link.pb.h"
@@ -38,8 +41,11 @@ class LinkServer {
   static absl::StatusOr<Descriptor> Listen(const std::string& path);
   // Serves whoever comes to `listener`. `backend` has joined the job; it is borrowed and outlives
   // the server.
+  // `trainer_grace`: how long the peers of a trainer that has died wait for another one in its
+  // place, if that can go on where it was; zero: its death ends them.
   static std::unique_ptr<LinkServer> Start(Backend* backend, const std::string& path,
-                                           Descriptor listener);
+                                           Descriptor listener,
+                                           absl::Duration trainer_grace = absl::ZeroDuration());
   // Ends all connections, and waits for their threads.
   ~LinkServer();
   LinkServer(const LinkServer&) = delete;
@@ -66,7 +72,15 @@ class LinkServer {
     std::atomic<bool> is_over{false};
   };
 
-  LinkServer(Backend* backend, std::string path, Descriptor listener);
+  // A communicator for an heir of the trainer that had it. Threads: a value. Owns: its share.
+  struct LeftCommunicator {
+    std::vector<int32_t> members;
+    uint32_t generation;
+    uint32_t number;  // the line's
+    ServedCommunicator::Line line;
+  };
+
+  LinkServer(Backend* backend, std::string path, Descriptor listener, absl::Duration trainer_grace);
 
   void Accept();
   bool ShutDownAll();
@@ -79,6 +93,21 @@ class LinkServer {
   absl::Status CheckHello(const LinkSocket& socket, const proto::LinkHello& hello) const;
   void ServeTrainer(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
   absl::Status ReadNotices(LinkSocket& socket);
+  // Whether another trainer can take the place of one that has died.
+  bool MayHaveHeir(const TrainerSeat::Trainer& trainer) const;
+  void AwaitHeir(const TrainerSeat::Trainer& gone);
+  // The model that a trainer has left, for its heir. Blocks, Errors: see ModelServerOptions.
+  absl::StatusOr<std::unique_ptr<ModelServer>> TakeLeft(uint64_t attachment,
+                                                        const std::string& name,
+                                                        absl::Time deadline);
+  // Ends what a trainer has left, and lets it go.
+  void ClearLeft(const absl::Status& reason);
+  void BeginSetUp(const TrainerSeat::Trainer& trainer);
+  proto::LinkReply AnswerFor(const TrainerSeat::Trainer& trainer, const proto::LinkCall& call);
+  void TakeMark(proto::LinkMark mark);
+  absl::StatusOr<ServedCommunicator::Line> LineFor(const TrainerSeat::Trainer& trainer,
+                                                   const proto::LinkHello& hello);
+  std::string GoneText(const TrainerSeat::Trainer& trainer) const;
   void ServeCalls(const proto::LinkHello& hello, LinkSocket& socket);
   void AnswerMissing(const proto::LinkMissing& question, proto::LinkReply* reply) const;
   absl::StatusOr<std::unique_ptr<WatchedCommunicator>> OpenFor(const TrainerSeat::Trainer& trainer,
@@ -90,15 +119,24 @@ class LinkServer {
   Backend& backend_;
   const std::string path_;
   const Descriptor listener_;
+  const absl::Duration trainer_grace_;
   TrainerSeat seat_;
   std::atomic<bool> stops_{false};
   std::atomic<bool> stop_requested_{false};
   std::atomic<uint64_t> round_{0};
+  std::atomic<bool> set_up_is_over_{false};
+  std::atomic<uint64_t> snapshots_{0};  // of trainers, that count
 
   mutable Mutex mutex_;
   std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  // Null: its trainer has gone, and it is being taken down.
   std::map<uint32_t, ServedCommunicator*> communicators_ ABSL_GUARDED_BY(mutex_);
   uint32_t last_communicator_ ABSL_GUARDED_BY(mutex_) = 0;
+  ModelShelf shelf_ ABSL_GUARDED_BY(mutex_);
+  std::list<LeftCommunicator> left_ ABSL_GUARDED_BY(mutex_);  // by number
+  SetUpLog set_up_ ABSL_GUARDED_BY(mutex_);
+  // The last attachment whose trainer has died in the middle of a communicator's operation.
+  uint64_t broken_ ABSL_GUARDED_BY(mutex_) = 0;
   // Why this daemon closes its connections; OK while it does not.
   absl::Status own_end_ ABSL_GUARDED_BY(mutex_);
 

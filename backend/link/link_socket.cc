@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/transport/shm/socket.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
@@ -52,9 +52,29 @@ absl::Status FillAddress(const std::string& path, sockaddr_un* out) {
   return absl::OkStatus();
 }
 
+// In a simulation others run meanwhile.
+absl::Status AwaitInSimulation(WaitHook& hook, int socket, decltype(pollfd::events) events,
+                               absl::Time deadline) {
+  const auto has_come = [&] {
+    pollfd entry{socket, events, 0};
+    return poll(&entry, 1, 0) != 0;
+  };
+  if (hook.WaitUntil(has_come, deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError(events == POLLIN ? "no message came"
+                                                      : "the peer takes no messages");
+}
+
+absl::Status AwaitReadable(int socket, absl::Time deadline) {
+  WaitHook* const hook = WaitHook::Current();
+  if (hook != nullptr) return AwaitInSimulation(*hook, socket, POLLIN, deadline);
+  return shm::AwaitReadable({socket}, deadline).status();
+}
+
 absl::Status AwaitWritable(int socket, absl::Time deadline) {
+  WaitHook* const hook = WaitHook::Current();
+  if (hook != nullptr) return AwaitInSimulation(*hook, socket, POLLOUT, deadline);
   while (true) {
-    const absl::Duration left = deadline - Clock::Real().Now();
+    const absl::Duration left = deadline - WaitClock().Now();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError("the peer takes no messages");
     }
@@ -139,7 +159,7 @@ absl::StatusOr<Packet> ReceivePacket(int socket, absl::Time deadline) {
     if (got >= 0) packet.descriptors = AttachedTo(header);
     if (got == 0) return absl::UnavailableError("the connection was closed");
     if (got < 0 && errno == EAGAIN) {
-      RETURN_IF_ERROR(shm::AwaitReadable({socket}, deadline).status());
+      RETURN_IF_ERROR(AwaitReadable(socket, deadline));
       continue;
     }
     // A peer that closed with something of ours unread: its last messages come after this error.
@@ -177,7 +197,7 @@ absl::StatusOr<Descriptor> LinkSocket::Connect(const std::string& path, absl::Ti
     }
     // The listener's queue is full; the kernel tells nobody when it no longer is.
     if (errno != EAGAIN && errno != EINTR) return Annotate(SystemError("connect"), path);
-    if (Clock::Real().Now() >= deadline) {
+    if (WaitClock().Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("the daemon at ", path, " does not accept"));
     }
     RETURN_IF_ERROR(CheckInterrupt());
@@ -249,7 +269,7 @@ absl::StatusOr<LinkSocket::Message> LinkSocket::Receive(absl::Time deadline) {
     for (Descriptor& descriptor : packet->descriptors) {
       message.descriptors.push_back(std::move(descriptor));
     }
-    deadline = std::max(deadline, Clock::Real().Now() + kPacketPatience);
+    deadline = std::max(deadline, WaitClock().Now() + kPacketPatience);
   } while (message.payload.size() < total_bytes);
   if (message.descriptors.size() > kMaxDescriptors) {
     return absl::InvalidArgumentError("a message with too many descriptors");

@@ -33,6 +33,8 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
+#include "core/memory/stream.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/weight_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -433,14 +435,24 @@ TEST(LinkTest, NobodyListeningSaysWhere) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nowhere/socket"));
 }
 
-TEST(LinkTest, TensorsOfAGpuAreRefused) {
+// Threads: one. Owns: nothing.
+class StreamOfAGpu final : public Stream {
+ public:
+  DeviceKind device() const override { return DeviceKind::kCuda; }
+};
+
+TEST(LinkTest, WhatADaemonWorksOnIsTheHostsMemory) {
   TestDaemons daemons(1);
   auto backend = Backend::Start(daemons.TrainerOptions(0));
   ASSERT_TRUE(backend.ok()) << backend.status();
-  const absl::Status refused =
-      (*backend)->Open(Group::World(WorldSize(1)), Device{DeviceKind::kCuda, 0}).status();
-  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("without --backend daemon"));
+  const auto communicator = (*backend)->Open(Group::World(WorldSize(1)));
+  ASSERT_TRUE(communicator.ok()) << communicator.status();
+  Operation barrier;
+  barrier.kind = OperationKind::kBarrier;
+  StreamOfAGpu stream;
+  const absl::Status refused = (*communicator)->Launch(barrier, stream).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("open a communicator for the device"));
 }
 
 TEST(LinkTest, TheStatusTellsOfTrainerRoundAndCommunicators) {

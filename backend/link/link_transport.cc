@@ -1,13 +1,11 @@
 #include "backend/link/link_transport.h"
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "backend/link/link_communicator.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 
 namespace pelton {
 namespace {
@@ -20,19 +18,12 @@ class LinkTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override;
   void Abort(const absl::Status& reason) override {
-    MutexLock lock(&mutex_);
-    for (LinkCommunicator* const communicator : open_) communicator->Abort(reason);
+    open_.ForEach([&](LinkCommunicator* communicator) { communicator->Abort(reason); });
   }
 
  private:
-  void Forget(LinkCommunicator* communicator) {
-    MutexLock lock(&mutex_);
-    std::erase(open_, communicator);
-  }
-
   const std::shared_ptr<LinkClient> client_;  // shared: the control uses the same link
-  Mutex mutex_;
-  std::vector<LinkCommunicator*> open_ ABSL_GUARDED_BY(mutex_);
+  SharedList<LinkCommunicator*> open_;
 };
 
 absl::StatusOr<std::unique_ptr<Communicator>> LinkTransport::Open(CommunicatorId id,
@@ -55,11 +46,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> LinkTransport::Open(CommunicatorId
   options.world_size = group.size();
   options.id = id;
   options.number = welcome.communicator();
+  options.piece_bytes = welcome.piece_bytes();
   options.client = client_;
-  options.on_close = [this](LinkCommunicator* closing) { Forget(closing); };
+  options.on_close = [this](LinkCommunicator* closing) { open_.Remove(closing); };
   auto opened = std::make_unique<LinkCommunicator>(std::move(options), std::move(socket));
-  MutexLock lock(&mutex_);
-  open_.push_back(opened.get());
+  open_.Add(opened.get());
   return opened;
 }
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "backend/link/linked_rounds.h"
 #include "backend/link/rounds_messages.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/memory/stream.h"
@@ -43,7 +43,7 @@ absl::Status CheckOnHost(const std::string& model, const std::vector<TensorSpec>
     if (tensor.device.kind == DeviceKind::kHost) continue;
     return absl::UnimplementedError(absl::StrCat(
         "model '", model, "': tensor '", tensor.name, "' is on ", NameOf(tensor.device.kind),
-        "; buckets of a GPU stay in process; start the job without --backend daemon"));
+        "; a daemon has no buckets there; make the model in the trainer, with Model::Create"));
   }
   return absl::OkStatus();
 }
@@ -52,7 +52,7 @@ absl::Status CheckOnHost(const std::string& model, const std::vector<TensorSpec>
 absl::StatusOr<LinkSocket::Message> AwaitAnswer(LinkSocket& socket, const LinkedJob& job,
                                                 absl::Time last) {
   while (true) {
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     absl::StatusOr<LinkSocket::Message> received =
         socket.Receive(std::min(last, now + kInterruptInterval));
     if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= last) {
@@ -62,13 +62,23 @@ absl::StatusOr<LinkSocket::Message> AwaitAnswer(LinkSocket& socket, const Linked
   }
 }
 
+// The plan that a trainer before this one has moved to.
+absl::StatusOr<Plan> InForce(const Plan& first, const link::RoundsAnswer& answer) {
+  std::vector<SlotId> order;
+  for (int32_t slot : answer.order()) order.emplace_back(slot);
+  if (answer.bucket_size_bytes() == first.options().bucket_size_bytes) {
+    return first.Reordered(order);
+  }
+  return first.Resized(order, answer.bucket_size_bytes());
+}
+
 absl::StatusOr<LinkSocket::Message> AskForModel(LinkSocket& socket, const LinkedJob& job,
                                                 const ModelOptions& options,
                                                 const std::vector<TensorSpec>& tensors,
                                                 absl::Time deadline) {
   link::RoundsQuestion question;
   *question.mutable_make() = ToMessage(options, tensors);
-  question.set_timeout_ns(NanosOf(deadline - Clock::Real().Now()));
+  question.set_timeout_ns(NanosOf(deadline - WaitClock().Now()));
   RETURN_IF_ERROR(socket.Send(question, deadline));
   return AwaitAnswer(socket, job, deadline + kAnswerGrace);
 }
@@ -96,6 +106,9 @@ absl::StatusOr<std::unique_ptr<Model>> AttachModel(std::unique_ptr<LinkSocket> s
         absl::StrCat(where, " sends ", received->descriptors.size(), " descriptors"));
   }
   ASSIGN_OR_RETURN(Plan plan, PlanOf(options, *algorithm, std::move(tensors)));
+  if (answer.order_size() > 0) {
+    ASSIGN_OR_RETURN(plan, InForce(plan, answer));
+  }
   LinkedRounds::Attachment attachment;
   attachment.socket = std::move(socket);
   attachment.page = std::move(received->descriptors.front());
@@ -106,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Model>> AttachModel(std::unique_ptr<LinkSocket> s
   attachment.first_round = options.first_round;
   attachment.on_failure = std::move(job.on_failure);
   attachment.failure = std::move(job.failure);
+  attachment.standstill = job.standstill;
   ASSIGN_OR_RETURN(std::unique_ptr<LinkedRounds> rounds,
                    LinkedRounds::Create(std::move(plan), std::move(attachment)));
   return std::make_unique<LinkedModel>(std::move(algorithm), Rank(answer.rank()),

@@ -13,6 +13,7 @@
 #include "backend/link/link_socket.h"
 #include "backend/model.h"
 #include "core/base/ids.h"
+#include "core/base/standstill.h"
 #include "core/bucket/tensor_spec.h"
 
 namespace pelton {
@@ -26,6 +27,8 @@ struct LinkedJob {
   // Why the job has failed, by what the trainer hears of the other ranks; OK while it has not. It
   // ends what waits for the daemon. May be empty.
   std::function<absl::Status()> failure = nullptr;
+  // While it stands, so do the deadlines of waits for a round. May be null; outlives the model.
+  const Standstill* standstill = nullptr;
 };
 
 // Asks the daemon at the other end of `socket`, which serves nothing else, for the model that

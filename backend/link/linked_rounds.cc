@@ -10,7 +10,7 @@
 #include "backend/link/rounds_messages.h"
 #include "comm/transport/shm/socket.h"
 #include "core/actor/backoff.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/trace/trace.h"
@@ -65,6 +65,7 @@ LinkedRounds::LinkedRounds(LinkPage page, std::unique_ptr<PrivateMapping> page_m
       rank_(attachment.rank),
       on_failure_(std::move(attachment.on_failure)),
       failure_(std::move(attachment.failure)),
+      standstill_(attachment.standstill),
       sink_(page_),
       waker_(&page_.header().trainer_sleeps),
       places_(slot_count, [this](RegionId number, int descriptor) {
@@ -74,8 +75,12 @@ LinkedRounds::LinkedRounds(LinkPage page, std::unique_ptr<PrivateMapping> page_m
 LinkedRounds::~LinkedRounds() {
   is_closing_.store(true, std::memory_order_release);
   waker_.Kick();
-  if (waiting_.joinable()) waiting_.join();
+  (void)waiting_.AwaitIdle(absl::InfiniteFuture());  // its wait looks at is_closing_
   if (instance_ != nullptr && IsLent()) EndLoan();
+  // Not as one that dies, in whose place another one may come.
+  link::RoundsQuestion goodbye;
+  goodbye.set_leaves(true);
+  socket_->Send(goodbye, WaitClock().Now() + kAbortPatience).IgnoreError();
   socket_->Shutdown();
 }
 
@@ -93,9 +98,9 @@ void LinkedRounds::EndLoan() {
   Abort(absl::AbortedError(absl::StrCat("rank ", rank_.value(), "'s trainer of model '",
                                         model_name_, "' is gone: it let the model go in a round")));
   const uint64_t number = round().value();
-  const absl::Time end = Clock::Real().Now() + kAnswerGrace;
+  const absl::Time end = WaitClock().Now() + kAnswerGrace;
   PostWait(end);
-  while (!HasEnded(number) && CheckDaemon().ok() && Clock::Real().Now() < end) {
+  while (!HasEnded(number) && CheckDaemon().ok() && WaitClock().Now() < end) {
     waker_.Park(kInterruptInterval);
   }
   TakeBackWhatIsLent();
@@ -110,7 +115,7 @@ void LinkedRounds::TakeBackWhatIsLent() {
 absl::Status LinkedRounds::TellOfRegion(RegionId number, int descriptor) {
   link::RoundsQuestion question;
   question.mutable_region()->set_number(number.value());
-  const absl::Time deadline = Clock::Real().Now() + kTellPatience;
+  const absl::Time deadline = WaitClock().Now() + kTellPatience;
   const absl::Status sent = socket_->Send(question.SerializeAsString(), {&descriptor, 1}, deadline);
   if (sent.ok()) return sent;
   RETURN_IF_ERROR(CheckDaemon());
@@ -212,8 +217,8 @@ absl::Status LinkedRounds::WaitRound(absl::Time deadline) {
     status = Annotate(status, absl::StrCat(Where(), ", round ", number));
     Abort(AsAbort(status));
     // What the peers may still write belongs to them until the rounds have ended (OWN-1).
-    const absl::Time end = Clock::Real().Now() + kAnswerGrace;
-    while (!HasEnded(number) && CheckDaemon().ok() && Clock::Real().Now() < end) {
+    const absl::Time end = WaitClock().Now() + kAnswerGrace;
+    while (!HasEnded(number) && CheckDaemon().ok() && WaitClock().Now() < end) {
       waker_.Park(kInterruptInterval);
     }
   }
@@ -221,10 +226,9 @@ absl::Status LinkedRounds::WaitRound(absl::Time deadline) {
 }
 
 Future<void> LinkedRounds::RoundDone(absl::Time deadline) {
-  if (waiting_.joinable()) waiting_.join();  // its future was ready before this round was opened
   PostWait(deadline);
   PromiseAndFuture<void> done = MakePromise<void>();
-  waiting_ = std::thread(
+  waiting_.Add(
       [this, deadline, number = round().value(), promise = std::move(done.promise)]() mutable {
         promise.Set(AwaitEnd(number, deadline));
       });
@@ -244,7 +248,7 @@ void LinkedRounds::PostWait(absl::Time deadline) {
   }
   PageHeader& header = page_.header();
   header.measures.store(times_.on() ? 1 : 0, std::memory_order_relaxed);
-  header.timeout_ns.store(NanosOf(deadline - Clock::Real().Now()), std::memory_order_relaxed);
+  header.timeout_ns.store(NanosOf(deadline - WaitClock().Now()), std::memory_order_relaxed);
   // A wake-up is not lost: the daemon announces in its word that it sleeps and looks at `waited`
   // once more, while this side stores `waited` and then changes that word.
   header.waited.store(open.value(), std::memory_order_release);
@@ -255,15 +259,21 @@ bool LinkedRounds::HasEnded(uint64_t round) const {
   return page_.header().ended.load(std::memory_order_acquire) >= round;
 }
 
+absl::Duration LinkedRounds::Stood() const {
+  return standstill_ == nullptr ? absl::ZeroDuration() : standstill_->Total(WaitClock().Now());
+}
+
 absl::Status LinkedRounds::AwaitEnd(uint64_t round, absl::Time deadline) {
-  const absl::Time began = Clock::Real().Now();
-  const absl::Time last = deadline + kAnswerGrace;
+  const absl::Time began = WaitClock().Now();
+  const absl::Duration stood = Stood();
   Backoff backoff;
+  LongLook long_look;
   while (!HasEnded(round)) {
-    if (backoff.Pause()) continue;
+    if (backoff.Pause() || long_look.GoesOn()) continue;
     RETURN_IF_ERROR(CheckInterrupt());
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     if (is_closing_.load(std::memory_order_acquire)) return absl::CancelledError("detached");
+    const absl::Time last = deadline + kAnswerGrace + (Stood() - stood);
     if (now >= last) {
       return absl::DeadlineExceededError(
           absl::StrCat(Where(), ", round ", round, ": ", Silence(now - began)));
@@ -286,14 +296,13 @@ void LinkedRounds::CheckJob() {
 }
 
 absl::Status LinkedRounds::CheckDaemon() {
-  MutexLock lock(&mutex_);
-  if (gone_.ok() && IsClosed(socket_->descriptor())) {
+  if (!gone_.is_given() && IsClosed(socket_->descriptor())) {
     const absl::StatusOr<shm::Credentials> daemon = shm::PeerOf(socket_->descriptor());
-    gone_ = absl::UnavailableError(absl::StrCat(
+    gone_.Give(absl::UnavailableError(absl::StrCat(
         Where(), ": its pelton-daemon (pid ", daemon.ok() ? absl::StrCat(daemon->pid) : "unknown",
-        ") is gone; its log says why, and a new job starts a new one"));
+        ") is gone; its log says why, and a new job starts a new one")));
   }
-  return gone_;
+  return gone_.Get();
 }
 
 std::string LinkedRounds::Silence(absl::Duration waited) const {
@@ -340,7 +349,7 @@ void LinkedRounds::Abort(const absl::Status& reason) {
   link::RoundsQuestion question;
   *question.mutable_abort() = ToMessage(reason);
   // Where the daemon is gone there is nothing to end.
-  socket_->Send(question, Clock::Real().Now() + kAbortPatience).IgnoreError();
+  socket_->Send(question, WaitClock().Now() + kAbortPatience).IgnoreError();
 }
 
 bool LinkedRounds::Communicates(SlotId slot) const {
@@ -357,14 +366,13 @@ absl::StatusOr<LinkedRounds::Answer> LinkedRounds::Ask(link::RoundsQuestion ques
                                                        absl::Time deadline,
                                                        absl::Span<const int> descriptors) {
   RETURN_IF_ERROR(CheckDaemon());
-  question.set_timeout_ns(NanosOf(deadline - Clock::Real().Now()));
+  question.set_timeout_ns(NanosOf(deadline - WaitClock().Now()));
   absl::StatusOr<Answer> answer = Exchange(question, deadline, descriptors);
   if (!answer.ok()) {
     // The answer to this question would be taken for that to the next one.
     socket_->Shutdown();
-    MutexLock lock(&mutex_);
-    if (gone_.ok()) gone_ = Annotate(answer.status(), absl::StrCat(Where(), ": its daemon"));
-    return gone_;
+    gone_.Give(Annotate(answer.status(), absl::StrCat(Where(), ": its daemon")));
+    return gone_.Get();
   }
   RETURN_IF_ERROR(FromMessage(answer->message.status()));
   return answer;
@@ -387,7 +395,7 @@ absl::StatusOr<LinkedRounds::Answer> LinkedRounds::Exchange(const link::RoundsQu
 
 absl::StatusOr<LinkSocket::Message> LinkedRounds::AwaitAnswer(absl::Time last) {
   while (true) {
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     absl::StatusOr<LinkSocket::Message> received =
         socket_->Receive(std::min(last, now + kInterruptInterval));
     if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= last) {
@@ -438,7 +446,7 @@ absl::StatusOr<std::vector<SlotId>> LinkedRounds::AgreeOnOrder(absl::Time deadli
 absl::Status LinkedRounds::BeginAgreement(std::vector<int32_t> words) {
   link::RoundsQuestion question;
   question.mutable_begin_agreement()->mutable_words()->Assign(words.begin(), words.end());
-  const absl::Time deadline = Clock::Real().Now() + limits::kDefaultOperationTimeout;
+  const absl::Time deadline = WaitClock().Now() + limits::kDefaultOperationTimeout;
   RETURN_IF_ERROR(Ask(std::move(question), deadline).status());
   is_agreeing_ = true;
   return absl::OkStatus();

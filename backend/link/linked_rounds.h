@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,11 +14,14 @@
 #include "absl/types/span.h"
 #include "backend/link/link_socket.h"
 #include "backend/link/page.h"
+#include "backend/link/page_word.h"
 #include "backend/link/private_mapping.h"
 #include "backend/link/shared_places.h"
 #include "core/actor/waker.h"
+#include "core/base/end_reason.h"
 #include "core/base/ids.h"
-#include "core/base/sync.h"
+#include "core/base/standstill.h"
+#include "core/base/worker_thread.h"
 #include "core/bucket/bucket.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/ready_tracker.h"
@@ -44,7 +46,10 @@ class PageSink final : public ReadySink {
   void OnBucketReady(BucketId bucket, Round round) override;
   // The words of a slot that is marked in `round`.
   void WriteMark(SlotId slot, Round round);
-  void Kick() { daemon_.Kick(); }
+  void Kick() {
+    daemon_.Kick();
+    PauseInSimulation();
+  }
 
  private:
   const LinkPage& page_;
@@ -76,6 +81,8 @@ class LinkedRounds final : public ModelRounds {
     std::function<void(const absl::Status&)> on_failure;
     // Why the job has failed, as the trainer knows it; may be empty.
     std::function<absl::Status()> failure;
+    // See LinkedJob.
+    const Standstill* standstill = nullptr;
   };
   // Errors: FailedPrecondition: the daemon has planned otherwise; those of the mappings.
   static absl::StatusOr<std::unique_ptr<LinkedRounds>> Create(Plan plan, Attachment attachment);
@@ -94,6 +101,9 @@ class LinkedRounds final : public ModelRounds {
   absl::Status WaitRound(absl::Time deadline) override;
   Future<void> RoundDone(absl::Time deadline) override;
   absl::Status CloseRound(absl::Status status) override;
+  absl::StatusOr<std::vector<BucketId>> TakeBackMarks(absl::Time) override {
+    return absl::UnimplementedError("a pelton-daemon runs these rounds, and keeps their marks");
+  }
   void Abort(const absl::Status& reason) override;
   bool Communicates(SlotId slot) const override;
   absl::Status Prime(absl::Time deadline) override;
@@ -106,9 +116,9 @@ class LinkedRounds final : public ModelRounds {
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
   absl::Status BeginAgreement(std::vector<int32_t> words) override;
   absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
-  absl::StatusOr<RoundSight> Look(absl::Time) override {
-    return absl::UnimplementedError(
-        "a pelton-daemon runs these rounds, and is the one to be asked");
+  Future<RoundSight> RequestLook(absl::Time) override {
+    return Future<RoundSight>::Completed(
+        absl::UnimplementedError("a pelton-daemon runs these rounds, and is the one to be asked"));
   }
   // Copies of the daemon's.
   BucketTimes& times() override { return times_; }
@@ -158,6 +168,8 @@ class LinkedRounds final : public ModelRounds {
   // Until the daemon has ended `round`.
   absl::Status AwaitEnd(uint64_t round, absl::Time deadline);
   bool HasEnded(uint64_t round) const;
+  // How long deadlines have stood still so far.
+  absl::Duration Stood() const;
   // Ends the rounds once the job has failed: the daemon does not hear of other ranks' trainers.
   void CheckJob();
   // Unavailable once the daemon's end of the socket is closed; stays so.
@@ -174,6 +186,7 @@ class LinkedRounds final : public ModelRounds {
   const Rank rank_;
   std::function<void(const absl::Status&)> on_failure_;  // empty once it has been called
   const std::function<absl::Status()> failure_;
+  const Standstill* const standstill_;
   bool has_aborted_ = false;  // because of failure_
   PageSink sink_;
   Waker waker_;                             // on which this side sleeps
@@ -185,9 +198,8 @@ class LinkedRounds final : public ModelRounds {
   bool is_agreeing_ = false;
   std::vector<int32_t> words_;
   std::atomic<bool> is_closing_{false};
-  Mutex mutex_;
-  absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // why the daemon cannot be reached any more
-  std::thread waiting_;                        // of RoundDone; joined before the next
+  EndReason gone_;                         // why the daemon cannot be reached any more
+  WorkerThread waiting_{"pelton-rounds"};  // for RoundDone; last: it uses the others
 };
 
 }  // namespace pelton

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backend/link/page_word.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/mapping.h"
 #include "core/base/ids.h"
@@ -15,7 +16,7 @@
 namespace pelton {
 
 // Grows with every change of the page or of proto/link_rounds.proto.
-inline constexpr uint32_t kLinkVersion = 2;
+inline constexpr uint32_t kLinkVersion = 3;
 
 // How the last round ended, as the daemon tells it: read after PageHeader::ended only.
 struct PageOutcome {
@@ -40,39 +41,39 @@ struct PageHeader {
 
   // The trainer's. `waited` is the round that it waits for, stored after `timeout_ns`, which is
   // counted from the moment that the daemon sees it.
-  alignas(64) std::atomic<uint64_t> waited;
-  std::atomic<int64_t> timeout_ns;
-  std::atomic<uint32_t> mode;      // a RoundMode, of the open round and later ones
-  std::atomic<uint32_t> measures;  // whether the buckets' times are wanted
+  alignas(64) PageWord<uint64_t> waited;
+  PageWord<int64_t> timeout_ns;
+  PageWord<uint32_t> mode;      // a RoundMode, of the open round and later ones
+  PageWord<uint32_t> measures;  // whether the buckets' times are wanted
 
   // The daemon's. `ended` is the last round that has ended there, stored after everything that the
   // trainer reads of that round: outcome, times, the slots' words and what runs next.
-  alignas(64) std::atomic<uint64_t> ended;
-  std::atomic<uint64_t> sent_bytes;
+  alignas(64) PageWord<uint64_t> ended;
+  PageWord<uint64_t> sent_bytes;
   // Not 0: a peer that stands still may yet write to standalone tensors of the last round.
-  std::atomic<uint32_t> takes_back;
+  PageWord<uint32_t> takes_back;
   alignas(64) PageOutcome outcome;
 };
 
 struct PageBucket {
   // The trainer's: the last round in which all slots are ready, stored after their marks.
-  alignas(64) std::atomic<uint64_t> ready;
+  alignas(64) PageWord<uint64_t> ready;
   // The daemon's, of the open round: whether the pipeline runs in it; of the last one: when the
   // bucket was ready and complete.
-  std::atomic<uint32_t> runs;
-  std::atomic<int64_t> ready_ns;
-  std::atomic<int64_t> done_ns;
+  PageWord<uint32_t> runs;
+  PageWord<int64_t> ready_ns;
+  PageWord<int64_t> done_ns;
 };
 
 struct PageSlot {
   // The trainer's: twice the round of the last mark, plus 1 where the tensor was used.
-  std::atomic<uint64_t> mark;
+  PageWord<uint64_t> mark;
   // The daemon's, of the last round: whether any rank used it, told where this one did not.
-  std::atomic<uint32_t> is_used_by_any;
+  PageWord<uint32_t> is_used_by_any;
   // The trainer's, of a standalone slot: the region, by the trainer's number, and the place there
   // in bytes; stored with the mark.
-  std::atomic<uint32_t> region;
-  std::atomic<uint64_t> offset;
+  PageWord<uint32_t> region;
+  PageWord<uint64_t> offset;
   uint64_t reserved;
 };
 

@@ -1,18 +1,16 @@
 #include "backend/link/rounds_server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "backend/link/page_word.h"
 #include "backend/link/rounds_messages.h"
 #include "core/actor/backoff.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 #include "core/bucket/round_mode.h"
-#include "core/memory/dtype.h"
 
 namespace pelton {
 namespace {
@@ -22,13 +20,12 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(100);
 // A trainer asks one thing at a time.
 constexpr size_t kMostQuestions = 4;
 
-RegionId IdOf(const Region* region) { return region == nullptr ? kPrivateRegion : region->id(); }
-
 }  // namespace
 
 RoundsServer::RoundsServer(ModelRounds& rounds, RoundsServerOptions options, LinkPage page)
     : rounds_(rounds),
       options_(std::move(options)),
+      desk_(rounds, options_.model_name, options_.rank),
       page_(std::move(page)),
       waker_(&page_.header().daemon_sleeps),
       trainer_(&page_.header().trainer_sleeps) {}
@@ -40,9 +37,11 @@ absl::StatusOr<std::unique_ptr<RoundsServer>> RoundsServer::Start(ModelRounds& r
   ASSIGN_OR_RETURN(LinkPage page, LinkPage::Map(memory.get(), slot_count));
   std::unique_ptr<RoundsServer> server(
       new RoundsServer(rounds, std::move(options), std::move(page)));
+  RETURN_IF_ERROR(server->GoOn());
   RETURN_IF_ERROR(server->Greet(std::move(memory)));
-  server->page_thread_ = std::thread([raw = server.get()] { raw->Run(); });
-  server->socket_thread_ = std::thread([raw = server.get()] { raw->ReceiveAll(); });
+  RoundsServer* const raw = server.get();
+  raw->page_thread_ = SideThread([raw] { raw->Run(); });
+  raw->socket_thread_ = SideThread([raw] { raw->ReceiveAll(); });
   return server;
 }
 
@@ -50,46 +49,41 @@ RoundsServer::~RoundsServer() {
   End(absl::AbortedError(absl::StrCat("rank ", options_.rank.value(), "'s daemon lets model '",
                                       options_.model_name, "' go")));
   options_.socket->Shutdown();
-  if (socket_thread_.joinable()) socket_thread_.join();
-  if (page_thread_.joinable()) page_thread_.join();
+  if (socket_thread_.joinable()) socket_thread_.Join();
+  if (page_thread_.joinable()) page_thread_.Join();
 }
 
 absl::Status RoundsServer::Greet(Descriptor page) {
-  page_.header().ended.store(rounds_.round().value() - 1, std::memory_order_release);
+  page_.header().ended.store(round().value() - 1, std::memory_order_release);
   for (size_t i = 0; i < rounds_.plan().slots().size(); ++i) {  // of a round that a state has left
     PageSlot& slot = page_.slot(SlotId(static_cast<int32_t>(i)));
     slot.is_used_by_any.store(1, std::memory_order_relaxed);
   }
-  OpenRound();
   link::RoundsAnswer answer;
   answer.set_rank(options_.rank_in_group.value());
+  if (has_inherited_) desk_.AddPlan(answer);
   std::vector<Descriptor> memory;
-  RETURN_IF_ERROR(AddMemory(answer, memory));
+  RETURN_IF_ERROR(desk_.AddMemory(answer, memory));
   std::vector<int> numbers = {page.get()};
   for (const Descriptor& descriptor : memory) numbers.push_back(descriptor.get());
   return options_.socket->Send(answer.SerializeAsString(), numbers,
-                               Clock::Real().Now() + limits::kStopTimeout);
-}
-
-// The plan in force and a descriptor of the memory of its flat parts, where it has any.
-absl::Status RoundsServer::AddMemory(link::RoundsAnswer& answer,
-                                     std::vector<Descriptor>& descriptors) const {
-  answer.set_plan_hash(rounds_.plan().Hash());
-  const Region* const region = rounds_.region();
-  if (region == nullptr) return absl::OkStatus();
-  Descriptor copy(dup(region->descriptor()));
-  if (!copy.is_open()) {
-    return absl::ResourceExhaustedError("no descriptor is left for the buckets' memory");
-  }
-  answer.set_has_memory(true);
-  descriptors.push_back(std::move(copy));
-  return absl::OkStatus();
+                               WaitClock().Now() + limits::kStopTimeout);
 }
 
 void RoundsServer::ReceiveAll() {
   absl::Status status;
   while (status.ok() && !IsStopping()) status = Receive();
   if (status.ok()) return;
+  // A script that restores a snapshot makes its model twice.
+  const bool has_died = absl::IsUnavailable(status) && (!says_goodbye_ || is_untouched_.load());
+  if (has_died && options_.keeps_progress &&
+      (options_.own_end == nullptr || options_.own_end().ok())) {
+    is_left_.store(true, std::memory_order_release);
+    is_stopping_.store(true);
+    is_over_.store(true, std::memory_order_release);
+    is_over_.notify_all();
+    return waker_.Kick();
+  }
   const absl::Status own = options_.own_end != nullptr ? options_.own_end() : absl::OkStatus();
   if (!own.ok()) return End(own);
   End(Annotate(status, absl::StrCat("rank ", options_.rank.value(), "'s trainer of model '",
@@ -98,7 +92,7 @@ void RoundsServer::ReceiveAll() {
 
 absl::Status RoundsServer::Receive() {
   ASSIGN_OR_RETURN(LinkSocket::Message received, options_.socket->Receive(absl::InfiniteFuture()));
-  Question question;
+  TrainersQuestion question;
   if (!question.message.ParseFromString(received.payload)) {
     return absl::InvalidArgumentError("it sends what is no question");
   }
@@ -107,6 +101,8 @@ absl::Status RoundsServer::Receive() {
     if (!reason.ok()) rounds_.Abort(reason);
     return absl::OkStatus();
   }
+  says_goodbye_ |= question.message.leaves();
+  if (question.message.leaves()) return absl::OkStatus();
   if (question.message.has_region()) {
     const RegionId number(question.message.region().number());
     if (options_.regions == nullptr) return absl::InvalidArgumentError("its plan needs no region");
@@ -143,13 +139,80 @@ bool RoundsServer::BeginsToBlock() {
 void RoundsServer::Run() {
   const RuntimeThread counted;
   Backoff backoff;
+  LongLook long_look;
   while (!IsStopping()) {
     if (Look()) {
       backoff.Reset();
+      long_look.Reset();
       continue;
     }
-    if (!backoff.Spin()) waker_.Park(kLongestPark);
+    if (!backoff.Spin() && !long_look.GoesOn()) waker_.Park(kLongestPark);
   }
+  page_end_.promise.Set(absl::OkStatus());
+}
+
+absl::StatusOr<RoundsProgress> RoundsServer::TakeProgress(absl::Time deadline) {
+  if (!page_end_.future.WaitUntil(deadline)) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "model '", options_.model_name, "', rank ", options_.rank.value(), ", round ",
+        rounds_.round().value(), ", which its former trainer waited for, has not ended in time"));
+  }
+  if (is_untouched_.load()) return std::move(progress_);
+  if (desk_.is_agreeing()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
+                     ": its former trainer was in the middle of an agreement with the other "
+                     "ranks; start the trainers of all ranks anew"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<BucketId> complete, rounds_.TakeBackMarks(deadline));
+  KeepComplete(rounds_, complete, progress_);
+  progress_.is_used = is_used_;
+  is_busy_.store(false);
+  return std::move(progress_);
+}
+
+bool RoundsServer::snapshot_is_behind() const {
+  return options_.snapshots != nullptr &&
+         static_cast<int64_t>(options_.snapshots->load()) <= snapshots_before_last_.load();
+}
+
+void RoundsServer::GiveUp(const absl::Status& reason) {
+  if (is_busy_.load()) rounds_.Abort(reason);
+}
+
+absl::Status RoundsServer::GoOn() {
+  OpenRound();
+  if (!options_.progress.has_value()) return absl::OkStatus();
+  progress_ = *std::exchange(options_.progress, std::nullopt);
+  const uint64_t open = rounds_.round().value();
+  const uint64_t wanted = options_.goes_on_with.value();
+  const uint64_t last = progress_.last.round.value();
+  repeats_ = wanted + 1 == open && wanted == last;
+  if (wanted != open && !repeats_) {
+    stray_ = absl::FailedPreconditionError(absl::StrCat(
+        "model '", options_.model_name, "', rank ", options_.rank.value(),
+        ": a trainer that comes in another one's place goes on with round ", wanted, "; round ",
+        open, " is open, and of those before ",
+        last == 0 ? "none is" : absl::StrCat("only round ", last, " is"),
+        " kept; start the trainers of all ranks anew, so that they go back to a step that each of "
+        "them holds"));
+  }
+  has_inherited_ = true;
+  is_untouched_.store(true);
+  is_taken_ = progress_.is_complete;
+  for (const BucketLayout& bucket : rounds_.plan().buckets()) {
+    const auto i = static_cast<size_t>(bucket.id.value());
+    if (!is_taken_[i]) continue;
+    has_marked_ = true;
+    for (SlotId slot : bucket.slots) {
+      const auto j = static_cast<size_t>(slot.value());
+      is_marked_[j] = true;
+      is_used_[j] = progress_.is_used[j];
+    }
+  }
+  is_busy_.store(has_marked_);
+  if (repeats_) PublishRuns(progress_.last.runs);
+  return absl::OkStatus();
 }
 
 bool RoundsServer::Look() {
@@ -159,6 +222,7 @@ bool RoundsServer::Look() {
 }
 
 bool RoundsServer::TakeReady() {
+  if (repeats_ || !stray_.ok()) return false;
   const uint64_t round = rounds_.round().value();
   bool moved = false;
   for (const BucketLayout& bucket : rounds_.plan().buckets()) {
@@ -167,6 +231,7 @@ bool RoundsServer::TakeReady() {
     // Acquires the marks and the elements.
     if (page_.bucket(bucket.id).ready.load(std::memory_order_acquire) != round) continue;
     if (!HasRegions(bucket)) continue;  // the socket's thread wakes this one
+    is_untouched_.store(false);
     if (!BeginsToBlock()) return false;
     is_taken_[i] = true;
     moved = true;
@@ -178,7 +243,7 @@ bool RoundsServer::TakeReady() {
 
 absl::Status RoundsServer::TakeMode() {
   const uint32_t mode = page_.header().mode.load(std::memory_order_relaxed);
-  if (mode > static_cast<uint32_t>(RoundMode::kEvaluation)) {
+  if (mode > static_cast<uint32_t>(RoundMode::kCollecting)) {
     return absl::InvalidArgumentError(absl::StrCat("page: round mode ", mode));
   }
   rounds_.SetMode(static_cast<RoundMode>(mode));
@@ -211,17 +276,7 @@ absl::Status RoundsServer::TakeMark(SlotId slot, bool is_used) {
   if (!layout.standalone) {
     return is_used ? rounds_.MarkReady(slot) : rounds_.MarkUnused(slot, nullptr);
   }
-  const std::string& name = rounds_.plan().tensor(slot).name;
-  const PageSlot& words = page_.slot(slot);
-  const Location trainers{RegionId(words.region.load(std::memory_order_relaxed)),
-                          words.offset.load(std::memory_order_relaxed)};
-  if (options_.regions == nullptr || trainers.offset % SizeOf(rounds_.plan().tensor(slot).dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page: tensor '", name, "' at ", trainers.offset, " of a region"));
-  }
-  ASSIGN_OR_RETURN(const TrainerRegions::Place place,
-                   options_.regions->PlaceOf(trainers, layout.size_bytes, name));
-  std::byte* const data = place.region->data() + place.location.offset;
+  ASSIGN_OR_RETURN(std::byte* const data, PlaceNow(rounds_, page_, options_.regions, slot));
   return is_used ? rounds_.MarkReady(slot, data) : rounds_.MarkUnused(slot, data);
 }
 
@@ -237,24 +292,52 @@ bool RoundsServer::HasRegions(const BucketLayout& bucket) const {
 }
 
 bool RoundsServer::TakeWait() {
-  const Round round = rounds_.round();
+  const Round round = this->round();
   PageHeader& header = page_.header();
   // Acquires the marks of buckets that are not ready, which the trainer told before it waited.
   if (header.waited.load(std::memory_order_acquire) != round.value()) return false;
   for (const BucketLayout& bucket : rounds_.plan().buckets()) {
-    if (is_taken_[static_cast<size_t>(bucket.id.value())]) continue;
+    const auto i = static_cast<size_t>(bucket.id.value());
+    // Of one that was complete before this trainer came the results go to its memory.
+    const bool is_inherited = has_inherited_ && (repeats_ || progress_.is_complete[i]);
+    if (is_taken_[i] && !is_inherited) continue;
     const uint64_t ready = page_.bucket(bucket.id).ready.load(std::memory_order_acquire);
     if (ready == round.value() && !HasRegions(bucket)) return false;  // it comes, and may be taken
   }
+  is_untouched_.store(false);
   if (!BeginsToBlock()) return false;
+  if (!stray_.ok()) {
+    page_.SetOutcome(stray_);
+    is_busy_.store(has_marked_);
+    header.ended.store(round.value(), std::memory_order_release);
+    trainer_.Kick();
+    PauseInSimulation();
+    return true;
+  }
+  if (repeats_) {
+    Publish(BringBack(progress_.last.results, rounds_, page_, options_.regions), round);
+    return true;
+  }
   for (const BucketLayout& bucket : rounds_.plan().buckets()) {
     if (is_taken_[static_cast<size_t>(bucket.id.value())]) continue;
     if (absl::Status taken = TakeMarks(bucket, false); !taken.ok()) rounds_.Abort(taken);
   }
   const absl::Duration timeout = DurationOf(header.timeout_ns.load(std::memory_order_relaxed));
-  const absl::Status status = rounds_.WaitRound(Clock::Real().Now() + timeout);
+  absl::Status status = rounds_.WaitRound(WaitClock().Now() + timeout);
+  if (status.ok() && has_inherited_) {
+    status = BringBack(progress_.results, rounds_, page_, options_.regions);
+    if (!status.ok()) rounds_.Abort(status);
+  }
   Publish(status, round);
   return true;
+}
+
+// Of a round that has ended, for which the trainer has computed once more what it gave then.
+void RoundsServer::PublishRepeated() {
+  for (size_t i = 0; i < progress_.last.is_used_by_any.size(); ++i) {
+    page_.slot(SlotId(static_cast<int32_t>(i)))
+        .is_used_by_any.store(progress_.last.is_used_by_any[i] ? 1 : 0, std::memory_order_relaxed);
+  }
 }
 
 // What was written after memory was taken back from a peer has not reached the trainer, and the
@@ -274,7 +357,12 @@ void RoundsServer::Publish(const absl::Status& outcome, Round ended) {
   PageHeader& header = page_.header();
   const absl::Status status = LookForLoss(outcome);
   page_.SetOutcome(status);
-  if (status.ok()) PublishResults();
+  if (status.ok() && repeats_) {
+    PublishRepeated();
+  } else if (status.ok()) {
+    PublishResults();
+    if (options_.keeps_progress) KeepLast(rounds_, ended, runs_, progress_);
+  }
   if (options_.sent_bytes != nullptr) {
     header.sent_bytes.store(options_.sent_bytes(), std::memory_order_relaxed);
   }
@@ -283,11 +371,17 @@ void RoundsServer::Publish(const absl::Status& outcome, Round ended) {
   } else if (!rounds_.times().on()) {
     rounds_.times().Begin(rounds_.plan().slots().size());
   }
-  OpenRound();
-  is_busy_.store(false);
+  if (repeats_) {
+    repeats_ = false;
+    PublishRuns(runs_);
+  } else {
+    OpenRound();
+  }
+  is_busy_.store(has_marked_);
   // Releases all of the above, and the results. The wake-up is not lost: see LinkedRounds.
   header.ended.store(ended.value(), std::memory_order_release);
   trainer_.Kick();
+  PauseInSimulation();
 }
 
 // What this rank has used somebody has used: the trainer knows that.
@@ -307,20 +401,42 @@ void RoundsServer::PublishResults() {
   }
 }
 
+// A snapshot counts before the round ends in which it is copied, so that one of the open round's,
+// or of the one before, is what the results that are kept go on from.
+void RoundsServer::NoteSnapshots() {
+  if (options_.snapshots == nullptr || counted_ == rounds_.round()) return;
+  if (counted_.value() != 0) {
+    snapshots_before_last_.store(static_cast<int64_t>(snapshots_then_));
+  }
+  counted_ = rounds_.round();
+  snapshots_then_ = options_.snapshots->load();
+}
+
 void RoundsServer::OpenRound() {
   const Plan& plan = rounds_.plan();
+  NoteSnapshots();
   is_marked_.assign(plan.slots().size(), false);
   is_used_.assign(plan.slots().size(), false);
   is_taken_.assign(plan.buckets().size(), false);
-  has_marked_ = false;
+  has_marked_ = has_inherited_ = false;
+  progress_.is_complete.assign(plan.buckets().size(), false);
+  progress_.results.clear();
+  runs_.assign(plan.buckets().size(), false);
   for (const BucketLayout& bucket : plan.buckets()) {
-    const bool runs = rounds_.Communicates(bucket.slots.front());
-    page_.bucket(bucket.id).runs.store(runs ? 1 : 0, std::memory_order_relaxed);
+    runs_[static_cast<size_t>(bucket.id.value())] = rounds_.Communicates(bucket.slots.front());
+  }
+  PublishRuns(runs_);
+}
+
+void RoundsServer::PublishRuns(const std::vector<bool>& runs) {
+  for (const BucketLayout& bucket : rounds_.plan().buckets()) {
+    const bool does = runs[static_cast<size_t>(bucket.id.value())];
+    page_.bucket(bucket.id).runs.store(does ? 1 : 0, std::memory_order_relaxed);
   }
 }
 
 bool RoundsServer::TakeQuestion() {
-  Question question;
+  TrainersQuestion question;
   {
     MutexLock lock(&mutex_);
     if (questions_.empty()) return false;
@@ -330,99 +446,18 @@ bool RoundsServer::TakeQuestion() {
   if (!BeginsToBlock()) return false;
   link::RoundsAnswer answer;
   std::vector<Descriptor> descriptors;
-  *answer.mutable_status() = ToMessage(Answer(question, answer, descriptors));
+  const absl::Status answered =
+      desk_.Answer(question, {has_marked_, has_inherited_}, answer, descriptors);
+  const bool has_moved = question.message.has_replan() && !has_inherited_;
+  if (answered.ok() && has_moved) OpenRound();
+  *answer.mutable_status() = ToMessage(answered);
   std::vector<int> numbers;
   for (const Descriptor& descriptor : descriptors) numbers.push_back(descriptor.get());
   is_busy_.store(has_marked_);
   const absl::Status sent = options_.socket->Send(answer.SerializeAsString(), numbers,
-                                                  Clock::Real().Now() + limits::kStopTimeout);
+                                                  WaitClock().Now() + limits::kStopTimeout);
   if (!sent.ok()) options_.socket->Shutdown();  // the socket's thread ends the rest
   return true;
-}
-
-absl::Status RoundsServer::CheckBetweenRounds(const link::RoundsQuestion& question) const {
-  // An agreement moves words of its own and leaves the state as it is.
-  const bool only_looks = question.what_case() == link::RoundsQuestion::kSaveStates;
-  const bool is_agreeing = is_agreeing_ && !only_looks;
-  if (!has_marked_ && !is_agreeing) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "model '", options_.model_name,
-      "': ", is_agreeing ? "an agreement" : absl::StrCat("round ", rounds_.round().value()),
-      " is under way"));
-}
-
-absl::Status RoundsServer::Answer(const Question& question, link::RoundsAnswer& answer,
-                                  std::vector<Descriptor>& descriptors) {
-  const link::RoundsQuestion& message = question.message;
-  const absl::Time deadline = Clock::Real().Now() + DurationOf(message.timeout_ns());
-  if (message.what_case() == link::RoundsQuestion::kAgreed) return Agreed(deadline, answer);
-  RETURN_IF_ERROR(CheckBetweenRounds(message));
-  switch (message.what_case()) {
-    case link::RoundsQuestion::kPrime:
-      return rounds_.Prime(deadline);
-    case link::RoundsQuestion::kSaveStates:
-    case link::RoundsQuestion::kLoadStates:
-      return AnswerOfStates(question, deadline, answer, descriptors);
-    case link::RoundsQuestion::kBeginAgreement:
-      return BeginAgreement(message.begin_agreement());
-    case link::RoundsQuestion::kReplan:
-      return Replan(message.replan(), deadline, answer, descriptors);
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("model '", options_.model_name, "': question ",
-                                                     message.what_case(),
-                                                     " cannot be asked of a model that serves"));
-  }
-}
-
-absl::Status RoundsServer::AnswerOfStates(const Question& question, absl::Time deadline,
-                                          link::RoundsAnswer& answer,
-                                          std::vector<Descriptor>& descriptors) {
-  if (question.message.what_case() == link::RoundsQuestion::kSaveStates) {
-    ASSIGN_OR_RETURN(const std::vector<SlotState> states, rounds_.SaveStates(deadline));
-    ASSIGN_OR_RETURN(StatesInMemory in_memory, ToMemory(states));
-    *answer.mutable_states() = std::move(in_memory.states);
-    descriptors.push_back(std::move(in_memory.memory));
-    return absl::OkStatus();
-  }
-  if (question.descriptors.empty()) {
-    return absl::InvalidArgumentError("state: no memory comes with it");
-  }
-  ASSIGN_OR_RETURN(const std::vector<SlotState> states,
-                   FromMemory(question.message.load_states(), question.descriptors.front().get(),
-                              rounds_.plan().slots().size()));
-  return rounds_.LoadStates(states, deadline);
-}
-
-absl::Status RoundsServer::BeginAgreement(const link::LinkWords& words) {
-  if (words.words().empty()) return absl::InvalidArgumentError("an agreement on no words");
-  RETURN_IF_ERROR(rounds_.BeginAgreement({words.words().begin(), words.words().end()}));
-  is_agreeing_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status RoundsServer::Agreed(absl::Time deadline, link::RoundsAnswer& answer) {
-  is_agreeing_ = false;
-  ASSIGN_OR_RETURN(const std::vector<int32_t> words, rounds_.Agreed(deadline));
-  answer.mutable_words()->mutable_words()->Assign(words.begin(), words.end());
-  return absl::OkStatus();
-}
-
-absl::Status RoundsServer::Replan(const link::LinkReplan& request, absl::Time deadline,
-                                  link::RoundsAnswer& answer,
-                                  std::vector<Descriptor>& descriptors) {
-  std::vector<SlotId> order;
-  for (int32_t slot : request.order()) order.emplace_back(slot);
-  const RegionId before = IdOf(rounds_.region());
-  const uint64_t size_bytes = request.bucket_size_bytes();
-  RETURN_IF_ERROR(size_bytes == 0 ? rounds_.Replan(order, deadline)
-                                  : rounds_.Resize(order, size_bytes, deadline));
-  OpenRound();
-  RETURN_IF_ERROR(AddMemory(answer, descriptors));
-  if (IdOf(rounds_.region()) == before) {  // the trainer has it mapped
-    answer.set_has_memory(false);
-    descriptors.clear();
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace pelton

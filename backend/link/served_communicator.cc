@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,12 +25,17 @@ constexpr size_t kMostQueued = 4 * limits::kMaxOperationsInFlight;
 // thread that has yielded often wait for some time slices when it is woken, so that an allreduce of
 // 4 KiB takes twice as long on two cores.
 constexpr int kYields = 5;
+// How long the thread that reads waits for peers in the middle of an operation in pieces, before
+// the driver does: the hop would take as long as the wait. An abort by the trainer is read after
+// one of them.
+constexpr absl::Duration kPiecePark = absl::Milliseconds(1);
+constexpr int kPieceParks = 5;
 
 }  // namespace
 
-ServedCommunicator::ServedCommunicator(std::unique_ptr<Communicator> communicator,
-                                       std::shared_ptr<LinkSocket> socket)
-    : communicator_(std::move(communicator)),
+ServedCommunicator::ServedCommunicator(Line line, std::shared_ptr<LinkSocket> socket)
+    : line_(std::move(line)),
+      communicator_(line_.communicator.get()),
       socket_(std::move(socket)),
       regions_({[this](const Region& region) { return communicator_->Register(region); },
                 [this](RegionId region) { communicator_->Deregister(region); }}),
@@ -48,17 +54,35 @@ ServedCommunicator::~ServedCommunicator() {
 absl::Status ServedCommunicator::Serve(absl::string_view gone) {
   absl::Status ended;
   while (ended.ok()) {
-    absl::StatusOr<LinkSocket::Message> message = socket_->Receive(absl::InfiniteFuture());
-    ended = message.ok() ? Take(*std::move(message)) : message.status();
+    // While the trainer alone is awaited, its record wakes this thread, and no peer wakes any.
+    const bool looks = has_pieces_.load();
+    reader_looks_.store(looks);
+    absl::StatusOr<LinkSocket::Message> message = socket_->Receive(
+        looks ? Clock::Real().Now() + Patience::kLongestPark : absl::InfiniteFuture());
+    if (message.ok()) ended = Take(*std::move(message));
+    if (!message.ok() && !absl::IsDeadlineExceeded(message.status())) ended = message.status();
     if (ended.ok()) ended = DriveSome();
   }
   if (absl::IsCancelled(ended)) return absl::OkStatus();  // in good order
+  if (absl::IsUnavailable(ended) && MayBeLeft()) {
+    is_left_to_heir_ = true;
+    return absl::UnavailableError(gone);
+  }
   const absl::Status reason = absl::IsUnavailable(ended) ? absl::UnavailableError(gone) : ended;
   communicator_->Abort(reason);
   LinkRecord record;
   record.kind = LinkRecord::kAborted;
   Tell(record, reason);
   return reason;
+}
+
+// Only where nothing has happened since the trainer's snapshot: what it has got since then nobody
+// knows.
+bool ServedCommunicator::MayBeLeft() {
+  if (line_.log == nullptr || launches_.load() != kept_launches_.load()) return false;
+  MutexLock driving(&driving_);
+  MutexLock lock(&mutex_);
+  return in_flight_.empty() && queue_.empty() && line_.log->is_whole();
 }
 
 // Errors: Cancelled: it was the last one.
@@ -77,6 +101,8 @@ absl::Status ServedCommunicator::Take(LinkSocket::Message message) {
     case LinkRecord::kClose:
       return absl::CancelledError("closed");
     case LinkRecord::kLaunch:
+    case LinkRecord::kLaunchInPieces:
+    case LinkRecord::kFilled:  // by the queue, so that whoever drives looks
     case LinkRecord::kFindSender:
     case LinkRecord::kDeregister:
       break;
@@ -115,6 +141,8 @@ absl::Status ServedCommunicator::Translate(Operation* operation, Launched* launc
                      regions_.PlaceOf(operation->target(), extent.target_bytes, "target"));
     operation->set_target(place.location);
     launched->target = std::move(place.region);
+    launched->size_bytes = extent.target_bytes;
+    launched->place = launched->target->data() + place.location.offset;
   }
   return absl::OkStatus();
 }
@@ -124,6 +152,9 @@ void ServedCommunicator::Launch(const LinkRecord& record) {
   launched.ticket = record.ticket;
   Operation operation = record.operation;
   HostStream stream;
+  if (line_.replays && launches_.load() < line_.log->size()) {
+    return Replay(record, launches_.fetch_add(1));
+  }
   const absl::Status translated = Translate(&operation, &launched);
   const absl::StatusOr<Completion> completion =
       translated.ok() ? communicator_->Launch(operation, stream) : translated;
@@ -137,7 +168,73 @@ void ServedCommunicator::Launch(const LinkRecord& record) {
     return Tell(answer, completion.status());
   }
   launched.completion = *completion;
+  if (line_.log != nullptr && !line_.is_set_up->load()) {
+    launched.logged = line_.log->Add(record.operation);
+  }
   in_flight_.push_back(std::move(launched));
+}
+
+absl::StatusOr<Completion> ServedCommunicator::LaunchOver(const LinkRecord& record,
+                                                          Launched* launched) const {
+  const uint64_t piece_bytes = PieceBytesOf(line_);
+  if (piece_bytes == 0)
+    return absl::InvalidArgumentError("launched in pieces, which it was not offered");
+  const RegionId ring = record.operation.source_region;
+  launched->trainers_target = ring;
+  ASSIGN_OR_RETURN(
+      TrainerRegions::Place place,
+      regions_.PlaceOf(record.operation.source(), piece_ring::SizeOf(piece_bytes), "ring"));
+  launched->target = std::move(place.region);
+  ASSIGN_OR_RETURN(launched->pieces, PieceRing::Over(*launched->target, piece_bytes, [this] {
+                     LinkRecord news;
+                     news.kind = LinkRecord::kReduced;
+                     // A trainer whose socket is full reads there anyway.
+                     (void)socket_->Send(EncodeRecord(news), {}, absl::InfinitePast());
+                   }));
+  return communicator_->LaunchInPieces(record.operation, *launched->pieces);
+}
+
+void ServedCommunicator::LaunchInPieces(const LinkRecord& record) {
+  Launched launched;
+  launched.ticket = record.ticket;
+  const absl::StatusOr<Completion> completion = LaunchOver(record, &launched);
+  launches_.fetch_add(1);
+  if (!completion.ok()) {
+    LinkRecord answer;
+    answer.kind = LinkRecord::kDone;
+    answer.ticket = record.ticket;
+    return Tell(answer, completion.status());
+  }
+  launched.completion = *completion;
+  in_flight_.push_back(std::move(launched));
+}
+
+bool ServedCommunicator::AwaitsTrainer() const {
+  return in_flight_.size() == 1 && in_flight_.front().pieces != nullptr &&
+         in_flight_.front().pieces->waits();
+}
+
+// The peers have been through it with the trainer before.
+void ServedCommunicator::Replay(const LinkRecord& record, size_t number) {
+  Launched launched;
+  Operation operation = record.operation;
+  absl::Status status = Translate(&operation, &launched);
+  // What it launches in its training is another operation, be it of the same kind.
+  const std::vector<std::byte>* const target =
+      has_kept_.load() ? nullptr : line_.log->Find(number, record.operation, launched.size_bytes);
+  if (status.ok() && target == nullptr) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "a trainer that comes in another one's place launches ", Describe(record.operation),
+        has_kept_.load() ? " after its set-up" : "", " where that one had launched ",
+        line_.log->Describe(number), has_kept_.load() ? " in its own" : "",
+        "; start the same script, or the trainers of all ranks"));
+    communicator_->Abort(status);
+  }
+  if (status.ok()) std::copy(target->begin(), target->end(), launched.place);
+  LinkRecord answer;
+  answer.kind = LinkRecord::kDone;
+  answer.ticket = record.ticket;
+  Tell(answer, status);
 }
 
 std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) const {
@@ -147,6 +244,7 @@ std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) const {
 }
 
 void ServedCommunicator::FindSender(const LinkRecord& question) {
+  if (line_.log != nullptr) line_.log->Spoil();
   communicator_->Progress();
   const absl::StatusOr<std::optional<Rank>> found =
       communicator_->FindSender(question.operation.tag);
@@ -167,6 +265,7 @@ bool ServedCommunicator::RunQueue() {
   }
   for (const LinkRecord& record : taken) {
     if (record.kind == LinkRecord::kLaunch) Launch(record);
+    if (record.kind == LinkRecord::kLaunchInPieces) LaunchInPieces(record);
     if (record.kind == LinkRecord::kFindSender) FindSender(record);
     if (record.kind == LinkRecord::kDeregister) {
       regions_.Erase(RegionId(static_cast<uint32_t>(record.ticket)));
@@ -188,12 +287,18 @@ bool ServedCommunicator::TellEnds() {
     has_ended = true;
   }
   in_flight_count_.store(in_flight_.size(), std::memory_order_relaxed);
+  has_pieces_.store(std::any_of(in_flight_.begin(), in_flight_.end(), [](const Launched& launched) {
+    return launched.pieces != nullptr;
+  }));
   return has_ended;
 }
 
 // What was written after the memory was taken back from a peer has not reached the trainer, and the
 // trainer itself must take it back, too.
 void ServedCommunicator::TellEnd(const Launched& ended, absl::Status status) {
+  if (ended.logged.has_value() && status.ok()) {
+    line_.log->Ended(*ended.logged, ended.place, ended.size_bytes);
+  }
   LinkRecord answer;
   answer.kind = LinkRecord::kDone;
   answer.ticket = ended.ticket;
@@ -231,6 +336,7 @@ absl::Status ServedCommunicator::DriveSome() {
   }
   absl::Status ended;
   Patience patience(*communicator_, kYields);
+  int parks = 0;
   while (ended.ok()) {
     if (Step()) {
       patience.OnMove();
@@ -246,10 +352,15 @@ absl::Status ServedCommunicator::DriveSome() {
     }
     if (!absl::IsDeadlineExceeded(message.status())) ended = message.status();
     const Patience::Next next = patience.OnIdle();
-    if (next == Patience::Next::kPark) break;
+    if (next != Patience::Next::kLook && AwaitsTrainer()) break;  // it sends a record
+    if (next == Patience::Next::kPark) {
+      // A peer's piece comes soon, and the trainer has nothing to say before.
+      if (!has_pieces_ || parks++ == kPieceParks) break;
+      communicator_->Park(Clock::Real().Now() + kPiecePark);
+    }
     if (next == Patience::Next::kYield) sched_yield();
   }
-  const bool is_left = !in_flight_.empty();
+  const bool is_left = !in_flight_.empty() && !AwaitsTrainer();
   driving_.Unlock();
   MutexLock lock(&mutex_);
   is_left_ |= is_left;
@@ -282,6 +393,7 @@ void ServedCommunicator::DriveAll() {
     if (IsClosing()) communicator_->Abort(absl::AbortedError("the trainer closed it meanwhile"));
     const Patience::Next next = patience.OnIdle();
     if (next == Patience::Next::kYield) sched_yield();
+    if (next != Patience::Next::kLook && reader_looks_.load() && AwaitsTrainer()) return;
     if (next == Patience::Next::kPark) {
       communicator_->Park(Clock::Real().Now() + Patience::kLongestPark);
     }

@@ -58,6 +58,7 @@ proto::LinkStatus SightOf(const Backend& backend, absl::Time deadline) {
   for (const int32_t host : backend.hosts().host_of) status.add_host_of(host);
   for (const Member& member : backend.membership().members) status.add_pid_of(member.host.pid);
   status.set_failure(Printable(backend.failure().message()));
+  for (const std::string& text : backend.absences().texts()) status.add_absent(text);
   for (const ModelSight& model : backend.LookAtModels(deadline)) {
     proto::ModelSight* const out = status.add_models();
     out->set_name(Printable(model.name));
@@ -100,6 +101,7 @@ std::string TextOf(const proto::LinkStatus& status) {
                    " attachments ", status.attachments(), " round ", status.round(),
                    " communicators ", status.communicators(), " operations ", status.operations(),
                    status.failure().empty() ? "" : " failed: ", status.failure());
+  for (const std::string& absent : status.absent()) absl::StrAppend(&text, "\n", absent);
   for (const proto::ModelSight& model : status.models()) {
     absl::StrAppend(&text, "\n", TextOf(model));
   }

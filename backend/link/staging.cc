@@ -7,6 +7,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
+#include "core/base/round_up.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -101,7 +102,9 @@ absl::StatusOr<std::unique_ptr<Region>> StagingPool::Take(size_t size_bytes) {
     kept_.erase(best);
     return region;
   }
-  const size_t rounded = absl::bit_ceil(std::max(size_bytes, limits::kRegionAlignmentBytes));
+  // Four sizes to each power of two: few are needed, and no region is much too large.
+  const size_t step = std::max(absl::bit_floor(size_bytes) / 4, limits::kRegionAlignmentBytes);
+  const size_t rounded = RoundUp(size_bytes, step);
   ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
                    Region::Create(rounded, "staged for the daemon"));
   RETURN_IF_ERROR(announce_(*region));
@@ -133,8 +136,26 @@ absl::Status Stage(const OperationPlaces& places, StagingPool& pool, Operation* 
   return absl::OkStatus();
 }
 
+bool MayGoInPieces(const OperationPlaces& places) {
+  if (places.source_is_direct && places.target_is_direct) return false;
+  return places.source == places.target || !Overlap(places);
+}
+
+absl::Status StageInPieces(const OperationPlaces& places, uint64_t piece_bytes, StagingPool& pool,
+                           Operation* record, StagedOperation* staged) {
+  *staged = StagedOperation();
+  ASSIGN_OR_RETURN(std::unique_ptr<Region> ring, pool.Take(piece_ring::SizeOf(piece_bytes)));
+  record->set_source({ring->id(), 0});
+  record->set_target({kPrivateRegion, 0});
+  const PieceFeeder::Tensor tensor{places.source, places.target, places.extent.source_bytes};
+  staged->pieces = std::make_unique<PieceFeeder>(*ring, tensor, piece_bytes);
+  staged->regions.push_back(std::move(ring));
+  return absl::OkStatus();
+}
+
 absl::Status Unstage(StagedOperation& staged, StagingPool& pool, const absl::Status& status) {
   absl::Status outcome = status;
+  if (status.ok() && staged.pieces != nullptr) staged.pieces->Finish();
   if (status.ok() && staged.target != nullptr) {
     std::memcpy(staged.target, staged.result, staged.target_bytes);
   }

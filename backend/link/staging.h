@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backend/link/piece_ring.h"
 #include "core/base/ids.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
@@ -50,6 +51,8 @@ struct StagedOperation {
   // Whether the daemon and its peers use memory of the caller's where it lies.
   bool is_direct = false;
   RegionId direct_target = kPrivateRegion;  // the caller's region that they write to; 0: none
+  // Of one that is staged piece by piece, in the only region; null: as a whole.
+  std::unique_ptr<PieceFeeder> pieces;
 };
 
 // Where `operation`, which has been checked, reads and writes.
@@ -68,6 +71,13 @@ struct OperationPlaces {
 // then nothing is kept.
 absl::Status Stage(const OperationPlaces& places, StagingPool& pool, Operation* record,
                    StagedOperation* staged);
+
+// Whether an operation on these places may be staged piece by piece, as far as they decide it: they
+// are the same, or apart, and something has to be copied.
+bool MayGoInPieces(const OperationPlaces& places);
+// Stages an allreduce so, and has `record` name the ring. Errors: those of StagingPool::Take.
+absl::Status StageInPieces(const OperationPlaces& places, uint64_t piece_bytes, StagingPool& pool,
+                           Operation* record, StagedOperation* staged);
 
 // Brings the result to its place where `status` is OK, and the regions back. Answers `status`, or
 // Aborted where the target's region has been taken back from peers meanwhile.

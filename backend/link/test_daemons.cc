@@ -30,7 +30,7 @@ BackendOptions OptionsOf(int rank, size_t world_size) {
 
 }  // namespace
 
-TestDaemons::TestDaemons(int world_size) : daemons_(world_size) {
+TestDaemons::TestDaemons(int world_size, absl::Duration trainer_grace) : daemons_(world_size) {
   char folder[] = "/tmp/pelton-link-XXXXXX";
   PELTON_CHECK(mkdtemp(folder) != nullptr);
   folder_ = folder;
@@ -39,7 +39,7 @@ TestDaemons::TestDaemons(int world_size) : daemons_(world_size) {
   coordinator_ = *std::move(coordinator);
   std::vector<std::thread> starting;
   for (int rank = 0; rank < world_size; ++rank) {
-    starting.emplace_back([this, rank] {
+    starting.emplace_back([this, rank, trainer_grace] {
       BackendOptions options = OptionsOf(rank, daemons_.size());
       options.token = kToken;
       options.coordinator_address = coordinator_->address();
@@ -48,8 +48,8 @@ TestDaemons::TestDaemons(int world_size) : daemons_(world_size) {
       daemons_[rank].backend = *std::move(backend);
       auto listener = LinkServer::Listen(PathOf(rank));
       PELTON_CHECK_OK(listener.status());
-      daemons_[rank].server =
-          LinkServer::Start(daemons_[rank].backend.get(), PathOf(rank), *std::move(listener));
+      daemons_[rank].server = LinkServer::Start(daemons_[rank].backend.get(), PathOf(rank),
+                                                *std::move(listener), trainer_grace);
     });
   }
   for (std::thread& thread : starting) thread.join();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/link/link_server.h"
 
@@ -15,7 +16,7 @@ namespace pelton {
 // of their sockets.
 class TestDaemons {
  public:
-  explicit TestDaemons(int world_size);
+  explicit TestDaemons(int world_size, absl::Duration trainer_grace = absl::ZeroDuration());
   ~TestDaemons();
 
   // With which the trainer of a rank starts its backend.

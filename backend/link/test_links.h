@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/link/link_socket.h"
@@ -17,6 +18,8 @@
 #include "backend/link/model_server.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
+#include "core/actor/side_thread.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/bucket/tensor_spec.h"
@@ -45,13 +48,25 @@ class LinkedPair {
                                                             const ModelOptions& options,
                                                             std::vector<TensorSpec> tensors,
                                                             LinkedJob job = {}) {
+    ModelServerOptions serving;
+    serving.rank = backend.rank();
+    serving.make = [&backend](const ModelOptions& model, std::vector<TensorSpec> specs) {
+      return Model::Create(backend, model, std::move(specs));
+    };
+    return Create(std::move(serving), options, std::move(tensors), std::move(job));
+  }
+  // The same with a daemon that `serving` describes, but for its socket.
+  static absl::StatusOr<std::unique_ptr<LinkedPair>> Create(ModelServerOptions serving,
+                                                            const ModelOptions& options,
+                                                            std::vector<TensorSpec> tensors,
+                                                            LinkedJob job) {
     SocketPair sockets = SocketPair::Make();
     auto pair = std::make_unique<LinkedPair>();
-    job.rank = backend.rank();
+    job.rank = serving.rank;
+    serving.socket = std::move(sockets.daemon);
     absl::Status served;
-    std::thread daemon([&] {
-      absl::StatusOr<std::unique_ptr<ModelServer>> server =
-          ModelServer::Serve(backend, {.socket = std::move(sockets.daemon)});
+    SideThread daemon([&] {
+      absl::StatusOr<std::unique_ptr<ModelServer>> server = ModelServer::Serve(std::move(serving));
       served = server.status();
       if (server.ok()) pair->server_ = *std::move(server);
     });
@@ -61,7 +76,7 @@ class LinkedPair {
     absl::StatusOr<std::unique_ptr<Model>> model =
         AttachModel(std::move(sockets.trainer), std::move(job), options, *std::move(algorithm),
                     std::move(tensors), Soon());
-    daemon.join();
+    daemon.Join();
     RETURN_IF_ERROR(model.status());
     RETURN_IF_ERROR(served);
     pair->model_ = *std::move(model);
@@ -69,11 +84,20 @@ class LinkedPair {
   }
 
   Model& model() { return *model_; }
+  // For whoever keeps it apart from the daemon's part, which must outlive it.
+  std::unique_ptr<Model> TakeModel() { return std::move(model_); }
   // The daemon lets the trainer go.
   void EndServer() { server_.reset(); }
   // The trainer goes.
   void EndTrainer() { model_.reset(); }
-  bool is_over() const { return server_->is_over(); }
+  // Whether the daemon has seen it go by `deadline`. Blocks: until then.
+  bool AwaitOver(absl::Time deadline) const {
+    if (WaitHook* const hook = WaitHook::Current()) {
+      return hook->WaitUntil([this] { return server_->is_over(); }, deadline);
+    }
+    while (!server_->is_over() && WaitClock().Now() < deadline) std::this_thread::yield();
+    return server_->is_over();
+  }
 
  private:
   std::unique_ptr<ModelServer> server_;

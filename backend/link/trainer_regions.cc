@@ -2,48 +2,32 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/descriptor_limit.h"
+#include "core/base/live_table.h"
 #include "core/base/status.h"
 
 namespace pelton {
 namespace {
 
-// The trainers' regions of this process, by their files. A registry in the sense of the style
-// guide. Threads: any. Owns: its index, not the regions.
-struct OpenRegions {
-  using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
+using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
 
-  static OpenRegions& Get() {
-    static OpenRegions* const regions = new OpenRegions;  // outlives every connection
-    return *regions;
+// The trainers' regions of this process. A registry in the sense of the style guide.
+absl::StatusOr<std::shared_ptr<const Region>> OpenOnce(int descriptor) {
+  static auto* const regions = new LiveTable<FileId, const Region>;  // outlives every connection
+  struct stat file;
+  if (fstat(descriptor, &file) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("fstat: ", ErrorText(errno)));
   }
-
-  absl::StatusOr<std::shared_ptr<const Region>> Open(int descriptor) {
-    struct stat file;
-    if (fstat(descriptor, &file) != 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("fstat: ", ErrorText(errno)));
-    }
-    MutexLock lock(&mutex);
-    std::weak_ptr<const Region>& entry = by_file[{file.st_dev, file.st_ino}];
-    if (std::shared_ptr<const Region> open = entry.lock()) return open;
-    absl::StatusOr<std::unique_ptr<Region>> opened = Region::Open(descriptor, "a trainer's");
-    std::erase_if(by_file, [&](const auto& other) {
-      return other.second.expired() && &other.second != &entry;
-    });
-    RETURN_IF_ERROR(opened.status());
-    const std::shared_ptr<const Region> region = *std::move(opened);
-    entry = region;
-    return region;
-  }
-
-  Mutex mutex;
-  std::map<FileId, std::weak_ptr<const Region>> by_file ABSL_GUARDED_BY(mutex);
-};
+  return regions->FindOrMake({file.st_dev, file.st_ino},
+                             [descriptor]() -> absl::StatusOr<std::shared_ptr<const Region>> {
+                               return Region::Open(descriptor, "a trainer's");
+                             });
+}
 
 }  // namespace
 
@@ -52,7 +36,7 @@ absl::Status TrainerRegions::Enter(RegionId number, const std::vector<Descriptor
     return absl::InvalidArgumentError(
         absl::StrCat("region ", number.value(), " came with ", descriptors.size(), " descriptors"));
   }
-  ASSIGN_OR_RETURN(Pointer open, OpenRegions::Get().Open(descriptors.front().get()));
+  ASSIGN_OR_RETURN(Pointer open, OpenOnce(descriptors.front().get()));
   const Region* const region = open.get();
   if (const Pointer known = Find(number); known != nullptr) {
     if (known.get() == region) return absl::OkStatus();
@@ -65,27 +49,14 @@ absl::Status TrainerRegions::Enter(RegionId number, const std::vector<Descriptor
   Pointer entered(region, [forget = peers_.forget, open = std::move(open)](const Region* last) {
     forget(last->id());
   });
-  MutexLock lock(&mutex_);
-  if (regions_.size() >= kMostRegions) {
-    return absl::ResourceExhaustedError(absl::StrCat(kMostRegions, " regions are registered"));
-  }
-  regions_[number.value()] = std::move(entered);
-  return absl::OkStatus();
+  if (regions_.Enter(number.value(), std::move(entered), kMostRegions)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(kMostRegions, " regions are registered"));
 }
 
-void TrainerRegions::Erase(RegionId number) {
-  Pointer erased;  // goes without the lock
-  MutexLock lock(&mutex_);
-  const auto found = regions_.find(number.value());
-  if (found == regions_.end()) return;
-  erased = std::move(found->second);
-  regions_.erase(found);
-}
+void TrainerRegions::Erase(RegionId number) { (void)regions_.Take(number.value()); }
 
 TrainerRegions::Pointer TrainerRegions::Find(RegionId number) const {
-  MutexLock lock(&mutex_);
-  const auto found = regions_.find(number.value());
-  return found == regions_.end() ? nullptr : found->second;
+  return regions_.Find(number.value()).value_or(nullptr);
 }
 
 absl::StatusOr<TrainerRegions::Place> TrainerRegions::PlaceOf(Location trainers,
@@ -111,9 +82,7 @@ absl::StatusOr<TrainerRegions::Place> TrainerRegions::PlaceOf(Location trainers,
 }
 
 bool TrainerRegions::IsAnyUnshared() const {
-  MutexLock lock(&mutex_);
-  return std::any_of(regions_.begin(), regions_.end(),
-                     [](const auto& entry) { return IsUnshared(entry.second->id()); });
+  return regions_.AnyOf([](const Pointer& region) { return IsUnshared(region->id()); });
 }
 
 }  // namespace pelton

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "comm/transport/descriptor.h"
 #include "core/base/ids.h"
-#include "core/base/sync.h"
+#include "core/base/shared_table.h"
 #include "core/memory/region.h"
 
 namespace pelton {
@@ -62,8 +61,7 @@ class TrainerRegions {
 
  private:
   const Peers peers_;
-  mutable Mutex mutex_;
-  std::map<uint32_t, Pointer> regions_ ABSL_GUARDED_BY(mutex_);
+  SharedTable<uint32_t, Pointer> regions_;
 };
 
 }  // namespace pelton

@@ -3,6 +3,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <iterator>
+#include <list>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -18,11 +20,12 @@ namespace pelton {
 namespace {
 
 constexpr char kAttachName[] = "link/attach";
-// How many of an epoch's trainers have ended; behind the second one stands the end's number.
-constexpr char kEndsKey[] = "ends";
+// Before the numbers of the ends of an epoch's trainers.
 constexpr char kEndKey[] = "end/";
-// A look at the coordinator lasts so long; a trainer that has gone is looked after no longer.
-constexpr absl::Duration kLookSlice = absl::Milliseconds(250);
+// A look at the coordinator, which answers at once when there is something to see, lasts so long. A
+// trainer that has gone is looked after no longer. Each look costs both processes some wake-ups.
+constexpr absl::Duration kLookSlice = absl::Seconds(3);
+constexpr absl::Duration kOrderPatience = absl::Milliseconds(250);
 // A process that was killed closes its connections within this time.
 constexpr absl::Duration kEndPatience = absl::Seconds(2);
 constexpr absl::Duration kNoticePatience = absl::Seconds(5);
@@ -48,6 +51,12 @@ bool ParseEnd(absl::string_view text, int32_t* from, proto::Order* order) {
          order->ParseFromString(std::string(text.substr(blank + 1)));
 }
 
+std::string AbsenceText(Rank rank, int64_t pid, absl::string_view waits, absl::Time until) {
+  return absl::StrCat(
+      "rank ", rank.value(), "'s trainer (pid ", pid, ") is gone, its backend ", waits, " until ",
+      absl::FormatTime("%H:%M:%S", ToWallTime(until), absl::LocalTimeZone()), " for another");
+}
+
 // As the transports say it where the ranks' processes are connected to each other.
 absl::Status LeftReason(Rank rank, int64_t pid) {
   return absl::UnavailableError(
@@ -64,13 +73,13 @@ TrainerSeat::TrainerSeat(Backend* backend)
     : backend_(*backend), vacant_since_(Clock::Real().Now()) {}
 
 TrainerSeat::~TrainerSeat() {
-  std::thread watcher;
+  std::list<Watcher> watchers;
   {
     MutexLock lock(&mutex_);
     seated_ = Trainer();
-    watcher.swap(watcher_);
+    watchers.swap(watchers_);
   }
-  if (watcher.joinable()) watcher.join();
+  for (Watcher& watcher : watchers) watcher.thread.join();
 }
 
 absl::StatusOr<TrainerSeat::Claim> TrainerSeat::TakeSeat(int64_t pid,
@@ -91,7 +100,7 @@ absl::StatusOr<TrainerSeat::Claim> TrainerSeat::TakeSeat(int64_t pid,
   }
   seated_ = Trainer{++attachments_, 0, pid};
   socket_ = std::move(socket);
-  return Claim{attachments_, is_meeting_, meetings_};
+  return Claim{attachments_, former_, is_meeting_, meetings_};
 }
 
 // The trainers of all ranks, by their daemons. A meeting that a trainer has begun who died is that
@@ -129,30 +138,156 @@ absl::StatusOr<TrainerSeat::Trainer> TrainerSeat::Attach(int64_t pid,
                                                          absl::Time deadline) {
   RETURN_IF_ERROR(backend_.failure());
   ASSIGN_OR_RETURN(const Claim claim, TakeSeat(pid, std::move(socket)));
+  // Nobody can join an epoch that has come to nothing.
+  if (claim.former.has_value() && !HasEnd(claim.former->epoch, {proto::Order::ABORT}, deadline)) {
+    return Inherit(claim, deadline);
+  }
+  {
+    MutexLock lock(&mutex_);
+    former_.reset();
+    changed_.SignalAll();
+  }
   const absl::StatusOr<uint64_t> epoch = Meet(claim, deadline);
   MutexLock lock(&mutex_);
   if (seated_.attachment != claim.attachment) {
     return absl::AbortedError("another trainer took this one's place");
   }
   if (!epoch.ok()) {
-    seated_ = Trainer();
-    vacant_since_ = Clock::Real().Now();
-    changed_.SignalAll();
+    Free();
     return epoch.status();
   }
   seated_.epoch = *epoch;
+  backend_.absences().EndAll();  // those of an earlier epoch
   return seated_;
 }
 
+void TrainerSeat::Free() {
+  seated_ = Trainer();
+  vacant_since_ = Clock::Real().Now();
+  changed_.SignalAll();
+}
+
+bool TrainerSeat::HasLostPeer(const Trainer& trainer) {
+  return HasEnd(trainer.epoch, {proto::Order::ABORT, proto::Order::PEER_LEFT},
+                Clock::Real().Now() + kNoticePatience);
+}
+
+bool TrainerSeat::HasEnd(uint64_t epoch, std::initializer_list<proto::Order::Kind> kinds,
+                         absl::Time deadline) {
+  KeyValueStore store(&backend_.control());
+  for (int64_t number = 1;; ++number) {
+    const std::string key = absl::StrCat(PrefixOf(epoch), kEndKey, number);
+    if (!store.Check({key}, deadline).value_or(false)) return false;
+    int32_t from = -1;
+    proto::Order order;
+    const absl::StatusOr<std::string> text = store.Get(key, deadline);
+    const bool is_told = text.ok() && ParseEnd(*text, &from, &order);
+    if (is_told && std::find(kinds.begin(), kinds.end(), order.kind()) != kinds.end()) return true;
+  }
+}
+
+absl::StatusOr<TrainerSeat::Trainer> TrainerSeat::Inherit(const Claim& claim, absl::Time deadline) {
+  Trainer heir;
+  {
+    MutexLock lock(&mutex_);
+    if (seated_.attachment != claim.attachment) {
+      return absl::AbortedError("another trainer took this one's place");
+    }
+    if (!former_.has_value()) {
+      seated_ = Trainer();
+      return absl::UnavailableError(
+          absl::StrCat("the place of pid ", claim.former->pid, " was kept no longer"));
+    }
+    former_.reset();
+    inherited_ = claim.former->attachment;
+    seated_.epoch = claim.former->epoch;
+    seated_.is_heir = true;
+    heir = seated_;
+    changed_.SignalAll();
+  }
+  backend_.absences().End(backend_.rank());
+  const absl::Status back = absl::UnavailableError(
+      absl::StrCat("rank ", backend_.rank().value(), "'s trainer is back (pid ", heir.pid, ")"));
+  const absl::Status told =
+      Publish(heir, OrderOf(proto::Order::PEER_BACK, backend_.rank(), back), deadline);
+  if (told.ok()) return heir;
+  // The place is free again, for a trainer of an epoch to come.
+  MutexLock lock(&mutex_);
+  if (seated_.attachment == claim.attachment) {
+    Free();
+  }
+  return told;
+}
+
+void TrainerSeat::Vacate(const Trainer& trainer, absl::Time until) {
+  const Rank rank = backend_.rank();
+  const absl::Status why = absl::UnavailableError(AbsenceText(rank, trainer.pid, "waits", until));
+  backend_.absences().Begin(rank, std::string(why.message()));
+  (void)Publish(trainer, OrderOf(proto::Order::PEER_ABSENT, rank, why),
+                Clock::Real().Now() + kNoticePatience);
+  MutexLock lock(&mutex_);
+  former_ = trainer;
+  heir_until_ = until;
+  seated_ = Trainer();
+  socket_.reset();
+  changed_.SignalAll();
+}
+
+absl::Status TrainerSeat::AwaitHeir(const Trainer& trainer, const std::function<bool()>& gives_up) {
+  MutexLock lock(&mutex_);
+  while (former_.has_value() && former_->attachment == trainer.attachment) {
+    const absl::Time now = Clock::Real().Now();
+    const bool is_over = now >= heir_until_ || without_heir_ == trainer.attachment;
+    // One that has begun to attach has the place.
+    if ((is_over && seated_.attachment == 0) || gives_up()) {
+      former_.reset();
+      break;
+    }
+    changed_.WaitWithDeadline(&mutex_, now + kInterruptInterval);
+  }
+  if (inherited_ == trainer.attachment) return absl::OkStatus();
+  vacant_since_ = Clock::Real().Now();
+  const std::string who =
+      absl::StrCat("rank ", backend_.rank().value(), "'s trainer (pid ", trainer.pid, ") is gone");
+  if (without_heir_ == trainer.attachment) {
+    return absl::UnavailableError(absl::StrCat(who, ", and nobody starts another one"));
+  }
+  if (vacant_since_ < heir_until_) {
+    return absl::UnavailableError(
+        absl::StrCat(who, ", and its backend ends before another one has come"));
+  }
+  return absl::UnavailableError(AbsenceText(backend_.rank(), trainer.pid, "waited", heir_until_));
+}
+
+void TrainerSeat::ExpectNoHeir() {
+  MutexLock lock(&mutex_);
+  without_heir_ = attachments_;
+  changed_.SignalAll();
+}
+
+bool TrainerSeat::ExpectsHeir(const Trainer& trainer) const {
+  MutexLock lock(&mutex_);
+  return without_heir_ != trainer.attachment;
+}
+
 void TrainerSeat::Watch(const Trainer& trainer) {
-  std::thread former;
+  // Those of former trainers look at most a slice longer, for which nobody waits.
+  std::list<Watcher> over;
   {
     MutexLock lock(&mutex_);
     if (seated_.attachment != trainer.attachment) return;
-    former = std::exchange(
-        watcher_, std::thread([this, trainer, socket = socket_] { FollowEnds(trainer, socket); }));
+    for (auto at = watchers_.begin(); at != watchers_.end();) {
+      const auto next = std::next(at);
+      if (at->is_over) over.splice(over.end(), watchers_, at);
+      at = next;
+    }
+    Watcher& watcher = watchers_.emplace_back();
+    watcher.thread = std::thread([this, &watcher, trainer, socket = socket_] {
+      FollowEnds(trainer, socket);
+      watcher.is_over = true;
+    });
   }
-  if (former.joinable()) former.join();  // it looks at most a slice longer
+  for (Watcher& watcher : over) watcher.thread.join();
 }
 
 void TrainerSeat::TellOfEnd(const Trainer& trainer, const absl::Status& failure) {
@@ -191,16 +326,18 @@ absl::Status TrainerSeat::Report(const Trainer& trainer, Rank culprit, const abs
   return Publish(trainer, OrderOf(proto::Order::ABORT, culprit, reason), deadline);
 }
 
-// A daemon that dies between the two calls makes the job of the daemons fail, so that nobody waits
-// for the missing key for long.
+// At the first number that is free. No number is ever skipped, because taking it and saying what it
+// means is one operation: who reads the ends in their order never waits for one that does not come.
 absl::Status TrainerSeat::Publish(const Trainer& trainer, const proto::Order& order,
                                   absl::Time deadline) {
   if (backend_.world_size() == WorldSize(1)) return absl::OkStatus();
   KeyValueStore store(&backend_.control());
-  const std::string prefix = PrefixOf(trainer.epoch);
-  ASSIGN_OR_RETURN(const int64_t number, store.Add(absl::StrCat(prefix, kEndsKey), 1, deadline));
-  return store.Set(absl::StrCat(prefix, kEndKey, number),
-                   absl::StrCat(backend_.rank().value(), " ", order.SerializeAsString()), deadline);
+  const std::string text = absl::StrCat(backend_.rank().value(), " ", order.SerializeAsString());
+  for (int64_t number = 1;; ++number) {
+    const std::string key = absl::StrCat(PrefixOf(trainer.epoch), kEndKey, number);
+    ASSIGN_OR_RETURN(const std::string there, store.CompareAndSet(key, "", text, deadline));
+    if (there == text) return absl::OkStatus();
+  }
 }
 
 bool TrainerSeat::IsSeated(const Trainer& trainer) const {
@@ -221,7 +358,7 @@ absl::StatusOr<std::string> TrainerSeat::AwaitEnd(const Trainer& trainer, int64_
 
 // The order that says why comes at about the same time.
 proto::Order TrainerSeat::OrderOfLostJob(const absl::Status& found) {
-  const absl::Time patience = Clock::Real().Now() + kLookSlice;
+  const absl::Time patience = Clock::Real().Now() + kOrderPatience;
   MutexLock lock(&mutex_);
   while (backend_.failure().ok() && !changed_.WaitWithDeadline(&mutex_, patience)) continue;
   const absl::Status failure = backend_.failure();
@@ -241,12 +378,22 @@ void TrainerSeat::FollowEnds(Trainer trainer, std::shared_ptr<LinkSocket> socket
     } else if (!ParseEnd(*found, &from, notice.mutable_order())) {
       continue;
     }
-    const bool is_last = notice.order().kind() != proto::Order::PEER_LEFT;
+    const bool is_last = notice.order().kind() == proto::Order::ABORT;
     // This rank knows what it has said itself.
     if (from != backend_.rank().value()) {
+      Note(notice.order());
       (void)socket->Send(notice, Clock::Real().Now() + kNoticePatience);
     }
     if (is_last) return;
+  }
+}
+
+void TrainerSeat::Note(const proto::Order& order) {
+  const Rank culprit(order.culprit());
+  if (order.kind() == proto::Order::PEER_ABSENT) {
+    backend_.absences().Begin(culprit, order.message());
+  } else if (order.kind() == proto::Order::PEER_BACK) {
+    backend_.absences().End(culprit);
   }
 }
 
@@ -263,6 +410,11 @@ TrainerSeat::Trainer TrainerSeat::Current() const {
   return seated_;
 }
 
+bool TrainerSeat::awaits_heir() const {
+  MutexLock lock(&mutex_);
+  return former_.has_value();
+}
+
 uint64_t TrainerSeat::attachments() const {
   MutexLock lock(&mutex_);
   return attachments_;
@@ -270,7 +422,8 @@ uint64_t TrainerSeat::attachments() const {
 
 absl::Time TrainerSeat::VacantSince() const {
   MutexLock lock(&mutex_);
-  return seated_.attachment != 0 ? absl::InfiniteFuture() : vacant_since_;
+  const bool is_kept = seated_.attachment != 0 || former_.has_value();
+  return is_kept ? absl::InfiniteFuture() : vacant_since_;
 }
 
 }  // namespace pelton
