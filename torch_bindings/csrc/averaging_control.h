@@ -5,9 +5,10 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/sync.h"
+#include "core/base/turn.h"
 
 namespace pelton::torch_bindings {
 
@@ -17,10 +18,10 @@ class AveragingControl {
  public:
   // Keeps the averaging from changing weights until UnlockWeights. Blocks: until `deadline`.
   // Errors: FailedPrecondition: this thread holds it; DeadlineExceeded.
-  absl::Status LockWeights(absl::Time deadline);
+  absl::Status LockWeights(absl::Time deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Errors: FailedPrecondition: it is not locked.
-  absl::Status UnlockWeights();
-  bool held_by_this_thread();
+  absl::Status UnlockWeights() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool held_by_this_thread() const { return owner_.load() == std::this_thread::get_id(); }
 
   // Asks for an end; once all ranks have asked, rounds change nothing any more.
   void Abort() { wants_stop_.store(true, std::memory_order_relaxed); }
@@ -32,12 +33,9 @@ class AveragingControl {
   void set_running(bool running) { is_running_.store(running, std::memory_order_relaxed); }
 
  private:
-  // A flag with an owner rather than a mutex: a trainer may lock on one thread and unlock on
-  // autograd's.
-  Mutex mutex_;
-  CondVar unlocked_;
-  bool is_locked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread::id owner_ ABSL_GUARDED_BY(mutex_);
+  // No mutex: a trainer may lock on one thread and unlock on autograd's.
+  Turn weights_;
+  std::atomic<std::thread::id> owner_{};  // who has it; no thread's: nobody
   std::atomic<bool> wants_stop_{false};
   std::atomic<bool> is_running_{true};
 };

@@ -62,9 +62,16 @@ void BackwardWatch::QueueEnd() {
   if (!queued_.expired()) return;
   const auto token = std::make_shared<bool>(true);
   queued_ = token;
+  QueueAtEnd(EndStage::kSettle, [weak = weak_from_this()] {
+    if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnSettle();
+  });
   QueueAtEnd(EndStage::kAfter, [weak = weak_from_this(), token] {
     if (std::shared_ptr<BackwardWatch> self = weak.lock()) self->OnEnd();
   });
+}
+
+void BackwardWatch::OnSettle() {
+  if (callbacks_.ends != nullptr) callbacks_.ends();
 }
 
 void BackwardWatch::OnEnd() {

@@ -24,6 +24,9 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
  public:
   struct Callbacks {
     std::function<void()> began;  // before anything hooked later hears of the first gradient
+    // Once its gradients are there, or those of an inner one, before rounds are waited for. May be
+    // empty.
+    std::function<void()> ends = nullptr;
     // After what other callbacks for the end of backward do. `may_go_on`: another backward may
     // follow that needs the weights as they are, of the same graph or of a forward pass whose
     // outputs live and which none has reached.
@@ -54,6 +57,7 @@ class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
   void Hook(const at::Tensor& parameter);
   void OnGradient();
   void QueueEnd();
+  void OnSettle();
   void OnEnd();
   // Whether outputs are alive that no backward has come by.
   bool AwaitsAnother();

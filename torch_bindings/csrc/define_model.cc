@@ -237,9 +237,13 @@ std::shared_ptr<py::object> Shared(py::object callable) {
 }
 
 std::shared_ptr<BackwardWatch> Watch(const std::vector<at::Tensor>& parameters, py::object began,
-                                     py::object ended) {
+                                     py::object ends, py::object ended) {
   BackwardWatch::Callbacks callbacks;
   callbacks.began = [callable = Shared(std::move(began))] {
+    py::gil_scoped_acquire gil;
+    (*callable)();
+  };
+  callbacks.ends = [callable = Shared(std::move(ends))] {
     py::gil_scoped_acquire gil;
     (*callable)();
   };
@@ -253,7 +257,8 @@ std::shared_ptr<BackwardWatch> Watch(const std::vector<at::Tensor>& parameters, 
 void DefineBackwardWatch(py::module_& module) {
   using W = BackwardWatch;
   py::class_<W, std::shared_ptr<W>>(module, "BackwardWatch")
-      .def(py::init(&Watch), py::arg("parameters"), py::arg("began"), py::arg("ended"))
+      .def(py::init(&Watch), py::arg("parameters"), py::arg("began"), py::arg("ends"),
+           py::arg("ended"))
       .def("watch_outputs", &W::WatchOutputs, py::arg("outputs"), NoGil())
       .def("settle", &W::Settle, NoGil())
       .def("detach", &W::Detach, NoGil());

@@ -63,10 +63,11 @@ void DefineCollectives(QueueClass& queue) {
           py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
       .def(
           "allgather",
-          [](Queue& self, const at::Tensor& tensor, Name name) {
-            return self.AllGather({std::move(name), false}, tensor);
+          [](Queue& self, const at::Tensor& tensor, Name name, Queue* host) {
+            if (host == nullptr) return self.AllGather({std::move(name), false}, tensor);
+            return self.AllGather({std::move(name), false}, tensor, *host);
           },
-          py::arg("tensor"), py::arg("name"), NoGil())
+          py::arg("tensor"), py::arg("name"), py::arg("host") = py::none(), NoGil())
       .def(
           "barrier",
           [](Queue& self, std::optional<double> timeout_s) {
@@ -94,10 +95,11 @@ void DefineBlockingCollectives(QueueClass& queue) {
           py::arg("tensor"), py::arg("root"), py::arg("in_place"), py::arg("name"), NoGil())
       .def(
           "allgather_now",
-          [](Queue& self, const at::Tensor& tensor, Name name) {
-            return self.AllGather({std::move(name), true}, tensor)->Wait();
+          [](Queue& self, const at::Tensor& tensor, Name name, Queue* host) {
+            if (host == nullptr) return self.AllGather({std::move(name), true}, tensor)->Wait();
+            return self.AllGather({std::move(name), true}, tensor, *host)->Wait();
           },
-          py::arg("tensor"), py::arg("name"), NoGil());
+          py::arg("tensor"), py::arg("name"), py::arg("host") = py::none(), NoGil());
 }
 
 void DefineNeighborOperations(QueueClass& queue) {

@@ -13,6 +13,7 @@ namespace pelton::torch_bindings {
 // yet, because it waits for the other model first, both would wait for ever.
 enum class EndStage : uint8_t {
   kLaunch,  // the rest of a round
+  kSettle,  // what must be through before a round ends
   kWait,    // for it
   kAdopt,   // what the ranks agreed on after it
   kAfter,   // whatever needs complete rounds

@@ -21,6 +21,7 @@
 #include "core/base/long_wait.h"
 #include "torch_bindings/csrc/c10d/bind.h"
 #include "torch_bindings/csrc/define_communicator.h"
+#include "torch_bindings/csrc/define_copies.h"
 #include "torch_bindings/csrc/define_graphs.h"
 #include "torch_bindings/csrc/define_model.h"
 #include "torch_bindings/csrc/define_queue.h"
@@ -136,6 +137,12 @@ ProcessPtr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend
       std::move(backend), GroupOf(ranks), std::move(name), std::move(schedules)));
 }
 
+auto Telling(TrainerMark mark) {
+  return [mark](Backend& self, double timeout_s) {
+    ThrowIfError(self.Tell(mark, Clock::Real().Now() + absl::Seconds(timeout_s)));
+  };
+}
+
 void DefineBackend(py::module_& module) {
   py::class_<Backend, std::shared_ptr<Backend>>(module, "Backend")
       .def(py::init(&StartBackend), py::arg("rank"), py::arg("world_size"),
@@ -168,6 +175,14 @@ void DefineBackend(py::module_& module) {
           },
           py::arg("ranks"))
       .def_property_readonly("host_warning", &Backend::host_warning)
+      .def_property_readonly("is_heir", &Backend::is_heir)
+      .def("tell_set_up_is_over", Telling(TrainerMark::kSetUpIsOver), py::arg("timeout_s"), NoGil())
+      .def("tell_snapshot_is_kept", Telling(TrainerMark::kSnapshotIsKept), py::arg("timeout_s"),
+           NoGil())
+      .def("tell_snapshot_begins", Telling(TrainerMark::kSnapshotBegins), py::arg("timeout_s"),
+           NoGil())
+      .def("tell_snapshot_is_through", Telling(TrainerMark::kSnapshotIsThrough),
+           py::arg("timeout_s"), NoGil())
       .def(
           "stop",
           [](Backend& self, double timeout_s) {
@@ -251,6 +266,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bindings::DefineGraphs(module);
   bindings::DefineWindows(module);
   bindings::DefineQueue(module);
+  bindings::DefineCopies(module);
   module.def("algorithms", &bindings::ListAlgorithms);
   module.def("describe_algorithm", &bindings::DescribeAlgorithm, pybind11::arg("name"));
   module.def("check_algorithm", &bindings::CheckAlgorithm, pybind11::arg("name"),

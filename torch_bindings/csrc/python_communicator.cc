@@ -67,24 +67,32 @@ absl::StatusOr<std::unique_ptr<Communicator>> PythonCommunicator::OpenOn(
   return std::make_unique<GpuCommunicator>(std::move(opened), CurrentStreamOf(device), where.index);
 }
 
-PythonCommunicator::SharedLane PythonCommunicator::FindLane(const at::Device& device) {
-  MutexLock lock(&mutex_);
-  const auto found = lanes_.find(device);
-  return found == lanes_.end() ? nullptr : found->second;
+bool PythonCommunicator::TakeOpening() {
+  return opening_.Take(Clock::Real().Now() + backend_->options().join_timeout);
+}
+
+absl::Status PythonCommunicator::OpensForTooLong() const {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "rank ", rank_, ": another thread has been opening a communicator of this group for ",
+      absl::ToInt64Milliseconds(backend_->options().join_timeout),
+      " ms; all ranks have to make the same calls"));
 }
 
 absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneOf(
     const at::Device& device) {
-  if (SharedLane found = FindLane(device)) return found;
-  MutexLock opening(&opening_);
-  if (SharedLane found = FindLane(device)) return found;
+  if (std::optional<SharedLane> found = lanes_.Find(device)) return *std::move(found);
+  if (!TakeOpening()) return OpensForTooLong();
+  const TurnHolder holder(&opening_);
+  if (std::optional<SharedLane> found = lanes_.Find(device)) return *std::move(found);
   if (is_closed_) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, OpenOn(device));
-  MutexLock lock(&mutex_);
-  return lanes_[device] = lane::Lane::Create(std::move(opened));
+  SharedLane lane =
+      lane::Lane::Create(std::move(opened), nullptr, &backend_->absences().standstill());
+  lanes_.Enter(device, lane);
+  return lane;
 }
 
 absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneFor(Tensors tensors) {
@@ -103,14 +111,10 @@ absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneFor(Tenso
 void PythonCommunicator::Close() {
   if (IsForkedChild()) return;
   ThrowIfError(CheckNotInHandler());
-  MutexLock opening(&opening_);
+  if (!TakeOpening()) return ThrowIfError(OpensForTooLong());
+  const TurnHolder holder(&opening_);
   is_closed_ = true;
-  decltype(lanes_) closed;
-  {
-    MutexLock lock(&mutex_);
-    closed.swap(lanes_);
-  }
-  for (const auto& [device, lane] : closed) lane->Stop();
+  for (const SharedLane& lane : lanes_.TakeAll()) lane->Stop();
 }
 
 void PythonCommunicator::CheckReducible(at::ScalarType type, int op) {
@@ -138,7 +142,7 @@ template <typename LaunchFunction>
 void PythonCommunicator::LaunchAndAwait(const char* what, Tensors tensors, LaunchFunction launch) {
   Run(what, tensors, [&](Communicator& communicator, absl::Time deadline) -> absl::Status {
     ASSIGN_OR_RETURN(const Completion completion, launch(communicator));
-    return Await(communicator, completion, deadline);
+    return Await(communicator, completion, deadline, &backend_->absences().standstill());
   });
 }
 
@@ -261,8 +265,7 @@ void PythonCommunicator::Abort() {
   if (IsForkedChild()) return;
   aborted_.store(true, std::memory_order_relaxed);
   const absl::Status reason = absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()"));
-  MutexLock lock(&mutex_);
-  for (const auto& [device, lane] : lanes_) lane->Abort(reason);
+  for (const SharedLane& lane : lanes_.All()) lane->Abort(reason);
 }
 
 }  // namespace pelton::torch_bindings

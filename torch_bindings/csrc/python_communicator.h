@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,7 +18,8 @@
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/lane/lane.h"
-#include "core/base/sync.h"
+#include "core/base/shared_table.h"
+#include "core/base/turn.h"
 
 namespace pelton::torch_bindings {
 
@@ -65,7 +65,7 @@ class PythonCommunicator {
   void Abort();
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   // Gives the communicator back; every later operation is an error. Idempotent. Blocks: until a
-  // call on another thread has ended.
+  // call on another thread has ended. Errors (thrown): another thread opens one for too long.
   void Close();
 
  private:
@@ -95,7 +95,8 @@ class PythonCommunicator {
   using SharedLane = std::shared_ptr<lane::Lane>;
   absl::StatusOr<SharedLane> LaneFor(Tensors tensors);
   absl::StatusOr<SharedLane> LaneOf(const at::Device& device);
-  SharedLane FindLane(const at::Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool TakeOpening() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, opening_);
+  absl::Status OpensForTooLong() const;
   absl::StatusOr<std::unique_ptr<Communicator>> OpenOn(const at::Device& device) const;
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
@@ -104,11 +105,10 @@ class PythonCommunicator {
   const std::string schedules_;
   const int rank_;
   const int world_size_;
-  Mutex opening_;  // one communicator at a time is opened
+  Turn opening_;  // one communicator at a time is opened
   bool is_closed_ ABSL_GUARDED_BY(opening_) = false;
-  Mutex mutex_;
   // Of the CPU, and of the GPUs that were used; none once closed.
-  std::map<at::Device, SharedLane, DeviceOrder> lanes_ ABSL_GUARDED_BY(mutex_);
+  SharedTable<at::Device, SharedLane, DeviceOrder> lanes_;
   std::atomic<bool> aborted_{false};
 };
 

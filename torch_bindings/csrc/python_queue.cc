@@ -1,8 +1,11 @@
 #include "torch_bindings/csrc/python_queue.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cstring>
+#include <atomic>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,10 +16,11 @@
 #include "comm/tags.h"
 #include "core/base/fork.h"
 #include "core/bucket/round_mode.h"
-#include "core/memory/region.h"
 #include "core/memory/stream.h"
+#include "torch_bindings/csrc/collective_launch.h"
 #include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/neighbor_gather.h"
+#include "torch_bindings/csrc/rank_gather.h"
 #include "torch_bindings/csrc/shape_message.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
@@ -82,38 +86,6 @@ at::Tensor ResultOf(const Call& call, const at::Tensor& tensor, const Target& ta
   return *target;
 }
 
-struct Collective {
-  OperationKind kind;
-  Tensor source;
-  Tensor target;
-  uint64_t count;
-  BucketId bucket = kNoBucket;
-  int32_t root = kNoPeer;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  int32_t shape_mark = kNoShapeMark;
-};
-
-// As the functions of comm/collectives.h, with a bucket, by which names are compared.
-Job::Launch LaunchOf(const Collective& collective) {
-  return [=](Communicator& communicator) {
-    Operation operation;
-    operation.kind = collective.kind;
-    operation.dtype = collective.target.dtype;
-    operation.reduce_op = collective.reduce_op;
-    operation.peer = collective.root;
-    operation.count = collective.count;
-    operation.bucket = collective.bucket;
-    operation.tag = collective.shape_mark;
-    const auto place = [](const Tensor& tensor) {
-      return Locate(tensor.data, tensor.count * SizeOf(tensor.dtype));
-    };
-    operation.set_source(place(collective.source));
-    operation.set_target(place(collective.target));
-    HostStream stream;
-    return communicator.Launch(operation, stream);
-  };
-}
-
 // What ranks gather: packed, and on the queue's device. Errors (thrown): InvalidArgument: it is
 // not.
 at::Tensor GatheredInput(Call& call, const at::Tensor& tensor, bool is_on_gpu = false) {
@@ -128,67 +100,20 @@ at::Tensor GatheredInput(Call& call, const at::Tensor& tensor, bool is_on_gpu = 
   return packed;
 }
 
-// An allgather whose ranks tell their shapes first. Threads: one at a time. Owns: the messages.
-struct Gathering {
-  int rank;
-  BucketId bucket;
-  at::Tensor input;
-  ShapeMessage mine;
-  std::vector<ShapeMessage> shapes;  // by rank
+// Of the machine, which a hierarchical operation begins with.
+enum class Mean : uint8_t { kUnderWay, kThere, kFailed };
 
-  // The first difference from rank 0's, which all ranks see alike; "": there is none.
-  std::string Difference() const {
-    for (size_t r = 1; r < shapes.size(); ++r) {
-      if (shapes[r].FitsTo(shapes[0])) continue;
-      return DifferenceOf(shapes[0], 0, shapes[r], static_cast<int>(r));
-    }
-    return "";
-  }
+void NoteEnd(std::atomic<Mean>& mean) {
+  Mean under_way = Mean::kUnderWay;
+  mean.compare_exchange_strong(under_way, Mean::kFailed);
+}
 
-  // One allgather where the tensors are equally long, else a broadcast of each that is not empty;
-  // all of them know which. Nothing where they do not fit.
-  std::vector<Job::Launch> Parts(Outcome& outcome) {
-    if (std::string difference = Difference(); !difference.empty()) {
-      outcome.failure = absl::InvalidArgumentError(absl::StrCat("allgather: ", difference));
-      return {};
-    }
-    int64_t total = 0;
-    bool are_alike = true;
-    for (const ShapeMessage& shape : shapes) {
-      total += shape.first();
-      are_alike = are_alike && shape.first() == mine.first();
-    }
-    outcome.result = EmptyGathered(input, total);
-    if (outcome.result.nbytes() == 0) return {};
-    if (!are_alike) return Broadcasts(BytesOf(outcome.result));
-    std::vector<Job::Launch> launches;
-    launches.push_back(LaunchOf({.kind = OperationKind::kAllGather,
-                                 .source = BytesOf(input),
-                                 .target = BytesOf(outcome.result),
-                                 .count = mine.bytes(),
-                                 .bucket = bucket}));
-    return launches;
-  }
-
-  std::vector<Job::Launch> Broadcasts(const Tensor& result) const {
-    std::vector<Job::Launch> launches;
-    uint64_t begin = 0;
-    for (size_t r = 0; r < shapes.size(); ++r) {
-      const Tensor part = PartOf(result, begin, shapes[r].bytes());
-      begin += part.count;
-      if (part.count == 0) continue;
-      const int32_t root = static_cast<int32_t>(r);
-      if (root == rank) std::memcpy(part.data, BytesOf(input).data, part.count);
-      launches.push_back(LaunchOf({.kind = OperationKind::kBroadcast,
-                                   .source = part,
-                                   .target = part,
-                                   .count = part.count,
-                                   .bucket = bucket,
-                                   .root = root}));
-    }
-    return launches;
-  }
-};
+// A job of nothing, for which a lane looks at what it could not launch before.
+Job LookAgain() {
+  Job job;
+  job.queue = Job::Queue::kReceives;
+  return job;
+}
 
 }  // namespace
 
@@ -211,7 +136,12 @@ PythonQueue::PythonQueue(std::shared_ptr<Backend> backend, const Group& group,
   auto opened = std::make_shared<Opened>();
   opened->communicator = ValueOrThrow(backend->Open(group, where));
   opened->backend = std::move(backend);
-  lane_ = lane::Lane::Create(std::shared_ptr<Communicator>(opened, opened->communicator.get()));
+  if (!device.is_cpu()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  }
+  lane_ = lane::Lane::Create(std::shared_ptr<Communicator>(opened, opened->communicator.get()),
+                             nullptr, &opened->backend->absences().standstill());
 }
 
 void PythonQueue::Close() {
@@ -238,12 +168,27 @@ Call PythonQueue::BeginOnDevice(const char* what, const Run& run, Call::Use use,
   return call;
 }
 
-std::optional<CudaStream> PythonQueue::CallersStream() const {
-  if (device_.is_cpu()) return std::nullopt;
-  return CudaStream(CurrentStreamOf(device_)(), device_.index());
+// Its order among all operations counts on a GPU, so that it is in one queue with the others there.
+Call PythonQueue::BeginCollective(const char* what, const Run& run, Call::Use use,
+                                  const at::Tensor& tensor) const {
+  return device_.is_cpu() ? Begin(what, run, use) : BeginOnDevice(what, run, use, tensor);
+}
+
+std::optional<CudaStream> PythonQueue::OwnStream() const {
+  if (!stream_.has_value()) return std::nullopt;
+  return CudaStream(static_cast<cuda::StreamHandle>(stream_->native_handle()), device_.index());
+}
+
+void PythonQueue::FollowCaller() const {
+  if (!stream_.has_value()) return;
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  c10::Event made(device_.type());
+  made.record(guard.getStream(device_));
+  made.block(*stream_);
 }
 
 PythonQueue::Handle PythonQueue::Submit(const Run& run, Job job, std::shared_ptr<Outcome> outcome) {
+  FollowCaller();
   lane::JobHandle handle = run.waits ? lane_->Run(std::move(job)) : lane_->Enqueue(std::move(job));
   auto shown = std::make_shared<PythonHandle>(lane_, std::move(handle), std::move(outcome), group_);
   if (run.waits) shown->Wait();
@@ -252,7 +197,7 @@ PythonQueue::Handle PythonQueue::Submit(const Run& run, Job job, std::shared_ptr
 
 PythonQueue::Handle PythonQueue::AllReduce(const Run& run, const at::Tensor& tensor, int op,
                                            bool in_place, const Target& into) {
-  Call call = Begin("allreduce", run, Call::Use::kReduced);
+  Call call = BeginCollective("allreduce", run, Call::Use::kReduced, tensor);
   const at::Tensor result = in_place ? tensor : ResultOf(call, tensor, into);
   const Tensor target = in_place ? call.Updates(tensor, "tensor") : call.Writes(result, "result");
   const Tensor source = in_place ? target : call.Reads(tensor, "tensor");
@@ -262,13 +207,14 @@ PythonQueue::Handle PythonQueue::AllReduce(const Run& run, const at::Tensor& ten
                         .count = target.count,
                         .bucket = BucketOf(run),
                         .reduce_op = static_cast<ReduceOp>(op),
-                        .shape_mark = ShapeMarkOf(tensor)}));
+                        .shape_mark = ShapeMarkOf(tensor)},
+                       OwnStream()));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
 
 PythonQueue::Handle PythonQueue::Broadcast(const Run& run, const at::Tensor& tensor, int root,
                                            bool in_place) {
-  Call call = Begin("broadcast", run, Call::Use::kMoved);
+  Call call = BeginCollective("broadcast", run, Call::Use::kMoved, tensor);
   if (root < 0 || root >= world_size_) {
     call.Refuse(absl::StrCat("root_rank: ", root, " is not in [0, ", world_size_, ")"));
   }
@@ -281,29 +227,39 @@ PythonQueue::Handle PythonQueue::Broadcast(const Run& run, const at::Tensor& ten
                         .count = flat.count,
                         .bucket = BucketOf(run),
                         .root = root,
-                        .shape_mark = ShapeMarkOf(tensor)}));
+                        .shape_mark = ShapeMarkOf(tensor)},
+                       OwnStream()));
   return Submit(run, std::move(call), std::make_shared<Outcome>(Outcome{.result = result}));
 }
 
 PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& tensor) {
   Call call = Begin("allgather", run, Call::Use::kMoved);
   const at::Tensor input = GatheredInput(call, tensor);
-  auto gathering = std::make_shared<Gathering>(
-      Gathering{rank_, BucketOf(run), input, ShapeMessage::Of(input),
-                std::vector<ShapeMessage>(static_cast<size_t>(world_size_))});
-  const Tensor shapes{gathering->shapes.data(), gathering->shapes.size() * ShapeMessage::kWords,
-                      DType::kInt64};
-  call.Launch(LaunchOf({.kind = OperationKind::kAllGather,
-                        .source = gathering->mine.flat(),
-                        .target = shapes,
-                        .count = ShapeMessage::kWords,
-                        .bucket = gathering->bucket}));
+  const RankGather::Place place{rank_, world_size_, BucketOf(run), OwnStream()};
+  auto gather = std::make_shared<RankGather>(place, input);
+  call.Launch(gather->Shapes());
   auto outcome = std::make_shared<Outcome>();
   // The parts follow in the same place of the order of all calls, whatever comes after this one.
-  call.Continue([gathering, outcome, has_begun = false]() mutable {
+  call.Continue([gather, outcome, has_begun = false]() mutable {
     if (std::exchange(has_begun, true)) return std::vector<Job::Launch>();
-    return gathering->Parts(*outcome);
+    return gather->Parts(*outcome);
   });
+  return Submit(run, std::move(call), outcome);
+}
+
+PythonQueue::Handle PythonQueue::AllGather(const Run& run, const at::Tensor& tensor,
+                                           PythonQueue& host) {
+  Call call = BeginOnDevice("allgather", run, Call::Use::kMoved, tensor);
+  const at::Tensor input = GatheredInput(call, tensor, /*is_on_gpu=*/true);
+  const RankGather::Place place{rank_, world_size_, BucketOf(run), OwnStream()};
+  auto gather = std::make_shared<RankGather>(place, input);
+  Call shapes = Begin("allgather", run, Call::Use::kMoved);
+  shapes.Launch(gather->Shapes());
+  shapes.Finally([gather] {});  // its memory, to the end
+  host.Submit({.name = run.name, .waits = true}, std::move(shapes), std::make_shared<Outcome>());
+  auto outcome = std::make_shared<Outcome>();
+  for (Job::Launch& launch : gather->Parts(*outcome)) call.Launch(std::move(launch));
+  call.Finally([result = outcome->result] {});
   return Submit(run, std::move(call), outcome);
 }
 
@@ -314,7 +270,7 @@ PythonQueue::Handle PythonQueue::NeighborAllReduce(const Run& run, const at::Ten
   const Tensor target = call.Writes(result, "result");
   const Tensor source = call.Reads(tensor, "tensor");
   call.Launch([source, target, table, label = LabelOf(run, tensor),
-               stream = CallersStream()](Communicator& communicator) mutable {
+               stream = OwnStream()](Communicator& communicator) mutable {
     return pelton::NeighborAllReduce(communicator, source, target, *table, label,
                                      stream.has_value() ? &*stream : nullptr);
   });
@@ -326,8 +282,9 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
                                                                const Table& table,
                                                                PythonQueue& inner,
                                                                const Target& into) {
-  Call first = Begin("hierarchical_neighbor_allreduce", run, Call::Use::kReduced);
-  Call second = Begin("hierarchical_neighbor_allreduce", run, Call::Use::kReduced);
+  const char* const what = "hierarchical_neighbor_allreduce";
+  Call first = inner.BeginCollective(what, run, Call::Use::kReduced, tensor);
+  Call second = BeginOnDevice(what, run, Call::Use::kReduced, tensor);
   const at::Tensor mean = EmptyLike(tensor);
   const at::Tensor result = ResultOf(first, tensor, into);
   const Tensor middle = first.Writes(mean, "result");
@@ -337,27 +294,42 @@ PythonQueue::Handle PythonQueue::HierarchicalNeighborAllReduce(const Run& run,
                          .count = middle.count,
                          .bucket = BucketOf(run),
                          .reduce_op = ReduceOp::kAvg,
-                         .shape_mark = ShapeMarkOf(tensor)}));
-  second.SetSend();
+                         .shape_mark = ShapeMarkOf(tensor)},
+                        inner.OwnStream()));
   const Tensor target = second.Writes(result, "result");
   const Tensor source = second.Reads(mean, "mean");
-  // Machines may be ready in another order than that of the calls.
   EdgeLabel label = LabelOf(run, tensor);
-  if (!run.name.has_value()) {
+  // Machines may be ready in another order than that of the calls. A GPU's operations have none.
+  if (!run.name.has_value() && device_.is_cpu()) {
     label.tag = kHalfOfTags + static_cast<int32_t>(hierarchical_.fetch_add(1) % kHalfOfTags);
   }
-  auto has_mean = std::make_shared<bool>(false);  // of the first job, which the second one follows
-  second.Launch([=](Communicator& communicator) mutable {
-    if (!*has_mean) label.shape_mark = kFailedStageMark;
-    return pelton::NeighborAllReduce(communicator, source, target, *table, label);
-  });
+  const auto mean_is = std::make_shared<std::atomic<Mean>>(Mean::kUnderWay);  // of the first job
+  second.Launch(
+      [=, stream = OwnStream()](Communicator& communicator) mutable -> absl::StatusOr<Completion> {
+        const Mean now = *mean_is;
+        // The lane asks again: the operation's place among those of a GPU is that of its call.
+        if (now == Mean::kUnderWay) return absl::ResourceExhaustedError("the mean is under way");
+        if (now == Mean::kFailed) label.shape_mark = kFailedStageMark;
+        return pelton::NeighborAllReduce(communicator, source, target, *table, label,
+                                         stream.has_value() ? &*stream : nullptr);
+      });
   auto outcome = std::make_shared<Outcome>(Outcome{.result = result, .next_lane = lane_});
-  first.Finally([has_mean] { *has_mean = true; });
+  first.Finally([mean_is] { *mean_is = Mean::kThere; });
   Job means = first.Take(timeout_);
   // Without a mean, too: the neighbours would wait for this rank.
-  means.ended = [outcome, job = second.Take(timeout_)]() mutable {
-    outcome->next = outcome->next_lane->Enqueue(std::move(job));
-  };
+  if (device_.is_cpu()) {
+    means.ended = [outcome, mean_is, job = second.Take(timeout_)]() mutable {
+      NoteEnd(*mean_is);
+      outcome->next = outcome->next_lane->Enqueue(std::move(job));
+    };
+  } else {
+    FollowCaller();  // for the result's memory
+    outcome->next = lane_->Enqueue(second.Take(timeout_));
+    means.ended = [outcome, mean_is] {
+      NoteEnd(*mean_is);
+      outcome->next_lane->Enqueue(LookAgain());
+    };
+  }
   return inner.Submit(run, std::move(means), outcome);
 }
 
@@ -402,7 +374,7 @@ PythonQueue::Handle PythonQueue::NeighborAllGather(const Run& run, const at::Ten
   const Table edges = gather->Edges(*outcome);
   const EdgeLabel label{.tag = TagOf(run), .bucket = BucketOf(run)};
   call.Launch([source = BytesOf(input), target = BytesOf(outcome->result), edges, label,
-               stream = CallersStream()](Communicator& communicator) mutable {
+               stream = OwnStream()](Communicator& communicator) mutable {
     return pelton::NeighborAllGather(communicator, source, target, *edges, label,
                                      stream.has_value() ? &*stream : nullptr);
   });

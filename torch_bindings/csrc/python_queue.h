@@ -3,6 +3,7 @@
 #define PELTON_TORCH_BINDINGS_CSRC_PYTHON_QUEUE_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <cstdint>
@@ -58,10 +59,11 @@ class PythonQueue {
   // has the shape and the type of `tensor`. Tensors on the CPU.
   // Errors (thrown): ValueError naming the argument; if the run waits, also the operation's.
   //
-  // The queue of a GPU has the operations between neighbours alone, for tensors of that GPU. They
-  // come after what the calling thread's current stream has by then, and are done when the GPU is
-  // done. The library of the GPUs has no tags, so both ends of an edge call them in the same order;
-  // another order is an error at both (comm/transport/nccl/nccl_communicator.h).
+  // The queue of a GPU is for tensors of that GPU. Operations come after what the calling thread's
+  // current stream has by then, and are done when the GPU is done. All of them, collectives and
+  // those between neighbours, run in the order of their calls. The library of the GPUs has no tags,
+  // so both ends of an edge call them in the same order; another order is an error at both
+  // (comm/transport/nccl/nccl_communicator.h).
   //
   // The reduction over the ranks. Shape: that of `tensor`.
   Handle AllReduce(const Run& run, const at::Tensor& tensor, int op, bool in_place,
@@ -70,6 +72,9 @@ class PythonQueue {
   // The ranks' tensors, one behind the other along the first dimension, in which they may differ.
   // Where they do not fit, all ranks get the same error.
   Handle AllGather(const Run& run, const at::Tensor& tensor);
+  // The same on the queue of a GPU. The ranks tell each other their shapes on `host`, a queue of
+  // the same ranks. Blocks: until all ranks have called it.
+  Handle AllGather(const Run& run, const at::Tensor& tensor, PythonQueue& host);
   // See comm/neighbors.h. Shape: that of `tensor`.
   Handle NeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
                            const Target& into = {});
@@ -81,8 +86,8 @@ class PythonQueue {
   // queue of the same ranks. Blocks: until the neighbours have called it too.
   Handle NeighborAllGather(const Run& run, const at::Tensor& tensor, const Table& table,
                            PythonQueue& host);
-  // The mean over the ranks of `inner`, and then NeighborAllReduce of that. Shape: that of
-  // `tensor`. Where the mean fails, the neighbours get an error that says so.
+  // The mean over the ranks of `inner`, a queue for the same device, and then NeighborAllReduce of
+  // that. Shape: that of `tensor`. Where the mean fails, the neighbours get an error that says so.
   Handle HierarchicalNeighborAllReduce(const Run& run, const at::Tensor& tensor, const Table& table,
                                        PythonQueue& inner, const Target& into = {});
   // Blocks: until all ranks have called it, at most `timeout`.
@@ -96,8 +101,14 @@ class PythonQueue {
   Call Begin(const char* what, const Run& run, Call::Use use) const;
   Call BeginOnDevice(const char* what, const Run& run, Call::Use use,
                      const at::Tensor& tensor) const;
-  // The calling thread's, where this is a GPU's queue.
-  std::optional<CudaStream> CallersStream() const;
+  Call BeginCollective(const char* what, const Run& run, Call::Use use,
+                       const at::Tensor& tensor) const;
+  // What the GPU's operations run on. It is no caller's: two queues, as that of all ranks and that
+  // of a machine's, may launch in another order on each rank, and on one stream would wait for each
+  // other without end.
+  std::optional<CudaStream> OwnStream() const;
+  // Has what is launched from now on come after what the calling thread's current stream has.
+  void FollowCaller() const;
   // Blocks: until the neighbours have told theirs.
   void TellShapes(const Run& run, std::shared_ptr<NeighborGather> gather);
   Handle Submit(const Run& run, lane::Job job, std::shared_ptr<Outcome> outcome);
@@ -110,7 +121,8 @@ class PythonQueue {
   const int world_size_;
   const absl::Duration timeout_;
   const at::Device device_;
-  std::shared_ptr<lane::Lane> lane_;  // shared: handles wait on it
+  std::optional<c10::Stream> stream_;  // of PyTorch's pool; none for the CPU
+  std::shared_ptr<lane::Lane> lane_;   // shared: handles wait on it
   std::atomic<uint64_t> gathers_{0};
   std::atomic<uint64_t> hierarchical_{0};
 };

@@ -9,10 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/group.h"
-#include "comm/window/create_window.h"
+#include "comm/window/peer_processes.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/status.h"
@@ -109,8 +110,14 @@ void PythonWindow::Check(const absl::Status& status, const char* call) const {
   torch_bindings::Check(status, absl::StrCat(call, " of window '", window_->options().name, "'"));
 }
 
+MovingDeadline PythonWindow::Deadline() const {
+  const absl::Time now = Clock::Real().Now();
+  const absl::Duration timeout = backend_->options().operation_timeout;
+  return {now + timeout, &backend_->absences().standstill(), now};
+}
+
 WindowAccess PythonWindow::Access(bool with_p) const {
-  return {.with_p = with_p, .with_mutex = false, .deadline = Clock::Real().Now() + timeout_};
+  return {.with_p = with_p, .with_mutex = false, .deadline = Deadline()};
 }
 
 void PythonWindow::Put(const at::Tensor& source, const Weights& destinations, double own_weight,
@@ -153,7 +160,7 @@ std::vector<std::pair<int32_t, uint32_t>> PythonWindow::Versions() const {
 }
 
 void PythonWindow::Lock(int32_t peer, bool of_own) {
-  Check(window_->Lock(Rank(peer), of_own, Clock::Real().Now() + timeout_), "win_mutex");
+  Check(window_->Lock(Rank(peer), of_own, Deadline()), "win_mutex");
 }
 
 void PythonWindow::Unlock(int32_t peer, bool of_own) {
@@ -161,40 +168,20 @@ void PythonWindow::Unlock(int32_t peer, bool of_own) {
 }
 
 PythonWindows::PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks)
-    : backend_(std::move(backend)) {
-  ThrowIfError(CheckNotForkedChild());
-  communicator_ = ValueOrThrow(backend_->Open(GroupOf(ranks)));
-  const absl::Time deadline = Clock::Real().Now() + backend_->options().operation_timeout;
-  processes_ =
-      ValueOrThrow(PeerProcesses::Meet(*communicator_, deadline, backend_->options().host_label));
-  if (!processes_->has_far_ranks()) return;
-  wires_ = ValueOrThrow(PairWires::Connect(*backend_, deadline));
-  // Close ends what uses the wires.
-  links_ = std::make_shared<PeerLinks>(
-      [wires = wires_.get(), ranks](Rank peer, uint32_t attempt, absl::Time by) {
-        return wires->Open(Rank(ranks[static_cast<size_t>(peer.value())]), attempt, by);
-      });
-}
-
-PythonWindows::~PythonWindows() { Close(); }
-
-absl::StatusOr<Communicator*> PythonWindows::Open() const {
-  RETURN_IF_ERROR(CheckNotForkedChild());
-  if (communicator_ != nullptr) return communicator_.get();
-  return absl::FailedPreconditionError("the job of these windows has ended");
-}
+    : backend_(std::move(backend)),
+      windows_(ValueOrThrow(
+          GroupWindows::Open(*backend_, GroupOf(ranks), backend_->options().operation_timeout))) {}
 
 std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
                                                     const at::Tensor& given,
                                                     const std::vector<int32_t>& sources,
                                                     const std::vector<int32_t>& destinations,
                                                     bool zero_init) {
-  Communicator* const communicator = ValueOrThrow(Open());
-  const absl::Duration timeout = backend_->options().operation_timeout;
+  Communicator* const communicator = ValueOrThrow(windows_->communicator());
   const absl::StatusOr<at::Tensor> on_host = OnHost(given);
   const absl::StatusOr<Tensor> flat =
       on_host.ok() ? Flat(*on_host, "tensor") : absl::StatusOr<Tensor>(on_host.status());
-  Check(AgreeOnStatus(*communicator, flat.status(), Clock::Real().Now() + timeout), "win_create");
+  Check(AgreeOnStatus(*communicator, flat.status(), windows_->deadline()), "win_create");
   const at::Tensor& tensor = *on_host;
   WindowOptions options;
   options.name = name;
@@ -203,26 +190,18 @@ std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
   options.sources = RanksOf(sources);
   options.destinations = RanksOf(destinations);
   options.zero_init = zero_init;
-  absl::StatusOr<std::unique_ptr<Window>> window = CreateWindow(
-      *communicator, processes_, std::move(options), Clock::Real().Now() + timeout, links_);
+  absl::StatusOr<std::unique_ptr<Window>> window = windows_->Make(std::move(options));
   Check(window.status(), "win_create");
   if ((*window)->home() != nullptr) ThrowIfError(MoveTo(**window, tensor));
-  return std::make_unique<PythonWindow>(*std::move(window), tensor, ShareMemory(tensor), timeout);
+  return std::make_unique<PythonWindow>(*std::move(window), tensor, ShareMemory(tensor), backend_);
 }
 
 void PythonWindows::Barrier() {
-  Communicator* const communicator = ValueOrThrow(Open());
+  Communicator* const communicator = ValueOrThrow(windows_->communicator());
   const Completion completion = ValueOrThrow(pelton::Barrier(*communicator));
-  Check(
-      Await(*communicator, completion, Clock::Real().Now() + backend_->options().operation_timeout),
-      "win_free");
-}
-
-void PythonWindows::Close() {
-  if (IsForkedChild()) return;
-  if (links_ != nullptr) links_->Close();
-  wires_.reset();
-  communicator_.reset();
+  const MovingDeadline deadline = windows_->deadline();
+  Check(Await(*communicator, completion, deadline.At(Clock::Real().Now()), deadline.standstill()),
+        "win_free");
 }
 
 }  // namespace pelton::torch_bindings

@@ -11,30 +11,27 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "backend/backend.h"
-#include "backend/pair_wires.h"
-#include "comm/communicator.h"
-#include "comm/window/peer_link.h"
-#include "comm/window/peer_processes.h"
+#include "backend/group_windows.h"
 #include "comm/window/window.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton::torch_bindings {
 
 // A window with its tensor. Called without the GIL. Threads: as Window; the binding's caller sees
 // to it. Owns: the window, and a hold on its tensor and on the memory that this had at first, which
-// neighbours read.
+// neighbours read; keeps the backend alive.
 class PythonWindow {
  public:
   // Of each rank that takes part, its weight; ascending.
   using Weights = std::vector<std::pair<int32_t, double>>;
 
   PythonWindow(std::unique_ptr<Window> window, at::Tensor tensor,
-               std::shared_ptr<const void> memory, absl::Duration timeout)
-      : memory_(std::move(memory)),
+               std::shared_ptr<const void> memory, std::shared_ptr<Backend> backend)
+      : backend_(std::move(backend)),
+        memory_(std::move(memory)),
         window_(std::move(window)),
-        tensor_(std::move(tensor)),
-        timeout_(timeout) {}
+        tensor_(std::move(tensor)) {}
 
   const at::Tensor& tensor() const { return tensor_; }
 
@@ -53,23 +50,21 @@ class PythonWindow {
 
  private:
   void Check(const absl::Status& status, const char* call) const;
+  MovingDeadline Deadline() const;
   WindowAccess Access(bool with_p) const;
 
+  const std::shared_ptr<Backend> backend_;    // shared: as PythonWindows'
   const std::shared_ptr<const void> memory_;  // shared: with the tensor's storage
   const std::unique_ptr<Window> window_;
   const at::Tensor tensor_;
-  const absl::Duration timeout_;
 };
 
-// The windows of all ranks: a communicator of their own, by which they are made, links to the ranks
-// on other hosts, and what all know of each other's processes. Threads: one at a time. Owns: the
-// communicator and the links; keeps the backend alive.
+// The windows of a group's ranks. Threads: one at a time. Owns: what they are made with; keeps the
+// backend alive.
 class PythonWindows {
  public:
-  // Collective. Errors (thrown): those of Backend::Open, of PeerProcesses::Meet and of
-  // PairWires::Connect.
+  // Collective. Errors (thrown): those of GroupWindows::Open.
   PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks);
-  ~PythonWindows();
   PythonWindows(const PythonWindows&) = delete;
   PythonWindows& operator=(const PythonWindows&) = delete;
 
@@ -83,19 +78,12 @@ class PythonWindows {
                                        const std::vector<int32_t>& destinations, bool zero_init);
   // Waits for all ranks. Errors (thrown): those of the communicator.
   void Barrier();
-  // Gives the communicator and the links back; windows stay usable inside a host. Idempotent.
-  void Close();
+  // As GroupWindows::Close.
+  void Close() { windows_->Close(); }
 
  private:
-  absl::StatusOr<Communicator*> Open() const;
-
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go
-  std::unique_ptr<Communicator> communicator_;
-  // Shared: the windows outlive this.
-  std::shared_ptr<const PeerProcesses> processes_;
-  // Null, both: all ranks are on one host.
-  std::unique_ptr<PairWires> wires_;
-  std::shared_ptr<PeerLinks> links_;  // shared: the windows outlive this
+  std::unique_ptr<GroupWindows> windows_;
 };
 
 }  // namespace pelton::torch_bindings

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,28 +80,17 @@ PlanConstraints UserAlgorithm::Constraints() const {
           std::lcm(constraints.alignment_count, step.algorithm->Constraints().alignment_count);
     }
   }
-  constraints.used_tail_op = CommonTailOp();
   return constraints;
-}
-
-std::optional<ReduceOp> UserAlgorithm::CommonTailOp() const {
-  std::optional<ReduceOp> common;
-  for (const std::vector<Step>& steps : buckets_) {
-    for (const Step& step : steps) {
-      if (step.algorithm == nullptr) continue;
-      const std::optional<ReduceOp> op = step.algorithm->Constraints().used_tail_op;
-      if (!op.has_value() || common.value_or(*op) != *op) return std::nullopt;
-      common = op;
-    }
-  }
-  return common;
 }
 
 absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout,
                                                       const Tiers& tiers) {
   PipelineSpec spec;
   spec.allows_standalone = false;
-  for (Step& step : buckets_[static_cast<size_t>(layout.id.value())]) {
+  std::vector<Step>& steps = buckets_[static_cast<size_t>(layout.id.value())];
+  spec.finds_unused = std::any_of(steps.begin(), steps.end(),
+                                  [](const Step& step) { return step.algorithm != nullptr; });
+  for (Step& step : steps) {
     RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
   }
   if (spec.stages.empty()) spec.stages.push_back(MakeNothingStage());
@@ -124,7 +112,7 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
     return absl::InvalidArgumentError("no dtype suits it and the operations before it");
   }
   spec.alignment_count = std::lcm(spec.alignment_count, part.alignment_count);
-  spec.yields_used_tail = spec.yields_used_tail || part.yields_used_tail;
+  spec.finds_unused = spec.finds_unused && part.finds_unused;
   AddStages(step.operation, layout, std::move(part.stages), spec);
   return absl::OkStatus();
 }

@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,8 +86,6 @@ class UserAlgorithm final : public Algorithm {
   const std::shared_ptr<Outcomes>& OutcomesOf(const BucketLayout& layout) const {
     return outcomes_[static_cast<size_t>(layout.id.value())];
   }
-  // What every algorithm among the steps says, if all say the same.
-  std::optional<ReduceOp> CommonTailOp() const;
   // The averagings beside training that the ranks have not agreed to stop.
   std::vector<std::pair<BucketId, AveragingControl*>> Running() const;
 

@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/weight_bucket.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/fork.h"
+#include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 
@@ -19,10 +21,17 @@ constexpr int64_t kAlignmentBytes = 64;
 void Check(const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
-    if (!parameter.device().is_cpu()) {
+    const at::Device device = parameter.device();
+    if (!device.is_cpu() && !IsGpu(device)) {
       ThrowStatus(absl::InvalidArgumentError(
-          absl::StrCat("parameter ", i, ": is on ", parameter.device().str(),
-                       "; must be on the CPU when the optimizer is made")));
+          absl::StrCat("parameter ", i, ": is on ", device.str(),
+                       "; move the model to the CPU or to a GPU before the optimizer is made")));
+    }
+    if (device != parameters[0].device()) {
+      ThrowStatus(absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", i, ": is on ", device.str(), " by now, and others of its bucket on ",
+          parameters[0].device().str(),
+          "; make the optimizer anew, on all ranks, after a part of the model was moved")));
     }
     if (parameter.scalar_type() != parameters[0].scalar_type()) {
       ThrowStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -31,6 +40,11 @@ void Check(const std::vector<at::Tensor>& parameters) {
           "; make the optimizer anew, on all ranks, after types were changed")));
     }
   }
+}
+
+at::Tensor EmptyFlat(int64_t count, const at::Tensor& like) {
+  if (like.device().is_cpu()) return EmptyShared({count}, like.scalar_type());
+  return at::empty({count}, like.options().requires_grad(false));
 }
 
 // Tells autograd, as an operation in place does, that what was saved for a backward pass is gone.
@@ -52,7 +66,7 @@ WeightBucket::WeightBucket(std::vector<at::Tensor> parameters)
     begins.push_back(count);
     count += (parameter.numel() + step - 1) / step * step;
   }
-  for (at::Tensor& flat : buffers_->flat) flat = EmptyShared({count}, type).zero_();
+  for (at::Tensor& flat : buffers_->flat) flat = EmptyFlat(count, parameters[0]).zero_();
   slots_.reserve(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     Slot slot{std::move(parameters[i]), {}};
@@ -118,7 +132,7 @@ void WeightBucket::MoveTo(const Slot& slot, size_t side) const {
   };
   slot.parameter.storage().set_data_ptr_noswap(
       c10::DataPtr(slot.places[side].data_ptr(), std::make_unique<Hold>(buffers_).release(), let_go,
-                   c10::Device(c10::DeviceType::CPU)));
+                   slot.places[side].device()));
 }
 
 }  // namespace pelton::torch_bindings

@@ -1,4 +1,4 @@
-// Parameters that lie in a flat buffer of shared memory, so that combining them copies nothing.
+// Parameters that lie in a flat buffer, so that combining them copies nothing.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_WEIGHT_BUCKET_H_
 #define PELTON_TORCH_BINDINGS_CSRC_WEIGHT_BUCKET_H_
 
@@ -12,9 +12,11 @@
 
 namespace pelton::torch_bindings {
 
-// Parameters of one type, and two flat buffers that change places: the parameters lie in one, which
-// neighbours read where it is, and what is combined is written to the other. Then the parameters'
-// storages move there, and with them every tensor that is a view of them.
+// Parameters of one type and device, and two flat buffers that change places: the parameters lie in
+// one, which neighbours read where it is, and what is combined is written to the other. Then the
+// parameters' storages move there, and with them every tensor that is a view of them. The buffers
+// are in shared memory of the host, or in the memory of the parameters' GPU. There the place of the
+// parameters changes on the host, so that what is combined has to be there by then.
 //
 // A parameter stays where it is, and is copied in and out, if somebody else holds its storage, or
 // if it is a part of other memory or not contiguous. While somebody holds a storage that lies here,
@@ -26,11 +28,11 @@ namespace pelton::torch_bindings {
 // Threads: one at a time. Owns: both buffers, together with the storages that lie in them.
 class WeightBucket {
  public:
-  // Moves them in. Shape: any, at least one. Errors (thrown): InvalidArgument: one is not on the
-  // CPU, or has another type than the first one.
+  // Moves them in. Shape: any, at least one. Errors (thrown): InvalidArgument: one is on neither
+  // the CPU nor a GPU, or has another type or device than the first one.
   explicit WeightBucket(std::vector<at::Tensor> parameters);
 
-  // Whether the parameters still have the shapes and the type that the bucket was made for.
+  // Whether the parameters still have the shapes, type and device that the bucket was made for.
   bool Fits() const;
   // The weights as they are now. Until Adopt, or the end of what reads it, nobody changes them.
   at::Tensor Gather();

@@ -66,6 +66,15 @@ class Backend:
         """Those that have, on their hosts, the same local rank as the group's first one, in its order."""
     host_warning: str
     """Why ranks that seemed to be on this rank's host are not counted to it; empty: there are none."""
+    is_heir: bool
+    """Whether this trainer is in the place of one that has died."""
+    def tell_set_up_is_over(self, timeout_s: float) -> None:
+        """This and the others tell the daemon, if there is one, how far the training has come."""
+    def tell_snapshot_is_kept(self, timeout_s: float) -> None: ...
+    def tell_snapshot_begins(self, timeout_s: float) -> None:
+        """One is being copied beside training; what this process gets from now on is not in it."""
+    def tell_snapshot_is_through(self, timeout_s: float) -> None:
+        """The one that was begun counts."""
     def stop(self, timeout_s: float) -> None:
         """Leaves the job and frees everything. Idempotent. Blocks: until `timeout_s`."""
 
@@ -139,10 +148,10 @@ class Handle:
 class Queue:
     """A communicator whose collectives run in the order of their calls, and operations between neighbors by their edges.
 
-    The plain forms begin an operation, those with `_now` also wait for it. Tensors are on the CPU. Names are what ranks
-    match operations between neighbors by, and compare collectives by. A target receives the result in place of a new
-    tensor. The queue of a GPU has operations between neighbors alone, in the same order at both ends of an edge, after
-    what is on the caller's current stream.
+    The plain forms begin an operation, those with `_now` also wait for it. Names are what ranks match operations
+    between neighbors by, and compare collectives by. A target receives the result in place of a new tensor. Tensors are
+    on the queue's device. On a GPU all operations run in the order of their calls, the same on all that take part in
+    them, after what is on the caller's current stream.
     """
 
     def __init__(self, backend: Backend, ranks: Sequence[int], device: torch.device | None = None) -> None:
@@ -155,8 +164,13 @@ class Queue:
     ) -> torch.Tensor: ...
     def broadcast(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> Handle: ...
     def broadcast_now(self, tensor: torch.Tensor, root: int, in_place: bool, name: str | None) -> torch.Tensor: ...
-    def allgather(self, tensor: torch.Tensor, name: str | None) -> Handle: ...
-    def allgather_now(self, tensor: torch.Tensor, name: str | None) -> torch.Tensor: ...
+    def allgather(
+        self,
+        tensor: torch.Tensor,
+        name: str | None,
+        host: Queue | None = None,  # given on that of a GPU: the CPU's, for the shapes; waits for all ranks there
+    ) -> Handle: ...
+    def allgather_now(self, tensor: torch.Tensor, name: str | None, host: Queue | None = None) -> torch.Tensor: ...
     def neighbor_allreduce(
         self, tensor: torch.Tensor, table: WeightTable, name: str | None, target: torch.Tensor | None = None
     ) -> Handle: ...
@@ -172,7 +186,7 @@ class Queue:
         self,
         tensor: torch.Tensor,
         table: WeightTable,
-        inner: Queue,  # of the ranks whose mean is averaged
+        inner: Queue,  # of the ranks whose mean is averaged, for the same device
         name: str | None,
         target: torch.Tensor | None = None,
     ) -> Handle: ...
@@ -181,7 +195,7 @@ class Queue:
         """Ends what is under way; later operations raise FailedPrecondition. Idempotent."""
 
 class WeightBucket:
-    """Parameters of one type in a flat buffer of shared memory, and another one, which takes what is combined.
+    """Parameters of one type and device in a flat buffer, and another one, which takes what is combined.
 
     The two change places: the parameters' storages move, and with them all views. A parameter whose storage somebody
     else holds, or which is a part of other memory or not contiguous, is copied in and out. Threads: one at a time.
@@ -193,10 +207,10 @@ class WeightBucket:
         """Moves the parameters in.
 
         Raises:
-          InvalidArgument: one is not on the CPU, or is of another type than the first one.
+          InvalidArgument: one is on neither the CPU nor a GPU, or has another type or device than the first one.
         """
     def fits(self) -> bool:
-        """Whether the parameters still have the shapes and the type that the bucket was made for."""
+        """Whether the parameters still have the shapes, type and device that the bucket was made for."""
     def gather(self) -> torch.Tensor:
         """The weights as they are now; nobody changes them until `adopt`."""
     def adopt(self) -> None:
@@ -309,6 +323,28 @@ class PlanTuner:
     def verdicts(self) -> list[PlanVerdict]:
         """What has been decided with the last turn."""
 
+class TensorCopies:
+    """Copies tensors beside training, on a thread of its own and on that of whoever waits."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether all is copied; True as well where nothing was begun."""
+    @staticmethod
+    def may_copy(tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in memory of PyTorch's own allocator, without gaps."""
+    def begin(self, parts: Sequence[tuple[torch.Tensor, int]], target: torch.Tensor) -> None:
+        """Begins to copy tensors to their places in `target`, in bytes. An earlier copy is abandoned.
+
+        What a tensor's memory is now stays until it is copied, whatever memory the tensor gets meanwhile. Raises:
+        InvalidArgument (ValueError): a tensor does not fit, or may not be copied (`may_copy`).
+        """
+    def finish(self, timeout_s: float) -> int | None:
+        """Waits, and lets go of the tensors. The first one whose copy is not what it was at `begin`, as far as 64 bytes
+        of every 64 KiB show it; None: there is none. Blocks: until `timeout_s`. Raises: DeadlineExceeded.
+        """
+    def abandon(self) -> None:
+        """Gives up what is not copied, and lets go of the tensors."""
+
 class BackwardWatch:
     """Hears of backward passes by the gradients that they accumulate, whatever made the loss.
 
@@ -319,6 +355,7 @@ class BackwardWatch:
         self,
         parameters: Sequence[torch.Tensor],  # each requires a gradient
         began: Callable[[], None],  # at the first gradient, before what was hooked later hears of it
+        ends: Callable[[], None],  # once the gradients of a backward, or of an inner one, are there, before rounds end
         ended: Callable[[bool], None],  # at the end of the outermost backward; whether its graph is kept
     ) -> None:
         """Installs the hooks. Exceptions of the functions leave the backward pass."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pelton_run.launcher import Job, JobOptions
 
 MOST_RANKS = 1024
+TRAINER_GRACE_S = 60.0
 
 _EPILOG = """\
 Each rank gets torchrun's environment variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
@@ -54,6 +55,14 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="N",
         help="start all ranks again when one has failed, at most N times (default: 0)",
     )
+    parser.add_argument(
+        "--trainer-grace",
+        type=float,
+        default=TRAINER_GRACE_S,
+        metavar="SECONDS",
+        help="with --backend daemon and --max-restarts: when one rank has died, the others wait for it alone to be "
+        f"started again, where its snapshots allow it (default: {TRAINER_GRACE_S:g}; 0: all are started again)",
+    )
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -87,6 +96,8 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
         parser.error(f"--linger {options.linger:g} --grace {options.grace:g}: must not be negative")
     if options.max_restarts < 0:
         parser.error(f"--max-restarts {options.max_restarts}: must be 0 or more")
+    if options.trainer_grace < 0:
+        parser.error(f"--trainer-grace {options.trainer_grace:g}: must not be negative")
     if options.module and options.no_python:
         parser.error("-m and --no-python exclude each other")
     command = command_of([options.program, *options.arguments], options.module, options.no_python)
@@ -102,6 +113,7 @@ def run(arguments: Sequence[str] | None = None, program: str = "pelton run") -> 
             options.insecure,
             has_daemons=has_daemons,
             max_restarts=options.max_restarts,
+            trainer_grace_s=options.trainer_grace if options.max_restarts > 0 else 0.0,
         )
     )
     return job.run_or_say(program, options.program)

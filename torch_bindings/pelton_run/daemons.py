@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -10,11 +11,13 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, start_rank
 
 PROGRAM_VARIABLE = "PELTON_DAEMON"
 _LOOK_SECONDS = 0.01
+_DEATH_SECONDS = 20.0  # a killed process closes its connections soon, and its daemon sees that
 _LISTEN_SECONDS = 30.0  # a daemon listens before it joins
 # The launcher, or the kernel after it, ends them: a script may load its data for as long as it likes.
 _NEVER_IDLE_SECONDS = 10**9
@@ -35,6 +38,68 @@ def program() -> str:
     )
 
 
+class PlaceQuestion:
+    """Whether the daemon of a rank whose trainer has died keeps its place for another one.
+
+    The daemon is asked again and again until it has seen the death. Nobody stands still for that: who asks calls
+    `answer` when a child process has ended, and at `look_again_at`. Threads: one. Owns: the process that asks, and what
+    that writes.
+    """
+
+    def __init__(self, socket: str) -> None:
+        """Args:
+        socket: where the daemon listens.
+        """
+        self._command = [program(), "--socket", socket, "--status", "--json"]
+        self._deadline = time.monotonic() + _DEATH_SECONDS
+        # No pipe: a long status would fill it, because nobody reads it meanwhile.
+        self._written = os.memfd_create("status")
+        self._asking: subprocess.Popen[bytes] | None = None
+        self.look_again_at = 0.0
+
+    def answer(self) -> bool | None:
+        """True where it keeps the place; False also where it is gone, or has said nothing for long; None: not yet."""
+        now = time.monotonic()
+        if self._asking is not None and self._asking.poll() is not None:
+            said = self._said()
+            self._asking = None
+            if said is None or int(said["trainer_pid"]) == 0:
+                return said is not None and bool(said["awaits_heir"])
+            self.look_again_at = now + _LOOK_SECONDS
+        if now >= self._deadline:
+            return False
+        if self._asking is None and now >= self.look_again_at:
+            self._ask()
+        return None
+
+    def close(self) -> None:
+        """Asks no more. Idempotent."""
+        if self._asking is not None:
+            self._asking.kill()
+            self._asking.wait()
+            self._asking = None
+        if self._written >= 0:
+            os.close(self._written)
+            self._written = -1
+
+    def _ask(self) -> None:
+        os.lseek(self._written, 0, os.SEEK_SET)
+        os.truncate(self._written, 0)
+        self._asking = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=self._written, stderr=subprocess.DEVNULL
+        )
+        self.look_again_at = self._deadline  # or when it has ended, which a signal tells
+
+    def _said(self) -> dict[str, Any] | None:
+        """What the daemon says of itself; None: it did not answer."""
+        assert self._asking is not None
+        if self._asking.returncode != 0:
+            return None
+        text = os.pread(self._written, os.fstat(self._written).st_size, 0)
+        said: dict[str, Any] = json.loads(text)
+        return said
+
+
 class Daemons:
     """One pelton-daemon for each rank of a job on this host.
 
@@ -42,14 +107,17 @@ class Daemons:
     sockets.
     """
 
-    def __init__(self, mark: str, folder: Path) -> None:
+    def __init__(self, mark: str, folder: Path, trainer_grace_s: float = 0.0) -> None:
         """Args:
         mark: by which the launcher finds the job's processes again.
         folder: where their sockets lie.
+        trainer_grace_s: how long the others wait for another trainer in the place of one that has died.
         """
+        self._trainer_grace_s = trainer_grace_s
         self._mark = mark
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._telling: list[subprocess.Popen[bytes]] = []  # daemons of what they need to know; nobody waits for it
 
     @property
     def pids(self) -> frozenset[int]:
@@ -73,6 +141,7 @@ class Daemons:
         for rank in range(size):
             words = ["--rank", str(rank), "--world-size", str(size), "--coordinator", coordinator]
             words += ["--idle-timeout", str(_NEVER_IDLE_SECONDS)]
+            words += ["--trainer-grace", str(self._trainer_grace_s)]
             command = [program(), "--socket", self._socket(rank), *words]
             with open(os.devnull, "wb") as nothing, open(2, "wb", closefd=False) as errors:
                 self._processes.append(start_rank(command, environment, nothing, errors))
@@ -80,7 +149,8 @@ class Daemons:
             self._await_socket(rank, process)
 
     def revive(self, size: int, coordinator: str, inherited: Mapping[str, str], grace_s: float) -> None:
-        """Starts all of them anew if one has ended, because the job of the others has failed with it.
+        """Starts all of them anew if one has ended, because the job of the others has failed with it, or if one keeps
+        the place of a trainer that has died: the next one would go on where that was, and the other ranks begin anew.
 
         Args:
           size: as for `start`.
@@ -91,9 +161,57 @@ class Daemons:
         Raises:
           OSError: as `start`.
         """
-        if any(process.poll() is not None for process in self._processes):
+        if any(process.poll() is not None for process in self._processes) or self._keeps_a_place():
             self.stop(grace_s)
             self.start(size, coordinator, inherited)
+
+    def ask_for_place(self, local_rank: int) -> PlaceQuestion | None:
+        """Asks whether the daemon of a rank whose trainer has died keeps its place for another one. Does not block.
+
+        Args:
+          local_rank: the rank's number on this node.
+
+        Returns:
+          The question, which the caller closes; None where no daemon ever keeps one.
+        """
+        return PlaceQuestion(self._socket(local_rank)) if self._trainer_grace_s > 0 else None
+
+    def tell_of_no_heir(self, local_rank: int) -> None:
+        """Nobody starts another trainer in the place of a rank's: the others are not to wait for it. Does not block.
+
+        Args:
+          local_rank: the rank's number on this node.
+        """
+        if self._trainer_grace_s > 0:
+            command = [program(), "--socket", self._socket(local_rank), "--no-heir"]
+            self._telling.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    def _end_telling(self) -> None:
+        """Blocks: until the daemons know, or are gone, for some seconds at most."""
+        deadline = time.monotonic() + _DEATH_SECONDS
+        for telling in self._telling:
+            try:
+                telling.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                telling.kill()
+                telling.wait()
+        self._telling.clear()
+
+    def _keeps_a_place(self) -> bool:
+        """Whether any daemon does; no trainer lives any more. Blocks: until all have seen that, for some seconds."""
+        self._end_telling()
+        open_questions = [q for q in map(self.ask_for_place, range(len(self._processes))) if q is not None]
+        with contextlib.ExitStack() as stack:
+            for question in open_questions:
+                stack.callback(question.close)
+            while open_questions:  # all at once, so that they wait for one patience together
+                answers = [(question, question.answer()) for question in open_questions]
+                if any(answer for _, answer in answers):
+                    return True
+                open_questions = [question for question, answer in answers if answer is None]
+                if open_questions:
+                    time.sleep(_LOOK_SECONDS)
+        return False
 
     def variables_of(self, local_rank: int) -> dict[str, str]:
         """By which a rank finds its daemon."""
@@ -101,6 +219,7 @@ class Daemons:
 
     def stop(self, grace_s: float) -> None:
         """Ends them, and removes their sockets. Idempotent. Blocks: until they have ended, at most `grace_s` or so."""
+        self._end_telling()
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)

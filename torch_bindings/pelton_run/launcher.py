@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from pelton_run.daemons import Daemons
+from pelton_run.daemons import Daemons, PlaceQuestion
 from pelton_run.ending import Ending
 from pelton_run.job_folder import FOLDER_VARIABLE, JobFolder
-from pelton_run.output import LinePrefixer, OutputQueue, recent_lines
+from pelton_run.output import LinePrefixer, OutputQueue, continue_log, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
 from pelton_run.snapshots import RESTARTS_VARIABLE, SnapshotBuffers
@@ -69,6 +69,7 @@ class JobOptions:
     program: str = "pelton run"  # which the launcher's own lines begin with
     has_daemons: bool = False  # each rank's backend works in a pelton-daemon; on one node
     max_restarts: int = 0  # of all ranks, when one has failed; on one node
+    trainer_grace_s: float = 0.0  # how long ranks wait for one of them to be started again alone; with daemons
 
     def command_of(self, local_rank: int) -> list[str]:
         """The command line of one rank."""
@@ -85,9 +86,17 @@ class Rank:
     label: str  # its number, for people
     prefix: bytes  # of its output's lines
     process: subprocess.Popen[bytes]
+    local_rank: int = 0
     log: Path | None = None  # takes its standard error
     recent: deque[bytes] = field(default_factory=recent_lines)
     code: int | None = None  # as subprocess has it: negative for a signal
+    place: PlaceQuestion | None = None  # while its daemon is asked whether another one may take its place
+    is_undecided: bool = False  # what follows from its end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended, or it is yet to be decided what follows from its end."""
+        return self.code is None or self.is_undecided
 
 
 @dataclass
@@ -164,6 +173,7 @@ class Job:
         self._token = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         self._ranks: list[Rank] = []
+        self._undecided: deque[Rank] = deque()  # in the order of their deaths
         self._streams: list[_Stream] = []
         self._outputs: dict[int, OutputQueue] = {}
         self._spared: frozenset[int] = frozenset()
@@ -178,6 +188,7 @@ class Job:
         self._restarts = 0
         self._snapshots: SnapshotBuffers | None = None
         self._start_again: Callable[[], None] | None = None  # None: a failure is final
+        self._start_one: Callable[[int], None] | None = None
 
     def run(self) -> int:
         """Runs the job to its end.
@@ -225,6 +236,7 @@ class Job:
             self._snapshots = SnapshotBuffers(self._options.local_size)
             stack.callback(self._snapshots.close)
             self._start_again = lambda: self._start_ranks(place, meeting)
+            self._start_one = lambda local_rank: self._start_rank(local_rank, place, meeting)
         self._start_ranks(place, meeting)
 
     def _meeting(self, stack: contextlib.ExitStack) -> tuple[Place, dict[str, str]]:
@@ -241,39 +253,42 @@ class Job:
         coordinator = self._coordinator = f"{LOOPBACK}:{port_of(stack.enter_context(reserve_port()))}"
         if self._options.has_daemons:
             assert self._folder is not None
-            self._daemons = Daemons(self._token, self._folder.path)
+            self._daemons = Daemons(self._token, self._folder.path, self._options.trainer_grace_s)
             stack.callback(self._daemons.stop, self._options.grace_s)
             self._daemons.start(self._options.local_size, coordinator, os.environ)
             return place, {}  # the token is in no rank's environment
         return place, {"PELTON_COORDINATOR": coordinator, TOKEN_VARIABLE: self._token}
 
     def _start_ranks(self, place: Place, meeting: Mapping[str, str]) -> None:
+        for local_rank in range(self._options.local_size):
+            self._start_rank(local_rank, place, meeting)
+
+    def _start_rank(self, local_rank: int, place: Place, meeting: Mapping[str, str]) -> None:
         size = self._options.local_size
-        for local_rank in range(size):
-            environment = rank_environment(os.environ, local_rank, size, place, meeting)
-            environment.update(self._options.variables)
-            if self._folder is not None:
-                environment[FOLDER_VARIABLE] = str(self._folder.path)
-            if self._daemons is not None:
-                environment.update(self._daemons.variables_of(local_rank))
-            environment.update({name: environment[same] for name, same in self._options.further_names.items()})
-            if self._options.is_insecure:
-                environment["PELTON_INSECURE"] = "1"
-            descriptors: Sequence[int] = ()
-            if self._snapshots is not None:
-                environment.update(self._snapshots.variables_of(local_rank))
-                environment[RESTARTS_VARIABLE] = str(self._restarts)
-                descriptors = self._snapshots.of(local_rank)
-            command = self._options.command_of(local_rank)
-            number = place.node_rank * size + local_rank
-            with contextlib.ExitStack() as logs:
-                paths = self._log_paths(local_rank)
-                output, errors = (logs.enter_context(path.open("wb")) if path else None for path in paths)
-                process = start_rank(command, environment, output, errors, descriptors=descriptors)
-            rank = Rank(str(number), b"[rank %d] " % number, process, log=paths[1])
-            self._ranks.append(rank)
-            if rank.log is None:
-                self._follow(rank)
+        environment = rank_environment(os.environ, local_rank, size, place, meeting)
+        environment.update(self._options.variables)
+        if self._folder is not None:
+            environment[FOLDER_VARIABLE] = str(self._folder.path)
+        if self._daemons is not None:
+            environment.update(self._daemons.variables_of(local_rank))
+        environment.update({name: environment[same] for name, same in self._options.further_names.items()})
+        if self._options.is_insecure:
+            environment["PELTON_INSECURE"] = "1"
+        descriptors: Sequence[int] = ()
+        if self._snapshots is not None:
+            environment.update(self._snapshots.variables_of(local_rank))
+            environment[RESTARTS_VARIABLE] = str(self._restarts)
+            descriptors = self._snapshots.of(local_rank)
+        command = self._options.command_of(local_rank)
+        number = place.node_rank * size + local_rank
+        with contextlib.ExitStack() as logs:
+            paths = self._log_paths(local_rank)
+            output, errors = (logs.enter_context(self._open_log(path, number)) if path else None for path in paths)
+            process = start_rank(command, environment, output, errors, descriptors=descriptors)
+        rank = Rank(str(number), b"[rank %d] " % number, process, local_rank, log=paths[1])
+        self._ranks.append(rank)
+        if rank.log is None:
+            self._follow(rank)
 
     def _log_paths(self, local_rank: int) -> tuple[Path | None, Path | None]:
         """Where a rank's output and errors go, if not through the launcher; the folder is made."""
@@ -283,6 +298,18 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         begin = f"node_{self._options.place.node_rank}_local_rank_{local_rank}"
         return folder / f"{begin}_stdout", folder / f"{begin}_stderr"
+
+    def _open_log(self, path: Path, number: int) -> IO[bytes]:
+        """A file that takes a rank's output, behind what those that were it before have left there."""
+        if self._restarts == 0:
+            path.write_bytes(b"")  # what an earlier job has left
+            return path.open("ab")
+        line = f"{self._options.program}: {self.kind} {number} starts again here, {self._count()}\n"
+        return continue_log(path, line.encode())
+
+    def _count(self) -> str:
+        """Which of the restarts the last one was, for people."""
+        return f"for the {self._restarts}. of at most {self._options.max_restarts} times"
 
     def _follow(self, rank: Rank) -> None:
         """Reads a rank's output from now on."""
@@ -318,11 +345,11 @@ class Job:
         """Until every rank has ended, its output is through, and what it has left behind is gone or spared."""
         ending = Ending(self._token, self._options.grace_s, self._say)
         while True:
-            alive = [rank for rank in self._ranks if rank.code is None]
-            if not alive and self._may_restart():
+            open_ranks = [rank for rank in self._ranks if rank.is_open]
+            if not open_ranks and self._may_restart():
                 self._restart()
                 continue
-            if not alive:
+            if not open_ranks:
                 if self._daemons is not None:  # they carry the mark, and are nothing that a rank has left behind
                     self._daemons.stop(self._options.grace_s)
                 ending.advance(is_orderly=self._first_failure is None and self._signal is None)
@@ -332,8 +359,10 @@ class Job:
             self._choose_streams()
             for key, _ in self._selector.select(self._patience(ending.look_again_at)):
                 self._on_ready(key)
-            for rank in alive:
-                self._on_exit(rank, rank.process.poll())
+            for rank in open_ranks:
+                if rank.code is None:
+                    self._on_exit(rank, rank.process.poll())
+            self._decide_ends()
             if self._signal is None and any(queue.is_broken for queue in self._outputs.values()):
                 self._on_signal(signal.SIGTERM)
             self._escalate()
@@ -347,7 +376,7 @@ class Job:
         assert self._start_again is not None
         kill_job(self._token, spared=self._daemons.pids if self._daemons is not None else ())
         self._restarts += 1
-        self._say(f"starting all ranks again, for the {self._restarts}. of at most {self._options.max_restarts} times")
+        self._say(f"starting all ranks again, {self._count()}; {self._where_they_begin()}")
         self._first_failure = self._term_at = self._kill_at = None
         self._ranks.clear()
         try:
@@ -360,6 +389,12 @@ class Job:
             self._restart()
             return
         self._start_again()
+
+    def _where_they_begin(self) -> str:
+        assert self._snapshots is not None
+        if all(self._snapshots.holds(rank) for rank in range(self._options.local_size)):
+            return "they go on from the newest step that all of them have kept"
+        return "not all have kept a snapshot (checkpoint.Snapshots), so that they begin where the script does"
 
     def _on_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
@@ -392,7 +427,8 @@ class Job:
             stream.is_read = wants
 
     def _patience(self, look_again_at: float | None) -> float | None:
-        deadlines = [d for d in (self._term_at, self._kill_at, look_again_at) if d is not None]
+        questions = [rank.place.look_again_at for rank in self._ranks if rank.place is not None]
+        deadlines = [d for d in (self._term_at, self._kill_at, look_again_at, *questions) if d is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _read(self, stream: _Stream) -> bool:
@@ -438,9 +474,74 @@ class Job:
                     break
         ended_by_us = self._signal is not None or self._kill_at is not None
         if code == 0 or ended_by_us:
+            self._tell_of_no_heir(rank)
             return
         after = time.monotonic() - self._started
         self._say(f"{self.kind} {rank.label} (pid {rank.process.pid}) {exit_text(code)} after {after:.1f} s")
+        if self._first_failure is None:
+            rank.place = self._ask_for_place(rank)
+        rank.is_undecided = True
+        self._undecided.append(rank)
+
+    def _tell_of_no_heir(self, rank: Rank) -> None:
+        """To its daemon, which keeps the place of a trainer that went without a goodbye."""
+        if self._daemons is not None and self._signal is None:
+            self._daemons.tell_of_no_heir(rank.local_rank)
+
+    def _ask_for_place(self, rank: Rank) -> PlaceQuestion | None:
+        """Asks the daemon of a rank that has failed whether it keeps its place; None: nobody would be started."""
+        if self._start_one is None or self._daemons is None or self._restarts >= self._options.max_restarts:
+            return None
+        signal_group(rank.process, signal.SIGKILL)  # what it has started and left behind, a trainer perhaps
+        return self._daemons.ask_for_place(rank.local_rank)
+
+    def _decide_ends(self) -> None:
+        """Decides what follows from the ends of ranks in the order of their deaths, because the first is the cause of
+        the others. Does not block: the others' output, ends and signals are served until a daemon has answered.
+        """
+        while self._undecided and self._decide(self._undecided[0]):
+            self._undecided.popleft().is_undecided = False
+
+    def _decide(self, rank: Rank) -> bool:
+        """Whether it is decided if a rank that has failed is started again alone; not before its daemon has said
+        whether it keeps its place.
+        """
+        is_over = self._first_failure is not None or self._signal is not None  # then none is started any more
+        asked = None if is_over else rank.place
+        keeps = asked is not None and asked.answer()
+        if keeps is None:
+            return False
+        if rank.place is not None:
+            rank.place.close()
+            rank.place = None
+        if keeps and self._restarts < self._options.max_restarts:
+            self._replace(rank)
+        elif self._signal is None:
+            if asked is not None:
+                why = self._why_not_alone(rank, keeps)
+                self._say(f"{self.kind} {rank.label} cannot be started again alone: {why}")
+            self._fail(rank)
+        return True
+
+    def _why_not_alone(self, rank: Rank, keeps: bool) -> str:
+        assert self._snapshots is not None
+        if keeps:
+            return f"the restarts are used up ({self._count()})"
+        if not self._snapshots.holds(rank.local_rank):
+            return "it has kept no snapshot (checkpoint.Snapshots) that another one could go on from"
+        return "its daemon keeps no place for another one (docs/daemon.md says when)"
+
+    def _replace(self, rank: Rank) -> None:
+        """Starts a rank again whose daemon keeps its place, while the others wait for it."""
+        assert self._start_one is not None
+        self._restarts += 1
+        self._say(f"starting {self.kind} {rank.label} again, {self._count()}; the others wait for it")
+        self._ranks.remove(rank)
+        self._start_one(rank.local_rank)
+
+    def _fail(self, rank: Rank) -> None:
+        """Nobody comes in the place of a rank that has failed, and with the first such one all end."""
+        self._tell_of_no_heir(rank)
         if self._first_failure is None:
             self._first_failure = rank
             self._on_first_failure(rank)
@@ -476,6 +577,8 @@ class Job:
     def _reap(self) -> None:
         for rank in self._ranks:
             rank.process.wait()
+            if rank.place is not None:
+                rank.place.close()
         self._selector.close()
 
     def _exit_code(self) -> int:

@@ -9,6 +9,8 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _LONGEST_PARTIAL_LINE_BYTES = 64 << 10
@@ -156,3 +158,18 @@ def _is_written(target: int, text: bytes) -> bool:
         except OSError:  # the pipe is broken, the terminal has hung up, the disk is full
             return False
     return True
+
+
+def continue_log(path: Path, line: bytes) -> BinaryIO:
+    """A file that goes on behind what it holds and a line that says where: nobody writes over what another one has
+    written.
+
+    Args:
+      path: of the file.
+      line: with its end.
+    """
+    with path.open("ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        is_broken_off = file.read() not in (b"", b"\n")
+        file.write((b"\n" if is_broken_off else b"") + line)
+    return path.open("ab")

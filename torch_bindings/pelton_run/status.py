@@ -113,6 +113,8 @@ def _lines_of_rank(folder: Path, look: Look, stuck_s: float) -> Iterator[str]:
     yield f"  rank {look.rank}  {trainer}{daemon}  round {said['round']}{operations}"
     if said["failure"]:
         yield f"    failed: {said['failure']}"
+    for absent in said["absent"]:
+        yield f"    deadlines stand still: {absent}"
     for model in said["models"]:
         yield from _lines_of_model(model)
     if not said["models"]:

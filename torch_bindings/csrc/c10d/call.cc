@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <optional>
@@ -37,6 +38,13 @@ at::Tensor EmptyLike(int64_t count, const at::Tensor& like) {
   return at::empty({count}, like.options().requires_grad(false));
 }
 
+// The stream of the thread that copies is none that the caller's own stream comes after.
+void AwaitCopyTo(const at::Tensor& target) {
+  if (target.device().is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(target.device().type());
+  guard.synchronizeStream(guard.getStream(target.device()));
+}
+
 }  // namespace
 
 void Call::Refuse(const std::string& what) const {
@@ -52,7 +60,8 @@ void Call::Check(const at::Tensor& tensor, const std::string& argument) const {
 }
 
 Tensor Call::FlatOf(const at::Tensor& tensor, const std::string& argument) const {
-  if (use_ == Use::kMoved && tensor.device().is_cpu() && !ToDType(tensor.scalar_type()).ok()) {
+  const bool is_served = takes_gpu_ || tensor.device().is_cpu();
+  if (use_ == Use::kMoved && is_served && !ToDType(tensor.scalar_type()).ok()) {
     return {tensor.data_ptr(), static_cast<uint64_t>(tensor.nbytes()), DType::kUInt8};
   }
   absl::StatusOr<Tensor> flat =
@@ -118,6 +127,7 @@ lane::Job Call::Take(absl::Duration timeout) {
       std::optional<c10::InferenceMode> inference;
       if (target.is_inference()) inference.emplace();
       target.copy_(source.view(target.sizes()));
+      AwaitCopyTo(target);
     }
     if (last) last();
   };

@@ -17,9 +17,34 @@
 namespace pelton::torch_bindings {
 
 absl::Status MonitoredBarrier::Pass(const Terms& terms) {
-  MutexLock lock(&mutex_);
-  const absl::Time deadline = Clock::Real().Now() + terms.timeout;
+  const absl::Time now = Clock::Real().Now();
+  const MovingDeadline deadline(now + terms.timeout, &standstill_, now);
+  if (!TakeTurn(deadline)) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        terms.name, ": Rank ", rank_, ": another thread's barrier on this group has not ended in ",
+        absl::ToInt64Milliseconds(terms.timeout), " ms; call it from one thread"));
+  }
+  const TurnHolder holder(&turn_);
   return rank_ == 0 ? Monitor(terms, deadline) : Report(terms, deadline);
+}
+
+// The analysis knows of no turn that is tried for again and again.
+bool MonitoredBarrier::TakeTurn(const MovingDeadline& deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  absl::Time now = Clock::Real().Now();
+  while (!turn_.Take(deadline.At(now))) {
+    now = Clock::Real().Now();
+    if (now >= deadline.At(now)) return false;
+  }
+  return true;
+}
+
+bool MonitoredBarrier::Wait(const lane::JobHandle& job, const MovingDeadline& deadline) {
+  absl::Time now = Clock::Real().Now();
+  while (!lane_->Wait(job, deadline.At(now))) {
+    now = Clock::Real().Now();
+    if (now >= deadline.At(now)) return false;
+  }
+  return true;
 }
 
 lane::JobHandle MonitoredBarrier::Post(const Terms& terms, int peer, int32_t tag, int64_t value) {
@@ -35,7 +60,7 @@ lane::JobHandle MonitoredBarrier::Post(const Terms& terms, int peer, int32_t tag
 }
 
 absl::StatusOr<std::optional<MonitoredBarrier::Message>> MonitoredBarrier::Next(
-    int32_t tag, absl::Time deadline) {
+    int32_t tag, const MovingDeadline& deadline) {
   struct Arrival {
     std::atomic<bool> is_given_up{false};
     std::atomic<int> sender{-1};
@@ -53,7 +78,7 @@ absl::StatusOr<std::optional<MonitoredBarrier::Message>> MonitoredBarrier::Next(
                              arrival->sender);
   });
   const lane::JobHandle receive = lane_->Enqueue(std::move(job));
-  if (!lane_->Wait(receive, deadline)) {
+  if (!Wait(receive, deadline)) {
     arrival->is_given_up.store(true);
     lane_->Wait(receive, Clock::Real().Now() + limits::kStopTimeout);  // it may have begun
   }
@@ -71,9 +96,9 @@ std::vector<int> MonitoredBarrier::Missing() const {
 }
 
 // What has come counts in any case: it may be a withdrawal.
-absl::Status MonitoredBarrier::AwaitReports(absl::Time deadline) {
+absl::Status MonitoredBarrier::AwaitReports(const MovingDeadline& deadline) {
   while (waiting_.size() > 1) {
-    const absl::Time until = Missing().empty() ? Clock::Real().Now() : deadline;
+    const MovingDeadline until = Missing().empty() ? Clock::Real().Now() : deadline;
     ASSIGN_OR_RETURN(const std::optional<Message> report, Next(kReportTag, until));
     if (!report.has_value()) break;
     waiting_[static_cast<size_t>(report->sender)] = std::max<int64_t>(report->value, 0);
@@ -81,7 +106,7 @@ absl::Status MonitoredBarrier::AwaitReports(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status MonitoredBarrier::Monitor(const Terms& terms, absl::Time deadline) {
+absl::Status MonitoredBarrier::Monitor(const Terms& terms, const MovingDeadline& deadline) {
   const int64_t milliseconds = absl::ToInt64Milliseconds(terms.timeout);
   if (milliseconds <= 0) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -103,11 +128,11 @@ absl::Status MonitoredBarrier::Monitor(const Terms& terms, absl::Time deadline) 
         Post(terms, static_cast<int>(rank), kAnswerTag, std::exchange(waiting_[rank], 0)));
   }
   // Who closes the group with an answer on its way takes it from its receiver.
-  for (const lane::JobHandle& answer : answers) lane_->Wait(answer, deadline);
+  for (const lane::JobHandle& answer : answers) Wait(answer, deadline);
   return absl::OkStatus();
 }
 
-absl::Status MonitoredBarrier::Report(const Terms& terms, absl::Time deadline) {
+absl::Status MonitoredBarrier::Report(const Terms& terms, const MovingDeadline& deadline) {
   const int64_t attempt = ++attempts_;
   Post(terms, 0, kReportTag, attempt);
   absl::StatusOr<std::optional<Message>> answer;

@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/lane/lane.h"
-#include "core/base/sync.h"
+#include "core/base/moving_deadline.h"
+#include "core/base/standstill.h"
+#include "core/base/turn.h"
 
 namespace pelton::torch_bindings {
 
@@ -28,11 +31,17 @@ class MonitoredBarrier {
     bool names_all = false;  // who is missing, or only the first of them
   };
 
-  MonitoredBarrier(std::shared_ptr<lane::Lane> lane, int rank, int size)
-      : lane_(std::move(lane)), rank_(rank), waiting_(static_cast<size_t>(size)) {}
+  // `standstill`: for how long time-outs do not come nearer; it lives as long as the lane.
+  MonitoredBarrier(std::shared_ptr<lane::Lane> lane, const Standstill& standstill, int rank,
+                   int size)
+      : lane_(std::move(lane)),
+        standstill_(standstill),
+        rank_(rank),
+        waiting_(static_cast<size_t>(size)) {}
 
   // Blocks: until all ranks are in it, or the timeout. Errors: DeadlineExceeded, in gloo's words:
-  // on rank 0 who is missing, elsewhere that rank 0 has not answered; an interrupted wait's.
+  // on rank 0 who is missing, elsewhere that rank 0 has not answered; DeadlineExceeded also while a
+  // call of another thread goes on; an interrupted wait's.
   absl::Status Pass(const Terms& terms);
 
  private:
@@ -41,22 +50,27 @@ class MonitoredBarrier {
     int64_t value = 0;
   };
 
-  absl::Status Monitor(const Terms& terms, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AwaitReports(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Report(const Terms& terms, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<int> Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Monitor(const Terms& terms, const MovingDeadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  absl::Status AwaitReports(const MovingDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  absl::Status Report(const Terms& terms, const MovingDeadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  std::vector<int> Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  // Whether this call has the turn. Blocks: until then, or `deadline`.
+  bool TakeTurn(const MovingDeadline& deadline) ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, turn_);
+  // Whether `job` is done. Blocks: until then, or `deadline`.
+  bool Wait(const lane::JobHandle& job, const MovingDeadline& deadline);
   lane::JobHandle Post(const Terms& terms, int peer, int32_t tag, int64_t value);
   // The next message of a tag from any rank; none at `deadline`.
-  absl::StatusOr<std::optional<Message>> Next(int32_t tag, absl::Time deadline);
+  absl::StatusOr<std::optional<Message>> Next(int32_t tag, const MovingDeadline& deadline);
 
   const std::shared_ptr<lane::Lane> lane_;  // shared: see Lane::Create
+  const Standstill& standstill_;
   const int rank_;
-  Mutex mutex_;
+  Turn turn_;  // of the calls
   // On rank 0, by rank: the attempt in which it waits; 0: it does not.
-  std::vector<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
-  int64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;  // of this rank
+  std::vector<int64_t> waiting_ ABSL_GUARDED_BY(turn_);
+  int64_t attempts_ ABSL_GUARDED_BY(turn_) = 0;  // of this rank
 };
 
 }  // namespace pelton::torch_bindings

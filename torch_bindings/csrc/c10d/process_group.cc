@@ -29,18 +29,20 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton:
   opened->communicator = ValueOrThrow(backend->Open(group));
   opened->backend = std::move(backend);
   std::shared_ptr<Communicator> communicator(opened, opened->communicator.get());
-  return c10::make_intrusive<ProcessGroup>(std::move(communicator), names, timeout,
+  return c10::make_intrusive<ProcessGroup>(std::move(communicator),
+                                           opened->backend->absences().standstill(), names, timeout,
                                            std::move(on_closed));
 }
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, GroupNames names,
-                           Milliseconds timeout, OnClosed on_closed)
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const Standstill& standstill,
+                           GroupNames names, Milliseconds timeout, OnClosed on_closed)
     : GlooAlike(communicator->rank().value(), communicator->world_size().value(),
                 c10::make_intrusive<GlooAlikeOptions>(names.backend, timeout)),
       names_(std::move(names)),
-      lane_(lane::Lane::Create(std::move(communicator))),
+      standstill_(standstill),
+      lane_(lane::Lane::Create(std::move(communicator), nullptr, &standstill)),
       on_closed_(std::move(on_closed)),
-      monitored_barrier_(lane_, getRank(), getSize()) {
+      monitored_barrier_(lane_, standstill_, getRank(), getSize()) {
   init();
 }
 
@@ -82,7 +84,7 @@ ProcessGroup::Work ProcessGroup::Submit(Call call, const Submission& submission,
   const lane::JobHandle handle =
       submission.is_async ? lane_->Enqueue(std::move(job)) : lane_->Run(std::move(job));
   if (!submission.is_async) ThrowIfError(handle->status());
-  return c10::make_intrusive<QueuedWork>(getRank(), submission.type, lane_, handle,
+  return c10::make_intrusive<QueuedWork>(getRank(), submission.type, lane_, standstill_, handle,
                                          std::move(results));
 }
 

@@ -11,6 +11,7 @@
 
 #include "comm/group.h"
 #include "comm/lane/lane.h"
+#include "core/base/standstill.h"
 #include "torch_bindings/csrc/c10d/call.h"
 #include "torch_bindings/csrc/c10d/gloo_alike.h"
 #include "torch_bindings/csrc/c10d/monitored_barrier.h"
@@ -49,8 +50,9 @@ class ProcessGroup final : public GlooAlike {
   static c10::intrusive_ptr<::c10d::Backend> Create(std::shared_ptr<pelton::Backend> backend,
                                                     const Group& group, const GroupNames& names,
                                                     Milliseconds timeout, OnClosed on_closed);
-  ProcessGroup(std::shared_ptr<Communicator> communicator, GroupNames names, Milliseconds timeout,
-               OnClosed on_closed);
+  // `standstill` lives as long as the communicator.
+  ProcessGroup(std::shared_ptr<Communicator> communicator, const Standstill& standstill,
+               GroupNames names, Milliseconds timeout, OnClosed on_closed);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return names_.backend; }
@@ -124,6 +126,7 @@ class ProcessGroup final : public GlooAlike {
                    const std::vector<Tensor>& inputs) const;
 
   const GroupNames names_;
+  const Standstill& standstill_;
   const std::shared_ptr<lane::Lane> lane_;  // shared: see Lane::Create
   OnClosed on_closed_;
   MonitoredBarrier monitored_barrier_;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
+#include "core/base/ask_until.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/limits.h"
@@ -62,6 +63,16 @@ CoordinatorStore::CoordinatorStore(std::shared_ptr<Backend> backend, Millisecond
 
 absl::Time CoordinatorStore::Deadline() const { return After(timeout_); }
 
+MovingDeadline CoordinatorStore::DeadlineOfWait(Milliseconds timeout) const {
+  const absl::Time now = Clock::Real().Now();
+  return {After(timeout), &backend_->absences().standstill(), now};
+}
+
+Bytes CoordinatorStore::Await(const std::string& key, const MovingDeadline& deadline) {
+  return BytesOf(Value(
+      AskUntil(deadline, Clock::Real(), [&](absl::Time until) { return keys_.Get(key, until); })));
+}
+
 void CoordinatorStore::set(const std::string& key, const Bytes& value) {
   Check(keys_.Set(key, TextOf(value), Deadline()));
 }
@@ -79,9 +90,7 @@ Bytes CoordinatorStore::compareSet(const std::string& key, const Bytes& expected
   return BytesOf(Value(std::move(now)));
 }
 
-Bytes CoordinatorStore::get(const std::string& key) {
-  return BytesOf(Value(keys_.Get(key, Deadline())));
-}
+Bytes CoordinatorStore::get(const std::string& key) { return Await(key, DeadlineOfWait(timeout_)); }
 
 int64_t CoordinatorStore::add(const std::string& key, int64_t value) {
   return Value(keys_.Add(key, value, Deadline()));
@@ -102,9 +111,10 @@ bool CoordinatorStore::check(const Strings& keys) {
 int64_t CoordinatorStore::getNumKeys() { return Value(keys_.NumKeys(Deadline())); }
 
 void CoordinatorStore::wait(const Strings& keys, const Milliseconds& timeout) {
-  const absl::Time deadline = After(timeout);
+  const MovingDeadline deadline = DeadlineOfWait(timeout);
   ForEachRequest(keys, [&](const Strings& some) {
-    Check(keys_.Wait(some, deadline));
+    Check(AskUntil(deadline, Clock::Real(),
+                   [&](absl::Time until) { return keys_.Wait(some, until); }));
     return true;
   });
 }
@@ -114,9 +124,9 @@ void CoordinatorStore::append(const std::string& key, const Bytes& value) {
 }
 
 std::vector<Bytes> CoordinatorStore::multiGet(const Strings& keys) {
-  const absl::Time deadline = Deadline();
+  const MovingDeadline deadline = DeadlineOfWait(timeout_);
   std::vector<Bytes> values;
-  for (const std::string& key : keys) values.push_back(BytesOf(Value(keys_.Get(key, deadline))));
+  for (const std::string& key : keys) values.push_back(Await(key, deadline));
   return values;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/control/key_value.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 class Backend;
@@ -18,7 +19,8 @@ namespace pelton::torch_bindings {
 
 // All ranks of the job see the same keys, which live at the coordinator until the job ends. A wait
 // for a key that nobody may set any more, because a rank died or left, ends at once. Called without
-// Python's lock. Threads: any. Owns: nothing; keeps the backend alive.
+// Python's lock. The time of a wait stands still while a rank is awaited. Threads: any. Owns:
+// nothing; keeps the backend alive.
 //
 // Errors (thrown): DistStoreError: the timeout is over, names the keys; DistNetworkError: the
 // coordinator or a rank is lost; else as comm/control/key_value.h.
@@ -54,6 +56,9 @@ class CoordinatorStore final : public ::c10d::Store {
 
  private:
   absl::Time Deadline() const;
+  // Of a call that waits for keys.
+  MovingDeadline DeadlineOfWait(Milliseconds timeout) const;
+  Bytes Await(const std::string& key, const MovingDeadline& deadline);
 
   const std::shared_ptr<Backend> backend_;  // shared: PyTorch may hold a store for longer than us
   KeyValueStore keys_;

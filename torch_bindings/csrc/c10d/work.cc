@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
+#include "core/base/moving_deadline.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
@@ -28,10 +29,13 @@ std::exception_ptr QueuedWork::exception() const {
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   ThrowIfError(CheckNotForkedChild());
   ThrowIfError(CheckNotInHandler());
+  absl::Time now = Clock::Real().Now();
   const bool is_limited = timeout > kNoTimeout;
-  const absl::Time deadline =
-      is_limited ? Clock::Real().Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
-  if (!lane_->Wait(job_, deadline)) {
+  const MovingDeadline deadline(
+      is_limited ? now + absl::FromChrono(timeout) : absl::InfiniteFuture(), &standstill_, now);
+  while (!lane_->Wait(job_, deadline.At(now))) {
+    now = Clock::Real().Now();
+    if (now < deadline.At(now)) continue;
     ThrowStatus(absl::DeadlineExceededError(
         absl::StrCat("rank ", rank_, ": ", ::c10d::opTypeToString(opType_), " #", job_->sequence(),
                      " was not done within the ", timeout.count(), " ms that wait() was given")));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/lane/lane.h"
+#include "core/base/standstill.h"
 
 namespace pelton::torch_bindings {
 
@@ -23,10 +24,13 @@ class QueuedWork final : public ::c10d::Work {
     std::shared_ptr<std::atomic<int>> found_source = nullptr;
   };
 
-  QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<lane::Lane> lane, lane::JobHandle job,
-             Results results)
+  // `standstill`: for how long the deadlines of waits do not come nearer; it lives as long as the
+  // lane.
+  QueuedWork(int rank, ::c10d::OpType type, std::shared_ptr<lane::Lane> lane,
+             const Standstill& standstill, lane::JobHandle job, Results results)
       : Work(rank, type),
         lane_(std::move(lane)),
+        standstill_(standstill),
         job_(std::move(job)),
         results_(std::move(results)) {}
 
@@ -38,9 +42,9 @@ class QueuedWork final : public ::c10d::Work {
     return results_.found_source == nullptr ? results_.source : results_.found_source->load();
   }
   void synchronize() override { wait(); }
-  // Drives the group on this thread. Blocks: until done, or `timeout`; none: until the operation's
-  // own deadline. Errors (thrown): the operation's; DeadlineExceeded: `timeout` passed, the
-  // operation goes on.
+  // Drives the group on this thread. Blocks: until done, or `timeout`, which stands still while a
+  // rank is awaited; none: until the operation's own deadline. Errors (thrown): the operation's;
+  // DeadlineExceeded: `timeout` passed, the operation goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -51,6 +55,7 @@ class QueuedWork final : public ::c10d::Work {
 
   // Shared: work may be the last to hold either.
   const std::shared_ptr<lane::Lane> lane_;
+  const Standstill& standstill_;
   const lane::JobHandle job_;
   const Results results_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by the base's mutex_

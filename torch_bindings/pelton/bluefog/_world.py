@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -46,6 +47,7 @@ class World:
         self.timeline = _timeline_of(self.rank)
         self._local_queue: _C.Queue | None = None
         self._gpu_queues: dict[torch.device, _C.Queue] = {}
+        self._local_gpu_queues: dict[torch.device, _C.Queue] = {}
 
     @property
     def local_ranks(self) -> list[int]:
@@ -67,7 +69,7 @@ class World:
         return self._local_queue
 
     def queue_of(self, tensor: torch.Tensor) -> _C.Queue:
-        """That of all ranks for operations between neighbors of such tensors.
+        """That of all ranks for operations on such tensors.
 
         That of a GPU is opened at the first use, which is collective over all ranks.
 
@@ -76,12 +78,23 @@ class World:
         """
         if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:  # what is no tensor, the queue refuses by name
             return self.queue
-        device = tensor.device
-        if device not in self._gpu_queues:
-            queue = _C.Queue(self.session.backend, range(self.size), device)
-            self.session.close_at_end(queue)
-            self._gpu_queues[device] = queue
-        return self._gpu_queues[device]
+        return self._gpu_queue(self._gpu_queues, range(self.size), tensor.device)
+
+    def local_queue_of(self, tensor: torch.Tensor) -> _C.Queue:
+        """That of the machine's ranks for operations on such tensors; opened at the first use, as `local_queue`.
+
+        Raises:
+          InvalidArgument: the tensor is on neither the CPU nor a GPU.
+        """
+        if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:
+            return self.local_queue
+        return self._gpu_queue(self._local_gpu_queues, self.local_ranks, tensor.device)
+
+    def _gpu_queue(self, queues: dict[torch.device, _C.Queue], ranks: Sequence[int], device: torch.device) -> _C.Queue:
+        if device not in queues:
+            queues[device] = _C.Queue(self.session.backend, ranks, device)
+            self.session.close_at_end(queues[device])
+        return queues[device]
 
     def set_topology(self, graph: DiGraph, is_weighted: bool) -> None:
         """Makes `graph` the topology of the ranks. Collective."""
@@ -102,7 +115,8 @@ class World:
             return
         with contextlib.suppress(PeltonError):  # a rank that is lost or stays behind was reported where it mattered
             self.queue.barrier(_PARTING_S)
-        for queue in (*self._gpu_queues.values(), self.queue, self._local_queue):
+        local_queues = (*self._local_gpu_queues.values(), self._local_queue)  # what waits for them ends with them
+        for queue in (*local_queues, *self._gpu_queues.values(), self.queue):
             if queue is not None:
                 queue.close()
         if self.owns_session:

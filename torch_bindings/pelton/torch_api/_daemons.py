@@ -160,6 +160,7 @@ def _start(socket: Path, rank: int, world_size: int, record: _store_meeting.Reco
     words = ["--rank", str(rank), "--world-size", str(world_size), "--coordinator", record.address]
     words += ["--job", record.job, "--token-file", f"/dev/fd/{reader}", "--removes-folder"]
     words += ["--idle-timeout", str(env.daemon_idle_s())]
+    words += ["--trainer-grace", "0"]  # torchrun starts all ranks again when one has failed
     own = {name: text for name, text in os.environ.items() if name != TOKEN_VARIABLE}
     with tempfile.TemporaryFile() as lines:  # without a name: nothing of it is left
         try:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, NotFound
-from pelton.torch_api import _session
+from pelton.torch_api import _before_writes, _session
 
 _DEFAULT = "default"
 _KINDS = ("global", "inter", "intra")
@@ -64,6 +64,7 @@ def member(communicator: AnyCommunicator) -> _C.Communicator | None:
       InvalidArgument: it is none.
       FailedPrecondition: the process group is not initialised.
     """
+    _before_writes.settle()
     if isinstance(communicator, _C.Communicator):
         return communicator
     if communicator is None or communicator is comm.WORLD:

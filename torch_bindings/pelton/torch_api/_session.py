@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined] 
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
-from pelton.torch_api import _fork, _launchers, _rendezvous, _sight, _torch_group, env
+from pelton.torch_api import _before_writes, _fork, _launchers, _rendezvous, _sight, _torch_group, env
 from pelton.torch_api._report import Report
 
 _STOP_TIMEOUT_S = 10.0
@@ -95,6 +95,8 @@ class Session:
         Raises:
           PeltonError: the other ranks were not told in good order.
         """
+        with contextlib.suppress(PeltonError):  # a daemon that is gone is told nothing; the snapshot counts
+            _before_writes.settle()
         self._report.end(self.models())
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)

@@ -56,7 +56,7 @@ class Knobs:
 
 @dataclass
 class FlatBucket:
-    """Tensors of one dtype, one behind the other. Threads: the trainer's. Owns: nothing."""
+    """Tensors of one dtype and device, one behind the other. Threads: the trainer's. Owns: nothing."""
 
     name: str
     parameters: list[torch.Tensor]
@@ -78,7 +78,8 @@ class FlatBucket:
 
 
 class CombinedBucket:
-    """Parameters of one dtype that lie in a flat buffer of shared memory, which neighbors read where it is.
+    """Parameters of one dtype and device that lie in a flat buffer: on the CPU in shared memory, which neighbors read
+    where it is, on a GPU in its own memory.
 
     What is combined is written to a second buffer, and the parameters' storages move there. Threads: the trainer's.
     Owns: both buffers, together with the storages that lie in them.
@@ -95,7 +96,7 @@ class CombinedBucket:
         kind = knobs.communication_type
         if kind is CommunicationType.empty:
             return
-        if not self._weights.fits():  # since the optimizer was made the model was given another dtype
+        if not self._weights.fits():  # since the optimizer was made the model was given another dtype or device
             self._weights = _C.WeightBucket(self.parameters)
         world = active_world()
         is_of_all = kind is CommunicationType.allreduce
@@ -123,24 +124,27 @@ def begin_combining(world: World, name: str, knobs: Knobs, weights: _C.WeightBuc
       weights: what is sent.
       checks: whether all ranks first compare the ends of all edges.
     """
-    queue, flat, target = world.queue, weights.gather(), weights.target
+    flat, target = weights.gather(), weights.target
+    queue = world.queue_of(flat)
     if knobs.communication_type is CommunicationType.allreduce:
         return queue.allreduce(flat, _handles.MEAN, False, name, target)
     if knobs.communication_type is CommunicationType.neighbor_allreduce:
         table = table_of(world, knobs.self_weight, knobs.src_weights, knobs.dst_weights, checks)
         return queue.neighbor_allreduce(flat, table, name, target)
     table = machine_table_of(world, knobs.self_weight, knobs.src_machine_weights, knobs.dst_machine_weights, checks)
-    return queue.hierarchical_neighbor_allreduce(flat, table, world.local_queue, name, target)
+    return queue.hierarchical_neighbor_allreduce(flat, table, world.local_queue_of(flat), name, target)
 
 
 def buckets_of(kind: str, named: Named, make: Callable[[str, list[torch.Tensor]], _Bucket]) -> list[_Bucket]:
-    """Parameters by dtype, in their order, up to 8 MiB together; named alike on all ranks that make them alike."""
+    """Parameters by dtype and device, in their order, up to 8 MiB together; named alike on all ranks that make them
+    alike.
+    """
     number = next(_numbers)
     buckets: list[_Bucket] = []
-    of_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+    of_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for _, parameter in named:
-        of_dtype.setdefault(parameter.dtype, []).append(parameter)
-    for parameters in of_dtype.values():
+        of_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for parameters in of_kind.values():
         rest = list(parameters)
         while rest:
             taken = _first(rest)
@@ -210,6 +214,7 @@ class Rhythm:
         self._interval, self._due = interval, due
         self._count = 0
         self._since_step = 0
+        self._is_synchronized = False  # since the last step
         self._has_warned = False
         self.is_due = False
         if models:
@@ -220,6 +225,7 @@ class Rhythm:
         """A forward pass begins."""
         if is_training and torch.is_grad_enabled():
             self._since_step += 1
+            self._is_synchronized = False
             self._tick()
 
     def _tick(self) -> None:
@@ -231,20 +237,31 @@ class Rhythm:
                     "num_steps_per_communication, and step() was not called; it takes part in no communication"
                 )
             return
-        self._count += 1
-        if self._count == self._interval:
-            self._count, self.is_due = 0, True
-            begin = self._due()
-            assert begin is not None
-            begin()
+        if self._count + 1 < self._interval:
+            self._count += 1
+            return
+        begin = self._due()
+        assert begin is not None
+        begin()  # where that fails, nothing has begun: the next pass is the J-th
+        self._count, self.is_due = 0, True
 
     def before_step(self) -> bool:
-        """Whether this step combines."""
-        if self._since_step == 0:
+        """Whether this step combines; not what `synchronize` has combined, unless forward passes came after it."""
+        if self._since_step == 0 and not self._is_synchronized:
             self._tick()
-        self._since_step = 0
+        self._since_step, self._is_synchronized = 0, False
         due, self.is_due = self.is_due, False
         return due
+
+    def note_synchronize(self) -> bool:
+        """The same, of what is combined ahead of the step."""
+        due = self.before_step()
+        self._is_synchronized = True
+        return due
+
+    def note_own_step(self) -> None:
+        """A step that combines nothing is over."""
+        self._is_synchronized = False
 
 
 class _ForwardHook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import torch
 
@@ -22,6 +22,7 @@ from pelton.bluefog.torch._combining import (
     mean_of_gradients,
 )
 from pelton.bluefog.torch._early_steps import STEP_BY_PARTS, EarlySteps, only
+from pelton.bluefog.torch._window_table import settle
 from pelton.bluefog.torch.mpi_ops import barrier
 from pelton.errors import FailedPrecondition, InvalidArgument
 
@@ -55,7 +56,9 @@ class Distributed(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        is_due = self._rhythm.before_step() if self._is_combined and not self._skips else False
+        is_due = self._is_combined and not self._skips and self._rhythm.before_step()
+        if self._skips:
+            self._rhythm.note_own_step()
         with shown_if_there_is_a_timeline("optimizer", "STEP"):
             self.before(is_due)
             self.step_alone()
@@ -67,13 +70,13 @@ class Distributed(torch.optim.Optimizer):
         super().step()
 
     def synchronize(self) -> None:
-        """Brings together what step() would, now; to be followed by a step() within `skip_synchronize`."""
+        """Brings together what step() would, now; the next step() does not, within `skip_synchronize` or without."""
         if self._is_combined:
-            self.before(self._rhythm.before_step())
+            self.before(self._rhythm.note_synchronize())
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() is the optimizer's own."""
+        """Within it step() is the optimizer's own; to be entered after `synchronize`."""
         self._skips = True
         try:
             yield
@@ -114,6 +117,24 @@ class Distributed(torch.optim.Optimizer):
         return True
 
 
+class StepsFirst(Distributed):
+    """Of what brings the ranks together after the optimizer has stepped. Threads: the trainer's. Owns: nothing more."""
+
+    def synchronize(self) -> None:
+        """Nothing, because there is nothing to bring together before step()."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Refused, because a step() within it would never bring the ranks together.
+
+        Raises:
+          FailedPrecondition: always.
+        """
+        raise FailedPrecondition(
+            f"{type(self).__name__}.skip_synchronize: this optimizer brings ranks together after it has stepped, so "
+            "that a step() within it would leave that out; call step() alone, and change gradients before it"
+        )
+
+
 class Combining(Distributed):
     """Of what combines weights with other ranks'. Threads: the trainer's. Owns: nothing more."""
 
@@ -145,7 +166,7 @@ class AdaptWithCombine(Combining):
             bucket.finish()
 
 
-class AdaptThenCombine(Combining):
+class AdaptThenCombine(StepsFirst, Combining):
     """The optimizer's step, then w = sum of weights * w."""
 
     _own_step: Union[StepFunction, None]
@@ -156,8 +177,8 @@ class AdaptThenCombine(Combining):
         """Whether the backward pass steps a bucket and begins to combine it when its gradients are final.
 
         So does BlueFog. False at first, because what changes gradients before step() (clipping) comes too late then: an
-        error says so. Where all ranks or machines are combined, or the ends of edges are compared, the ranks have to
-        begin in one order, and step() does it all. Hooks of step() run for each bucket.
+        error says so. Where all ranks or machines are combined, the ends of edges are compared, or weights are on a
+        GPU, the ranks have to begin in one order, and step() does it all. Hooks of step() run for each bucket.
         """
         return self.__dict__.get("_early") is not None
 
@@ -179,7 +200,8 @@ class AdaptThenCombine(Combining):
     def _note_gradient(self, parameter: torch.Tensor) -> None:
         knobs, early = self._knobs, self._early
         is_of_edges = knobs.communication_type is CommunicationType.neighbor_allreduce and not knobs.enable_topo_check
-        if early is None or not is_of_edges or self._skips or not self._rhythm.is_due:
+        has_order = parameter.is_cpu  # on GPUs two neighbors begin in the same order
+        if early is None or not (is_of_edges and has_order) or self._skips or not self._rhythm.is_due:
             return
         bucket = early.note_gradient(parameter)
         if bucket is not None:
@@ -266,6 +288,9 @@ class Windowed(Distributed):
                     f"window {name!r}: the memory of its parameter has been replaced since the optimizer was made; "
                     "call unregister_window() and make the optimizer anew, on all ranks"
                 )
+        self._check_windows()
+
+    def _check_windows(self) -> None:
         if not self._windows and self._named:
             raise FailedPrecondition("the optimizer's windows were freed by unregister_window(): make it anew")
 
@@ -297,9 +322,15 @@ class PullGet(Windowed):
         for name in self._windows:
             self._handles.append(_windows.win_get_nonblocking(name, self.src_weights, require_mutex=True))
 
+    def after(self, is_due: bool) -> None:
+        # A neighbor's get waits for no GPU, and is to find the weights of every step that has returned.
+        for tensor in {tensor.device: tensor for tensor in self._windows.values()}.values():
+            settle(tensor)
 
-class PushSum(Windowed):
+
+class PushSum(StepsFirst, Windowed):
     """Push-sum: x and its weight w go out in shares and come in; gradients are at z = x / w, which parameters hold.
+    Where a parameter holds something else when step() begins, x becomes w times that.
 
     Source: Assran et al., Stochastic Gradient Push (arXiv 1811.10792), algorithm 1.
     """
@@ -307,6 +338,11 @@ class PushSum(Windowed):
     _buckets: list[FlatBucket]
 
     def before(self, is_due: bool) -> None:
+        self._check_windows()
+        for bucket, x in zip(self._buckets, self._windows.values()):
+            given = bucket.packed(bucket.parameters)
+            # What the program has changed since the last step (a broadcast, a checkpoint) is a z of its own.
+            x[:-1].copy_(torch.where(given == x[:-1] / x[-1], x[:-1], given * x[-1]))
         self._set([x[:-1] for x in self._windows.values()])
 
     def after(self, is_due: bool) -> None:

@@ -4,31 +4,27 @@ An operation between neighbors waits for its neighbors alone. Two ranks match th
 without a name by the order of their calls. The collectives are called in the same order by all ranks, and so are the
 hierarchical operations by the ranks of a machine, named or not, because each begins with a mean over that machine.
 
-Tensors are on the CPU, those of neighbor_allreduce, pair_gossip and neighbor_allgather also on this rank's GPU. There
-two neighbors call in the same order, named or not, and another order is an error at both. The first operation of a GPU
-is called by all ranks. Each comes after what the caller's current stream has by then.
+Tensors are on the CPU or on this rank's GPU. On GPUs all operations, those between neighbors too, run in the order of
+their calls; two ranks that take part in the same ones call them in the same order, named or not, and another order is
+an error at both. The first operation of a GPU is called by all ranks. Each comes after what the caller's current stream
+has by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union, cast
 
 import torch
 
-from pelton import _C
-from pelton.bluefog._errors import NoMean
-from pelton.bluefog._timeline import now_us
-from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._basics import is_topo_weighted as is_topo_weighted
-from pelton.bluefog.torch._handles import HANDLES, Kind
+from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, host_of, now
+from pelton.bluefog.torch._handles import HANDLES
 from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of, machine_table_of, table_of
 from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.errors import InvalidArgument
-
-_MEANS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 Ranks = Union[Sequence[int], None]
 
@@ -87,7 +83,7 @@ def allreduce(
       NoMean: a mean of whole numbers.
       InvalidArgument: ranks' tensors or names differ; the name is in flight.
     """
-    return _allreduce_now(tensor, average, is_hierarchical_local, name, in_place=False)
+    return allreduce_now(tensor, average, is_hierarchical_local, name, in_place=False)
 
 
 def allreduce_nonblocking(
@@ -101,7 +97,7 @@ def allreduce_nonblocking(
       is_hierarchical_local: over the ranks of this machine alone.
       name: of the operation.
     """
-    return _allreduce(tensor, average, is_hierarchical_local, name, in_place=False)
+    return begin_allreduce(tensor, average, is_hierarchical_local, name, in_place=False)
 
 
 def allreduce_(
@@ -115,7 +111,7 @@ def allreduce_(
       is_hierarchical_local: over the ranks of this machine alone.
       name: of the operation.
     """
-    return _allreduce_now(tensor, average, is_hierarchical_local, name, in_place=True)
+    return allreduce_now(tensor, average, is_hierarchical_local, name, in_place=True)
 
 
 def allreduce_nonblocking_(
@@ -129,50 +125,7 @@ def allreduce_nonblocking_(
       is_hierarchical_local: over the ranks of this machine alone.
       name: of the operation.
     """
-    return _allreduce(tensor, average, is_hierarchical_local, name, in_place=True)
-
-
-def _allreduce(
-    tensor: torch.Tensor, average: bool, is_hierarchical_local: bool | str, name: str | None, in_place: bool
-) -> int:
-    world, queue, op, name = _reduction(tensor, average, is_hierarchical_local, name)
-    full = HANDLES.claim(_handles.ALLREDUCE, name)
-    return HANDLES.add(_handles.ALLREDUCE, queue.allreduce(tensor, op, in_place, name), full, world.timeline)
-
-
-def _allreduce_now(
-    tensor: torch.Tensor, average: bool, is_hierarchical_local: bool | str, name: str | None, in_place: bool
-) -> torch.Tensor:
-    world, queue, op, name = _reduction(tensor, average, is_hierarchical_local, name)
-    return _now(world, _handles.ALLREDUCE, name, queue.allreduce_now, tensor, op, in_place, name)
-
-
-def _reduction(
-    tensor: torch.Tensor, average: bool, is_hierarchical_local: bool | str, name: str | None
-) -> tuple[World, _C.Queue, int, str | None]:
-    """The queue and the operation of an allreduce, and its name."""
-    if isinstance(is_hierarchical_local, str):  # allreduce(tensor, average, name) of BlueFog 0.2
-        name, is_hierarchical_local = is_hierarchical_local, False
-    if average and tensor.dtype not in _MEANS:
-        raise NoMean(f"average=True: {tensor.dtype} has no mean; pass average=False for the sum")
-    world = active_world()
-    queue = world.local_queue if is_hierarchical_local else world.queue
-    return world, queue, _handles.MEAN if average else _handles.SUM, name
-
-
-def _now(
-    world: World, kind: Kind, name: str | None, call: Callable[..., torch.Tensor], *arguments: Any
-) -> torch.Tensor:
-    """The result of a blocking call into the runtime."""
-    full = None if name is None else HANDLES.claim(kind, name)
-    begin_us = 0.0 if world.timeline is None else now_us()
-    try:
-        return call(*arguments)
-    except InvalidArgument as error:
-        raise HANDLES.with_names(error) from None
-    finally:
-        if world.timeline is not None:
-            _handles.show(world.timeline, full or f"{kind.prefix}.noname", kind, begin_us)
+    return begin_allreduce(tensor, average, is_hierarchical_local, name, in_place=True)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -241,13 +194,14 @@ def broadcast_nonblocking_(tensor: torch.Tensor, root_rank: int, name: str | Non
 def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> int:
     world = active_world()
     full = HANDLES.claim(_handles.BROADCAST, name)
-    operation = world.queue.broadcast(tensor, root_rank, in_place, name)
+    operation = world.queue_of(tensor).broadcast(tensor, root_rank, in_place, name)
     return HANDLES.add(_handles.BROADCAST, operation, full, world.timeline)
 
 
 def _broadcast_now(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> torch.Tensor:
     world = active_world()
-    return _now(world, _handles.BROADCAST, name, world.queue.broadcast_now, tensor, root_rank, in_place, name)
+    queue = world.queue_of(tensor)
+    return now(world, _handles.BROADCAST, name, queue.broadcast_now, tensor, root_rank, in_place, name)
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
@@ -261,11 +215,12 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
       InvalidArgument: it has no dimension; ranks' tensors do not fit; the name is in flight.
     """
     world = active_world()
-    return _now(world, _handles.ALLGATHER, name, world.queue.allgather_now, tensor, name)
+    queue = world.queue_of(tensor)
+    return now(world, _handles.ALLGATHER, name, queue.allgather_now, tensor, name, host_of(world, queue))
 
 
 def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
-    """Begins `allgather`.
+    """Begins `allgather`. With a tensor of a GPU all ranks have called it too when this returns.
 
     Args:
       tensor: not to be changed until the end.
@@ -273,7 +228,12 @@ def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
     """
     world = active_world()
     full = HANDLES.claim(_handles.ALLGATHER, name)
-    return HANDLES.add(_handles.ALLGATHER, world.queue.allgather(tensor, name), full, world.timeline)
+    queue = world.queue_of(tensor)
+    try:
+        operation = queue.allgather(tensor, name, host_of(world, queue))
+    except InvalidArgument as error:  # of the shapes, for which a GPU's waits
+        raise HANDLES.with_names(error) from None
+    return HANDLES.add(_handles.ALLGATHER, operation, full, world.timeline)
 
 
 def neighbor_allreduce(
@@ -318,7 +278,7 @@ def neighbor_allreduce(
     world = active_world()
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
     queue = world.queue_of(tensor)
-    return _now(world, _handles.NEIGHBOR_ALLREDUCE, name, queue.neighbor_allreduce_now, tensor, table, name)
+    return now(world, _handles.NEIGHBOR_ALLREDUCE, name, queue.neighbor_allreduce_now, tensor, table, name)
 
 
 def neighbor_allreduce_nonblocking(
@@ -432,8 +392,7 @@ def neighbor_allgather_nonblocking(
     full = HANDLES.claim(_handles.NEIGHBOR_ALLGATHER, name)
     table, order = gather_table_of(world, src_ranks, dst_ranks, enable_topo_check)
     queue = world.queue_of(tensor)
-    host = None if queue is world.queue else world.queue
-    operation = queue.neighbor_allgather(tensor, table, name, host)
+    operation = queue.neighbor_allgather(tensor, table, name, host_of(world, queue))
 
     def reorder(result: torch.Tensor) -> torch.Tensor:
         parts = dict(zip(sorted(order), torch.split(result, operation.lengths())))
@@ -501,7 +460,8 @@ def hierarchical_neighbor_allreduce_nonblocking(
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLREDUCE, name)
     table = machine_table_of(world, self_weight, src_machine_weights, dst_machine_weights, enable_topo_check)
-    operation = world.queue.hierarchical_neighbor_allreduce(tensor, table, world.local_queue, name)
+    queue, local_queue = world.queue_of(tensor), world.local_queue_of(tensor)
+    operation = queue.hierarchical_neighbor_allreduce(tensor, table, local_queue, name)
     return HANDLES.add(_handles.NEIGHBOR_ALLREDUCE, operation, full, world.timeline)
 
 

@@ -93,7 +93,7 @@ def _of_old_names(optimizer: torch.optim.Optimizer, named: _Names, kind: str) ->
 
 
 def _combined_buckets(kind: str, named: Named) -> list[CombinedBucket]:
-    """The parameters in shared memory; nowhere for a single rank, which combines nothing."""
+    """The parameters in flat buffers; nowhere for a single rank, which combines nothing."""
     return buckets_of(kind, named, CombinedBucket) if active_world().size > 1 else []
 
 
@@ -234,10 +234,23 @@ def _windowed(
         dst_weights=None,
         src_weights=None,
     )
-    for name, (_, parameter) in zip(names, named) if result._is_combined else ():
-        windows[name] = parameter.data
-        _windows.win_create(windows[name], name)
+    tensors = {name: parameter.data for name, (_, parameter) in zip(names, named)} if result._is_combined else {}
+    _create_all(tensors)
+    windows.update(tensors)
     return result
+
+
+def _create_all(tensors: dict[str, torch.Tensor], zero_init: bool = False) -> None:
+    """Makes windows, all or none: an error is one of every rank, so that all free those before it."""
+    made: list[str] = []
+    try:
+        for name, tensor in tensors.items():
+            _windows.win_create(tensor, name, zero_init)
+            made.append(name)
+    except InvalidArgument:
+        for name in made:
+            _windows.win_free(name)
+        raise
 
 
 def DistributedWinPutOptimizer(  # noqa: N802
@@ -252,7 +265,7 @@ def DistributedWinPutOptimizer(  # noqa: N802
 
     Args:
       optimizer: as `DistributedAdaptWithCombineOptimizer`.
-      model: as there; its parameters are contiguous, on the CPU.
+      model: as there; its parameters are contiguous. Those of a GPU move to memory of the host that it has mapped.
       num_steps_per_communication: as there.
       window_prefix: goes before the parameters' names in those of the windows.
 
@@ -309,7 +322,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
     buckets = buckets_of("push.sum", named, FlatBucket)
     windows: dict[str, torch.Tensor] = {}
     for bucket in buckets:
-        one = torch.ones(1, dtype=bucket.parameters[0].dtype)
+        one = torch.ones(1, dtype=bucket.parameters[0].dtype, device=bucket.parameters[0].device)
         windows[bucket.name] = torch.cat([bucket.packed(bucket.parameters), one])
     result = _make(
         PushSum,
@@ -322,8 +335,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
         force_barrier=True,
         _buckets=buckets,
     )
-    for name, x in windows.items() if result._is_combined else ():
-        _windows.win_create(x, name, zero_init=True)
+    _create_all(windows if result._is_combined else {}, zero_init=True)
     return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 import torch
+from torch.utils._pytree import tree_map
 
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch.mpi_ops import allreduce_nonblocking_, broadcast_nonblocking_, synchronize
@@ -60,9 +61,25 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) 
         raise InvalidArgument("optimizer: LBFGS keeps state that cannot be broadcast; use another optimizer")
     world = active_world()
     is_root = world.rank == root_rank
-    state = broadcast_object(optimizer.state_dict() if is_root else None, root_rank)
+    state = broadcast_object(tree_map(_on_the_host, optimizer.state_dict()) if is_root else None, root_rank)
     if not is_root:
+        _place_groups(state["param_groups"], optimizer.param_groups)
         optimizer.load_state_dict(state)
+
+
+def _on_the_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _place_groups(groups: list[dict[str, Any]], mine: list[dict[str, Any]]) -> None:
+    """Brings tensors among hyper-parameters, as a learning rate, to the device of this rank's own.
+
+    What is kept for a parameter, `load_state_dict` brings to that parameter's.
+    """
+    for group, own in zip(groups, mine):
+        for name, value in group.items():
+            if isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor):
+                group[name] = value.to(own[name].device)
 
 
 def _tensors_of(params: Parameters) -> list[torch.Tensor]:

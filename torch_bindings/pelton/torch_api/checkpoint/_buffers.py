@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ _WORDS = _ALIGNMENT // 8
 
 
 class SnapshotBuffer:
-    """One of two buffers of a rank. What it holds counts from the store of its sequence number on.
+    """One of a rank's buffers. What it holds counts from the store of its sequence number on.
 
     A process that dies before that store leaves the number 0, which says that the buffer holds nothing.
     Threads: one at a time. Owns: the mapping.
@@ -56,32 +57,47 @@ class SnapshotBuffer:
         """It holds nothing from now on."""
         self._words[_SEQUENCE] = 0
 
-    def write(self, sequence: int, step: int, text: bytes, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces what it holds.
+    def begin(self, text: bytes, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Makes room for a snapshot in the place of what it holds, and holds nothing until `seal`.
 
         Args:
-          sequence: the snapshot's number, above 0.
-          step: its step.
           text: describes it.
-          tensors: their content is copied.
+          tensors: belong into it.
+
+        Returns:
+          The first byte of each tensor's place.
 
         Raises:
           OSError: there is not enough memory.
         """
         self.clear()
-        total = _aligned(_ALIGNMENT + len(text)) + sum(_aligned(tensor.nbytes) for tensor in tensors)
+        total = _aligned(_ALIGNMENT + len(text)) + sum(map(_aligned_size, tensors))
         if total > len(self._memory):
             os.posix_fallocate(self._descriptor, 0, total)  # an error here, where a store would end the process
             self._map()
         self._memory[_ALIGNMENT : _ALIGNMENT + len(text)] = text
-        at = _aligned(_ALIGNMENT + len(text))
-        for tensor in tensors:
-            if tensor.nbytes:
-                plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-                self._bytes(at, tensor.nbytes).copy_(plain)
-            at += _aligned(tensor.nbytes)
-        self._words[_KIND], self._words[_STEP] = _MAGIC, step
         self._words[_TEXT], self._words[_TOTAL] = len(text), total
+        begins = itertools.accumulate(map(_aligned_size, tensors), initial=_aligned(_ALIGNMENT + len(text)))
+        return list(begins)[:-1]
+
+    def fill(self, place: int, tensor: torch.Tensor) -> None:
+        """Copies a tensor to its place."""
+        if tensor.nbytes:
+            plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            self._bytes(place, tensor.nbytes).copy_(plain)
+
+    def memory(self) -> torch.Tensor:
+        """All of it, in which places are counted; of use until the next `begin`. Shape: [bytes]."""
+        return self._bytes(0, len(self._memory))
+
+    def seal(self, sequence: int, step: int) -> None:
+        """All places are filled: what it holds counts from here on.
+
+        Args:
+          sequence: the snapshot's number, above 0.
+          step: its step.
+        """
+        self._words[_KIND], self._words[_STEP] = _MAGIC, step
         self._words[_SEQUENCE] = sequence
 
     def text(self) -> bytes:
@@ -101,7 +117,7 @@ class SnapshotBuffer:
             if tensor.nbytes:
                 plain = self._bytes(at, tensor.nbytes).view(tensor.dtype)
                 tensor.copy_(plain.reshape(tensor.shape))
-            at += _aligned(tensor.nbytes)
+            at += _aligned_size(tensor)
 
     def _bytes(self, begin: int, count: int) -> torch.Tensor:
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=count, offset=begin)
@@ -119,6 +135,10 @@ def _is_buffer(descriptor: int) -> bool:
         return os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"/memfd:{BUFFERS_NAME}")
     except OSError:
         return False
+
+
+def _aligned_size(tensor: torch.Tensor) -> int:
+    return _aligned(tensor.nbytes)
 
 
 def _aligned(count: int) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from pelton import _C
 from pelton.errors import FailedPrecondition
+from pelton.torch_api import _before_writes
 from pelton.torch_api.algorithms.base import OptimizerExchange
 from pelton.torch_api.data_parallel._rounds import Rounds
 
@@ -103,10 +104,14 @@ class RuntimeRounds(Rounds):
 
     def before_forward(self, inputs: object) -> None:
         """See `Rounds`."""
+        _before_writes.poll()
+        if self.remembers_weights and len(self._optimizers) > 1:
+            _before_writes.settle()  # where only some of them have stepped, the step is counted now
         self._post(_C.Event.FORWARD_BEGINS)
 
     def before_evaluation(self) -> None:
         """See `Rounds`."""
+        _before_writes.settle()
         self._post(_C.Event.EVALUATION_BEGINS)
 
     def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
@@ -116,6 +121,7 @@ class RuntimeRounds(Rounds):
 
     def backward_began(self) -> None:
         """See `Rounds`."""
+        _before_writes.poll()
         self._post(_C.Event.BACKWARD_BEGINS)
         if self._state is not None and self._state.betas is not None:
             self._model.set_betas(self._state.betas())
@@ -138,6 +144,7 @@ class RuntimeRounds(Rounds):
 
     def finish(self) -> int:
         """See `Rounds`."""
+        _before_writes.settle()
         for model in self._models:
             model.finish()
         return len(self.buckets())

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pelton.errors import FailedPrecondition
+from pelton.torch_api import _before_writes
 from pelton.torch_api._parameters import NamedTensors
 from pelton.torch_api.data_parallel._scalers import note_step, parameter_ids, watch_scalers
 
@@ -67,6 +68,7 @@ def _drop(reference: weakref.ref[Listener]) -> None:
 
 @_disable_dynamo
 def _before_step(optimizer: Optimizer, *_: object) -> None:
+    _before_writes.settle()
     note_step(optimizer)
     for listener in [reference() for reference in _listeners]:
         if listener is not None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from pelton import _C
 from pelton.errors import InvalidArgument, PeltonError
+from pelton.torch_api import _before_writes
 from pelton.torch_api._arguments import ReduceOp
 from pelton.torch_api._packed import allreduce_coalesced_inplace, broadcast_packed
 from pelton.torch_api._parameters import NamedTensors
@@ -31,6 +32,7 @@ def bring_together(rounds: Rounds, communicator: _C.Communicator, trainable: Nam
     Raises:
       PeltonError: what the communication failed with.
     """
+    _before_writes.settle()
     has_changed = bool(rounds.changes())
     if not has_changed:
         rounds.finish()
@@ -57,6 +59,7 @@ def warn_of_meeting(model: str, changes: Sequence[str]) -> None:
 def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> None:
     """Every tensor becomes the mean of all ranks'. Collective."""
     if tensors:
+        _before_writes.settle()
         with torch.no_grad():
             allreduce_coalesced_inplace([tensor.detach() for tensor in tensors], ReduceOp.AVG, communicator)
 
@@ -136,6 +139,21 @@ def install_agreed(inner: Any, state: AlgorithmState) -> None:
             rounds.detach(inner._session.timeout_s)
         inner._install(inner._selected, None)
         raise
+
+
+def inherit(inner: Any, state: AlgorithmState) -> None:
+    """Registers a model with a state, in the place of a trainer that has died: its peers know nothing of it. Not
+    collective.
+
+    Args:
+      inner: the object behind the wrapped model.
+      state: what the algorithm is to go on from.
+    """
+    rounds = inner._live_rounds()
+    rounds.detach(inner._session.timeout_s)
+    inner._rounds = None
+    inner._install(inner._selected, state)
+    inner._loaded.state_came()
 
 
 def begin_anew(inner: Any) -> None:

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 
 from pelton import _C
 from pelton.errors import FailedPrecondition, Unsupported
-from pelton.torch_api import _session, env
+from pelton.torch_api import _before_writes, _session, env
 from pelton.torch_api._model_backend import ModelBackend
 from pelton.torch_api._parameters import SelectedTensors, Snapshot, check_gradients, select, thawed
 from pelton.torch_api._state_broadcast import agree, agree_on, broadcast_state, everyone
@@ -241,6 +241,7 @@ class BaguaDistributedDataParallel:
 
     def before_load(self) -> None:
         """`load_state_dict` of the model is about to write to its weights."""
+        _before_writes.settle()
         if self._rounds is not None:
             self._loaded.come(self._selected.trainable)
 
@@ -499,6 +500,7 @@ class BaguaDistributedDataParallel:
         """Agrees with the other ranks on the model, brings tensors that are new to rank 0's values, and installs
         the hooks.
         """
+        _before_writes.settle()
         communicator = self.process_group.get_global_communicator()
         selected: SelectedTensors | None = None
         complaint: Exception | None = None
@@ -540,6 +542,7 @@ class BaguaDistributedDataParallel:
         self._watch = _C.BackwardWatch(
             [tensor for _, tensor in selected.trainable],
             functools.partial(_backward_began, this),
+            _before_writes.settle,  # also before this rank's round ends, after which an heir could not repeat it
             functools.partial(_backward_ended, this),
         )
         self._steps = model_steps(self.bagua_module_name, selected, self.bagua_optimizers, algorithm)
