@@ -1,6 +1,7 @@
 """What a daemon, and a snapshot after every step, add to a training step; see docs/daemon.md.
 
-    tools/bench daemon steps [--turns N] [--steps N] [--case NAME]
+    tools/bench daemon steps [--turns N] [--steps N] [--case NAME] [--ranks N]
+    tools/bench daemon steps --only-snapshots --ranks 1
 
 Without RANK it starts the jobs, in turns in process and with daemons, and prints medians of the turns' medians and of
 the paired turns' ratios. With RANK it is a rank of such a job. A snapshot's row compares steps with and without one,
@@ -65,13 +66,15 @@ def _step_of(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Ten
     return step
 
 
+NUMBERS = itertools.count(1)  # over all models, because a rank's snapshots only go on
+
+
 def _kept(step: Step, snapshots: Snapshots) -> Step:
     """A step and its snapshot."""
-    numbers = itertools.count(1)
 
     def both() -> None:
         step()
-        snapshots.keep(next(numbers))
+        snapshots.keep(next(NUMBERS))
 
     return both
 
@@ -123,7 +126,18 @@ def _job(options: argparse.Namespace, backend: str, part: str) -> Times:
     result = f"{options.folder}/{backend}.json"
     flags = ["--backend", backend, *(["--max-restarts", "1"] if part == "snapshots" else [])]
     words = ["--part", part, "--result", result, "--steps", str(options.steps), "--turns", str(options.turns)]
-    command = [sys.executable, "-m", "pelton_run", "-np", "2", *flags, __file__, *words, "--case", options.case]
+    command = [
+        sys.executable,
+        "-m",
+        "pelton_run",
+        "-np",
+        str(options.ranks),
+        *flags,
+        __file__,
+        *words,
+        "--case",
+        options.case,
+    ]
     subprocess.run(command, check=True, timeout=600)
     found: Times = json.loads(Path(result).read_text())
     return found
@@ -135,13 +149,19 @@ def _print_row(name: str, before: list[float], after: list[float]) -> None:
 
 
 def _start(options: argparse.Namespace) -> None:
+    if not options.only_snapshots:
+        _start_nets(options)
+    print(f"{'with daemons':28}{'none':>12}{'snapshots':>12}{'ratio':>10}")
+    for name, times in _job(options, "daemon", "snapshots").items():
+        _print_row(name, times[0::2], times[1::2])
+    print(f"1-minute load at the end: {os.getloadavg()[0]:.1f}")
+
+
+def _start_nets(options: argparse.Namespace) -> None:
     print(f"{'ms per step, medians':28}{'in process':>12}{'daemon':>12}{'ratio':>10}")
     turns = [(_job(options, "process", "nets"), _job(options, "daemon", "nets")) for _ in range(options.turns)]
     for name in turns[0][0]:
         _print_row(name, [here[name][0] for here, _ in turns], [there[name][0] for _, there in turns])
-    print(f"{'with daemons':28}{'none':>12}{'snapshots':>12}{'ratio':>10}")
-    for name, times in _job(options, "daemon", "snapshots").items():
-        _print_row(name, times[0::2], times[1::2])
 
 
 def main() -> None:
@@ -150,6 +170,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="of each turn")
     parser.add_argument("--case", default="", help="only the nets whose name contains this")
+    parser.add_argument("--ranks", type=int, default=2, help="of each job; 1 leaves a core of two free")
+    parser.add_argument("--only-snapshots", action="store_true", help="the second table alone")
     parser.add_argument("--part", choices=("nets", "snapshots"), default="nets", help="of a rank")
     parser.add_argument("--result", help="where rank 0 writes its figures")
     options = parser.parse_args()

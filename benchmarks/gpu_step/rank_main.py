@@ -1,24 +1,28 @@
-"""One rank: the time of a training step on a GPU, alone, under DDP and under Pelton, in turns. Rank 0 prints.
+"""One rank: the time of a training step on a GPU, alone, under DDP and under algorithms of Pelton's, in turns. Rank 0
+prints.
 
-Started by tools/gpu_check, or by `pelton run -np N benchmarks/gpu_step/rank_main.py`. DDP takes part where NCCL has a
-rank for each GPU, or lets ranks share one.
+Started by tools/gpu_check, or by `pelton run -np N benchmarks/gpu_step/rank_main.py`, with a daemon by `pelton run
+--backend daemon`. DDP takes part where NCCL has a rank for each GPU, or lets ranks share one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
-from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from torch import nn
 
 Step = Callable[[], None]
+ALGORITHMS = ["gradient_allreduce", "bytegrad"]  # the others of a GPU's tensors go by the memory of the host
 
 
 def _net(width: int, device: torch.device) -> nn.Sequential:
@@ -36,19 +40,19 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) ->
     return step
 
 
-def _steps(width: int, batch: int, device: torch.device) -> dict[str, Step]:
+def _steps(width: int, batch: int, device: torch.device, contestants: list[str]) -> dict[str, Step]:
     inputs = torch.randn(batch, width, device=device)
     steps = {}
-    for name in ("alone", "ddp", "pelton"):
+    for name in contestants:
         model: Any = _net(width, device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         if name == "ddp":
             if not dist.is_nccl_available() or device.type != "cuda":
                 continue
-            dist.init_process_group("nccl")
-            model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
-        elif name == "pelton":
-            model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+            group = dist.new_group(backend="nccl")  # the default group is Pelton's
+            model = nn.parallel.DistributedDataParallel(model, [device.index], process_group=group)
+        elif name != "alone":
+            model = pelton.wrap(model, optimizer, algorithm=name)
         steps[name] = _step(model, optimizer, inputs)
     return steps
 
@@ -70,6 +74,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512, help="rows of a rank")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
+    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS, help="of Pelton's, by their names")
+    parser.add_argument("--no-ddp", action="store_true", help="leave DDP out")
+    parser.add_argument("--result", type=Path, help="a file that rank 0 writes its medians to: JSON, milliseconds")
     parser.add_argument("--module", help="imported first: what makes a device that stands in for a GPU")
     options = parser.parse_args()
     if options.module:
@@ -80,7 +87,8 @@ def main() -> None:
     bagua.init_process_group()
     device = torch.device(accelerator.type, bagua.get_local_rank() % torch.accelerator.device_count())
     torch.accelerator.set_device_index(device.index)
-    steps = _steps(options.width, options.batch, device)
+    contestants = ["alone", *([] if options.no_ddp else ["ddp"]), *options.algorithms]
+    steps = _steps(options.width, options.batch, device, contestants)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(options.turns):
         for name, step in steps.items():
@@ -88,8 +96,11 @@ def main() -> None:
     if bagua.get_rank() == 0:
         megabytes = 8 * options.width * (options.width + 1) * 4 / 1e6
         print(f"a step of {bagua.get_world_size()} rank(s), {megabytes:.0f} MB of gradients on {device}:")
-        for name, values in times.items():
-            print(f"  {name:<8}{1e3 * statistics.median(values):9.3f} ms")
+        medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+        for name, median in medians.items():
+            print(f"  {name:<28}{median:9.3f} ms")
+        if options.result:
+            options.result.write_text(json.dumps(medians))
     bagua.destroy_process_group()
 
 

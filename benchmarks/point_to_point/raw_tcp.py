@@ -1,6 +1,6 @@
 """What a plain TCP stream gets between two hosts: 64 MiB, until one byte comes back.
 
-    raw_tcp.py receive|send ADDRESS TURNS      one end, which time_raw starts
+raw_tcp.py receive|send ADDRESS TURNS      one end, which time_raw starts
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ constexpr pelton::WorldSize kRanks{4};
 
 absl::Status RunRank(pelton::Control& control, pelton::Rank rank, std::vector<float>& values) {
   const absl::Time deadline = pelton::Clock::Real().Now() + absl::Seconds(30);
-  const pelton::JoinRequest join = {
-      .job = "sum", .rank = rank, .world_size = kRanks, .host = {}, .address = {}};
+  const pelton::JoinRequest join = {.job = "sum", .rank = rank, .world_size = kRanks, .host = {}};
   RETURN_IF_ERROR(control.Join(join, deadline).status());
   ASSIGN_OR_RETURN(auto shm, pelton::TransportRegistry::Get().Find("shm"));
   ASSIGN_OR_RETURN(auto transport,

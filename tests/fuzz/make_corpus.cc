@@ -207,7 +207,7 @@ Corpus CoordinatorEvents() {
   Corpus corpus = Stores();
   proto::JoinRequest join;
   wire::ToProto(JoinRequest{"other", Rank(0), WorldSize(1), kControlProtocolVersion,
-                            HostIdentity{"boot", 1, 2}, "127.0.0.1"},
+                            HostIdentity{"boot", 1, 2}},
                 &join);
   corpus["join"] = Byte(0) + Chunk(join.SerializeAsString());
   proto::AllGatherRequest gather;

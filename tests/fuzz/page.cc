@@ -28,8 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   page->SetOutcome(left);
   PELTON_CHECK(page->outcome().code() == left.code());
   // The last words lie in the mapping.
-  page->bucket(BucketId(kSlots - 1)).done_ns = 1;
-  page->slot(SlotId(kSlots - 1)).mark = 2;
+  page->bucket(BucketId(kSlots - 1)).done_ns.store(1);
+  page->slot(SlotId(kSlots - 1)).mark.store(2);
   return 0;
 }
 

@@ -47,7 +47,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 ALGORITHMS = GlobalAlgorithmRegistry.available_algorithms()
 # Rounds of these begin by the clock, so that no two runs are the same.
-BY_THE_CLOCK = ("async", "async_model_average")
+BY_THE_CLOCK = ("async", "async_model_average", "asynchronous_pairs", "asynchronous_push_sum")
 # What of some algorithms another number of ranks goes on with: where ranks are equal, and where they run apart.
 REMEMBERED = {"bytegrad": "/residual", "diloco": "momentum"}
 REPEATING = [name for name in ALGORITHMS if name not in BY_THE_CLOCK]

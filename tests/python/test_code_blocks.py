@@ -97,12 +97,12 @@ words = [str(os.environ.get(name)) for name in ("RANK", "WORLD_SIZE", "PELTON_RE
 os.write(1, " ".join(["place", *words, str(sys.argv[1:])]).encode() + b"\\n")  # whole, as others print there too
 """
 _MEET = """
-import torch
+import os, torch
 import pelton.torch_api as bagua
 bagua.init_process_group()
 total = torch.tensor([bagua.get_rank() + 1.0])
 bagua.allreduce_inplace(total, op=bagua.ReduceOp.SUM)
-print("total", total.item())
+os.write(1, f"total {total.item()}\\n".encode())  # whole, as others print there too
 bagua.destroy_process_group()
 """
 _ACCELERATE = """

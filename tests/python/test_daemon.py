@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import accelerator
 import pytest
 from pelton_run import daemons
 from pelton_run.job_folder import folder_of
 from pelton_run.ports import port_of, reserve_port
 from pelton_run.processes import processes_of
-from spawn import Outcome, case_ids, check_outcome, environment, launcher, run, run_modules
+from spawn import OPERATION_TIMEOUT_S, Outcome, case_ids, check_outcome, environment, launcher, run, run_modules
 
 # The cases of these pass with the backend in a daemon as they do in process: some in every run, the others in
 # tools/test --long. docs/daemon.md names those that do not.
@@ -69,6 +70,7 @@ _IN_LONG_RUNS = (
     "cases.saving_experts",
     "cases.saving_failures",
     "cases.scalers",
+    "cases.snapshots",
     "cases.step_averaging",
     "cases.sync_batchnorm",
     "cases.together",
@@ -131,6 +133,22 @@ def wrapped():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     return net.with_bagua([optimizer], GradientAllReduceAlgorithm()), optimizer
 net, optimizer = wrapped()
+"""
+# A model on what stands in for a GPU, and a step that waits for the device and hears what has failed there.
+ON_GPU = """
+import accelerator
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+accelerator.load()
+device = torch.device(accelerator.NAME, rank)
+torch.accelerator.set_device_index(rank)
+net = torch.nn.Linear(3, 2).to(device)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+net = net.with_bagua([optimizer], GradientAllReduceAlgorithm())
+def step_there():
+    optimizer.zero_grad()
+    net(torch.ones(1, 3).to(device)).sum().backward()
+    optimizer.step()
+    net.bagua_ddp.algorithm_state_dict()
 """
 
 
@@ -272,18 +290,42 @@ def test_daemons_outlive_a_trainer_that_is_killed(by_hand: _ByHand) -> None:
     assert [daemon.poll() for daemon in by_hand.daemons] == [None, None]
 
 
+def test_a_killed_trainers_peers_end_on_their_gpus_too(by_hand: _ByHand) -> None:
+    changes = accelerator.environment()
+    dying = by_hand.trainer(1, ON_GPU + "step_there()\nos.kill(os.getpid(), signal.SIGKILL)\n", changes)
+    waits = (
+        "step_there()\nbegan = time.monotonic()\n"
+        "try:\n    step_there()\n"
+        "except Exception as error:\n    print(type(error).__name__, time.monotonic() - began, flush=True)\n    raise\n"
+    )
+    other = by_hand.trainer(0, ON_GPU + waits, changes)
+    output, errors = other.communicate(timeout=120)
+    dying.communicate(timeout=60)
+    name, seconds = output.split()
+    assert name == "PeerLost" and float(seconds) < OPERATION_TIMEOUT_S / 2, output
+    # NCCL may see the end of its connection before the daemons have told.
+    assert re.search(rf"rank 1's trainer \(pid {dying.pid}\) is gone|remote process exited", errors), errors
+    again = [by_hand.trainer(rank, ON_GPU + "step_there()\nprint(total(), flush=True)\n", changes) for rank in range(2)]
+    assert [trainer.communicate(timeout=120)[0].split() for trainer in again] == [["3.0"], ["3.0"]]
+    assert "attachments 2" in by_hand.status(0)
+    assert [daemon.poll() for daemon in by_hand.daemons] == [None, None]
+
+
 @pytest.mark.parametrize(
-    ("before", "call"), [("", "total()"), (NET, "step(net, optimizer)")], ids=["collective", "round"]
+    ("before", "call"),
+    [("", "total()"), (NET, "step(net, optimizer)"), (ON_GPU, "step_there()")],
+    ids=["collective", "round", "on a GPU"],
 )
 def test_a_killed_daemon_ends_its_trainers_wait_by_name(by_hand: _ByHand, before: str, call: str) -> None:
     """The other rank's trainer takes no part, so that only the daemon's death can end the wait."""
+    changes = accelerator.environment() if before == ON_GPU else {}
     waits = (
         f"{call}\nprint('waits', flush=True)\n"
         f"try:\n    {call}\n"
         "except Exception as error:\n    print(time.time(), type(error).__name__, flush=True)\n    raise\n"
     )
-    here = by_hand.trainer(0, before + waits)
-    there = by_hand.trainer(1, before + f"{call}\nprint('sleeps', flush=True)\ntime.sleep(600)\n")
+    here = by_hand.trainer(0, before + waits, changes)
+    there = by_hand.trainer(1, before + f"{call}\nprint('sleeps', flush=True)\ntime.sleep(600)\n", changes)
     try:
         for trainer in (here, there):
             assert trainer.stdout is not None

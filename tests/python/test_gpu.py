@@ -7,7 +7,7 @@ import pytest
 from cases.registry import cases_of
 from spawn import Outcome, case_ids, check_outcome, run_modules
 
-MODULES = ("cases.gpu", "cases.gpu_neighbors", "cases.gpu_windows")
+MODULES = ("cases.gpu", "cases.gpu_bluefog", "cases.gpu_neighbors", "cases.gpu_windows")
 CASES = sorted((module, world_size, name) for module in MODULES for world_size, name in case_ids(module))
 # The second time work on streams lags behind, so that what does not wait for it is wrong.
 LAGS_US = (0, 300)

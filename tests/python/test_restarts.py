@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from pelton_run.daemons import PROGRAM_VARIABLE, Daemons
 from pelton_run.job_folder import folder_of
+from pelton_run.launcher import Job, JobOptions
 from pelton_run.processes import processes_of
 from spawn import Outcome, environment, launcher, run
 
@@ -37,8 +42,9 @@ def may_die(step, place):
 
 torch.manual_seed(1)
 net = torch.nn.Sequential(
-    torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 10)
-)
+    torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 160),
+    torch.nn.Linear(160, 10),
+)  # one layer is large enough for its weights to be copied beside the next passes
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
 if name == "q_adam":
     optimizer = q_adam.QAdamOptimizer(net.parameters(), lr=0.01, warmup_steps=4)
@@ -61,7 +67,9 @@ for step in range(done + 1, steps + 1):
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(net(images), labels)
     may_die(step, "forward")
+    hook = net[0].weight.register_hook(lambda _: may_die(step, "gradient"))  # of the layer whose gradients come last
     loss.backward()
+    hook.remove()
     may_die(step, "backward")
     optimizer.step()
     may_die(step, "step")
@@ -74,11 +82,30 @@ print(f"rank {rank} ended with {digest.hexdigest()}", flush=True)
 bagua.communication.barrier()
 """
 
+GRAPH_BY_HAND = """
+import os, networkx, torch, pelton, pelton.torch_api as bagua
+torch.set_num_threads(1)
+bagua.init_process_group()
+graph = networkx.DiGraph()
+graph.add_weighted_edges_from((source, destination, 0.5) for source in (0, 1) for destination in (0, 1))
+for given in (graph, "ring"):
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    try:
+        net.with_bagua([optimizer], pelton.algorithm("exact_diffusion", graph=given))
+        net(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        os.write(1, b"trained\\n")  # one write, so that the lines of two ranks do not mix
+    except pelton.errors.InvalidArgument as error:
+        os.write(1, f"{error}\\n".encode())
+bagua.communication.barrier()
+"""
+
 
 def _train(folder: Path, backend: str, name: str, every: int, *words: object, restarts: int = 0) -> Outcome:
     script = folder / "script.py"
     script.write_text(TRAINING)
-    flags = ("--backend", backend, "--max-restarts", restarts, "--linger", 2)
+    flags = ("--backend", backend, "--max-restarts", restarts, "--trainer-grace", 0, "--linger", 2)
     return run(launcher(2, *flags, script, name, every, STEPS, *words), 300)
 
 
@@ -99,8 +126,228 @@ def test_killed_trainers_end_with_the_same_bits(tmp_path: Path, backend: str, na
     undisturbed = _digests(_train(tmp_path, backend, name, every))
     disturbed = _train(tmp_path, backend, name, every, "1:5:step", "0:8:kept", "1:9:backward", restarts=3)
     assert _digests(disturbed) == undisturbed, disturbed.output
-    # Both ranks go back to one step each time, and never to one before the last that both have kept.
-    assert _beginnings(disturbed) == [0, 0, 4, 4, 8, 8, 8, 8], disturbed.output
+    # Both ranks go back to one step each time, and never to one before the last that both have kept. What is kept is
+    # through when the next backward pass ends.
+    second = 8 - every
+    assert _beginnings(disturbed) == [0, 0, 4, 4, second, second, 8, 8], disturbed.output
+
+
+@pytest.mark.parametrize("name", ["gradient_allreduce", "bytegrad"])
+def test_one_trainer_comes_back_while_the_other_waits(tmp_path: Path, name: str) -> None:
+    undisturbed = _digests(_train(tmp_path, "daemon", name, 1))
+    script = tmp_path / "script.py"
+    flags = ("--backend", "daemon", "--max-restarts", 3, "--linger", 2)
+    deaths = ("1:5:step", "1:7:kept", "1:9:gradient")
+    disturbed = run(launcher(2, *flags, script, name, 1, STEPS, *deaths), 300)
+    assert _digests(disturbed) == undisturbed, disturbed.output
+    # What was kept before the seventh step's end is not through. The eighth may be, or not, when the ninth's gradients
+    # come: then the heir repeats a round that has ended while another one is open.
+    assert _beginnings(disturbed) in ([0, 0, 4, 6, 7], [0, 0, 4, 6, 8]), disturbed.output
+    assert disturbed.errors.count("starting rank 1 again") == 3, disturbed.errors
+    for told in (" warning ", "[rank 0] pelton: "):
+        assert f"{told}rank 1's trainer (pid " in disturbed.errors, disturbed.errors
+    assert "starting all ranks again" not in disturbed.errors
+    times = [float(line.split()[3]) for line in disturbed.output.splitlines() if "] trained " in line]
+    assert len(times) == 3 and max(times) < 3, disturbed.output
+
+
+# Both wait for rank 1 as long as is allowed, which is less than its heir takes to come.
+WAITS = """
+import datetime, os, signal, threading, time
+if os.environ["RANK"] == "1" and os.environ["PELTON_RESTART_COUNT"] == "1":
+    time.sleep(7)
+import torch, torch.distributed as dist, pelton.torch_api as bagua
+from pelton.distributed import Store
+from pelton.torch_api.checkpoint import Snapshots
+bagua.init_process_group(torch_distributed=False)
+dist.init_process_group("pelton")
+snapshots = Snapshots(torch.nn.Linear(3, 2))
+done, _ = snapshots.restore()
+store, limit = Store(), datetime.timedelta(seconds=5)
+if dist.get_rank() == 1:
+    if not done:
+        snapshots.keep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.set("back", "yes")
+    dist.send(torch.ones(1), 0)
+else:
+    keys = threading.Thread(target=lambda: (store.wait(["back"], limit), print("key", flush=True)))
+    keys.start()
+    received = torch.zeros(1)
+    dist.irecv(received, 1).wait(limit)
+    print("received", received.item(), flush=True)
+    keys.join()
+dist.destroy_process_group()
+"""
+
+
+def test_the_time_of_a_wait_stands_still_while_a_rank_is_awaited(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAITS)
+    outcome = run(launcher(2, "--backend", "daemon", "--max-restarts", 1, tmp_path / "script.py"), 120)
+    assert outcome.code == 0, outcome.errors
+    assert "starting rank 1 again" in outcome.errors, outcome.errors
+    assert "[rank 0] received 1.0" in outcome.output and "[rank 0] key" in outcome.output, outcome.output
+
+
+@pytest.mark.parametrize(
+    ("death", "restarts", "code"), [("os._exit(0)", 1, 0), ("os.kill(os.getpid(), signal.SIGKILL)", 0, 137)]
+)
+def test_nobody_waits_for_a_trainer_that_is_not_started_again(
+    tmp_path: Path, death: str, restarts: int, code: int
+) -> None:
+    """One that ends well but without a goodbye, and one whose restarts are used up."""
+    dies = f"    if rank == 1 and step == 5 and restarts == 0:\n        {death}\n"
+    script = tmp_path / "script.py"
+    script.write_text(TRAINING.replace("    optimizer.zero_grad()\n", dies + "    optimizer.zero_grad()\n"))
+    flags = ("--backend", "daemon", "--max-restarts", max(restarts, 1), "--linger", 20)
+    words = (script, "gradient_allreduce", 1, STEPS, *(() if restarts else ("1:3:step",)))
+    if not restarts:  # the first death takes the only one
+        script.write_text(script.read_text().replace("restarts == 0:", "restarts == 1:"))
+    began = time.monotonic()
+    outcome = run(launcher(2, *flags, *words), 300)
+    assert outcome.code == code, outcome.errors
+    assert "is gone, and nobody starts another one" in outcome.errors or "may attach anew" in outcome.errors
+    assert time.monotonic() - began < 50, "the others have waited for the whole grace"
+
+
+def test_an_algorithm_in_python_has_no_heir(tmp_path: Path) -> None:
+    """What it remembers is nowhere but in its process: with another one it would go on without a word."""
+    text = (
+        "import os, signal, torch, pelton.torch_api as bagua\n"
+        "from pelton.torch_api.algorithms import Algorithm, AlgorithmImpl\n"
+        "from pelton.torch_api.bucket import BaguaBucket\n"
+        "from pelton.torch_api.checkpoint import Snapshots\n"
+        "class InPython(AlgorithmImpl):\n"
+        "    def tensors_to_buckets(self, tensors, do_flatten):\n"
+        "        return [BaguaBucket([tensor for group in tensors for tensor in group], 'all', do_flatten)]\n"
+        "    def init_operations(self, bagua_ddp, bucket):\n"
+        "        bucket.append_centralized_synchronous_op(average=True, group=self.process_group)\n"
+        "class Named(Algorithm):\n"
+        "    def reify(self, process_group):\n"
+        "        return InPython(process_group)\n"
+        "bagua.init_process_group()\n"
+        "net = torch.nn.Linear(3, 2)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "net = net.with_bagua([optimizer], Named())\n"
+        "snapshots = Snapshots(net, optimizer)\n"
+        "done, _ = snapshots.restore()\n"
+        "for step in (done + 1, done + 2):\n"
+        "    net(torch.ones(1, 3)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    snapshots.keep(step)\n"
+        "if done == 0:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "script.py").write_text(text)
+    flags = ("--backend", "daemon", "--max-restarts", 1)
+    outcome = run(launcher(1, *flags, tmp_path / "script.py"), 300)
+    assert outcome.code == 0, outcome.errors
+    assert "rank 0 cannot be started again alone: its daemon keeps no place" in outcome.errors, outcome.errors
+    assert "starting all ranks again" in outcome.errors, outcome.errors
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_a_place_that_is_kept_for_one_trainer_is_given_up_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaits: bool
+) -> None:
+    program = tmp_path / "daemon"
+    says = json.dumps({"trainer_pid": 0, "awaits_heir": awaits})
+    program.write_text(f"#!/bin/sh\ncase \"$*\" in *--status*) echo '{says}' ;; *) touch $2; exec sleep 600 ;; esac\n")
+    program.chmod(0o700)
+    monkeypatch.setenv(PROGRAM_VARIABLE, str(program))
+    daemons = Daemons("a mark", tmp_path, trainer_grace_s=5)
+    try:
+        daemons.start(2, "127.0.0.1:1", os.environ)
+        before = daemons.pids
+        daemons.revive(2, "127.0.0.1:1", os.environ, 5)
+        assert daemons.pids.isdisjoint(before) if awaits else daemons.pids == before
+    finally:
+        daemons.stop(5)
+
+
+def test_ranks_are_served_while_a_daemon_is_asked(tmp_path: Path) -> None:
+    """It does not answer before the other rank has had a signal, which only a launcher that goes on passes to it."""
+    passed_on = tmp_path / "passed_on"
+    program = tmp_path / "daemon"
+    said = json.dumps({"trainer_pid": 0, "awaits_heir": True})
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f"*--status*) while [ ! -e {passed_on} ]; do sleep 0.05; done; echo '{said}' ;;\n"
+        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
+    )
+    program.chmod(0o700)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, pathlib, signal, time\n"
+        f"passed_on = pathlib.Path({str(passed_on)!r})\n"
+        "if os.environ['RANK'] == '1' and os.environ['PELTON_RESTART_COUNT'] == '0':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    signal.signal(signal.SIGUSR1, lambda *_: passed_on.touch())\n"
+        "    print('ready', flush=True)\n"
+        "end = time.monotonic() + 40\n"
+        "while not passed_on.exists() and time.monotonic() < end:\n"
+        "    time.sleep(0.05)\n"
+        "print('done', flush=True)\n"
+    )
+    command = launcher(2, "--backend", "daemon", "--max-restarts", 1, script)
+    variables = {**environment(), PROGRAM_VARIABLE: str(program)}
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "[rank 0] ready\n"
+    assert "rank 1 (pid " in process.stderr.readline()  # its end is seen, and its daemon is asked
+    process.send_signal(signal.SIGUSR1)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "starting rank 1 again, for the 1. of at most 1 times; the others wait for it" in errors
+    assert sorted(output.splitlines()) == ["[rank 0] done", "[rank 1] done"]
+
+
+def _job_with_daemons(tmp_path: Path, daemon: str, script: str, *flags: object) -> Outcome:
+    """Two ranks whose daemons are a shell script, with a branch for what it is asked: `*--status*) ... ;;`."""
+    program = tmp_path / "daemon"
+    program.write_text(f'#!/bin/sh\ncase "$*" in\n{daemon}\n*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n')
+    program.chmod(0o700)
+    (tmp_path / "script.py").write_text(script)
+    command = launcher(2, "--backend", "daemon", "--max-restarts", 1, *flags, tmp_path / "script.py")
+    return run(command, 60, {PROGRAM_VARIABLE: str(program)})
+
+
+def test_the_first_death_is_the_cause_though_its_daemon_answers_last(tmp_path: Path) -> None:
+    """Rank 1 is killed; rank 0 fails by that, and its daemon has answered before that of rank 1."""
+    asked = tmp_path / "asked_of_0"
+    no = json.dumps({"trainer_pid": 0, "awaits_heir": False})
+    daemon = (
+        f'*--status*) case "$2" in */1) while [ ! -e {asked} ]; do sleep 0.05; done; sleep 0.5 ;;\n'
+        f"*) touch {asked} ;; esac\n"
+        f"echo '{no}' ;;"
+    )
+    script = (
+        "import os, signal, sys, time\n"
+        "if os.environ['PELTON_RESTART_COUNT'] == '1': sys.exit()\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(0.5)\n"
+        "sys.exit('a consequence')\n"
+    )
+    outcome = _job_with_daemons(tmp_path, daemon, script)
+    assert "rank 1 cannot be started again alone: it has kept no snapshot" in outcome.errors
+    assert "rank 0 cannot be started again" not in outcome.errors  # as the second it decides nothing
+    assert "starting all ranks again" in outcome.errors
+
+
+def test_a_place_that_is_kept_in_vain_is_said_to_be_so(tmp_path: Path) -> None:
+    """Both ranks die, both daemons keep their places, and one restart is allowed."""
+    keeps = json.dumps({"trainer_pid": 0, "awaits_heir": True})
+    script = (
+        "import os, signal, time\n"
+        "if os.environ['PELTON_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(60)\n"
+    )
+    outcome = _job_with_daemons(tmp_path, f"*--status*) sleep 1; echo '{keeps}' ;;", script, "--linger", 1)
+    text = r"starting rank (\d) again, for the 1. of at most 1 times; the others wait for it"
+    (started,) = re.findall(text, outcome.errors)
+    other = 1 - int(started)
+    assert f"rank {other} cannot be started again alone: the restarts are used up" in outcome.errors
 
 
 def test_what_cannot_go_on_fails_as_often_as_it_may(tmp_path: Path) -> None:
@@ -109,6 +356,36 @@ def test_what_cannot_go_on_fails_as_often_as_it_may(tmp_path: Path) -> None:
     assert outcome.code == 7
     assert [line.split()[-1] for line in outcome.output.splitlines()] == ["0", "1", "2"]
     assert outcome.errors.count("starting all ranks again") == 2
+    assert outcome.errors.count("so that they begin where the script does") == 2
+
+
+def test_a_rank_without_a_snapshot_is_not_started_alone_and_the_reason_is_said(tmp_path: Path) -> None:
+    program = tmp_path / "daemon"
+    says = json.dumps({"trainer_pid": 0, "awaits_heir": False})
+    program.write_text(
+        f"#!/bin/sh\ncase \"$*\" in\n*--status*) echo '{says}' ;;\n"
+        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
+    )
+    program.chmod(0o700)
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nsys.exit(3 if os.environ['PELTON_RESTART_COUNT'] == '0' else 0)\n")
+    command = launcher(1, "--backend", "daemon", "--max-restarts", 1, script)
+    outcome = run(command, 60, {PROGRAM_VARIABLE: str(program)})
+    assert outcome.code == 0, outcome.errors
+    assert "rank 0 cannot be started again alone: it has kept no snapshot (checkpoint.Snapshots)" in outcome.errors
+
+
+def test_a_log_file_keeps_what_the_dead_trainer_said(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "node_0_local_rank_0_stdout").write_text("of an earlier job\n")
+    text = "import os; print('here', os.environ['PELTON_RESTART_COUNT'], end='', flush=True); os._exit(7)"
+    job = Job(JobOptions([sys.executable, "-c", text], 1, max_restarts=2, log_folder=logs))
+    assert job.run() == 7
+    again = [f"pelton run: rank 0 starts again here, for the {count}. of at most 2 times" for count in (1, 2)]
+    said = (logs / "node_0_local_rank_0_stdout").read_text()
+    assert said.splitlines() == ["here 0", again[0], "here 1", again[1], "here 2"]
+    assert (logs / "node_0_local_rank_0_stderr").read_text().splitlines() == again
 
 
 def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -126,6 +403,7 @@ def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(text)
     outcome = run(launcher(2, "--max-restarts", 1, tmp_path / "script.py"), 60)
     assert outcome.output.count("(0, b'')") == 2
+    assert "they go on from the newest step that all of them have kept" in outcome.errors
     shapes = "bias is [2] of torch.float32 there and [3] of torch.float32 here"
     assert f"InvalidArgument: the snapshot of step 5 is of another model: {shapes}" in outcome.errors
     assert "rank 1 of the group: the snapshot of step 5 is of another model" in outcome.errors
@@ -145,7 +423,7 @@ def test_steps_that_no_two_ranks_share_are_said(tmp_path: Path) -> None:
     )
     (tmp_path / "script.py").write_text(text)
     outcome = run(launcher(2, "--max-restarts", 1, tmp_path / "script.py"), 60)
-    assert "no step is held by all ranks (rank 0 steps [2, 3], rank 1 steps [12, 13])" in outcome.errors
+    assert "no step is held by all ranks (rank 0 steps [1, 2, 3], rank 1 steps [11, 12, 13])" in outcome.errors
 
 
 def _read_mark(process: subprocess.Popen[str]) -> str:
@@ -168,11 +446,11 @@ def _victims(mark: str) -> list[int]:
 
 def test_soak_of_trainers_and_daemons_that_are_killed(tmp_path: Path) -> None:
     """A seed chooses who dies, and when; the weights are those of a run that nobody disturbed."""
-    kills = int(os.environ.get("PELTON_SOAK_KILLS", "3"))
+    kills = int(os.environ.get("PELTON_SOAK_KILLS", "10"))
     seed = int(os.environ.get("PELTON_SOAK_SEED", time.time_ns() % 1_000_000))
     print(f"PELTON_SOAK_SEED={seed}")  # shown where it fails
     choice = random.Random(seed)
-    steps = 110 * kills
+    steps = 70 * kills  # a start takes most of the time between two deaths
     limit_s = max(300, 60 * kills)
     script = tmp_path / "script.py"
     slow = '    may_die(step, "kept")\n    time.sleep(0.02)\n'  # so that there is training to be killed in
@@ -200,3 +478,16 @@ def test_soak_of_trainers_and_daemons_that_are_killed(tmp_path: Path) -> None:
     assert _digests(Outcome(0, output, errors)) == undisturbed, f"seed {seed}\n{output}"
     assert processes_of(mark) == []
     assert not os.path.exists(folder_of(mark))
+
+
+def test_a_graph_by_hand_is_refused_when_the_job_comes_back_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """It trains on the number that it is of, and a graph by its name on both."""
+    script = tmp_path / "script.py"
+    script.write_text(GRAPH_BY_HAND)
+    refused = "was given by hand for 2 ranks, and the group has 3; give one for 3 ranks, or name a graph"
+    for ranks in (2, 3):
+        outcome = run(launcher(ranks, "--backend", "daemon", script), 120)
+        assert outcome.code == 0, outcome.errors
+        lines = outcome.output.splitlines()
+        assert len([line for line in lines if line.endswith("trained")]) == (4 if ranks == 2 else 3), lines
+        assert len([line for line in lines if refused in line]) == (0 if ranks == 2 else 3), lines

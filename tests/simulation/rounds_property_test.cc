@@ -93,7 +93,6 @@ class Scenario {
     options.world_size = WorldSize(world_size_);
     options.bucket_size_bytes = bucket_bytes_;
     options.standalone_bytes = standalone_bytes_;
-    options.constraints.used_tail_op = ReduceOp::kSum;
     return *Plan::Build(tensors_, options);
   }
   // A third of the tensors of a round are used by some ranks only, or by none.
@@ -268,9 +267,8 @@ class Trainer final : public Actor {
 
 absl::StatusOr<Pipeline> SumPipeline(const BucketLayout& layout) {
   PipelineSpec spec;
-  spec.stages.push_back(MakeUsedTailStage());
   spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-  spec.yields_used_tail = true;
+  spec.finds_unused = true;
   return Pipeline::Build(std::move(spec), layout);
 }
 

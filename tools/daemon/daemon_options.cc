@@ -32,6 +32,8 @@ constexpr PlaceFlag kPlaceFlags[] = {
     {"--interface", "PELTON_INTERFACE", "network interface of the wire between hosts"},
     {"--host-label", "PELTON_HOST_LABEL", "ranks with different ones share no memory"},
     {"--wire", "PELTON_WIRE", "the wire between hosts"},
+    {"--spin", "PELTON_SPIN_US",
+     "microseconds that it looks for what its trainer says before it sleeps"},
 };
 
 const PlaceFlag* FindPlaceFlag(const std::string& flag) {
@@ -65,6 +67,16 @@ absl::Status TakeSeconds(const char* flag, const std::string& text, absl::Durati
   if (!absl::SimpleAtod(text, &seconds) || !(seconds > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " '", text, "': must be a number of seconds above 0"));
+  }
+  *target = absl::Seconds(seconds);
+  return absl::OkStatus();
+}
+
+absl::Status TakeGrace(const std::string& text, absl::Duration* target) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trainer-grace '", text, "': must be a number of seconds, or 0 for none"));
   }
   *target = absl::Seconds(seconds);
   return absl::OkStatus();
@@ -125,6 +137,8 @@ class Parser {
       options_.action = DaemonOptions::Action::kStatus;
     else if (flag == "--stop")
       options_.action = DaemonOptions::Action::kStop;
+    else if (flag == "--no-heir")
+      options_.action = DaemonOptions::Action::kNoHeir;
     else if (flag == "--verbose")
       options_.is_verbose = true;
     else if (flag == "--json")
@@ -149,6 +163,8 @@ class Parser {
       return TakeSeconds("--idle-timeout", value, &options_.idle_timeout);
     else if (flag == "--step-grace")
       return TakeSeconds("--step-grace", value, &options_.step_grace);
+    else if (flag == "--trainer-grace")
+      return TakeGrace(value, &options_.trainer_grace);
     else if (flag == "--token-file")
       return TakeTokenFile(value);
     else if (flag == "--flags-file")
@@ -180,7 +196,7 @@ class Parser {
 std::string DaemonHelp() {
   std::string text =
       "usage: pelton-daemon --socket PATH --rank R --world-size N --coordinator HOST:PORT [flags]\n"
-      "       pelton-daemon --socket PATH --status | --stop\n\n"
+      "       pelton-daemon --socket PATH --status | --stop | --no-heir\n\n"
       "Joins a job in the name of one rank and serves that rank's trainer, which attaches with\n"
       "PELTON_COORDINATOR=unix:PATH. The job's token is read from PELTON_JOB_TOKEN or "
       "--token-file.\n\n"
@@ -191,12 +207,17 @@ std::string DaemonHelp() {
       "  --idle-timeout S     seconds without a trainer after which it ends (default: 60)\n"
       "  --step-grace S       seconds that the step under way has when it is told to end "
       "(default: 5)\n"
+      "  --trainer-grace S    seconds that the other ranks wait for another trainer in the place "
+      "of "
+      "one\n"
+      "                       that has died (default: 60; 0: they end at once)\n"
       "  --removes-folder     remove the socket's folder at the end, unless another daemon is "
       "left\n"
       "  --verbose            tell also who attaches and leaves\n"
       "  --status             print what the daemon, or the rank, at PATH does\n"
       "  --json               print it as JSON\n"
-      "  --stop               have the daemon at PATH end in good order\n";
+      "  --stop               have the daemon at PATH end in good order\n"
+      "  --no-heir            tell it that nobody starts another trainer in its trainer's place\n";
   for (const PlaceFlag& place : kPlaceFlags) {
     absl::StrAppend(&text, "  ", place.flag, ": ", place.meaning, " (or ", place.variable, ")\n");
   }

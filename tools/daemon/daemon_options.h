@@ -13,13 +13,16 @@ namespace pelton {
 
 // Threads: a value. Owns: its strings.
 struct DaemonOptions {
-  enum class Action { kServe, kHelp, kStatus, kStop };
+  enum class Action { kServe, kHelp, kStatus, kStop, kNoHeir };
   Action action = Action::kServe;
   std::string socket;  // path
   // How long it stays without a trainer.
   absl::Duration idle_timeout = absl::Minutes(1);
   // How long the step under way may take to its end, once the daemon is told to end.
   absl::Duration step_grace = absl::Seconds(5);
+  // How long the other ranks wait for another trainer in the place of one that has died; zero: its
+  // death ends what they are at.
+  absl::Duration trainer_grace = absl::Minutes(1);
   bool is_verbose = false;
   bool as_json = false;         // of kStatus
   bool removes_folder = false;  // that of the socket, at the end, if nobody else's is left there

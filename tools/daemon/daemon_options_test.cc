@@ -53,13 +53,26 @@ TEST_F(DaemonOptionsTest, FlagsSayTheRanksPlace) {
 }
 
 TEST_F(DaemonOptionsTest, AFileOfFlagsIsReadWithItsComments) {
-  const std::string path =
-      FileWith("# of rank 1\n--idle-timeout 7  # seconds\n--verbose\n--step-grace 3\n");
+  const std::string path = FileWith(
+      "# of rank 1\n--idle-timeout 7  # seconds\n--verbose\n--step-grace 3\n--trainer-grace=60\n");
   const auto parsed = ParseDaemonOptions(With({"--flags-file", path}));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->idle_timeout, absl::Seconds(7));
   EXPECT_TRUE(parsed->is_verbose);
   EXPECT_EQ(parsed->step_grace, absl::Seconds(3));
+  EXPECT_EQ(parsed->trainer_grace, absl::Seconds(60));
+}
+
+TEST_F(DaemonOptionsTest, ATrainersPlaceIsKeptForAMinuteUnlessItIsSaid) {
+  EXPECT_EQ(ParseDaemonOptions(With({}))->trainer_grace, absl::Minutes(1));
+  EXPECT_EQ(ParseDaemonOptions(With({"--trainer-grace", "0"}))->trainer_grace,
+            absl::ZeroDuration());
+}
+
+TEST_F(DaemonOptionsTest, ADaemonIsToldThatItsTrainerHasNoHeir) {
+  const auto parsed = ParseDaemonOptions({"--socket", "/run/s", "--no-heir"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->action, DaemonOptions::Action::kNoHeir);
 }
 
 TEST_F(DaemonOptionsTest, ATokenMayComeFromAFile) {
@@ -74,6 +87,7 @@ TEST_F(DaemonOptionsTest, ErrorsNameTheFlagAndItsValue) {
   EXPECT_NE(ErrorOf(With({"--nonsense", "1"})).find("'--nonsense'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--job"})).find("'--job'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--idle-timeout", "-1"})).find("'-1'"), std::string::npos);
+  EXPECT_NE(ErrorOf(With({"--trainer-grace", "-2"})).find("'-2'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--flags-file", "/nowhere"})).find("/nowhere"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--world-size", "none"})).find("WORLD_SIZE='none'"), std::string::npos);
   EXPECT_NE(ErrorOf({"--rank", "0"}).find("--socket"), std::string::npos);

@@ -28,7 +28,8 @@ namespace {
 constexpr absl::Duration kToolPatience = absl::Seconds(5);
 // A trainer whose job has failed is told why, and has this long to go.
 constexpr absl::Duration kFailureGrace = absl::Seconds(5);
-constexpr long kLookNanoseconds = 100'000'000;
+// A signal ends the wait at once; a failure, or a tool that asks for the end, is seen so late.
+constexpr long kLookNanoseconds = 500'000'000;
 
 bool is_verbose = false;
 
@@ -105,7 +106,7 @@ absl::Status Serve(const DaemonOptions& options) {
   }
   SetInterruptCheck(nullptr);  // from now on a signal ends the daemon in good order
   const std::unique_ptr<LinkServer> server =
-      LinkServer::Start(backend->get(), options.socket, std::move(listener));
+      LinkServer::Start(backend->get(), options.socket, std::move(listener), options.trainer_grace);
   Log(LogLevel::kInfo,
       absl::StrCat("pelton-daemon: serves rank ", options.backend.rank.value(), " of ",
                    options.backend.world_size.value(), " at ", options.socket));
@@ -140,6 +141,8 @@ absl::Status Run(const DaemonOptions& options) {
       return PrintStatus(options);
     case DaemonOptions::Action::kStop:
       return AskToStop(options.socket, Clock::Real().Now() + kToolPatience);
+    case DaemonOptions::Action::kNoHeir:
+      return TellOfNoHeir(options.socket, Clock::Real().Now() + kToolPatience);
     case DaemonOptions::Action::kServe:
       return ServeInFolder(options);
   }

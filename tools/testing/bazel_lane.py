@@ -17,6 +17,7 @@ from tools.testing.result import Result
 SYMLINKS = "--experimental_convenience_symlinks"
 # A machine that stands still for seconds breaks what waits with a deadline. Who passes only now is named.
 ATTEMPTS = 2
+FULL = "No space left on device"
 GIVES_WAY = 5  # the nice value of a scheduling group: a quarter of the cores where others want all
 
 
@@ -59,6 +60,8 @@ class BazelLane:
         status = run(command, log, timeout_s=self.timeout_s * (30 if settings.long else 1), settings=settings)
         result = Result()
         count_tests(read_events(events), result, self.without)
+        if FULL in log.read_text(errors="replace"):
+            result.add(f"the disk is full: make room for {log} and {output_base(self.name)}", succeeded=False)
         if status != 0 and not result.failures:
             result.add(f"bazel test ended with status {status}", succeeded=False)
         run([*self._bazel(), "shutdown"], log, timeout_s=60, settings=settings)
@@ -87,10 +90,12 @@ def build(package: str, name: str, log: Path, settings: Settings) -> Path:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Events of one invocation; none if it did not get that far."""
+    """Events of one invocation; none if it did not get that far. On a full disk Bazel leaves lines that break off; what
+    they told is missed as a test without a result.
+    """
     if path.exists():
         for line in path.read_text(errors="replace").splitlines():
-            if line.strip():
+            with contextlib.suppress(json.JSONDecodeError):
                 yield json.loads(line)
 
 

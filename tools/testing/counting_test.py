@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.testing import lanes
-from tools.testing.bazel_lane import count_tests
+from tools.testing.bazel_lane import count_tests, read_events
 from tools.testing.result import Result
 
 SUITE = """<testsuites><testsuite name="A">
@@ -90,6 +90,11 @@ class CountingTest(unittest.TestCase):
         attempts = [tested("//a:t", "FAILED", attempt=attempt) for attempt in (1, 2)]
         count_tests(iter([configured("//a:t"), *attempts]), self.result)
         self.assertEqual((self.result.passed, self.result.failures), (0, ["//a:t: FAILED"]))
+
+    def test_a_line_that_a_full_disk_broke_off_hides_no_other(self) -> None:
+        events = self.junit.with_name("events.json")
+        events.write_text('{"id": {"targetCon\n\n{"id": {"pattern": "//a"}}\n')
+        self.assertEqual(list(read_events(events)), [{"id": {"pattern": "//a"}}])
 
     def test_a_second_attempt_counts_for_what_passes_in_it(self) -> None:
         first = Result(["a"], ["b", "c", "d"])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.testing import lanes
-from tools.testing.environment import LOGS, ROOT, Settings
+from tools.testing import disk, lanes
+from tools.testing.environment import LOGS, ROOT, Settings, cache
 from tools.testing.result import Result
 
 LINES_OF_LOG = 80
@@ -73,6 +73,7 @@ def main() -> int:
     options = parse()
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
+    disk.make_room(cache())
     began = time.monotonic()
     settings = Settings(long=options.long)
     results: list[Result] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton.torch_api.algorithms import Algorithm
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
 
 from cases.checks import (
@@ -55,6 +56,77 @@ def ranks_are_one_when_all_have_stopped() -> None:
     model.bagua_algorithm.abort(model)
     model.bagua_algorithm.abort(model.bagua_ddp)
     assert _distance(model) < 1e-5, _distance(model)
+
+
+def _steps(model: Any, optimizer: torch.optim.Optimizer, count: int) -> None:
+    """With gradients of this rank's number plus one, whatever the weights."""
+    rank, _ = rank_and_size()
+    for _ in range(count):
+        optimizer.zero_grad()
+        output = model(batch(rank, 0, *SHAPE)).sum() * 0
+        (output + sum((rank + 1) * p.sum() for p in model.parameters())).backward()
+        optimizer.step()
+
+
+def _come_together(model: Any, optimizer: torch.optim.Optimizer, to: float, after_the_stop: float) -> None:
+    """Trains with a learning rate of 0 until all ranks are so near to each other, then stops the averaging."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0
+    end = time.monotonic() + 20
+    farthest = torch.ones(1)
+    while float(farthest) > to:
+        assert time.monotonic() < end, f"{float(farthest)} apart"
+        _steps(model, optimizer, 10)
+        bagua.allreduce(torch.tensor([_distance(model)]), farthest, bagua.ReduceOp.MAX)
+    model.bagua_ddp.stop_averaging()
+    assert _distance(model) < after_the_stop
+
+
+@case(4)
+def pairs_come_together_and_keep_the_mean() -> None:
+    """Of weights whose gradients do not depend on them, so that the mean is known however the ranks average."""
+    _, size = rank_and_size()
+    model: Any = seeded(0, make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    start = torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()])
+    model = model.with_bagua([optimizer], Algorithm.init("asynchronous_pairs", sync_interval_ms=0))
+
+    _steps(model, optimizer, 20)
+    _come_together(model, optimizer, to=1e-3, after_the_stop=1e-2)
+    own = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    mean = torch.zeros_like(own)
+    bagua.allreduce(own, mean, bagua.ReduceOp.AVG)
+    learnt = 0.01 * 20 * (size + 1) / 2
+    assert torch.allclose(mean, start - learnt, atol=1e-4), (mean - start + learnt).abs().max()
+
+
+@case(4)
+def shares_come_together_and_every_ranks_steps_count_alike() -> None:
+    """Over a star, whose centre has more of the shares. Weights that are loaded after a stop are taken as they are."""
+    rank, size = rank_and_size()
+    model: Any = seeded(rank, make_mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    algorithm = Algorithm.init("asynchronous_push_sum", sync_interval_ms=0, graph="star")
+    model = model.with_bagua([optimizer], algorithm)
+    start = torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()])
+
+    def weights() -> torch.Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    _steps(model, optimizer, 20)
+    _come_together(model, optimizer, to=1e-4, after_the_stop=1e-3)
+    mean = torch.zeros_like(start)
+    bagua.allreduce(start, mean, bagua.ReduceOp.AVG)
+    learnt = 0.01 * 20 * (size + 1) / 2
+    assert torch.allclose(weights(), mean - learnt, atol=1e-3), (weights() - mean + learnt).abs().max()
+    model.load_state_dict(seeded(7, make_mlp).state_dict())
+    loaded = weights().clone()
+    model.bagua_ddp.resume_averaging()
+    seen = model.bagua_ddp.statistics()["rounds"]
+    while model.bagua_ddp.statistics()["rounds"] < seen + 20:
+        _steps(model, optimizer, 1)
+    _come_together(model, optimizer, to=1e-4, after_the_stop=1e-3)
+    assert torch.allclose(weights(), loaded, atol=1e-5), (weights() - loaded).abs().max()
 
 
 @case(2, 3)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pelton.bluefog.torch as bf
 import torch
-from pelton.bluefog.torch.optimizers import CommunicationType
+from pelton.bluefog.torch.optimizers import CommunicationType, DistributedPushSumOptimizer
 from pelton.errors import FailedPrecondition, InvalidArgument
 from torch import nn
 
@@ -389,3 +389,94 @@ def step_does_what_the_backward_pass_does_not() -> None:
             optimizer.step()
         for mine, theirs in zip(net.parameters(), other.parameters()):
             assert torch.equal(mine, theirs), number
+
+
+@case(2)
+def push_sum_goes_on_from_what_a_program_writes() -> None:
+    """A broadcast after the optimizer was made, as BlueFog's examples have it, and a change between steps."""
+    bf.init()
+    net = net_of(bf.rank())
+    optimizer = DistributedPushSumOptimizer(torch.optim.SGD(net.parameters(), lr=0.0), net)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(net, bf.rank(), 0).backward()
+        optimizer.step()
+
+    wanted = [parameter.detach() for parameter in net_of(0).parameters()]
+    bf.broadcast_parameters(net.state_dict(), root_rank=0)
+    for factor in (1.0, 2.0):
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.mul_(factor)
+        step()
+        bf.barrier()  # nobody sends the next shares before all have collected these
+        wanted = [factor * value for value in wanted]
+        for parameter, value in zip(net.parameters(), wanted):
+            assert torch.allclose(parameter, value, rtol=1e-14, atol=0), (factor, (parameter - value).abs().max())
+    optimizer.unregister_window()
+    raises(FailedPrecondition, "make it anew", optimizer.step)
+
+
+@case(2)
+def a_forward_pass_that_could_not_begin_may_come_again() -> None:
+    """One rank's arguments are wrong once; the other waits for it, and both combine in the same step."""
+    bf.init()
+    net, world = net_of(bf.rank()), World(2)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(sgd(net), net)
+    if bf.rank() == 1:
+        optimizer.self_weight = 0.5
+        raises(InvalidArgument, "give both or none", lambda: loss_of(net, 1, 0))
+        optimizer.self_weight = None
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(net, bf.rank(), number).backward()
+        optimizer.step()
+        _reference(COMBINING[0], world, number)
+        assert_equal(net, world)
+
+
+@case(2)
+def what_was_synchronized_is_combined_once() -> None:
+    bf.init(bf.RingGraph)
+    second = partial(bf.DistributedAdaptWithCombineOptimizer, num_steps_per_communication=2)
+    for make, interval in ((COMBINING[0], 1), (COMBINING[1], 1), (second, 2)):
+        net, world = net_of(bf.rank()), World(2)
+        optimizer = make(sgd(net), net)
+        optimizer.self_weight, optimizer.src_weights = 0.75, {1 - bf.rank(): 0.25}
+        for number in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(net, bf.rank(), number).backward()
+            optimizer.synchronize()
+            if make is COMBINING[1]:
+                raises(FailedPrecondition, "call step\\(\\) alone", optimizer.skip_synchronize)
+                optimizer.step()
+            elif number % 3 == 0:
+                optimizer.step()
+            else:
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            world.backward(number)
+            if make is COMBINING[1]:
+                world.step()
+            if (number + 1) % interval == 0:
+                world.mix(
+                    lambda weights: [[0.75 * a + 0.25 * b for a, b in zip(x, y)] for x, y in (weights, weights[::-1])]
+                )
+            if make is not COMBINING[1]:
+                world.step()
+            assert_equal(net, world)
+
+
+@case(2)
+def windows_of_an_optimizer_that_was_not_made_are_freed() -> None:
+    bf.init()
+    net = nn.Linear(3, 2)
+    turned = nn.Parameter(torch.ones(2, 3).t())
+    net.register_parameter("turned", turned)
+    before = bf.get_current_created_window_names()
+    make = partial(bf.DistributedWinPutOptimizer, sgd(net), net, window_prefix="again")
+    raises(InvalidArgument, "not contiguous", make)
+    assert bf.get_current_created_window_names() == before
+    turned.data = turned.data.contiguous()
+    make().unregister_window()

@@ -31,6 +31,7 @@ KINDS = {
     "power_sgd": Kind("power_sgd", {"min_compression": 1, "rank": 1}),
     "one bit": Kind("bytegrad", {"hierarchical": False, "codec": "one_bit"}),
     "delayed": Kind("diloco", {"interval": 8, "fragments": 2, "delay": 3}),
+    "delayed shares": Kind("push_sum", {"interval": 4, "delay": 2}),
 }
 
 
@@ -122,7 +123,8 @@ def check_goes_on(name: str, make: Callable[[], Any] = Net) -> None:
 @case(1, 2, 3)
 def every_algorithm_goes_on() -> None:
     """Bit by bit: weights, buffers, optimizer and learning rate of each rank."""
-    repeating = set(GlobalAlgorithmRegistry.available_algorithms()) - {"async", "async_model_average"}
+    others = {"async", "async_model_average", "asynchronous_pairs", "asynchronous_push_sum"}
+    repeating = set(GlobalAlgorithmRegistry.available_algorithms()) - others
     assert {kind.name for kind in KINDS.values()} >= repeating
     for name in KINDS:
         check_goes_on(name)
