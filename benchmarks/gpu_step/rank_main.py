@@ -90,6 +90,8 @@ def main() -> None:
     contestants = ["alone", *([] if options.no_ddp else ["ddp"]), *options.algorithms]
     steps = _steps(options.width, options.batch, device, contestants)
     times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():  # what a first step sets up, and the clock that a device at rest raises, count for none
+        _seconds(step, options.steps)
     for _ in range(options.turns):
         for name, step in steps.items():
             times[name].append(_seconds(step, options.steps))
