@@ -11,6 +11,7 @@ from spawn import want_cases
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.network.hosts import Hosts, NotPermitted
+from tools.testing import turns
 
 # As ssh and its server do: the command gets a session, a shell and hardly any variable. The client's end ends nothing
 # but the command's input. What stood on the client's command line is kept beside the program.
@@ -25,6 +26,13 @@ env -i PATH=/usr/bin:/bin setsid /bin/sh -c "$*" <&3 3<&- &
 exec 3<&-
 wait $!
 """
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the slow files that are not in their turn; tools/test names them."""
+    left_out = turns.left_out()
+    config.hook.pytest_deselected(items=[item for item in items if item.path.stem in left_out])
+    items[:] = [item for item in items if item.path.stem not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

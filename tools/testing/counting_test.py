@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from tools.testing import lanes
+from tools.testing import lanes, turns
 from tools.testing.bazel_lane import count_tests, read_events
 from tools.testing.result import Result
 
@@ -104,6 +104,22 @@ class CountingTest(unittest.TestCase):
     def test_every_lane_is_in_one_group(self) -> None:
         names = [name for group in lanes.GROUPS for track in group for name in track]
         self.assertEqual(sorted(names), sorted(lanes.LANES))
+
+    def test_four_turns_have_everything(self) -> None:
+        usual = [lanes.usual(turn) for turn in range(turns.COUNT)]
+        self.assertEqual({name for names in usual for name in names}, {*lanes.usual(None)})
+        for lane in lanes.LANES.values():
+            if isinstance(lane, lanes.LaneInTurns):
+                self.assertLess({*lane.targets_by_turn}, {*range(turns.COUNT)})
+        for turn, names in lanes.OF_A_TURN.items():
+            for lane in (lanes.LANES[name] for name in names):
+                self.assertTrue(not isinstance(lane, lanes.LaneInTurns) or turn in lane.targets_by_turn)
+
+    def test_slow_files_are_dealt_evenly(self) -> None:
+        loads = [0] * turns.COUNT
+        for name, turn in turns.by_file().items():
+            loads[turn] += turns.SECONDS[name]
+        self.assertLess(max(loads), 1.1 * min(loads))
 
     def test_libraries_are_no_tests(self) -> None:
         count_tests(iter([configured("//a:lib", size=None)]), self.result)

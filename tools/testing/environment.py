@@ -39,9 +39,11 @@ class Settings:
 
     Attributes:
       long: run what takes hours.
+      turn: whose turn it is among the slow tests; None: everybody's.
     """
 
     long: bool = False
+    turn: int | None = None
 
     def test_environment(self) -> dict[str, str]:
         """Variables that the tests read: the number of seeds of each simulated test, that of the processes which a

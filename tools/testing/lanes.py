@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+from tools.testing import turns
 from tools.testing.bazel_lane import BazelLane, build
 from tools.testing.environment import LOGS, PYTHON, ROOT, Settings, output_base, run
 from tools.testing.result import Result
@@ -14,9 +15,9 @@ Lane = Callable[[Settings], Result]
 
 # The sanitizers and clang leave out what includes PyTorch's headers: a unit of it takes half a minute to compile,
 # and its extension module would need the sanitizer's runtime preloaded into Python.
-_WITHOUT_TORCH = ("//core/...", "//comm/...", "//algorithms/...", "//proto/...", "//backend/...", "//tests/...")
-NATIVE = (*_WITHOUT_TORCH, "-//tests/accelerator/...")
-SANITIZED = ("//core/...", "//comm/...", "//algorithms/...", "//backend/...")
+LOWER = ("//core/...", "//comm/...")
+UPPER = ("//algorithms/...", "//backend/...")
+NATIVE_UPPER = (*UPPER, "//proto/...", "//tests/...", "-//tests/accelerator/...")
 TESTS_FAILED = 1  # pytest's exit status
 
 
@@ -37,6 +38,20 @@ class CommandLane:
         return result
 
 
+@dataclass(frozen=True)
+class LaneInTurns:
+    """A lane of which a usual run has a part, or nothing."""
+
+    lane: BazelLane
+    targets_by_turn: Mapping[int, tuple[str, ...]]
+
+    def __call__(self, settings: Settings) -> Result:
+        """Runs what is in this turn, or all."""
+        turns = self.targets_by_turn if settings.turn is None else [settings.turn]
+        targets = tuple(target for turn in turns for target in self.targets_by_turn[turn])
+        return replace(self.lane, targets=targets)(settings)
+
+
 def python_tests(settings: Settings) -> Result:
     """Pytest over tests/python and tests/network, with real processes."""
     log = LOGS / "python.log"
@@ -44,11 +59,12 @@ def python_tests(settings: Settings) -> Result:
     accelerator = build("tests/accelerator", "_accelerator.so", log, settings)
     pytest = [PYTHON, "-m", "pytest", "-q", "-o", f"cache_dir={LOGS}/pytest_cache"]
     built = [f"PELTON_WIRE_PAIR={pair}", f"PELTON_ACCELERATOR={accelerator}"]
+    built += [] if settings.turn is None else [f"{turns.VARIABLE}={settings.turn}"]
     command = ["env", *built, *pytest, "tests/python", "tests/network"]
 
     def attempt(name: str, *options: str) -> tuple[int, Result]:
         report = LOGS / f"{name}.xml"
-        timeout_s = 14400 if settings.long else 2400
+        timeout_s = 14400 if settings.long else 5400
         status = run([*command, f"--junitxml={report}", *options], log, timeout_s=timeout_s, settings=settings)
         result = Result()
         result.add_junit(report)
@@ -93,8 +109,13 @@ LANES: dict[str, Lane] = {
     "lint": _lint(),
     "gcc": BazelLane("gcc", ("//...",), own_output_base=False),
     "python": python_tests,
-    "clang": BazelLane("clang", NATIVE, ("--config=clang_asan",), ("--define=precompiled=no",), without="noasan"),
-    "tsan": BazelLane("tsan", SANITIZED, ("--config=tsan", "--build_tests_only"), without="notsan"),
+    "clang": LaneInTurns(
+        BazelLane("clang", (), ("--config=clang_asan",), ("--define=precompiled=no",), without="noasan"),
+        {0: LOWER, 1: NATIVE_UPPER},
+    ),
+    "tsan": LaneInTurns(
+        BazelLane("tsan", (), ("--config=tsan", "--build_tests_only"), without="notsan"), {2: LOWER, 3: UPPER}
+    ),
     "outside": _outside(),
     "demo": demo,
     # What random input breaks once is broken.
@@ -108,8 +129,17 @@ GROUPS = (
     (("fuzz",),),
 )
 QUICK = ("lint", "gcc", "python")
+# By turn: what compiles everything once more.
+OF_A_TURN = {0: ("clang",), 1: ("clang",), 2: ("tsan", "outside"), 3: ("tsan",)}
 # Without --long by name only: what they test by chance the others test by examples.
 LONG = ("fuzz",)
+
+
+def usual(turn: int | None) -> list[str]:
+    """The lanes of a run without flags, or of one that has all turns."""
+    slow = {name for names in OF_A_TURN.values() for name in names}
+    return [name for name in LANES if name not in LONG and (turn is None or name not in slow - {*OF_A_TURN[turn]})]
+
 
 if __name__ == "__main__":
     sys.exit("run tools/test")

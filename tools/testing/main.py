@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.testing import disk, lanes
+from tools.testing import disk, lanes, turns
 from tools.testing.environment import LOGS, ROOT, Settings, cache
 from tools.testing.result import Result
 
@@ -26,8 +26,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="more seeds, fuzzing, all of PyTorch's own tests: hours")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(lanes.QUICK)}")
     parser.add_argument("--only", metavar="LANE[,LANE]", help=f"of {', '.join(lanes.LANES)}")
+    numbers = [*map(str, range(turns.COUNT)), "all"]
+    parser.add_argument("--turn", choices=numbers, help="of the slow tests; the commit's where it is not given")
     options = parser.parse_args()
-    usual = [name for name in lanes.LANES if options.long or name not in lanes.LONG]
+    is_whole = options.long or options.only or options.turn == "all"
+    options.turn = None if is_whole else int(options.turn or turns.current())
+    usual = [*lanes.LANES] if options.long else lanes.usual(options.turn)
     names = options.only.split(",") if options.only else list(lanes.QUICK if options.quick else usual)
     unknown = [name for name in names if name not in lanes.LANES]
     if unknown:
@@ -68,6 +72,14 @@ def show_failures(name: str, result: Result) -> None:
         print("\n".join(f"  | {line}" for line in lines[-LINES_OF_LOG:]), flush=True)
 
 
+def tell_turn(turn: int, names: Sequence[str]) -> None:
+    """Says what the run leaves to others: nothing is passed over in silence."""
+    files = sorted(name for name, own in turns.by_file().items() if own != turn)
+    slow = sorted({*lanes.usual(None)} - {*names})
+    print(f"turn {turn} of the slow tests, from 0 to {turns.COUNT - 1}; to others (tools/test --turn all) are left")
+    print(f"  lanes {', '.join(slow)}; files {', '.join(files)}", flush=True)
+
+
 def main() -> int:
     """Returns the exit status."""
     options = parse()
@@ -75,7 +87,9 @@ def main() -> int:
     LOGS.mkdir(parents=True)
     disk.make_room(cache())
     began = time.monotonic()
-    settings = Settings(long=options.long)
+    settings = Settings(long=options.long, turn=options.turn)
+    if options.turn is not None:
+        tell_turn(options.turn, options.names)
     results: list[Result] = []
 
     def run_track(track: Sequence[str]) -> list[Result]:
