@@ -2,6 +2,7 @@
 #ifndef PELTON_CORE_ACTOR_SIM_TEST_H_
 #define PELTON_CORE_ACTOR_SIM_TEST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -13,7 +14,8 @@
 namespace pelton {
 
 // Calls `test(seed)` for `count` seeds, stops at the first that fails and names it. With
-// PELTON_SEED in the environment, for that one only; PELTON_SEEDS overrides `count`.
+// PELTON_SEED in the environment, for that one only; PELTON_SEEDS overrides `count`, and
+// PELTON_MOST_SEEDS, which sanitizers have, lowers it where it is larger.
 inline void ForEachSeed(uint64_t count, absl::FunctionRef<void(uint64_t seed)> test) {
   uint64_t first = 1;
   uint64_t value = 0;
@@ -23,6 +25,9 @@ inline void ForEachSeed(uint64_t count, absl::FunctionRef<void(uint64_t seed)> t
   } else if (const char* seeds = std::getenv("PELTON_SEEDS");
              absl::SimpleAtoi(seeds ? seeds : "", &value)) {
     count = value;
+  } else if (const char* most = std::getenv("PELTON_MOST_SEEDS");
+             absl::SimpleAtoi(most ? most : "", &value)) {
+    count = std::min(count, value);
   }
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("to repeat: PELTON_SEED=", seed));

@@ -98,7 +98,9 @@ TEST(FuzzTargetTest, TakesMutationsOfThem) {
   const char* const only = std::getenv("PELTON_SEED");
   const uint64_t first = only == nullptr ? 0 : NumberOf("PELTON_SEED", 0);
   const uint64_t count =
-      only == nullptr ? std::min(NumberOf("PELTON_SEEDS", kSeeds), kMostSeeds) : 1;
+      only == nullptr
+          ? std::min(NumberOf("PELTON_SEEDS", NumberOf("PELTON_MOST_SEEDS", kSeeds)), kMostSeeds)
+          : 1;
   for (const auto& [name, bytes] : corpus) {
     for (uint64_t seed = first; seed < first + count; ++seed) {
       std::fprintf(stderr, "\r%s PELTON_SEED=%llu", name.c_str(),
