@@ -198,7 +198,8 @@ def test_a_rank_that_ignores_sigterm_is_killed(script: Script) -> None:
 def test_signals_are_forwarded(script: Script, number: signal.Signals) -> None:
     text = (
         "def caught(number, frame):\n"
-        "    print('got', signal.Signals(number).name, flush=True); sys.exit(0 if number == signal.SIGUSR1 else 9)\n"
+        "    os.write(1, f'got {signal.Signals(number).name}\\n'.encode())  # print may be under way\n"
+        "    sys.exit(0 if number == signal.SIGUSR1 else 9)\n"
         "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):\n"
         "    signal.signal(number, caught)\n"
         "print('ready', flush=True)\n"
