@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
@@ -82,6 +84,16 @@ absl::Status TakeMeetingPlace(BackendOptions& options) {
       "PELTON_TLS_KEY, or PELTON_INSECURE=1 where you trust everybody on that network"));
 }
 
+// Of the daemon where there is one.
+absl::Status TakeSchedules(BackendOptions& options) {
+  const std::string path = Variable("PELTON_SCHEDULES");
+  if (path.empty() || options.token.empty()) return absl::OkStatus();
+  std::ifstream file(path);
+  if (!file) return Malformed("PELTON_SCHEDULES", path, "a file that can be read");
+  options.schedules.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<BackendOptions> OptionsFromEnvironment() {
@@ -94,6 +106,7 @@ absl::StatusOr<BackendOptions> OptionsFromEnvironment() {
   options.serves_coordinator = rank == 0;
   RETURN_IF_ERROR(TakeMeetingPlace(options));
   RETURN_IF_ERROR(TakeTimes(options));
+  RETURN_IF_ERROR(TakeSchedules(options));
   options.interface = Variable("PELTON_INTERFACE");
   options.host_label = Variable("PELTON_HOST_LABEL");
   if (const std::string wire = Variable("PELTON_WIRE"); !wire.empty()) options.wire = wire;

@@ -1,6 +1,7 @@
 #include "backend/environment.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,19 @@ TEST_F(EnvironmentTest, ALaunchersVariablesAreARanksPlace) {
   EXPECT_EQ(options.wire, "ucx");
   EXPECT_EQ(options.interface, "lo");
   EXPECT_TRUE(Read({{"RANK", "0"}}).value().serves_coordinator);
+}
+
+TEST_F(EnvironmentTest, ATableOfSchedulesIsReadWhereTheBackendIs) {
+  const std::string path = testing::TempDir() + "/schedules";
+  std::ofstream(path) << "allreduce 0 0 ring\n";
+  const absl::StatusOr<BackendOptions> options = Read({{"PELTON_SCHEDULES", path}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->schedules, "allreduce 0 0 ring\n");
+  EXPECT_THAT(ErrorOf({{"PELTON_SCHEDULES", "/no/such/file"}}),
+              HasSubstr("PELTON_SCHEDULES='/no/such/file' in the environment: must be a file"));
+  const absl::StatusOr<BackendOptions> attached = Read({{"PELTON_COORDINATOR", "unix:/tmp/0"}});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->schedules, "");
 }
 
 TEST_F(EnvironmentTest, WhatIsMissingOrMalformedIsNamed) {

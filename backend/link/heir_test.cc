@@ -233,6 +233,21 @@ TEST(HeirTest, ATrainerThatHasConnectedAGpuHasNone) {
   }
 }
 
+// Its peers have that one open, and would not come to open it with an heir once more.
+TEST(HeirTest, ATrainerThatOpensACommunicatorAfterItsSetUpHasNone) {
+  for (const bool opens : {false, true}) {
+    TestDaemons daemons(1, kGrace);
+    {
+      BareTrainer trainer(daemons, 0, 1);
+      trainer.Tell(proto::SET_UP_IS_OVER);
+      std::unique_ptr<LinkSocket> late;
+      if (opens) late = trainer.Connect(proto::LinkHello::COMMUNICATOR);
+      trainer.Tell(proto::SNAPSHOT_IS_KEPT);
+    }
+    EXPECT_EQ(StatusAfterTheEnd(daemons.server(0)).awaits_heir(), !opens);
+  }
+}
+
 // As one that crashes while its interpreter ends: an heir would wait to make the model with peers.
 TEST(HeirTest, ATrainerThatHasLetItsModelGoHasNone) {
   for (const bool lets_go : {false, true}) {

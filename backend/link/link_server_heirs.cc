@@ -49,7 +49,10 @@ proto::LinkReply LinkServer::AnswerFor(const TrainerSeat::Trainer& trainer,
 
 void LinkServer::TakeMark(proto::LinkMark mark) {
   MutexLock lock(&mutex_);
-  if (mark == proto::HAS_NO_HEIR) return set_up_.Spoil();
+  if (mark == proto::HAS_NO_HEIR) {
+    set_up_is_over_ = true;  // nobody needs what operations bring from now on
+    return set_up_.Spoil();
+  }
   set_up_is_over_ = true;
   set_up_.End();
   // All that keep something for an heir are told the same.
@@ -115,6 +118,11 @@ absl::StatusOr<ServedCommunicator::Line> LinkServer::LineFor(const TrainerSeat::
     }
   }
   ASSIGN_OR_RETURN(std::unique_ptr<WatchedCommunicator> opened, OpenFor(trainer, hello));
+  if (set_up_is_over_) {
+    // Its peers have it open already: they would not come to open it with an heir once more.
+    MutexLock lock(&mutex_);
+    set_up_.Spoil();
+  }
   ServedCommunicator::Line line;
   line.communicator = std::move(opened);
   line.is_set_up = &set_up_is_over_;

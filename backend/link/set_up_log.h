@@ -19,8 +19,9 @@ namespace pelton {
 class OperationLog {
  public:
   // More than this is not kept, so that the trainer can have no heir. It may never say that its
-  // set-up is over, and the daemon must not grow with its training.
-  static constexpr size_t kMostBytes = size_t{4} << 30;
+  // set-up is over, and the daemon must not grow with its training: this is what a script without
+  // Snapshots costs on each communicator, and more than the weights of most models have.
+  static constexpr size_t kMostBytes = size_t{512} << 20;
 
   explicit OperationLog(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 

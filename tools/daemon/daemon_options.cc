@@ -32,6 +32,8 @@ constexpr PlaceFlag kPlaceFlags[] = {
     {"--interface", "PELTON_INTERFACE", "network interface of the wire between hosts"},
     {"--host-label", "PELTON_HOST_LABEL", "ranks with different ones share no memory"},
     {"--wire", "PELTON_WIRE", "the wire between hosts"},
+    {"--schedules", "PELTON_SCHEDULES",
+     "file that says which schedule runs a collective between hosts, the same on all ranks"},
     {"--spin", "PELTON_SPIN_US",
      "microseconds that it looks for what its trainer says before it sleeps"},
 };

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -152,6 +153,10 @@ absl::Status Run(const DaemonOptions& options) {
 int Main(std::vector<std::string> words) {
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // The trainer inherits the same prefix.
+  if (const char* const prefix = std::getenv("PELTON_TRACE"); prefix != nullptr && *prefix != 0) {
+    setenv("PELTON_TRACE", absl::StrCat(prefix, ".daemon").c_str(), 1);
+  }
   SetLogSink(&WriteLine);
   const absl::StatusOr<DaemonOptions> options = ParseDaemonOptions(std::move(words));
   absl::Status status = options.status();

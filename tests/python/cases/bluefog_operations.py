@@ -126,6 +126,10 @@ def dynamic_edges_need_no_topology() -> None:
     assert torch.equal(result, (mine + 1) * 0.25 + receives.get(0, 0.0)), result
     older = bf.neighbor_allreduce(mine, self_weight=0.5, neighbor_weights={across: 0.5}, send_neighbors=[across])
     assert torch.equal(older, both)
+    by_position: Any = bf.neighbor_allreduce
+    assert torch.equal(by_position(mine, 0.5, {across: 0.5}, [across]), both)
+    assert torch.equal(by_position(mine, 0.5, {across: 0.5}, [across], True, "a name"), both)
+    raises(ValueError, "two of one type", lambda: by_position(mine, 0.5, {across: 0.5}, "a name", "another"))
     iterator = bf.GetDynamicOnePeerSendRecvRanks(bf.ExponentialGraph(4), rank)
     for _ in range(5):
         to, come = next(iterator)

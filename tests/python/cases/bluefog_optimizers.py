@@ -14,6 +14,7 @@ from pelton.bluefog.common.util import env
 from pelton.bluefog.torch.optimizers import CommunicationType
 from pelton.errors import FailedPrecondition, InvalidArgument
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 from cases.registry import case
 
@@ -487,3 +488,45 @@ def what_would_train_apart_is_refused() -> None:
     net.first.weight.data = net.first.weight.data.clone()
     raises(FailedPrecondition, "has been replaced", lambda: loss_of(net, 0, 0))
     put.unregister_window()
+
+
+def _scaled_step(scaler: GradScaler, optimizer: Any, loss: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@case(2)
+def an_overflow_on_one_rank_puts_no_rank_out_of_step() -> None:
+    bf.init()
+    rank = bf.rank()
+    for make, ends in (
+        (lambda o, m: bf.DistributedGradientAllreduceOptimizer(o, m), [-1.0, -1.0, -101.0, -1101.0]),
+        (lambda o, m: bf.DistributedAdaptWithCombineOptimizer(o, m, CommunicationType.neighbor_allreduce), None),
+        (lambda o, m: bf.DistributedAdaptThenCombineOptimizer(o, m, CommunicationType.neighbor_allreduce), None),
+    ):
+        model = nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = make(torch.optim.SGD(model.parameters(), lr=1.0 if ends else 0.0), model)
+        scaler = GradScaler("cpu", init_scale=4.0)
+        for step in range(4):
+            if ends is None:  # each step combines what the step has begun with, and nothing older
+                with torch.no_grad():
+                    model.weight.fill_(100.0 * step + rank)
+            factor = float("inf") if (rank, step) == (1, 1) else 10.0**step
+            _scaled_step(scaler, optimizer, factor * model(torch.ones(1, 1)).sum())
+            assert model.weight.item() == (ends[step] if ends else 100.0 * step + 0.5), (step, model.weight)
+        assert scaler.get_scale() == (2.0 if rank == 1 else 4.0)
+
+
+@case(2)
+def what_the_backward_pass_steps_goes_without_a_scaler() -> None:
+    bf.init()
+    net = nn.Linear(2, 2)
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1), net, CommunicationType.neighbor_allreduce
+    )
+    optimizer.steps_in_backward = True
+    loss = net(torch.ones(1, 2)).sum()
+    raises(FailedPrecondition, "steps_in_backward", lambda: _scaled_step(GradScaler("cpu"), optimizer, loss))

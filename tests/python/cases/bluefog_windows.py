@@ -263,6 +263,38 @@ def a_mutex_in_several_threads_is_one() -> None:
     bf.win_free()
 
 
+@case(2)
+def a_call_that_blocks_comes_after_those_in_the_background() -> None:
+    bf.init()
+    other = 1 - bf.rank()
+    for write, sum_of_all in ((bf.win_accumulate, 11.0), (bf.win_put, 10.0)):
+        large, small = torch.zeros(1 << 22), torch.zeros(1, dtype=torch.float64)
+        assert bf.win_create(large, "large") and bf.win_create(small, "small", zero_init=True)
+        under_way = bf.win_put_nonblocking(torch.ones(1 << 22), "large")
+        first = bf.win_put_nonblocking(torch.ones(1, dtype=torch.float64), "small")
+        write(torch.full((1,), 10.0, dtype=torch.float64), "small")
+        assert bf.win_wait(under_way) and bf.win_wait(first)
+        bf.barrier()
+        assert bf.win_update("small", self_weight=0.0, neighbor_weights={other: 1.0}).item() == sum_of_all
+        bf.barrier()
+        bf.win_free()
+
+
+@case(2)
+def ranks_free_the_same_windows() -> None:
+    bf.init()
+    tensors = {name: torch.zeros(2) for name in "ab"}
+    for name, tensor in tensors.items():
+        assert bf.win_create(tensor, name)
+    rank = bf.rank()
+    names = r'win_free: rank 0 frees \["a"\] and rank 1 \["b"\]; all ranks must free the same'
+    raises(InvalidArgument, names, lambda: bf.win_free("ab"[rank]))
+    kind, text = (KeyError, "'c'") if rank == 1 else (InvalidArgument, "rank 1 of the group: .*'c'")
+    raises(kind, text, lambda: bf.win_free("ac"[rank]))
+    assert bf.get_current_created_window_names() == ["a", "b"]
+    assert bf.win_free() and bf.get_current_created_window_names() == []
+
+
 @case(2, 3)
 def what_is_wrong_is_an_error() -> None:
     bf.init(bf.RingGraph)

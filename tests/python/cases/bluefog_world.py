@@ -67,7 +67,14 @@ def topologies_are_compared() -> None:
             partial(bf.set_topology, wrong),
         )
     raises(ValueError, "topology=None", lambda: bf.set_machine_topology(None))
+    weightless = bf.RingGraph(4)
+    if rank == 1:
+        weightless[1][2]["weight"] = None
+    kind, text = (TypeError, "weight is no number") if rank == 1 else (ValueError, "rank 1 of the group: .*no number")
+    raises(kind, text, lambda: bf.set_topology(weightless))
     assert bf.IsTopologyEquivalent(bf.load_topology(), before)
+    numbers = nx.relabel_nodes(bf.RingGraph(4), {i: np.int64(i) for i in range(4)}) if rank == 1 else bf.RingGraph(4)
+    assert bf.set_topology(numbers)
     bf.shutdown()
 
 

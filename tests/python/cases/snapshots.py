@@ -12,7 +12,7 @@ from typing import Any
 import pelton.torch_api as bagua
 import torch
 from pelton import _C
-from pelton.errors import DeadlineExceeded, InvalidArgument, Unsupported
+from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unsupported
 from pelton.torch_api.algorithms import Algorithm
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
@@ -343,3 +343,45 @@ def nothing_is_begun_where_the_state_cannot_be_kept() -> None:
         with raises(Unsupported, "averages weights beside training"):
             taken.keep(1)
         assert taken.wait() == 0
+
+
+@case(1)
+def a_rank_has_memory_for_the_snapshots_of_one_model() -> None:
+    with _memory():
+        net, optimizer = _wrapped()
+        other, others = _wrapped()
+        one, another = Snapshots(net, optimizer), Snapshots(other, others)
+        one.keep(1)
+        another.keep(1)
+        with raises(FailedPrecondition, "a rank has memory for those of one"):
+            one.keep(2)
+        Snapshots(other, others).keep(2)  # as a script that makes them anew
+        another.keep(3)
+
+
+@case(2)
+def schedulers_go_back_with_their_optimizers() -> None:
+    with _memory():
+        net, optimizer = _wrapped()
+        schedulers = [
+            torch.optim.lr_scheduler.StepLR(optimizer, 2),
+            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        ]
+        taken = Snapshots(net, optimizer, lr_scheduler=schedulers)
+        rates = []
+        for step in range(1, STEPS + 1):
+            _step(net, optimizer)
+            for scheduler in schedulers:
+                scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+            if step == 3:
+                taken.keep(step)
+                taken.wait()
+        assert taken.restore()[0] == 3
+        for rate in rates[3:]:
+            _step(net, optimizer)
+            for scheduler in schedulers:
+                scheduler.step()
+            assert optimizer.param_groups[0]["lr"] == rate
+        with raises(InvalidArgument, "2 schedulers, 0 are given"):
+            Snapshots(net, optimizer).restore()

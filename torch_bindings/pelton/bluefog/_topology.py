@@ -63,8 +63,12 @@ def agree_on_graph(communicator: _C.Communicator, graph: DiGraph, is_weighted: b
       WrongType: this rank's is no graph over the numbers below `size`.
       InvalidArgument: another rank's is none; or they differ: names the first edge on which a rank and rank 0 do.
     """
-    agree(communicator, _complaint_about(graph, size, name))
-    mine = [[i, j, float(data.get("weight", 1.0))] for i, j, data in sorted(graph.edges(data=True), key=_ends)]
+    complaint, mine = _complaint_about(graph, size, name), []
+    try:
+        mine = [] if complaint else _edges_of(graph)
+    except (TypeError, ValueError) as error:
+        complaint = WrongType(f"{name}: an edge's weight is no number: {error}")
+    agree(communicator, complaint)
     text = json.dumps([bool(is_weighted), mine]).encode()
     _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
     differs: InvalidArgument | None = None
@@ -73,6 +77,12 @@ def agree_on_graph(communicator: _C.Communicator, graph: DiGraph, is_weighted: b
         what = _difference(mine, edges, (bool(is_weighted), are_weighted))
         differs = InvalidArgument(f"{name}: {what}; all ranks must give the same")
     agree(communicator, differs)
+
+
+def _edges_of(graph: DiGraph) -> Edges:
+    """Plain numbers: nodes may be NumPy's."""
+    edges = sorted(graph.edges(data=True), key=_ends)
+    return [[int(i), int(j), float(data.get("weight", 1.0))] for i, j, data in edges]
 
 
 def _ends(edge: tuple[int, int, Any]) -> tuple[int, int]:

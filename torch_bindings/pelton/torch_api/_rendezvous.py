@@ -18,7 +18,7 @@ from pelton import _C
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api import _addresses, _daemons, _fork, _launchers, _store_meeting, env
 
-_DAEMON = "unix:"  # before the path of the socket of this rank's pelton-daemon
+DAEMON = "unix:"  # before the path of the socket of this rank's pelton-daemon
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def from_launcher(rank: int, sequence: int) -> MeetingPlace | None:
     address, token = os.environ.get("PELTON_COORDINATOR"), os.environ.get("PELTON_JOB_TOKEN")
     if address is None and token is None:
         return None
-    if address is not None and address.startswith(_DAEMON):
+    if address is not None and address.startswith(DAEMON):
         return MeetingPlace(address, "", "default", None)
     if address is None or not _store_meeting.ADDRESS.fullmatch(address):
         raise InvalidArgument(f"PELTON_COORDINATOR={address!r} in the environment: must be host:port")
@@ -143,7 +143,7 @@ def through_store(store: Store, rank: int, world_size: int, timeout_s: float) ->
     """
     if env.is_backend_in_daemon():
         path, job = _daemons.attach(store, rank, world_size, timeout_s, lambda guests: _interface(store, guests))
-        return MeetingPlace(f"{_DAEMON}{path}", "", job, None, store)
+        return MeetingPlace(f"{DAEMON}{path}", "", job, None, store)
     if rank != 0:
         found = _store_meeting.follow(store, rank, world_size, timeout_s)
         return MeetingPlace(found.address, found.token, found.job, None, store)

@@ -58,6 +58,7 @@ class Session:
         self._communicators: dict[_Key, _C.Communicator] = {}
         self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
         self._queues: list[_Closable] = []
+        self.has_daemon = place.address.startswith(_rendezvous.DAEMON)
         self._sight = _sight.Sight(backend, place.address)
 
     def close_at_end(self, queue: _Closable) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Union
 
 import networkx as nx
+import torch
 
 from pelton import _log
 from pelton.bluefog import _world
@@ -208,8 +209,8 @@ def unified_mpi_window_model_supported() -> bool:
 
 
 def nccl_built() -> bool:
-    """Whether these operations use NCCL; they work on the host's memory."""
-    return False
+    """Whether operations on tensors of a GPU can use NCCL, as allreduce, broadcast and allgather do."""
+    return torch.cuda.is_available() and torch.distributed.is_nccl_available()
 
 
 def suspend() -> None:

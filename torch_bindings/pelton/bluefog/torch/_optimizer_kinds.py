@@ -32,6 +32,9 @@ StepFunction = Callable[[Any, torch.Tensor, torch.Tensor, dict[str, Any]], None]
 class Distributed(torch.optim.Optimizer):
     """What all share; a base of the class that is made. Threads: the trainer's. Owns: hooks."""
 
+    # A GradScaler that finds an overflow leaves out step() here, and the ranks would be out of step from then on; so it
+    # is told that step() sees to that itself.
+    _step_supports_amp_scaling = True
     _is_combined: bool
     _skips: bool
     _rhythm: Rhythm
@@ -49,6 +52,9 @@ class Distributed(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """The optimizer's own step, with what brings the ranks together before or after it. Blocks: until that is done.
 
+        Of a GradScaler it leaves out the optimizer's own step alone where a gradient is not finite then; the ranks are
+        brought together all the same. The scaler of a rank looks at that rank's gradients, so that scales may differ.
+
         Args:
           closure: evaluates the model again; it is called once, before anything else.
         """
@@ -59,11 +65,37 @@ class Distributed(torch.optim.Optimizer):
         is_due = self._is_combined and not self._skips and self._rhythm.before_step()
         if self._skips:
             self._rhythm.note_own_step()
-        with shown_if_there_is_a_timeline("optimizer", "STEP"):
+        with shown_if_there_is_a_timeline("optimizer", "STEP"), self._unscaled() as is_scaled:
             self.before(is_due)
-            self.step_alone()
+            if not (is_scaled and self._overflows()):
+                self.step_alone()
             self.after(is_due)
         return loss
+
+    @contextmanager
+    def _unscaled(self) -> Iterator[bool]:
+        """Whether a GradScaler steps; within it gradients are as its `unscale_` leaves them, and it is out of sight."""
+        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
+        of_scaler: dict[str, Any] = {name: self.__dict__.pop(name) for name in names}
+        scale = of_scaler.get("grad_scale")
+        if scale is not None:
+            inverse = scale.double().reciprocal().float()
+            for gradient in self._gradients():
+                gradient.mul_(inverse.to(gradient.device))
+        try:
+            yield bool(of_scaler)
+        finally:
+            self.__dict__.update(of_scaler)  # the scaler takes them away
+
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    yield parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
+
+    def _overflows(self) -> bool:
+        """Whether a gradient is not finite, for which the optimizer's own step is left out."""
+        return not all(bool(torch.isfinite(gradient).all()) for gradient in self._gradients())
 
     def step_alone(self) -> None:
         """The optimizer's own step, of this rank."""
@@ -226,6 +258,11 @@ class AdaptThenCombine(StepsFirst, Combining):
         early.check()
         with only(self, early.rest()):
             self._step_all()
+
+    def _overflows(self) -> bool:
+        # What the backward pass has stepped by scaled gradients is an error of step_alone().
+        early = self.__dict__.get("_early")
+        return not (early is not None and early.buckets) and super()._overflows()
 
     def _step_all(self) -> None:
         own_step = self.__dict__.get("_own_step")

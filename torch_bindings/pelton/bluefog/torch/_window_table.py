@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Union
 
@@ -122,13 +122,32 @@ class Windows:
         self.by_name: dict[str, Window] = {}
         self.native = _C.Windows(world.session.backend, range(world.size))
         self._thread: ThreadPoolExecutor | None = None
+        self._last: Future[None] | None = None  # of what was submitted
+        self._last_with_mutex: Future[None] | None = None
         world.session.close_at_end(self)
 
-    def submit(self, call: Callable[[], None]) -> Future[None]:
-        """Runs `call` in the background, after those that were submitted before."""
+    def submit(self, call: Callable[[], None], takes_mutex: bool = False) -> Future[None]:
+        """Runs `call` in the background, after those that were submitted before.
+
+        Args:
+          call: what to run.
+          takes_mutex: whether it may wait for another rank.
+        """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows")
-        return self._thread.submit(call)
+        self._last = self._thread.submit(call)
+        if takes_mutex:
+            self._last_with_mutex = self._last
+        return self._last
+
+    def await_submitted(self) -> None:
+        """What a program calls after operations in the background comes after them. Their errors are their handles'.
+
+        Blocks: as they do; not at all where one of them waits for a mutex, which may be this thread's to give back.
+        """
+        waits = self._last_with_mutex is not None and not self._last_with_mutex.done()
+        if self._last is not None and not waits:
+            wait([self._last])
 
     def close(self) -> None:
         """Ends the windows, after the operations that are under way. Idempotent."""
@@ -257,7 +276,7 @@ class Write:
         _check_like(tensor, window)
         self._window = window
         self._tensor = tensor.detach()
-        self._own, weights, self._holds_mutex = arguments
+        self._own, weights, self.takes_mutex = arguments
         self._pairs = pairs_of(weights, window.destinations, 1.0, "dst_weights")
         self._call = window.native.accumulate if adds else window.native.put
         self._label = "WIN_ACCUMULATE" if adds else "WIN_PUT"
@@ -273,7 +292,7 @@ class Write:
     def run(self) -> None:
         """Does it. The tensor is scaled at the end, by whatever edges it went."""
         with span(self._window, self._label):
-            if not self._holds_mutex:
+            if not self.takes_mutex:
                 self._write(self._pairs, self._own)
             elif self._is_one_step:
                 self._write_holding_all()
@@ -400,10 +419,15 @@ def _raise_as_one(failures: list[PeltonError]) -> None:
         raise type(failures[0])("; ".join(str(error) for error in failures))
 
 
-def later(call: Callable[[], None]) -> int:
-    """Runs `call` in the background; a handle."""
+def later(call: Callable[[], None], takes_mutex: bool = False) -> int:
+    """Runs `call` in the background; a handle.
+
+    Args:
+      call: what to run.
+      takes_mutex: whether it may wait for another rank.
+    """
     number = next(_State.numbers)
-    _State.handles[number] = windows().submit(call)
+    _State.handles[number] = windows().submit(call, takes_mutex)
     return number
 
 

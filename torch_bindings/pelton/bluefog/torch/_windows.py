@@ -7,6 +7,7 @@ another host it waits for the network and a thread that serves windows there, an
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,8 +18,10 @@ import torch
 from pelton import _log
 from pelton.bluefog.torch._window_table import (
     Get,
+    NoSuchWindow,
     Weights,
     Window,
+    Windows,
     Write,
     arguments_of,
     future_of,
@@ -33,7 +36,9 @@ from pelton.bluefog.torch._window_table import (
     window_of,
     windows,
 )
-from pelton.errors import FailedPrecondition
+from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
+from pelton.torch_api._objects import broadcast_text
+from pelton.torch_api._state_broadcast import agree
 
 __all__ = [
     "get_current_created_window_names",
@@ -109,16 +114,32 @@ def win_free(name: str | None = None) -> bool:
 
     Raises:
       NoSuchWindow: there is no window of that name.
+      InvalidArgument: another rank has none of that name, or frees another one; none is freed then.
     """
-    freed = names() if name is None else [window_of(name).name]
-    if freed:
-        living = windows()
-        living.submit(lambda: None).result()  # what is under way comes first
-        living.native.barrier()
-        for each in freed:
-            del living.by_name[each]
-            living.world.live_windows.discard(each)
+    living = windows()
+    mine = names() if name is None else [name]
+    living.submit(lambda: None).result()  # what is under way comes first
+    _agree_to_free(living, mine)
+    living.native.barrier()
+    for each in mine:
+        del living.by_name[each]
+        living.world.live_windows.discard(each)
     return True
+
+
+def _agree_to_free(living: Windows, mine: list[str]) -> None:
+    communicator = living.world.session.world_communicator
+    complaint: PeltonError | None = None
+    try:
+        for each in mine:
+            window_of(each)
+    except NoSuchWindow as error:
+        complaint = error
+    agree(communicator, complaint)
+    text = json.dumps(mine).encode()
+    _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
+    differs = f"win_free: rank 0 frees {theirs.decode()} and rank {communicator.rank()} {text.decode()}"
+    agree(communicator, InvalidArgument(f"{differs}; all ranks must free the same") if theirs != text else None)
 
 
 def get_current_created_window_names() -> list[str]:
@@ -150,7 +171,9 @@ def win_put(
       DeadlineExceeded: a mutex was not given back in time, and the text names who holds it; or a rank on another host
         has not answered, and its edges fail from then on.
     """
-    Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False).run()
+    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
+    windows().await_submitted()
+    write.run()
     return True
 
 
@@ -171,7 +194,7 @@ def win_put_nonblocking(
       require_mutex: as `win_put`.
     """
     write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
-    return later(write.run)
+    return later(write.run, write.takes_mutex)
 
 
 def put_all_nonblocking(tensors: Mapping[str, torch.Tensor], dst_weights: Weights | None) -> int:
@@ -202,7 +225,9 @@ def win_accumulate(
       dst_weights: as `win_put`.
       require_mutex: as `win_put`; sums are exact without it, too.
     """
-    Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True).run()
+    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True)
+    windows().await_submitted()
+    write.run()
     return True
 
 
@@ -223,7 +248,7 @@ def win_accumulate_nonblocking(
       require_mutex: as `win_accumulate`.
     """
     write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True)
-    return later(write.run)
+    return later(write.run, write.takes_mutex)
 
 
 def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool = False) -> bool:
@@ -232,8 +257,9 @@ def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool =
     Args:
       name: of the window.
       src_weights: by in-neighbor; all of them, with weight 1, if None.
-      require_mutex: whether to hold the mutex at each source meanwhile. A tensor that its rank changes without that
-        may be read in the middle of the change.
+      require_mutex: whether to hold the mutex at each source meanwhile. A tensor that its rank changes outside of
+        `win_mutex(name, for_self=True)` may be read in the middle of the change; so it may in an update that has
+        `require_mutex`, which holds those of its own sources.
 
     Raises:
       NoSuchWindow: there is no window of that name.
@@ -242,7 +268,9 @@ def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool =
       PeerLost: a source has ended; the others were read.
       DeadlineExceeded: as win_put.
     """
-    Get(window_of(name), src_weights, require_mutex).run()
+    get = Get(window_of(name), src_weights, require_mutex)
+    windows().await_submitted()
+    get.run()
     return True
 
 
@@ -254,7 +282,7 @@ def win_get_nonblocking(name: str, src_weights: Weights | None = None, require_m
       src_weights: as `win_get`.
       require_mutex: as `win_get`.
     """
-    return later(Get(window_of(name), src_weights, require_mutex).run)
+    return later(Get(window_of(name), src_weights, require_mutex).run, require_mutex)
 
 
 def win_update(

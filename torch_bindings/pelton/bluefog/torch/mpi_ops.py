@@ -272,8 +272,8 @@ def neighbor_allreduce(
         differ, at both ends; an edge has one end, on all ranks; the name is in flight.
     """
     if older or neighbor_weights is not None or send_neighbors is not None:
-        self_weight, src_weights, dst_weights, name = _newer(
-            older, (self_weight, src_weights, dst_weights, name), neighbor_weights, send_neighbors
+        self_weight, src_weights, dst_weights, name, enable_topo_check = _newer(
+            older, (self_weight, src_weights, dst_weights, name, enable_topo_check), neighbor_weights, send_neighbors
         )
     world = active_world()
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
@@ -306,8 +306,8 @@ def neighbor_allreduce_nonblocking(
       send_neighbors: as there.
     """
     if older or neighbor_weights is not None or send_neighbors is not None:
-        self_weight, src_weights, dst_weights, name = _newer(
-            older, (self_weight, src_weights, dst_weights, name), neighbor_weights, send_neighbors
+        self_weight, src_weights, dst_weights, name, enable_topo_check = _newer(
+            older, (self_weight, src_weights, dst_weights, name, enable_topo_check), neighbor_weights, send_neighbors
         )
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLREDUCE, name)
@@ -316,20 +316,28 @@ def neighbor_allreduce_nonblocking(
     return HANDLES.add(_handles.NEIGHBOR_ALLREDUCE, operation, full, world.timeline)
 
 
-_Given = tuple[Union[float, None], Union[Weights, None], Destinations, Union[str, None]]
+_Given = tuple[Union[float, None], Union[Weights, None], Destinations, Union[str, None], bool]
 
 
 def _newer(older: tuple[Any, ...], given: _Given, neighbor_weights: Weights | None, send_neighbors: Ranks) -> _Given:
-    """The arguments of today for those of BlueFog 0.2."""
-    if len(older) > 3:
-        raise InvalidArgument(
-            f"{len(older) + 1} positional arguments: give at most tensor, self_weight, weights and name"
-        )
-    by_position = older + (None,) * (3 - len(older))
-    self_weight = given[0] if given[0] is not None else by_position[0]
-    weights = next((w for w in (given[1], neighbor_weights, by_position[1]) if w is not None), None)
-    destinations = given[2] if given[2] is not None else send_neighbors
-    return self_weight, weights, destinations, given[3] if given[3] is not None else by_position[2]
+    """The arguments of today for those of BlueFog 0.2: (self_weight, weights, name), and (self_weight, weights,
+    send_neighbors, enable_topo_check, name) of its later releases, told apart by their types.
+    """
+    self_weight, weights, *rest = (*older, None, None)[: max(2, len(older))]
+    by_type: dict[type, Any] = {}
+    for value in rest:
+        kind = next((kind for kind in (str, bool) if isinstance(value, kind)), list)
+        if value is not None and kind in by_type:
+            raise InvalidArgument(f"positional arguments {older!r}: two of one type behind the weights; name them")
+        if value is not None:
+            by_type[kind] = value
+    return (
+        given[0] if given[0] is not None else self_weight,
+        next((w for w in (given[1], neighbor_weights, weights) if w is not None), None),
+        next((d for d in (given[2], send_neighbors, by_type.get(list)) if d is not None), None),
+        given[3] if given[3] is not None else by_type.get(str),
+        by_type.get(bool, given[4]),
+    )
 
 
 def neighbor_allgather(

@@ -438,12 +438,19 @@ def DistributedHierarchicalNeighborAllreduceOptimizer(  # noqa: N802
     )
 
 
-def DistributedBluefogOptimizer(optimizer: torch.optim.Optimizer, named_parameters: _Names = None) -> Any:  # noqa: N802
-    """BlueFog 0.2's older name of `DistributedWinPutOptimizer`, which knew no model and communicates in step().
+def DistributedBluefogOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    model: Any = None,
+    num_steps_per_communication: int = 1,
+    named_parameters: _Names = None,
+) -> Any:
+    """BlueFog's older name of `DistributedWinPutOptimizer`.
 
     Args:
       optimizer: as there.
-      named_parameters: names for the windows.
+      model: as there. Named parameters in its place, or none, are BlueFog 0.2's form, which communicates in step().
+      num_steps_per_communication: as there.
+      named_parameters: names for the windows, of BlueFog 0.2.
 
     Returns:
       As there.
@@ -451,5 +458,8 @@ def DistributedBluefogOptimizer(optimizer: torch.optim.Optimizer, named_paramete
     Raises:
       InvalidArgument: as there.
     """
-    named = _of_old_names(optimizer, named_parameters, "win.put")
-    return _windowed(WinPut, optimizer, (), named, 1, None)
+    if _is_old(model, named_parameters):
+        named = _of_old_names(optimizer, named_parameters if named_parameters is not None else model, "win.put")
+        return _windowed(WinPut, optimizer, (), named, num_steps_per_communication, None)
+    _deprecated("DistributedBluefogOptimizer")
+    return DistributedWinPutOptimizer(optimizer, model, num_steps_per_communication)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -34,12 +35,19 @@ class Snapshots:
     finds nothing. Threads: the trainer's, beside one that copies. Owns: the mapping of that memory.
     """
 
-    def __init__(self, model: nn.Module, optimizer: AnyOptimizer = None, every: int = 1) -> None:
+    _last_to_keep: weakref.ref[Snapshots] | None = None  # of the process
+    _has_kept = False
+
+    def __init__(
+        self, model: nn.Module, optimizer: AnyOptimizer = None, every: int = 1, lr_scheduler: Any = None
+    ) -> None:
         """Args:
           model: wrapped.
           optimizer: the model's, or a list of them.
           every: only steps that it divides are kept. With an algorithm whose ranks exchange something every n steps
             it must be a multiple of n, and those steps the ones that end with the exchange.
+          lr_scheduler: the optimizer's, or a list of them: whatever has state_dict() and load_state_dict(), of plain
+            values.
 
         Raises:
           InvalidArgument: `every` is not positive.
@@ -48,6 +56,7 @@ class Snapshots:
             raise InvalidArgument(f"every={every!r}: must be a whole number, 1 or more")
         self._model = model
         self._optimizers = _listed(optimizer)
+        self._schedulers = _listed(lr_scheduler)
         self._every = every
         self._buffers = inherited_buffers()
         self._copies: _C.TensorCopies | None = None  # made where it is needed, because it has a thread
@@ -70,6 +79,7 @@ class Snapshots:
           InvalidArgument: `step` or `extra` is out of range, a later step is kept, or the state holds more than
             tensors and plain values.
           Unsupported: the model's weights are averaged beside training, so that no moment has a state of its own.
+          FailedPrecondition: another model of this process keeps snapshots in turns with this one.
           OSError: there is not enough memory.
           DeadlineExceeded: the last one is not through.
 
@@ -85,6 +95,7 @@ class Snapshots:
         _before_writes.settle()
         if not self._buffers or step % self._every:
             return
+        self._check_turns()
         newest = self._newest()
         if newest is not None and step < newest.step:
             raise InvalidArgument(
@@ -106,6 +117,16 @@ class Snapshots:
             return
         self._seal(oldest, step)
         self._tell_kept()
+
+    def _check_turns(self) -> None:
+        """A rank has memory for one model's, and would give one's weights to the other."""
+        last = Snapshots._last_to_keep() if Snapshots._last_to_keep is not None else None
+        if self._has_kept and last is not None and last._model is not self._model:
+            raise FailedPrecondition(
+                "Snapshots.keep: another model of this process keeps snapshots, too, and a rank has memory for those "
+                "of one; make one Snapshots of a module that holds both (nn.ModuleList), and a list of their optimizers"
+            )
+        self._has_kept, Snapshots._last_to_keep = True, weakref.ref(self)
 
     def wait(self) -> int:
         """Waits until the last snapshot counts, unless something has changed it, of which a warning tells.
@@ -236,6 +257,7 @@ class Snapshots:
         return {
             "model": dict(self._model.state_dict()),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "algorithms": {name: _state_of(inner) for name, inner in wrapped.items()},
             "random": torch.get_rng_state(),
             "extra": bytes(extra),
@@ -269,17 +291,20 @@ class Snapshots:
                     f"the snapshot of step {step} is of another model: {name} is {theirs.get(name, 'missing')} there "
                     f"and {ours.get(name, 'missing')} here; start the job anew to begin without it"
                 )
-        if len(value["optimizers"]) != len(self._optimizers):
-            raise InvalidArgument(
-                f"the snapshot of step {step} has {len(value['optimizers'])} optimizers, {len(self._optimizers)} are "
-                "given; start the job anew to begin without it"
-            )
+        for kind, given in (("optimizers", self._optimizers), ("schedulers", self._schedulers)):
+            if len(value[kind]) != len(given):
+                raise InvalidArgument(
+                    f"the snapshot of step {step} has {len(value[kind])} {kind}, {len(given)} are given; start the job "
+                    "anew to begin without it"
+                )
         return value
 
     def _apply(self, value: dict[str, Any]) -> None:
         self._model.load_state_dict(value["model"])
         for optimizer, state in zip(self._optimizers, value["optimizers"]):
             optimizer.load_state_dict(state)
+        for scheduler, state in zip(self._schedulers, value["schedulers"]):
+            scheduler.load_state_dict(state)
 
 
 def _value_of(buffer: SnapshotBuffer) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def measured_rows(inner: Any) -> str:
       inner: the object behind the wrapped model.
 
     Returns:
-      The same on all ranks; "" where the ranks are on one host, between whose ranks no schedule is chosen.
+      The same on all ranks; "" where the ranks are on one host, between whose ranks no schedule is chosen, or work
+      with daemons, whose communicators all go by PELTON_SCHEDULES.
 
     Raises:
       PeltonError: what the communication failed with.
@@ -35,7 +36,7 @@ def measured_rows(inner: Any) -> str:
     session, ranks = inner._session, inner.process_group.ranks
     host_count = len({session.hosts[rank] for rank in ranks})
     names = [name for name in _C.schedules("allreduce", host_count) if name != "alone"]
-    if host_count == 1 or len(names) < 2:
+    if host_count == 1 or len(names) < 2 or session.has_daemon:
         return ""
     sizes = _bucket_sizes(inner)
     if host_count < len(ranks):
