@@ -12,7 +12,7 @@ ROOT = HERE.parents[1]
 PRODUCT = ("core", "comm", "algorithms", "backend", "torch_bindings", "tools")
 # Read by tests, stand-ins and the build alone, or set by the launcher for its ranks and for nobody else.
 NOT_A_USERS = re.compile(
-    r"_STAND_IN_|^PELTON_((MOST_)?SEEDS?|LONG|SOAK_KILLS|ACCELERATOR|WIRE_PAIR|PYTHON|HAS_CAF|OVER_UCX|BENCH)"
+    r"_STAND_IN_|^PELTON_((MOST_)?SEEDS?|LONG|SOAK_KILLS|TURN|ACCELERATOR|WIRE_PAIR|PYTHON|HAS_CAF|OVER_UCX|BENCH)"
 )
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _VARIABLE = re.compile(r"\"((?:PELTON|BAGUA)_[A-Z0-9_]*[A-Z0-9])\"")
