@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from pelton.torch_api import _daemons
 from pelton_run import daemons
 from spawn import launcher, run
 
@@ -99,3 +101,14 @@ def test_pelton_run_takes_the_variable_for_its_default(tmp_path: Path) -> None:
     outcome = run(launcher(1, script), 60, {"PELTON_BACKEND": "gloo"})
     assert outcome.code == 2
     assert "PELTON_BACKEND=gloo: must be process or daemon" in outcome.errors
+
+
+def test_a_job_with_other_settings_has_daemons_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took theirs when they began, and would go on by them."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.delenv("PELTON_WIRE", raising=False)
+    before = _daemons._identity(2)
+    monkeypatch.setenv("PELTON_WIRE", "ucx")
+    assert _daemons._identity(2) != before
+    monkeypatch.delenv("PELTON_WIRE")
+    assert _daemons._identity(2) == before

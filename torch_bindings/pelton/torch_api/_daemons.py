@@ -65,12 +65,30 @@ def attach(
     return str(socket), record.job
 
 
+# By which a daemon goes for as long as it lives: a job with others has daemons of its own.
+_SETTINGS = (
+    "PELTON_WIRE",
+    "PELTON_UCX_TLS",
+    "PELTON_INTERFACE",
+    "PELTON_HOST_LABEL",
+    "PELTON_SCHEDULES",
+    "PELTON_HEARTBEAT_TIMEOUT",
+    "PELTON_SPIN_US",
+    "PELTON_INSECURE",
+    "PELTON_TLS_CA",
+    "PELTON_TLS_CERT",
+    "PELTON_TLS_KEY",
+    "PELTON_TLS_NAME",
+)
+
+
 def _identity(world_size: int) -> str:
     """What a job keeps through its restarts, in which torchrun may choose another port."""
     job = _launchers.job_identity()
     if job in ("", "none"):  # torchrun's, where nobody has named the run
         job = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-    return f"{os.getuid()} {job} {world_size}"
+    settings = [f"{name}={os.environ[name]}" for name in _SETTINGS if name in os.environ]
+    return " ".join([f"{os.getuid()} {job} {world_size}", *settings])
 
 
 @contextlib.contextmanager
