@@ -1,4 +1,8 @@
 // Which trainers of a daemon have an heir, and what that gets.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,6 +24,7 @@
 #include "backend/model.h"
 #include "comm/control/key_value.h"
 #include "comm/group.h"
+#include "comm/transport/descriptor.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
@@ -309,6 +314,33 @@ TEST(HeirTest, ATrainerWhosePeerHasLeftHasNone) {
   EXPECT_FALSE(anew.welcome().is_heir());
   EXPECT_EQ(anew.welcome().code(), 0) << anew.welcome().message();
   other.join();
+}
+
+// Of a trainer that attaches, heir or not.
+TEST(WelcomeTest, ADaemonThatEndsOrStandsStillBeforeItsWelcomeIsNamed) {
+  const TestDaemons daemons(0);
+  const std::string path = daemons.PathOf(0);
+  const absl::StatusOr<Descriptor> listener = LinkServer::Listen(path);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const LinkPlace place{path, "default", Rank(0), WorldSize(1)};
+  const std::string name = absl::StrCat("the pelton-daemon of rank 0 (pid ", getpid(), ")");
+  const absl::Status silent =
+      LinkClient::Attach(place, Clock::Real().Now() + absl::Milliseconds(200)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(silent)) << silent;
+  EXPECT_THAT(std::string(silent.message()), HasSubstr(absl::StrCat(name, " has not answered")));
+  EXPECT_THAT(std::string(silent.message()), HasSubstr("other ranks' trainers have come"));
+  std::thread door([&listener] {
+    pollfd knocks = {listener->get(), POLLIN, 0};
+    for (int i = 0; i < 2; ++i) {  // the one that has given up, and the one that is to come
+      poll(&knocks, 1, -1);
+      const Descriptor turned_away(accept(listener->get(), nullptr, nullptr));
+    }
+  });
+  const absl::Status gone = LinkClient::Attach(place, Soon()).status();
+  door.join();
+  unlink(path.c_str());
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()), HasSubstr(absl::StrCat(name, " is gone: ")));
 }
 
 }  // namespace

@@ -17,9 +17,10 @@ namespace {
 
 constexpr size_t kMostIdle = 8;
 
-absl::Status CheckSameUser(const LinkSocket& socket, const std::string& path) {
+// The process that listens there, which is this user's.
+absl::StatusOr<pid_t> DaemonOf(const LinkSocket& socket, const std::string& path) {
   ASSIGN_OR_RETURN(const shm::Credentials peer, shm::PeerOf(socket.descriptor()));
-  if (peer.uid == geteuid()) return absl::OkStatus();
+  if (peer.uid == geteuid()) return peer.pid;
   return absl::PermissionDeniedError(absl::StrCat("the daemon at ", path, " is that of user ",
                                                   peer.uid, ", this process is of user ",
                                                   geteuid()));
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<LinkClient>> LinkClient::Attach(const LinkPlace& 
   proto::LinkHello hello;
   hello.set_purpose(proto::LinkHello::ATTACH);
   ASSIGN_OR_RETURN(client->attached_, client->Connect(hello, &client->welcome_, deadline));
+  client->daemon_pid_ = client->welcome_.daemon_pid();
   client->reader_ = std::thread([raw = client.get()] { raw->ReadNotices(); });
   return client;
 }
@@ -43,24 +45,25 @@ LinkClient::~LinkClient() {
 }
 
 absl::Status LinkClient::Explain(const absl::Status& status) const {
-  if (!absl::IsUnavailable(status) || welcome_.daemon_pid() == 0) return status;
+  if (!absl::IsUnavailable(status) || daemon_pid_ == 0) return status;
   return absl::UnavailableError(absl::StrCat(
-      "the pelton-daemon of rank ", place_.rank.value(), " (pid ", welcome_.daemon_pid(),
+      "the pelton-daemon of rank ", place_.rank.value(), " (pid ", daemon_pid_.load(),
       ") is gone: ", status.message(), "; its log says why, and a new job starts a new one"));
 }
 
 absl::Status LinkClient::Silence(absl::Duration waited) const {
-  return absl::DeadlineExceededError(absl::StrCat(
-      "the pelton-daemon of rank ", place_.rank.value(), " (pid ", welcome_.daemon_pid(),
-      ") has not answered for ", absl::ToInt64Milliseconds(waited) / 100 * 0.1,
-      " s; look whether it is stopped or stuck, and end the job"));
+  // Before the welcome the others may be what it waits for.
+  const char* const others =
+      attached_ == nullptr ? "other ranks' trainers have come, and whether " : "";
+  return absl::DeadlineExceededError(
+      absl::StrCat("the pelton-daemon of rank ", place_.rank.value(), " (pid ", daemon_pid_.load(),
+                   ") has not answered for ", absl::ToInt64Milliseconds(waited) / 100 * 0.1,
+                   " s; look whether ", others, "it is stopped or stuck, and end the job"));
 }
 
 absl::Status LinkClient::WhyUnanswered(const absl::Status& failed, absl::Time began) const {
   if (!ended_.ok()) return ended_;
-  // Before the welcome there is no name for it, and the others may be what it waits for.
-  const bool is_silent = absl::IsDeadlineExceeded(failed) && welcome_.daemon_pid() != 0;
-  return is_silent ? Silence(Clock::Real().Now() - began) : Explain(failed);
+  return absl::IsDeadlineExceeded(failed) ? Silence(Clock::Real().Now() - began) : Explain(failed);
 }
 
 absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Connect(proto::LinkHello hello,
@@ -79,7 +82,8 @@ absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Connect(proto::LinkHello
   auto socket = std::make_unique<LinkSocket>(std::move(connected));
   // A child of this process would keep the connection open beyond its end.
   CloseInChildren(socket->descriptor());
-  RETURN_IF_ERROR(CheckSameUser(*socket, place_.path));
+  ASSIGN_OR_RETURN(const pid_t daemon, DaemonOf(*socket, place_.path));
+  if (attached_ == nullptr) daemon_pid_ = daemon;
   {
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(ended_);

@@ -2,6 +2,9 @@
 #ifndef PELTON_BACKEND_LINK_LINK_CLIENT_H_
 #define PELTON_BACKEND_LINK_LINK_CLIENT_H_
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -96,6 +99,8 @@ class LinkClient {
 
   const LinkPlace place_;
   proto::LinkWelcome welcome_;
+  // The one that the welcome names; before it that of the process that listens, or 0.
+  std::atomic<pid_t> daemon_pid_{0};
   std::unique_ptr<LinkSocket> attached_;
   std::thread reader_;
 
