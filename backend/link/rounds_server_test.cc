@@ -230,7 +230,7 @@ TEST(RoundsServerTest, AnswersABucketWithoutItsMarksByName) {
 TEST(RoundsServerTest, SurvivesAnyPage) {
   constexpr uint64_t kSeed = 20261124;
   const auto ended = RunRanks(1, [](const BackendOptions& options) {
-    for (uint64_t world = 0; world < 6; ++world) {
+    for (uint64_t world = 0; world < 30; ++world) {
       BackendOptions own = options;
       own.job = absl::StrCat("job ", world);
       ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(own));

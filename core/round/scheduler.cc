@@ -101,8 +101,8 @@ void BucketScheduler::Gather() {
   channel_->Push(Operation(), [this](absl::Status status) {
     is_gathering_ = false;
     // Where ranks have launched other operations they would go on, and collect too early. Any other
-    // failure has ended the channel already.
-    if (absl::IsInvalidArgument(status)) return Fail(status);
+    // failure has ended the channel already, or is what ends it: then it answers for all buckets.
+    if (absl::IsInvalidArgument(status) && channel_->failure().ok()) return Fail(status);
     if (!status.ok()) return;
     progress_at_ = context().Now();
     ArmWatch(progress_at_ + options_.operation_timeout);
