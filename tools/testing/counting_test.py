@@ -111,7 +111,7 @@ class CountingTest(unittest.TestCase):
         for lane in lanes.LANES.values():
             if isinstance(lane, lanes.LaneInTurns):
                 self.assertLess({*lane.targets_by_turn}, {*range(turns.COUNT)})
-        for turn, names in lanes.OF_A_TURN.items():
+        for turn, names in enumerate(usual):
             for lane in (lanes.LANES[name] for name in names):
                 self.assertTrue(not isinstance(lane, lanes.LaneInTurns) or turn in lane.targets_by_turn)
 

@@ -129,16 +129,16 @@ GROUPS = (
     (("fuzz",),),
 )
 QUICK = ("lint", "gcc", "python")
-# By turn: what compiles everything once more.
-OF_A_TURN = {0: ("clang",), 1: ("clang",), 2: ("tsan", "outside"), 3: ("tsan",)}
+# The turns of what compiles everything once more; all other lanes are in each.
+TURNS = {name: {*lane.targets_by_turn} for name, lane in LANES.items() if isinstance(lane, LaneInTurns)}
+TURNS["outside"] = {2}
 # Without --long by name only: what they test by chance the others test by examples.
 LONG = ("fuzz",)
 
 
 def usual(turn: int | None) -> list[str]:
     """The lanes of a run without flags, or of one that has all turns."""
-    slow = {name for names in OF_A_TURN.values() for name in names}
-    return [name for name in LANES if name not in LONG and (turn is None or name not in slow - {*OF_A_TURN[turn]})]
+    return [name for name in LANES if name not in LONG and (turn is None or turn in TURNS.get(name, {turn}))]
 
 
 if __name__ == "__main__":

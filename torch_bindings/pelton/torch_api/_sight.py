@@ -10,8 +10,7 @@ from pelton_run import job_folder, stacks
 
 from pelton import _C
 from pelton.errors import PeltonError
-
-_DAEMON = "unix:"
+from pelton.torch_api._rendezvous import DAEMON
 
 
 class Sight:
@@ -25,8 +24,8 @@ class Sight:
           address: where it has joined.
         """
         self._door: _C.ToolServer | None = None
-        is_linked = address.startswith(_DAEMON)
-        folder = Path(address.removeprefix(_DAEMON)).parent if is_linked else _folder()
+        is_linked = address.startswith(DAEMON)
+        folder = Path(address.removeprefix(DAEMON)).parent if is_linked else _folder()
         if folder is None:
             return
         try:
