@@ -48,12 +48,13 @@ class SilentWorker final : public Worker {
   const std::string address_;
 };
 
-// Threads: immutable. Owns: nothing.
+// Threads: as Network. Owns: nothing.
 class SilentNetwork final : public Network {
  public:
   explicit SilentNetwork(int* kept) : kept_(kept) {}
   const std::string& interface() const override { return name_; }
-  absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver&, int) const override {
+  absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver&,
+                                                     const std::vector<Rank>&) override {
     return std::make_unique<SilentWorker>(kept_);
   }
 
@@ -93,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   int kept = 0;
   std::vector<std::byte> memory(kReceivedBytes);
   {
-    const SilentNetwork network(&kept);
+    SilentNetwork network(&kept);
     auto session = Session::Create(network, MembersOf(0));
     PELTON_CHECK_OK(session.status());
     StartReceive(**session, memory);

@@ -31,16 +31,17 @@ std::string SignAddress(const std::string& token, int rank, const std::string& a
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Control>> Control::Make(const Network& network,
+absl::StatusOr<std::unique_ptr<Control>> Control::Make(Network& network,
                                                        const TransportOptions& options) {
-  std::unique_ptr<Control> control(new Control(options));
+  std::unique_ptr<Control> control(new Control(network, options));
   RETURN_IF_ERROR(control->Start(network, options));
   return control;
 }
 
-Control::Control(const TransportOptions& options)
+Control::Control(Network& network, const TransportOptions& options)
     : job_token_(options.job_token),
       world_(options.job_token, kControl, Group::World(options.world_size), options.rank),
+      mutex_(network.mutex()),
       losses_(static_cast<size_t>(options.world_size.value())),
       has_left_(static_cast<size_t>(options.world_size.value())),
       unanswered_(static_cast<size_t>(options.world_size.value())) {}
@@ -50,10 +51,10 @@ Control::~Control() {
   if (worker_ != nullptr) worker_->Close();
 }
 
-absl::Status Control::Start(const Network& network, const TransportOptions& options) {
+absl::Status Control::Start(Network& network, const TransportOptions& options) {
   {
     MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(worker_, network.MakeWorker(*this, options.world_size.value()));
+    ASSIGN_OR_RETURN(worker_, network.MakeWorker(*this, world_.group().members));
     ASSIGN_OR_RETURN(const uint32_t host, HostOf(network.interface()));
     std::string own(reinterpret_cast<const char*>(&host), sizeof host);
     own += worker_->address();
@@ -167,7 +168,7 @@ absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& member
 }
 
 void Control::TellAbort(const Members& members, const absl::Status& reason, uint8_t flags) {
-  MutexLock lock(&mutex_);
+  mutex_.AssertHeld();
   for (const Rank member : members.group().members) {
     const int rank = member.value();
     if (rank == world_.rank() || !losses_[static_cast<size_t>(rank)].ok()) continue;
@@ -181,7 +182,7 @@ void Control::TellAbort(const Members& members, const absl::Status& reason, uint
 }
 
 bool Control::IsTold() {
-  MutexLock lock(&mutex_);
+  mutex_.AssertHeld();
   worker_->Progress();
   return worker_->Flush();
 }
@@ -194,11 +195,11 @@ bool Control::SayGoodbye() {
     worker_->Post(rank, world_.MakeHeader(MessageType::kBye, rank));
   }
   worker_->Progress();
-  return worker_->Flush();
+  return worker_->Flush() && worker_->HasArrived();
 }
 
 absl::Status Control::NewsOf(const Members& members) {
-  MutexLock lock(&mutex_);
+  mutex_.AssertHeld();
   for (int i = 0; i < kRoundsPerLook && worker_->Progress(); ++i) {
   }
   absl::Status loss;

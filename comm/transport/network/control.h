@@ -23,13 +23,14 @@ namespace pelton::network {
 
 // A worker beside those of the communicators, to every rank of the world. Nobody progresses it but
 // who needs it: ranks that open, and ranks that suspect a peer.
-// Threads: any. Owns: the worker, and the messages that nobody has asked for.
+// Threads: any; what says so is called with the network's mutex held. Owns: the worker, and the
+// messages that nobody has asked for. The network outlives it.
 class Control final : public Receiver {
  public:
   // Exchanges the workers' addresses over the bootstrap and connects to every rank, so that nobody
   // needs to be let in later; collective over the world. Blocks: until
   // `options.deadline`. Errors: Unauthenticated: names a rank that does not hold the job's token.
-  static absl::StatusOr<std::unique_ptr<Control>> Make(const Network& network,
+  static absl::StatusOr<std::unique_ptr<Control>> Make(Network& network,
                                                        const TransportOptions& options);
   ~Control() override;
 
@@ -41,18 +42,18 @@ class Control final : public Receiver {
   // The hosts of the world's ranks, in network order: who may knock at a worker's door.
   const std::set<uint32_t>& hosts() const { return hosts_; }
 
-  // Tells the others that this rank has aborted their communicator. Blocks: never.
+  // Tells the others that this rank has aborted their communicator. The mutex is held. Blocks:
+  // never.
   void TellAbort(const Members& members, const absl::Status& reason, uint8_t flags);
-  // To be called until true: all that was told has left. Blocks: never.
+  // To be called until true: all that was told has left. The mutex is held. Blocks: never.
   bool IsTold();
   // Tells all ranks that this one leaves in good order. To be called until true: it has left then.
   // Blocks: never.
   bool SayGoodbye();
   // What a member has told of this communicator: its abort, or that its connection is gone without
-  // a goodbye. OK: nothing. Blocks: never.
+  // a goodbye. OK: nothing. The mutex is held. Blocks: never.
   absl::Status NewsOf(const Members& members);
 
-  bool Knows(const Header& header) const override { return world_.IsGenuine(header); }
   bool Receive(const Header& header, const Payload& payload) override;
   void Lose(int peer, const absl::Status& why) override;
 
@@ -60,8 +61,8 @@ class Control final : public Receiver {
   // Communicator, generation, rank.
   using Key = std::tuple<uint32_t, uint32_t, int>;
 
-  explicit Control(const TransportOptions& options);
-  absl::Status Start(const Network& network, const TransportOptions& options);
+  Control(Network& network, const TransportOptions& options);
+  absl::Status Start(Network& network, const TransportOptions& options);
   absl::Status Admit(int rank, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Connect(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerTo(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -74,7 +75,7 @@ class Control final : public Receiver {
   const std::string job_token_;
   std::set<uint32_t> hosts_;  // immutable after Start
   const Members world_;       // of all ranks; its keys are the control messages'
-  Mutex mutex_;
+  Mutex& mutex_;               // the network's
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Status> losses_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> has_left_ ABSL_GUARDED_BY(mutex_);  // by rank

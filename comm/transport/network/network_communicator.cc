@@ -1,6 +1,7 @@
 #include "comm/transport/network/network_communicator.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -33,7 +34,10 @@ absl::StatusOr<std::unique_ptr<NetworkCommunicator>> NetworkCommunicator::Create
     std::unique_ptr<Session> session, Control& control, OnClose on_close) {
   auto communicator = std::make_unique<NetworkCommunicator>(std::move(session), control, on_close);
   communicator->wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (communicator->wake_.is_open()) return communicator;
+  if (communicator->wake_.is_open()) {
+    communicator->ListenForRouse();
+    return communicator;
+  }
   return absl::ResourceExhaustedError(absl::StrCat("network: eventfd: ", std::strerror(errno)));
 }
 
@@ -41,24 +45,36 @@ NetworkCommunicator::NetworkCommunicator(std::unique_ptr<Session> session, Contr
                                          OnClose on_close)
     : control_(control),
       on_close_(std::move(on_close)),
+      mutex_(session->mutex()),
       session_(std::move(session)),
       members_(session_->members()) {}
 
 NetworkCommunicator::~NetworkCommunicator() {
   on_close_(this, nullptr);
-  std::unique_ptr<Session> session;
   {
     MutexLock lock(&mutex_);
+    session_->set_rouse(nullptr);
     if (!session_->point_to_point().is_idle()) {
       Throw(absl::CancelledError("closed with operations in flight"), Origin::kHere);
     }
-    const absl::Time until = Clock::Real().Now() + kByeTime;
-    FinishAbort();
-    while (stage_ == Stage::kOpen && !session_->SayBye() && Clock::Real().Now() < until) {
-    }
-    if (stage_ == Stage::kOpen) session = std::move(session_);
   }
-  if (session != nullptr) on_close_(this, std::move(session));
+  const absl::Time until = Clock::Real().Now() + kByeTime;
+  FinishAbort();
+  while (!SayGoodbye() && Clock::Real().Now() < until) sched_yield();
+  if (std::unique_ptr<Session> session = TakeSession()) on_close_(this, std::move(session));
+}
+
+std::unique_ptr<Session> NetworkCommunicator::TakeSession() {
+  MutexLock lock(&mutex_);
+  return stage_ == Stage::kOpen ? std::move(session_) : nullptr;
+}
+
+void NetworkCommunicator::ListenForRouse() {
+  MutexLock lock(&mutex_);
+  session_->set_rouse([this] {
+    mutex_.AssertHeld();
+    if (is_parked_) Wake();
+  });
 }
 
 int NetworkCommunicator::spins() const { return kSpins; }
@@ -115,13 +131,14 @@ bool NetworkCommunicator::Progress() {
 bool NetworkCommunicator::ProgressLocked() {
   if (is_thrown_.load()) return AdvanceAbort();
   PointToPoint& point_to_point = session_->point_to_point();
-  const uint64_t before = point_to_point.events();
   const bool moved = session_->worker().Progress();
   Examine();
   if (is_thrown_.load()) return AdvanceAbort();
   // A worker also moves for its connections' sake; without an operation in flight that is no
   // progress, and a caller that spun on would never park.
-  return point_to_point.events() != before || (moved && !point_to_point.is_idle());
+  const bool has_changed = point_to_point.events() != events_seen_;
+  events_seen_ = point_to_point.events();
+  return has_changed || (moved && !point_to_point.is_idle());
 }
 
 void NetworkCommunicator::Examine() {
@@ -219,16 +236,25 @@ OperationRunner::State NetworkCommunicator::Query(Completion completion) {
   return state;
 }
 
+std::optional<int> NetworkCommunicator::BeginPark() {
+  if (ProgressLocked()) return std::nullopt;
+  if (stage_ == Stage::kClosed) return -1;
+  if (!session_->worker().Arm()) return std::nullopt;
+  return session_->worker().descriptor();
+}
+
+// A thread that drives another communicator may take from the shared descriptor what came for this
+// one. It holds the mutex then: either this thread has not looked yet and finds it, or it has said
+// that it parks, and is woken.
 void NetworkCommunicator::Park(absl::Time until) {
   pollfd files[2] = {{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
   {
     MutexLock lock(&mutex_);
-    if (ProgressLocked()) return;
-    if (stage_ != Stage::kClosed) {
-      if (!session_->worker().Arm()) return;
-      files[1].fd = session_->worker().descriptor();
-    }
+    const std::optional<int> descriptor = BeginPark();
+    if (!descriptor) return;
+    files[1].fd = *descriptor;
     if (suspect_) until = std::min(until, Clock::Real().Now() + kSuspicionLook);
+    is_parked_ = true;
   }
   const absl::Duration left = std::max(until - Clock::Real().Now(), absl::ZeroDuration());
   const timespec timeout = absl::ToTimespec(std::min(left, absl::Hours(1)));
@@ -237,6 +263,8 @@ void NetworkCommunicator::Park(absl::Time until) {
     while (read(wake_.get(), &count, sizeof count) > 0) {
     }
   }
+  MutexLock lock(&mutex_);
+  is_parked_ = false;
 }
 
 void NetworkCommunicator::Wake() {
@@ -256,7 +284,6 @@ void NetworkCommunicator::Abort(const absl::Status& reason) {
   Announce(reason);
   // The thread that runs the operations may be elsewhere for long, and whoever awaits them takes
   // their memory back when this returns. That thread holds the mutex for bounded work only.
-  MutexLock lock(&mutex_);
   FinishAbort();
 }
 
@@ -267,7 +294,14 @@ bool NetworkCommunicator::SayGoodbye() {
 }
 
 void NetworkCommunicator::FinishAbort() {
-  while (is_thrown_.load() && stage_ != Stage::kClosed) AdvanceAbort();
+  while (is_thrown_.load()) {
+    {
+      MutexLock lock(&mutex_);
+      if (stage_ == Stage::kClosed) return;
+      AdvanceAbort();
+    }
+    sched_yield();
+  }
 }
 
 std::vector<Rank> NetworkCommunicator::Missing() const {

@@ -4,6 +4,7 @@
 #define PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,9 +18,9 @@
 
 namespace pelton::network {
 
-// Threads and contract: as Communicator. The mutex is there for Abort and Missing: the thread that
-// runs the operations has it to itself, and pays some 20 ns for it. Owns: the session, until it
-// hands that to `on_close`.
+// Threads and contract: as Communicator. The mutex is the network's, because a thread that drives
+// another communicator may read what came for this one. Where it is alone, the thread that runs the
+// operations pays some 20 ns for it. Owns: the session, until it hands that to `on_close`.
 class NetworkCommunicator final : public Communicator {
  public:
   // Called by the destructor, first so that nobody aborts this communicator any more, then with the
@@ -59,9 +60,15 @@ class NetworkCommunicator final : public Communicator {
  private:
   enum class Stage { kOpen, kTelling, kClosed };
 
+  void ListenForRouse();
+  // Readies this communicator for a park: what to sleep on, or nothing if there is no need to.
+  std::optional<int> BeginPark() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AdvanceAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FinishAbort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the mutex for one step at a time: other communicators need it, too.
+  void FinishAbort();
+  // What a communicator leaves to the transport when it closes; null: nothing.
+  std::unique_ptr<Session> TakeSession();
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks whether what happened on the wire ends this communicator.
   void Examine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -74,9 +81,11 @@ class NetworkCommunicator final : public Communicator {
   Control& control_;
   const OnClose on_close_;
   Descriptor wake_;
-  mutable Mutex mutex_;
+  Mutex& mutex_;
+  bool is_parked_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
   const Members& members_;  // the session's
+  uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kOpen;
   std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);    // of telling
   std::optional<absl::Time> suspect_ ABSL_GUARDED_BY(mutex_);  // since a connection broke

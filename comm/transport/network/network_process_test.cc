@@ -268,19 +268,20 @@ std::vector<Listener> AwaitListeners(pid_t pid) {
   return listeners;
 }
 
+// Of two ranks the lower one connects over TCP, so the higher one listens.
 TEST_P(NetworkProcessTest, ListensOnLoopbackOnlyAndOnlyWhileItOpens) {
   shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {
-    if (options.rank == Rank(1)) raise(SIGSTOP);
+    if (options.rank == Rank(0)) raise(SIGSTOP);
     return ShiftForEver(options, factory, absl::Seconds(40));
   });
-  const std::vector<Listener> listeners = AwaitListeners(processes.pid(0));
+  const std::vector<Listener> listeners = AwaitListeners(processes.pid(1));
   EXPECT_THAT(listeners, Not(IsEmpty()));
   for (const Listener& listener : listeners) {
     EXPECT_STREQ(inet_ntoa(listener.address), "127.0.0.1");
   }
-  EXPECT_FALSE(HasV6Socket(processes.pid(0)));
-  AwaitStop(processes.pid(1));
-  kill(processes.pid(1), SIGCONT);
+  EXPECT_FALSE(HasV6Socket(processes.pid(1)));
+  AwaitStop(processes.pid(0));
+  kill(processes.pid(0), SIGCONT);
   processes.AwaitMark(0, 1);
   EXPECT_TRUE(ListenersOf(processes.pid(0)).empty());
   EXPECT_TRUE(ListenersOf(processes.pid(1)).empty());
@@ -328,15 +329,15 @@ TEST_P(NetworkProcessTest, WorkGoesOnWhileStrangersKnock) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   shm::Processes processes(2, [factory = GetParam()](const TransportOptions& options) {
-    if (options.rank == Rank(1)) raise(SIGSTOP);
+    if (options.rank == Rank(0)) raise(SIGSTOP);
     return ShiftForEver(options, factory, absl::Seconds(40));
   });
-  const std::vector<Listener> listeners = AwaitListeners(processes.pid(0));
+  const std::vector<Listener> listeners = AwaitListeners(processes.pid(1));
   EXPECT_THAT(listeners, Not(IsEmpty()));
   std::vector<Descriptor> half_open;
   KnockAll(listeners, /*with_magic=*/false, 10, random, &half_open);
-  AwaitStop(processes.pid(1));
-  kill(processes.pid(1), SIGCONT);
+  AwaitStop(processes.pid(0));
+  kill(processes.pid(0), SIGCONT);
   processes.AwaitMark(0, 2);
   KnockAll(listeners, /*with_magic=*/true, 10, random, &half_open);
   processes.AwaitMark(0, 6);

@@ -88,9 +88,9 @@ class NetworkTransport final : public Transport {
     ASSIGN_OR_RETURN(
         std::unique_ptr<Session> session,
         Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_))));
-    RETURN_IF_ERROR(session->worker().Admit(control_->hosts()));
+    ASSIGN_OR_RETURN(const std::string address, session->Admit(control_->hosts()));
     ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                     control_->Exchange(session->members(), session->worker().address(), deadline));
+                     control_->Exchange(session->members(), address, deadline));
     RETURN_IF_ERROR(session->Greet(addresses, deadline));
     auto on_close = [this](NetworkCommunicator* closed, std::unique_ptr<Session> rest) {
       Forget(closed, std::move(rest));
@@ -109,6 +109,7 @@ class NetworkTransport final : public Transport {
 
   // Whether nobody needs it any more: its sockets can go.
   static bool IsOver(Session& session) {
+    MutexLock lock(&session.mutex());
     const bool is_flushed = session.SayBye();
     return session.IsOver() || (is_flushed && session.worker().DeliversWhenClosed());
   }

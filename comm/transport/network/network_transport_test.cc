@@ -1,8 +1,6 @@
 // What a transport does to all of its communicators at once, while their wires are slow.
 #include "comm/transport/network/network_transport.h"
 
-#include <arpa/inet.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -16,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/shm/test_bootstrap.h"
-#include "comm/transport/tcp/tcp_worker.h"
+#include "comm/transport/tcp/tcp_network.h"
 #include "core/base/check.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +52,7 @@ class WatchedWorker final : public Worker {
   bool Arm() override { return wrapped_->Arm(); }
   int descriptor() const override { return wrapped_->descriptor(); }
   bool Flush() override { return on_flush_(number_, wrapped_->Flush()); }
+  bool HasArrived() override { return wrapped_->HasArrived(); }
   bool DeliversWhenClosed() const override { return wrapped_->DeliversWhenClosed(); }
   void Close() override { wrapped_->Close(); }
 
@@ -63,22 +62,23 @@ class WatchedWorker final : public Worker {
   const OnFlush& on_flush_;
 };
 
-// Loopback. Threads: as Network. Owns: nothing.
+// Loopback. Threads: as Network. Owns: the wrapped one.
 class WatchedNetwork final : public Network {
  public:
-  explicit WatchedNetwork(const OnFlush& on_flush) : on_flush_(on_flush) {}
-  const std::string& interface() const override { return name_; }
+  WatchedNetwork(std::unique_ptr<Network> wrapped, const OnFlush& on_flush)
+      : wrapped_(std::move(wrapped)), on_flush_(on_flush) {}
+  const std::string& interface() const override { return wrapped_->interface(); }
   absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver& receiver,
-                                                     int peer_count) const override {
-    auto made = tcp::TcpWorker::Create(htonl(INADDR_LOOPBACK), receiver, peer_count);
+                                                     const std::vector<Rank>& members) override {
+    auto made = wrapped_->MakeWorker(receiver, members);
     if (!made.ok()) return made.status();
     return std::make_unique<WatchedWorker>(*std::move(made), made_count_++, on_flush_);
   }
 
  private:
-  const std::string name_ = "lo";
+  const std::unique_ptr<Network> wrapped_;
   const OnFlush& on_flush_;
-  mutable std::atomic<int> made_count_ = 0;
+  int made_count_ = 0;
 };
 
 // Threads: one. Owns: two ranks' transports with communicators 1, 2, ... of both; a test answers
@@ -95,8 +95,12 @@ class NetworkTransportTest : public testing::Test {
       options.job_token = "token";
       options.bootstrap = &bootstrap;
       options.deadline = Soon();
+      auto network =
+          tcp::MakeTcpNetwork("lo", options.job_token, options.rank, options.world_size);
+      PELTON_CHECK(network.ok()) << network.status();
       auto made = MakeNetworkTransport(
-          options, std::make_unique<WatchedNetwork>(rank == 0 ? on_flush : as_it_is));
+          options, std::make_unique<WatchedNetwork>(*std::move(network),
+                                                    rank == 0 ? on_flush : as_it_is));
       PELTON_CHECK(made.ok()) << made.status();
       Transport& transport = *(transports[rank] = *std::move(made));
       for (uint32_t id = 1; id <= communicator_count; ++id) {

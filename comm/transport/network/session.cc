@@ -13,15 +13,19 @@
 
 namespace pelton::network {
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Network& network, Members members) {
-  std::unique_ptr<Session> session(new Session(std::move(members)));
-  ASSIGN_OR_RETURN(session->worker_, network.MakeWorker(*session, session->members_.size()));
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(Network& network, Members members) {
+  std::unique_ptr<Session> session(new Session(network, std::move(members)));
+  MutexLock lock(&network.mutex());
+  ASSIGN_OR_RETURN(session->worker_,
+                   network.MakeWorker(*session, session->members_.group().members));
   session->point_to_point_ = std::make_unique<PointToPoint>(session->members_, *session->worker_);
   return session;
 }
 
-Session::Session(Members members)
-    : members_(std::move(members)), peers_(static_cast<size_t>(members_.size())) {
+Session::Session(Network& network, Members members)
+    : network_(network),
+      members_(std::move(members)),
+      peers_(static_cast<size_t>(members_.size())) {
   Peer& self = peers_[static_cast<size_t>(members_.rank())];
   self.has_greeted = self.has_answered = self.has_left = true;
 }
@@ -29,29 +33,55 @@ Session::Session(Members members)
 // The worker tells the operations of their end.
 Session::~Session() {
   if (worker_ == nullptr) return;
+  MutexLock lock(&mutex());
   if (point_to_point_ != nullptr) point_to_point_->DropArrivals();
   worker_->Close();
+  worker_.reset();
+}
+
+absl::StatusOr<std::string> Session::Admit(const std::set<uint32_t>& hosts) {
+  MutexLock lock(&mutex());
+  RETURN_IF_ERROR(worker_->Admit(hosts));
+  return worker_->address();
 }
 
 absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Time deadline) {
+  {
+    MutexLock lock(&mutex());
+    RETURN_IF_ERROR(ConnectAll(addresses));
+  }
+  while (true) {
+    {
+      MutexLock lock(&mutex());
+      ASSIGN_OR_RETURN(const bool is_done, AdvanceGreeting(deadline));
+      if (is_done) return worker_->Bar();
+    }
+    RETURN_IF_ERROR(CheckInterrupt());
+    sched_yield();
+  }
+}
+
+absl::Status Session::ConnectAll(const std::vector<std::string>& addresses) {
   for (int peer = 0; peer < members_.size(); ++peer) {
     if (peer == members_.rank()) continue;
     RETURN_IF_ERROR(worker_->Connect(peer, addresses[static_cast<size_t>(peer)]));
     worker_->Post(peer, members_.MakeHeader(MessageType::kHello, peer));
+    // It came on a connection that is shared, when this rank did not know yet where to answer.
+    if (peers_[static_cast<size_t>(peer)].has_greeted) Answer(peer);
   }
-  while (true) {
-    const bool moved = worker_->Progress();
-    RETURN_IF_ERROR(worker_->Trouble());
-    const absl::Status missing = Missing();
-    // Not Flush: that may wait for a peer which has left here and does not progress any more.
-    const bool is_done = missing.ok() && worker_->IsPosted();
-    const bool is_over = Clock::Real().Now() >= deadline;
-    if (is_done) return worker_->Bar();
-    if ((!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing)))) return missing;
-    if (is_over) return absl::DeadlineExceededError("sending the greetings");
-    RETURN_IF_ERROR(CheckInterrupt());
-    if (!moved) sched_yield();
-  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Session::AdvanceGreeting(absl::Time deadline) {
+  worker_->Progress();
+  RETURN_IF_ERROR(worker_->Trouble());
+  const absl::Status missing = Missing();
+  // Not Flush: that may wait for a peer which has left here and does not progress any more.
+  if (missing.ok() && worker_->IsPosted()) return true;
+  const bool is_over = Clock::Real().Now() >= deadline;
+  if (!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing))) return missing;
+  if (is_over) return absl::DeadlineExceededError("sending the greetings");
+  return false;
 }
 
 absl::Status Session::Missing() const {

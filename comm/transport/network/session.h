@@ -4,8 +4,11 @@
 #define PELTON_COMM_TRANSPORT_NETWORK_SESSION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,16 +21,21 @@
 
 namespace pelton::network {
 
-// Threads: one at a time. Owns: the worker and what is in flight on it.
+// Threads: one at a time, which holds mutex(), where nothing else is said. Owns: the worker and what
+// is in flight on it. The network outlives it.
 class Session final : public Receiver {
  public:
-  static absl::StatusOr<std::unique_ptr<Session>> Create(const Network& network, Members members);
+  // Takes the mutex by itself, as Admit, Greet and the destructor do.
+  static absl::StatusOr<std::unique_ptr<Session>> Create(Network& network, Members members);
   ~Session() override;
 
+  Mutex& mutex() { return network_.mutex(); }
   const Members& members() const { return members_; }
   Worker& worker() { return *worker_; }
   PointToPoint& point_to_point() { return *point_to_point_; }
 
+  // See Worker::Admit; the worker's address then. Takes the mutex.
+  absl::StatusOr<std::string> Admit(const std::set<uint32_t>& hosts);
   // Connects to all peers and waits until all have greeted. Blocks: until `deadline`. Errors:
   // DeadlineExceeded: names the ranks that have not; Unavailable: a connection broke.
   absl::Status Greet(const std::vector<std::string>& addresses, absl::Time deadline);
@@ -48,9 +56,14 @@ class Session final : public Receiver {
   // Messages that were no member's, malformed or out of turn.
   uint64_t dropped() const { return dropped_; }
 
-  bool Knows(const Header& header) const override { return members_.IsGenuine(header); }
+  // What a Rouse calls; null: nobody sleeps for this session.
+  void set_rouse(std::function<void()> rouse) { rouse_ = std::move(rouse); }
+
   bool Receive(const Header& header, const Payload& payload) override;
   void Lose(int peer, const absl::Status& why) override;
+  void Rouse() override {
+    if (rouse_ != nullptr) rouse_();
+  }
 
  private:
   struct Peer {
@@ -60,11 +73,16 @@ class Session final : public Receiver {
     absl::Status loss;
   };
 
-  explicit Session(Members members);
+  Session(Network& network, Members members);
+  absl::Status ConnectAll(const std::vector<std::string>& addresses);
+  // Whether all have greeted. Errors: as Greet.
+  absl::StatusOr<bool> AdvanceGreeting(absl::Time deadline);
   absl::Status Missing() const;
   void Answer(int peer);
 
+  Network& network_;
   const Members members_;
+  std::function<void()> rouse_;
   std::vector<Peer> peers_;
   absl::Status aborted_;
   uint64_t dropped_ = 0;

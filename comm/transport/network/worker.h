@@ -7,10 +7,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/network/wire.h"
+#include "core/base/ids.h"
+#include "core/base/sync.h"
 
 namespace pelton::network {
 
@@ -22,18 +25,18 @@ struct Payload {
   bool is_rendezvous = false;
 };
 
-// Told of what comes in; called inside of Worker::Progress. Threads: the worker's. Owns: what its
-// subclass says.
+// Told of what comes in; called inside of Progress of its worker, or of one that shares connections
+// with it. Threads: the worker's. Owns: what its subclass says.
 class Receiver {
  public:
   virtual ~Receiver() = default;
-  // Whether a member made this header for this rank. A worker may ask before it takes in more from
-  // a connection whose end it does not know yet.
-  virtual bool Knows(const Header& header) const = 0;
   // True keeps the payload until Worker::Pull or Release. The header is of no known origin yet.
   virtual bool Receive(const Header& header, const Payload& payload) = 0;
   // The connection to `peer` broke.
   virtual void Lose(int peer, const absl::Status& why) = 0;
+  // Something came, or a waiter was told, while another worker made progress: a thread that sleeps
+  // until this one's descriptor is readable has to look.
+  virtual void Rouse() {}
 };
 
 // Told once when what it was handed for has ended, inside of any call of the worker. Threads: the
@@ -46,7 +49,8 @@ class Waiter {
   ~Waiter() = default;
 };
 
-// Threads: one at a time. Owns: its connections. The receiver outlives it.
+// Threads: one at a time, which holds the network's mutex. Owns: its connections, or its share of
+// them. The receiver outlives it.
 class Worker {
  public:
   virtual ~Worker() = default;
@@ -56,8 +60,8 @@ class Worker {
   // Until Bar, only these IPv4 addresses (in network order) may connect, where the system permits
   // such filters; nobody may before.
   virtual absl::Status Admit(const std::set<uint32_t>& hosts) = 0;
-  // From now on nothing listens: every peer is connected. Errors: ResourceExhausted: names the
-  // system's reason.
+  // Every peer is connected: from now on nothing listens for this worker. Errors:
+  // ResourceExhausted: names the system's reason.
   virtual absl::Status Bar() = 0;
   // What keeps this rank from letting peers in; OK: nothing. Errors: ResourceExhausted.
   virtual absl::Status Trouble() const { return absl::OkStatus(); }
@@ -94,10 +98,12 @@ class Worker {
   // To be called until true: all that was sent before the first call is with the kernel then, or
   // its connection is broken.
   virtual bool Flush() = 0;
+  // Whether what was flushed is with the peers' hosts, so that this process may end.
+  virtual bool HasArrived() { return true; }
   // Whether what was flushed arrives although this worker is closed.
   virtual bool DeliversWhenClosed() const { return false; }
-  // Ends all requests and drops all connections: no memory is touched afterwards, and only the
-  // getters may be called.
+  // Ends all requests, and drops the connections that are this worker's alone: no memory is touched
+  // afterwards, and only the getters may be called.
   virtual void Close() = 0;
 
  private:
@@ -105,13 +111,22 @@ class Worker {
   int letters_ = 0;
 };
 
-// One network interface of this host. Threads: immutable. Owns: what its subclass says.
+// One rank's end of a network, on one interface of its host. Its workers may share connections, and
+// what one of them reads may be another's; so all of them, and what they call, are used under one
+// mutex.
+// Threads: any; MakeWorker as a worker. Owns: what its subclass says. It outlives its workers.
 class Network {
  public:
   virtual ~Network() = default;
   virtual const std::string& interface() const = 0;  // never ""
+  // A worker to and from `members`, ranks of the world, which are its peers in this order; this rank
+  // is one of them.
   virtual absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver& receiver,
-                                                             int peer_count) const = 0;
+                                                             const std::vector<Rank>& members) = 0;
+  Mutex& mutex() { return mutex_; }
+
+ private:
+  Mutex mutex_;
 };
 
 }  // namespace pelton::network

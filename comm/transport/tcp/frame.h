@@ -1,5 +1,4 @@
-// What stands before everything that a TCP connection carries. A connection goes one way: each rank
-// sends on those that it made and receives on those that it accepted.
+// What stands before everything that a TCP connection carries, either way.
 #ifndef PELTON_COMM_TRANSPORT_TCP_FRAME_H_
 #define PELTON_COMM_TRANSPORT_TCP_FRAME_H_
 
@@ -11,17 +10,19 @@ namespace pelton::tcp {
 
 // The numbers are part of the wire format: append only.
 enum class FrameType : uint32_t {
-  kMessage = 1,  // a Header follows, then `size_bytes` of payload
-  kOffer = 2,    // a Header follows; `size_bytes` wait at the sender under `id`
-  kFetch = 3,    // asks for what was offered under `id`
-  kDecline = 4,  // nobody will fetch what was offered under `id`
-  kBody = 5,     // the next `size_bytes` of what was offered under `id` follow
+  kMessage = 1,    // a Header follows, then `size_bytes` of payload
+  kOffer = 2,      // a Header follows; `size_bytes` wait at the sender under `id`
+  kFetch = 3,      // asks for what was offered under `id`
+  kDecline = 4,    // nobody wants what was offered under `id`, or the rest of it
+  kBody = 5,       // the next `size_bytes` of what was offered under `id` follow
+  kGreeting = 6,   // a Header follows, which proves whose end this is; the first frame of each end
+  kWithdrawn = 7,  // nothing more of what was offered under `id` will come
 };
 
 struct Frame {
   FrameType type = FrameType::kMessage;
-  uint32_t reserved = 0;
-  uint64_t id = 0;  // of the offer, by its sender
+  uint32_t port = 0;  // of the receiver's worker, for a message and an offer
+  uint64_t id = 0;    // of the offer, by its sender
   uint64_t size_bytes = 0;
 };
 static_assert(sizeof(Frame) == 24, "part of the wire format");

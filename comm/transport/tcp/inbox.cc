@@ -31,7 +31,7 @@ Inbox::Inbox(FrameSink& sink) : sink_(sink), buffer_(new std::byte[kBufferBytes]
 absl::StatusOr<bool> Inbox::Read(int socket) {
   size_t taken = 0;
   while (taken < kMaxBytesPerRead) {
-    const size_t room = body_left_ + kBufferBytes - end_;
+    const size_t room = kBufferBytes - end_ + (body_target_ != nullptr ? body_left_ : 0);
     ASSIGN_OR_RETURN(const size_t count, Receive(socket));
     if (count == 0) break;
     taken += count;
@@ -41,9 +41,15 @@ absl::StatusOr<bool> Inbox::Read(int socket) {
   return taken > 0;
 }
 
-// Into the body under way first, and what follows it into the buffer.
+void Inbox::Divert(uint64_t id) {
+  if (body_.id == id) body_target_ = nullptr;
+}
+
+// Into the body under way first, and what follows it into the buffer, which is empty while a body is
+// under way. One that goes nowhere comes into the buffer, too, and is left out of it.
 absl::StatusOr<size_t> Inbox::Receive(int socket) {
-  iovec parts[] = {{body_target_, body_left_}, {buffer_.get() + end_, kBufferBytes - end_}};
+  const size_t of_target = body_target_ != nullptr ? body_left_ : 0;
+  iovec parts[] = {{body_target_, of_target}, {buffer_.get() + end_, kBufferBytes - end_}};
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
@@ -58,10 +64,15 @@ absl::StatusOr<size_t> Inbox::Receive(int socket) {
   }
   const auto count = static_cast<size_t>(received);
   const size_t of_body = std::min(count, body_left_);
-  body_target_ += of_body;
   body_left_ -= of_body;
-  end_ += count - of_body;
-  if (of_body > 0 && body_left_ == 0) sink_.OnBodyDone(body_);
+  if (body_target_ != nullptr) {
+    body_target_ += of_body;
+    end_ += count - of_body;
+  } else {
+    begin_ += of_body;
+    end_ += count;
+  }
+  if (of_body > 0) EndBody();
   return count;
 }
 
@@ -91,10 +102,8 @@ absl::StatusOr<bool> Inbox::ParseFrame() {
     return true;
   }
   const bool is_message = frame.type == FrameType::kMessage;
-  const bool has_header = is_message || frame.type == FrameType::kOffer;
-  if (!has_header && frame.type != FrameType::kFetch && frame.type != FrameType::kDecline) {
-    return Malformed("is of no known type");
-  }
+  const bool has_header =
+      is_message || frame.type == FrameType::kOffer || frame.type == FrameType::kGreeting;
   if (is_message && frame.size_bytes > kMaxMessageBytes) return Malformed("is too long");
   network::Header header;
   const size_t head_bytes = sizeof frame + (has_header ? sizeof header : 0);
@@ -112,15 +121,23 @@ absl::Status Inbox::Begin(const Frame& frame) {
   body_ = frame;
   body_left_ = frame.size_bytes;
   TakeBuffered();
-  if (body_left_ == 0) sink_.OnBodyDone(body_);
+  EndBody();
   return absl::OkStatus();
+}
+
+void Inbox::EndBody() {
+  if (body_left_ > 0) return;
+  body_target_ = nullptr;
+  sink_.OnBodyDone(body_);
 }
 
 void Inbox::TakeBuffered() {
   const size_t count = std::min(body_left_, end_ - begin_);
-  if (count > 0) std::memcpy(body_target_, buffer_.get() + begin_, count);
+  if (body_target_ != nullptr && count > 0) {
+    std::memcpy(body_target_, buffer_.get() + begin_, count);
+    body_target_ += count;
+  }
   begin_ += count;
-  body_target_ += count;
   body_left_ -= count;
 }
 

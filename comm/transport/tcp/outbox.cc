@@ -11,30 +11,49 @@
 #include "comm/transport/tcp/socket.h"
 
 namespace pelton::tcp {
+namespace {
 
-void Outbox::Put(const network::Worker::Parcel& parcel) {
+// Moves what `entry` still has to send into a copy of its own, and gives its waiter away.
+template <typename Entry>
+void Keep(Entry& entry, std::vector<network::Waiter*>* waiters) {
+  if (entry.size_bytes > 0) entry.kept.assign(entry.data, entry.data + entry.size_bytes);
+  entry.data = entry.kept.data();
+  entry.sender = nullptr;
+  waiters->push_back(std::exchange(entry.waiter, nullptr));
+}
+
+}  // namespace
+
+void Outbox::Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender) {
   const auto* const data = static_cast<const std::byte*>(parcel.data);
-  Short message;
+  Short& message = short_.emplace_back();
   message.has_header = true;
   message.header = *parcel.header;
+  message.frame.port = port;
   message.frame.size_bytes = parcel.size_bytes;
+  message.sender = &sender;
   if (parcel.is_rendezvous) {
     message.frame.type = FrameType::kOffer;
     message.frame.id = ++last_id_;
-    offers_[last_id_] = {last_id_, data, parcel.size_bytes, parcel.waiter};
+    offers_[last_id_] = {last_id_, data, parcel.size_bytes, parcel.waiter, &sender};
   } else {
     message.data = data;
     message.size_bytes = parcel.size_bytes;
     message.waiter = parcel.waiter;
   }
-  short_.push_back(message);
 }
 
 void Outbox::Put(FrameType type, uint64_t id) {
-  Short note;
+  Short& note = short_.emplace_back();
   note.frame.type = type;
   note.frame.id = id;
-  short_.push_back(note);
+}
+
+void Outbox::Greet(const network::Header& header) {
+  Short& greeting = short_.emplace_front();
+  greeting.frame.type = FrameType::kGreeting;
+  greeting.has_header = true;
+  greeting.header = header;
 }
 
 bool Outbox::Fetched(uint64_t id) {
@@ -45,48 +64,72 @@ bool Outbox::Fetched(uint64_t id) {
   return true;
 }
 
-bool Outbox::Declined(uint64_t id) {
-  const auto found = offers_.find(id);
-  if (found == offers_.end()) return false;
-  network::Waiter* const waiter = found->second.waiter;
-  offers_.erase(found);
-  waiter->OnDone(absl::OkStatus());
-  return true;
+void Outbox::Declined(uint64_t id) {
+  if (const auto found = offers_.find(id); found != offers_.end()) {
+    network::Waiter* const waiter = found->second.waiter;
+    offers_.erase(found);
+    waiter->OnDone(absl::OkStatus());
+    return;
+  }
+  const auto body =
+      std::find_if(bodies_.begin(), bodies_.end(), [id](const Body& it) { return it.id == id; });
+  if (body != bodies_.end()) {
+    network::Waiter* const waiter = body->waiter;
+    bodies_.erase(body);
+    // A piece of it that is under way leaves whole.
+    if (is_writing_ && current_.body == id) {
+      current_.waiter = waiter;
+    } else {
+      waiter->OnDone(absl::OkStatus());
+    }
+  }
+  // Also if the last of it has left already: whoever declines waits for this.
+  Put(FrameType::kWithdrawn, id);
 }
 
 bool Outbox::Next() {
   if (short_.empty() && bodies_.empty()) return false;
   is_writing_ = true;
   current_ = Current();
+  short_.empty() ? BeginPiece() : BeginShort();
+  return true;
+}
+
+void Outbox::BeginShort() {
+  Short& message = short_.front();
   Current& next = current_;
-  const auto add = [&next](const auto& value) {
-    std::memcpy(next.head + next.head_bytes, &value, sizeof value);
-    next.head_bytes += sizeof value;
-  };
-  if (!short_.empty()) {
-    const Short& message = short_.front();
-    add(message.frame);
-    if (message.has_header) add(message.header);
-    next.data = message.data;
-    next.size_bytes = message.size_bytes;
-    next.waiter = message.waiter;
-    short_.pop_front();
-    return true;
+  std::memcpy(next.head, &message.frame, sizeof message.frame);
+  next.head_bytes = sizeof message.frame;
+  if (message.has_header) {
+    std::memcpy(next.head + next.head_bytes, &message.header, sizeof message.header);
+    next.head_bytes += sizeof message.header;
   }
+  next.data = message.data;
+  next.size_bytes = message.size_bytes;
+  next.waiter = message.waiter;
+  next.sender = message.sender;
+  next.kept = std::move(message.kept);  // its bytes stay where they are
+  short_.pop_front();
+}
+
+void Outbox::BeginPiece() {
   Body& body = bodies_.front();
+  Current& next = current_;
   next.data = body.data;
   next.size_bytes = std::min(body.size_bytes, kPieceBytes);
+  next.sender = body.sender;
+  next.body = body.id;
   Frame frame;
   frame.type = FrameType::kBody;
   frame.id = body.id;
   frame.size_bytes = next.size_bytes;
-  add(frame);
+  std::memcpy(next.head, &frame, sizeof frame);
+  next.head_bytes = sizeof frame;
   body.data += next.size_bytes;
   body.size_bytes -= next.size_bytes;
-  if (body.size_bytes > 0) return true;
+  if (body.size_bytes > 0) return;
   next.waiter = body.waiter;
   bodies_.pop_front();
-  return true;
 }
 
 absl::StatusOr<bool> Outbox::Write(int socket) {
@@ -108,6 +151,7 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
     if (sent < 0) return SystemError("sending");
     written += static_cast<size_t>(sent);
     now.written += static_cast<size_t>(sent);
+    if (now.sender != nullptr) now.sender->OnLeaving();
     if (now.written < now.head_bytes + now.size_bytes) continue;
     network::Waiter* const waiter = now.waiter;
     is_writing_ = false;
@@ -116,8 +160,14 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
   return written > 0;
 }
 
+bool Outbox::Holds(const Sender& sender) const {
+  const auto is_its = [&sender](const auto& entry) { return entry.sender == &sender; };
+  return (is_writing_ && is_its(current_)) || std::any_of(short_.begin(), short_.end(), is_its) ||
+         std::any_of(bodies_.begin(), bodies_.end(), is_its);
+}
+
 void Outbox::Fail(const absl::Status& status) {
-  std::deque<network::Waiter*> waiters;
+  Waiters waiters;
   if (is_writing_) waiters.push_back(current_.waiter);
   for (const Short& message : short_) waiters.push_back(message.waiter);
   for (const Body& body : bodies_) waiters.push_back(body.waiter);
@@ -126,6 +176,47 @@ void Outbox::Fail(const absl::Status& status) {
   short_.clear();
   bodies_.clear();
   offers_.clear();
+  Tell(waiters, status);
+}
+
+void Outbox::Forget(const Sender& sender, const absl::Status& status) {
+  Waiters waiters;
+  ForgetOffers(sender, &waiters);
+  ForgetBodies(sender, &waiters);
+  KeepShort(sender, &waiters);
+  if (is_writing_ && current_.sender == &sender) Keep(current_, &waiters);
+  Tell(waiters, status);
+}
+
+void Outbox::ForgetOffers(const Sender& sender, Waiters* waiters) {
+  std::erase_if(short_, [&sender](const Short& entry) {
+    return entry.sender == &sender && entry.frame.type == FrameType::kOffer;
+  });
+  std::erase_if(offers_, [&](const auto& offer) {
+    if (offer.second.sender != &sender) return false;
+    waiters->push_back(offer.second.waiter);
+    return true;
+  });
+}
+
+void Outbox::ForgetBodies(const Sender& sender, Waiters* waiters) {
+  std::vector<uint64_t> ids;
+  std::erase_if(bodies_, [&](const Body& body) {
+    if (body.sender != &sender) return false;
+    waiters->push_back(body.waiter);
+    ids.push_back(body.id);
+    return true;
+  });
+  for (const uint64_t id : ids) Put(FrameType::kWithdrawn, id);
+}
+
+void Outbox::KeepShort(const Sender& sender, Waiters* waiters) {
+  for (Short& message : short_) {
+    if (message.sender == &sender) Keep(message, waiters);
+  }
+}
+
+void Outbox::Tell(const Waiters& waiters, const absl::Status& status) {
   for (network::Waiter* const waiter : waiters) {
     if (waiter != nullptr) waiter->OnDone(status);
   }

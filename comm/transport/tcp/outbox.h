@@ -6,12 +6,23 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/tcp/frame.h"
 
 namespace pelton::tcp {
+
+// Whose frames an outbox holds. Threads: the outbox's. Owns: what its subclass says.
+class Sender {
+ public:
+  // Bytes of its memory have left.
+  virtual void OnLeaving() = 0;
+
+ protected:
+  ~Sender() = default;
+};
 
 // Short frames go before the next piece of a body: whoever waits for one must not wait for
 // megabytes. Bytes go from the caller's memory to the kernel, without a copy of ours.
@@ -22,20 +33,30 @@ class Outbox {
   // Of one Write: who writes must also read.
   static constexpr size_t kMaxBytesPerWrite = size_t{1} << 20;
 
-  // Queues a message, or the offer of a rendezvous.
-  void Put(const network::Worker::Parcel& parcel);
+  // Queues a message, or the offer of a rendezvous, to the worker behind `port`.
+  void Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender);
   // Queues a frame without anything behind it.
   void Put(FrameType type, uint64_t id);
-  // The peer fetches what was offered under `id`, or never will. False: nothing is offered there.
+  // Queues a greeting before everything else; nothing has been written yet.
+  void Greet(const network::Header& header);
+  // The peer fetches what was offered under `id`. False: nothing is offered there.
   bool Fetched(uint64_t id);
-  bool Declined(uint64_t id);
+  // The peer wants nothing of what was offered under `id`, or no more of it. Where some of it may be
+  // on its way, the peer is told when nothing more comes.
+  void Declined(uint64_t id);
 
   bool is_empty() const { return !is_writing_ && short_.empty() && bodies_.empty(); }
+  // Whether anything of `sender` is queued; offers that nobody has fetched are not.
+  bool Holds(const Sender& sender) const;
   // Writes what the socket takes, up to a bound. True: anything left. Blocks: never. Errors:
   // Unavailable: the connection is broken.
   absl::StatusOr<bool> Write(int socket);
   // Tells all waiters that theirs has ended so.
   void Fail(const absl::Status& status);
+  // Lets go of the memory of `sender` and tells its waiters so; what is short leaves all the same,
+  // from a copy, and so does the rest of a piece under way, which the peer would else take the next
+  // frame for.
+  void Forget(const Sender& sender, const absl::Status& status);
 
  private:
   struct Short {
@@ -45,12 +66,15 @@ class Outbox {
     const std::byte* data = nullptr;
     size_t size_bytes = 0;
     network::Waiter* waiter = nullptr;
+    Sender* sender = nullptr;  // null: nobody's any more
+    std::vector<std::byte> kept;
   };
   struct Body {
     uint64_t id = 0;
     const std::byte* data = nullptr;
     size_t size_bytes = 0;
     network::Waiter* waiter = nullptr;
+    Sender* sender = nullptr;
   };
   // What is being written: a head, then bytes.
   struct Current {
@@ -59,10 +83,20 @@ class Outbox {
     const std::byte* data = nullptr;
     size_t size_bytes = 0;
     size_t written = 0;                 // of both
+    uint64_t body = 0;                  // of which it is a piece; 0: it is none
     network::Waiter* waiter = nullptr;  // told at its end
+    Sender* sender = nullptr;
+    std::vector<std::byte> kept;
   };
+  using Waiters = std::vector<network::Waiter*>;
 
   bool Next();
+  void BeginShort();
+  void BeginPiece();
+  void ForgetOffers(const Sender& sender, Waiters* waiters);
+  void ForgetBodies(const Sender& sender, Waiters* waiters);
+  void KeepShort(const Sender& sender, Waiters* waiters);
+  static void Tell(const Waiters& waiters, const absl::Status& status);
 
   bool is_writing_ = false;  // current_
   Current current_;

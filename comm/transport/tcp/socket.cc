@@ -1,7 +1,9 @@
 #include "comm/transport/tcp/socket.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -127,6 +129,15 @@ absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to) {
     return SystemError("connecting");
   }
   return made;
+}
+
+bool IsDelivered(int socket) {
+  int unacknowledged = 0;
+  if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return true;
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  const bool is_known = getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+  return is_known && info.tcpi_state == TCP_CLOSE;
 }
 
 absl::Status ErrorOf(int socket) {

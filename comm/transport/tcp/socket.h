@@ -32,6 +32,8 @@ absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to);
 // Whether the other end has answered nothing for some seconds, although the kernel keeps asking:
 // its host has vanished, or the link is cut.
 bool IsSilent(int socket);
+// Whether the other end's kernel has all that was written, or will never have it.
+bool IsDelivered(int socket);
 // Why a connection broke.
 absl::Status ErrorOf(int socket);
 

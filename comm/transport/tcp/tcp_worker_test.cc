@@ -1,4 +1,4 @@
-// Two workers in one thread, and strangers at their doors.
+// Workers of several ranks in one thread, and strangers at their doors.
 #include "comm/transport/tcp/tcp_worker.h"
 
 #include <arpa/inet.h>
@@ -8,13 +8,18 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "comm/transport/network/members.h"
 #include "comm/transport/tcp/frame.h"
 #include "comm/transport/tcp/socket.h"
+#include "comm/transport/tcp/trunk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,12 +33,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint8_t kPassword = 77;
+const in_addr_t kHost = htonl(INADDR_LOOPBACK);
+constexpr char kToken[] = "a job's token";
 
-// A header as a member would make it.
+// A header as its receiver takes it: a worker looks at nothing but the source.
 Header From(int source, uint64_t ticket = 0) {
   Header header;
-  header.key[0] = kPassword;
   header.source = static_cast<uint32_t>(source);
   header.ticket = ticket;
   return header;
@@ -42,7 +47,6 @@ Header From(int source, uint64_t ticket = 0) {
 // Keeps what comes in. Threads: one. Owns: copies of it.
 class Recorder final : public network::Receiver {
  public:
-  bool Knows(const Header& header) const override { return header.key[0] == kPassword; }
   bool Receive(const Header& header, const Payload& payload) override {
     if (payload.is_rendezvous) {
       offers.push_back(payload);
@@ -56,6 +60,7 @@ class Recorder final : public network::Receiver {
     lost.push_back(peer);
     loss = why;
   }
+  void Rouse() override { ++rouses; }
 
   bool keeps = true;
   std::vector<uint64_t> tickets;
@@ -63,6 +68,7 @@ class Recorder final : public network::Receiver {
   std::vector<Payload> offers;
   std::vector<int> lost;
   absl::Status loss;
+  int rouses = 0;
 };
 
 // Threads: one. Owns: what it was told.
@@ -76,27 +82,75 @@ class Flag final : public network::Waiter {
   absl::Status last;
 };
 
-// Threads: one. Owns: a pair of connected workers; `ends[i]` is peer i.
+std::string Bytes(const Frame& frame) {
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame);
+}
+std::string Bytes(const Header& header) {
+  return std::string(reinterpret_cast<const char*>(&header), sizeof header);
+}
+
+std::vector<Rank> World(int size) { return Group::World(WorldSize(size)).members; }
+
+// What `from` says first on a connection to `to`.
+std::string Greeting(int from, int to, int world_size, const std::string& token = kToken) {
+  Frame frame;
+  frame.type = FrameType::kGreeting;
+  const network::Members members(token, kGreetings, Group::World(WorldSize(world_size)),
+                                 Rank(from));
+  return Bytes(frame) + Bytes(members.MakeHeader(network::MessageType::kHello, to));
+}
+
+// Port of the first worker at a trunk.
+constexpr uint32_t kFirst = 1;
+
+Frame FrameOf(FrameType type, uint64_t size_bytes = 0, uint64_t id = 0) {
+  Frame frame;
+  frame.type = type;
+  frame.port = kFirst;
+  frame.size_bytes = size_bytes;
+  frame.id = id;
+  return frame;
+}
+
+// Threads: one. Owns: a pair of connected workers; `ends[i]` is peer i, and end 1 has listened.
 class TcpWorkerTest : public testing::Test {
  protected:
   struct End {
     Recorder recorder;
+    std::unique_ptr<Trunk> trunk;
     std::unique_ptr<TcpWorker> worker;
   };
 
   void SetUp() override {
-    for (End& end : ends) {
-      auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), end.recorder, 2);
-      ASSERT_TRUE(worker.ok()) << worker.status();
-      end.worker = *std::move(worker);
-      ASSERT_TRUE(end.worker->Admit({htonl(INADDR_LOOPBACK)}).ok());
-    }
-    for (int i : {0, 1}) {
-      ASSERT_TRUE(ends[i].worker->Connect(1 - i, ends[1 - i].worker->address()).ok());
-      ends[i].worker->Post(1 - i, From(i), "hello");
-    }
-    ASSERT_TRUE(PumpUntil([&] { return !ends[0].recorder.texts.empty() && Heard(1) == 1; }));
+    for (int i : {0, 1}) MakeEnd(i, 2, {kHost});
+    Meet({ends[0].worker.get(), ends[1].worker.get()});
+    ASSERT_TRUE(PumpUntil([&] { return Heard(0) == 1 && Heard(1) == 1; }));
     for (End& end : ends) end.recorder.texts.clear();
+  }
+  ~TcpWorkerTest() override {
+    for (End& end : ends) end.worker.reset();
+  }
+
+  void MakeEnd(int rank, int world_size, const std::set<uint32_t>& hosts) {
+    End& end = ends[rank];
+    end.worker.reset();
+    auto trunk = Trunk::Create(kHost, kToken, Rank(rank), WorldSize(world_size));
+    ASSERT_TRUE(trunk.ok()) << trunk.status();
+    end.trunk = *std::move(trunk);
+    end.worker = Join(rank, end.recorder, world_size);
+    ASSERT_TRUE(end.worker->Admit(hosts).ok());
+  }
+  std::unique_ptr<TcpWorker> Join(int rank, Recorder& recorder, int world_size = 2) {
+    auto worker = TcpWorker::Create(*ends[rank].trunk, recorder, World(world_size));
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    return *std::move(worker);
+  }
+  // Connects the workers of ranks 0 and 1, and has each say hello.
+  void Meet(const std::vector<TcpWorker*>& workers) {
+    for (int i : {0, 1}) {
+      ASSERT_TRUE(workers[i]->Connect(1 - i, workers[1 - i]->address()).ok());
+      workers[i]->Post(1 - i, From(i), "hello");
+    }
   }
   size_t Heard(int i) const { return ends[i].recorder.texts.size(); }
 
@@ -111,32 +165,33 @@ class TcpWorkerTest : public testing::Test {
     return true;
   }
 
-  // A connection to worker 0 that sends `bytes`; whether it is closed or refused.
+  // Where a trunk listens, of a worker's address.
+  static sockaddr_in Door(const TcpWorker& worker) {
+    return *ParseAddress(worker.address().substr(0, worker.address().find('/')));
+  }
+
+  // A connection to worker 1 that sends `bytes`; whether it is closed or refused.
   bool IsTurnedAway(const std::string& bytes) {
-    const auto stranger = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
+    const auto stranger = Connect(kHost, Door(*ends[1].worker));
     EXPECT_TRUE(stranger.ok());
+    return IsClosedAfter(bytes, stranger->get());
+  }
+  bool IsClosedAfter(const std::string& bytes, int socket) {
     size_t sent = 0;
     return PumpUntil([&] {
       if (sent < bytes.size()) {
-        const ssize_t count = send(stranger->get(), bytes.data() + sent, bytes.size() - sent,
-                                   MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t count =
+            send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (count > 0) sent += static_cast<size_t>(count);
       }
       char byte;
-      const ssize_t count = recv(stranger->get(), &byte, 1, MSG_DONTWAIT);
+      const ssize_t count = recv(socket, &byte, 1, MSG_DONTWAIT);
       return count == 0 || (count < 0 && (errno == ECONNRESET || errno == ECONNREFUSED));
     });
   }
 
   End ends[2];
 };
-
-std::string Bytes(const Frame& frame) {
-  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame);
-}
-std::string Bytes(const Header& header) {
-  return std::string(reinterpret_cast<const char*>(&header), sizeof header);
-}
 
 TEST_F(TcpWorkerTest, MessagesArriveInOrderAndWhole) {
   std::vector<std::string> texts;
@@ -187,159 +242,305 @@ TEST_F(TcpWorkerTest, APeerThatEndsIsHeardToTheEndAndThenLost) {
   Flag offered;
   ASSERT_TRUE(ends[1].worker->Send(0, {&header, text.data(), text.size(), true, &offered}).ok());
   for (uint64_t i = 0; i < 20; ++i) ends[1].worker->Post(0, From(1, i), std::string(1000, 'y'));
-  ASSERT_TRUE(PumpUntil([&] { return ends[1].worker->Flush(); }));
-  ends[1].worker->Close();
+  ends[0].worker->Post(1, From(0), "never read");
+  ASSERT_TRUE(PumpUntil([&] { return ends[1].worker->Flush() && ends[1].worker->HasArrived(); }));
+  ASSERT_TRUE(PumpUntil([&] { return ends[0].recorder.offers.size() == 1; }));
+  ends[1].worker.reset();
   EXPECT_EQ(offered.calls, 1);
   EXPECT_FALSE(offered.last.ok());
+  ends[1].trunk.reset();
   ASSERT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
   EXPECT_EQ(Heard(0), 20u);
   EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
   EXPECT_EQ(ends[0].recorder.loss.code(), absl::StatusCode::kUnavailable);
   std::vector<char> target(text.size());
   Flag pulled;
-  ASSERT_EQ(ends[0].recorder.offers.size(), 1u);
   EXPECT_FALSE(ends[0].worker->Pull(ends[0].recorder.offers[0], target.data(), &pulled).ok());
   EXPECT_FALSE(ends[0].worker->Send(1, {&header, text.data(), 5, false, &pulled}).ok());
 }
 
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(TcpWorkerTest, FurtherWorkersShareTheConnection) {
+  const size_t before = OpenDescriptors();
+  std::vector<Recorder> recorders(20);
+  std::vector<std::unique_ptr<TcpWorker>> workers;
+  for (size_t i = 0; i < recorders.size(); i += 2) {
+    for (int rank : {0, 1}) workers.push_back(Join(rank, recorders[i + rank]));
+    Meet({workers[i].get(), workers[i + 1].get()});
+  }
+  ASSERT_TRUE(PumpUntil([&] { return recorders.back().texts.size() == 1; }));
+  EXPECT_EQ(OpenDescriptors(), before);
+  for (const Recorder& recorder : recorders) EXPECT_THAT(recorder.texts, ElementsAre("hello"));
+}
+
+// Whoever sleeps for a worker is woken when another worker's thread has read what came for it.
+TEST_F(TcpWorkerTest, WhatCameForAnotherWorkerRousesIt) {
+  Recorder recorders[2];
+  const auto mine = Join(0, recorders[0]);
+  const auto theirs = Join(1, recorders[1]);
+  Meet({mine.get(), theirs.get()});
+  ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() == 1; }));
+  EXPECT_GE(recorders[0].rouses, 1);
+  EXPECT_EQ(ends[0].recorder.rouses, 0);
+}
+
+TEST_F(TcpWorkerTest, ALossIsToldToAllWorkersAndToThoseThatComeLater) {
+  Recorder recorders[2];
+  const auto second = Join(0, recorders[0]);
+  ends[1].worker.reset();
+  ends[1].trunk.reset();
+  ASSERT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
+  EXPECT_THAT(recorders[0].lost, ElementsAre(1));
+  const auto third = Join(0, recorders[1]);
+  ASSERT_TRUE(third->Connect(1, "127.0.0.1:9/1").ok());
+  EXPECT_THAT(recorders[1].lost, ElementsAre(1));
+}
+
+// Threads: one. Owns: a second pair of workers that share the connection of the first.
+class TwoPairsTest : public TcpWorkerTest {
+ protected:
+  void SetUp() override {
+    TcpWorkerTest::SetUp();
+    for (int rank : {0, 1}) second[rank] = Join(rank, recorders[rank]);
+    Meet({second[0].get(), second[1].get()});
+    ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() + recorders[1].texts.size() == 2; }));
+  }
+  // Has end 1 fetch `out` of end 0 into `in`, until some of it has come.
+  void BeginTransfer() {
+    const Header header = From(0);
+    ASSERT_TRUE(ends[0].worker->Send(1, {&header, out.data(), out.size(), true, &sent}).ok());
+    ASSERT_TRUE(PumpUntil([&] { return ends[1].recorder.offers.size() == 1; }));
+    ASSERT_TRUE(ends[1].worker->Pull(ends[1].recorder.offers[0], in.data(), &pulled).ok());
+    ASSERT_TRUE(PumpUntil([&] { return in[0] == 'x'; }));
+    ASSERT_EQ(pulled.calls, 0);
+  }
+  // What the second pair sends comes whole, whatever was under way before it.
+  void ExpectThatTheOthersGoOn() {
+    for (int rank : {0, 1}) {
+      recorders[rank].texts.clear();
+      second[1 - rank]->Post(rank, From(1 - rank), "still there");
+    }
+    EXPECT_TRUE(PumpUntil([&] {
+      second[0]->Progress();
+      second[1]->Progress();
+      return recorders[0].texts.size() + recorders[1].texts.size() == 2;
+    }));
+    for (const Recorder& recorder : recorders) {
+      EXPECT_THAT(recorder.texts, ElementsAre("still there"));
+      EXPECT_THAT(recorder.lost, IsEmpty());
+    }
+  }
+
+  Recorder recorders[2];
+  std::unique_ptr<TcpWorker> second[2];
+  std::string out = std::string(size_t{32} << 20, 'x');
+  std::string in = std::string(size_t{32} << 20, '-');
+  Flag sent;
+  Flag pulled;
+};
+
+// The memory of what it fetched is its own again at once (OWN-1).
+TEST_F(TwoPairsTest, AWorkerThatClosesWhileItFetchesLeavesItsMemoryAlone) {
+  BeginTransfer();
+  ends[1].worker->Close();
+  EXPECT_EQ(pulled.calls, 1);
+  EXPECT_FALSE(pulled.last.ok());
+  in.assign(in.size(), '-');
+  ExpectThatTheOthersGoOn();
+  EXPECT_TRUE(PumpUntil([&] {
+    second[1]->Progress();
+    return sent.calls == 1;
+  }));
+  EXPECT_EQ(in, std::string(in.size(), '-'));
+  ExpectThatTheOthersGoOn();
+}
+
+TEST_F(TwoPairsTest, AWorkerThatClosesWhileItIsFetchedFromLeavesItsMemoryAlone) {
+  BeginTransfer();
+  ends[0].worker->Close();
+  EXPECT_EQ(sent.calls, 1);
+  EXPECT_FALSE(sent.last.ok());
+  out.assign(out.size(), '?');  // nobody may read it any more
+  ExpectThatTheOthersGoOn();
+  EXPECT_EQ(in.find('?'), std::string::npos);
+  ends[1].worker->Close();
+  EXPECT_EQ(pulled.calls, 1);
+  ExpectThatTheOthersGoOn();
+}
+
+// Notes that were posted leave although their worker is closed; messages to a closed worker and
+// offers to it harm nobody.
+TEST_F(TwoPairsTest, WhatWasPostedLeavesAfterTheClose) {
+  BeginTransfer();
+  ends[0].worker->Post(1, From(0), "the last words");
+  ends[0].worker->Close();
+  EXPECT_TRUE(PumpUntil([&] {
+    second[0]->Progress();
+    return Heard(1) == 1;
+  }));
+  EXPECT_THAT(ends[1].recorder.texts, ElementsAre("the last words"));
+  const Header header = From(1);
+  Flag offered;
+  ASSERT_TRUE(ends[1].worker->Send(0, {&header, in.data(), in.size(), true, &offered}).ok());
+  ends[1].worker->Post(0, From(1), "to nobody");
+  EXPECT_TRUE(PumpUntil([&] {
+    second[0]->Progress();
+    return offered.calls == 1;
+  }));
+  ExpectThatTheOthersGoOn();
+}
+
 TEST_F(TcpWorkerTest, StrangersAreTurnedAwayAndHarmNobody) {
-  Header wrong = From(1);
-  wrong.key[0] = 1;
-  Header beyond = From(2);
-  Frame message;
-  message.size_bytes = 0;
-  Frame endless;
-  endless.size_bytes = uint64_t{1} << 60;
-  Frame body;
-  body.type = FrameType::kBody;
-  body.size_bytes = 100;
-  Frame fetch;
-  fetch.type = FrameType::kFetch;
+  MakeEnd(1, 2, {kHost});  // which waits for peer 0
+  const std::string greeting = Greeting(0, 1, 2);
+  const Frame message = FrameOf(FrameType::kMessage);
   for (const std::string& bytes :
        {std::string(200, '\xff'), std::string("GET / HTTP/1.1\r\n") + std::string(200, ' '),
-        Bytes(message) + Bytes(wrong), Bytes(message) + Bytes(beyond),
-        Bytes(endless) + Bytes(From(1)), Bytes(body), Bytes(fetch),
-        // Who knows the password and then asks for what nobody offered him.
-        Bytes(message) + Bytes(From(1)) + Bytes(body),
-        Bytes(message) + Bytes(From(1)) + Bytes(message) + Bytes(From(0))}) {
+        Greeting(0, 1, 2, "another token"), Greeting(1, 0, 2), Greeting(2, 1, 3),
+        Bytes(message) + Bytes(From(0)),
+        Bytes(FrameOf(FrameType::kMessage, uint64_t{1} << 60)) + Bytes(From(0)),
+        Bytes(FrameOf(FrameType::kBody, 100)), Bytes(FrameOf(FrameType::kFetch))}) {
     EXPECT_TRUE(IsTurnedAway(bytes)) << bytes.size();
   }
-  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
-  ends[0].recorder.texts.clear();
-  ends[1].worker->Post(0, From(1), "still there");
-  ASSERT_TRUE(PumpUntil([&] { return Heard(0) == 1; }));
-  EXPECT_THAT(ends[0].recorder.texts, ElementsAre("still there"));
+  EXPECT_THAT(ends[1].recorder.lost, IsEmpty());
+  // Who holds the token is that peer, and lost when it does what no peer does.
+  EXPECT_TRUE(IsTurnedAway(greeting + Bytes(message) + Bytes(From(1))));
+  EXPECT_THAT(ends[1].recorder.lost, ElementsAre(0));
 }
 
 TEST_F(TcpWorkerTest, OnlyAdmittedHostsComeIn) {
-  ends[0].worker.reset();
-  auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), ends[0].recorder, 2);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  ends[0].worker = *std::move(worker);
-  ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK + 1)}).ok());
+  MakeEnd(1, 2, {htonl(INADDR_LOOPBACK + 1)});
   EXPECT_TRUE(IsTurnedAway(""));
 }
 
+// Threads: one. Owns: worker 1 of a trunk whose peer 0 is only a socket that knows the token.
+class HostilePeerTest : public TcpWorkerTest {
+ protected:
+  void SetUp() override {
+    MakeEnd(1, 2, {kHost});
+    auto made = Connect(kHost, Door(*ends[1].worker));
+    ASSERT_TRUE(made.ok()) << made.status();
+    peer = *std::move(made);
+  }
+  Descriptor peer;
+};
+
 // An offer under a number that is in use, and an empty piece of one that nobody fetched: both would
 // take away what the receiver still holds.
-TEST_F(TcpWorkerTest, WhoKnowsThePasswordCannotTakeAnOfferAwayFromItsReceiver) {
-  Frame message;
-  Frame offer;
-  offer.type = FrameType::kOffer;
-  offer.id = 7;
-  offer.size_bytes = 100;
-  Frame empty;
-  empty.type = FrameType::kBody;
-  empty.id = 7;
-  const std::string hello = Bytes(message) + Bytes(From(1));
-  const std::string offered = Bytes(offer) + Bytes(From(1));
-  EXPECT_TRUE(IsTurnedAway(hello + offered + offered));
-  EXPECT_TRUE(IsTurnedAway(hello + Bytes(empty)));
-  ASSERT_EQ(ends[0].recorder.offers.size(), 1u);
-  ends[0].worker->Release(ends[0].recorder.offers[0]);
-  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+TEST_F(HostilePeerTest, CannotTakeAnOfferAwayFromItsReceiver) {
+  const std::string offer = Bytes(FrameOf(FrameType::kOffer, 100, 7)) + Bytes(From(0));
+  EXPECT_TRUE(IsClosedAfter(Greeting(0, 1, 2) + offer + offer, peer.get()));
+  ASSERT_EQ(ends[1].recorder.offers.size(), 1u);
+  ends[1].worker->Release(ends[1].recorder.offers[0]);
+  EXPECT_THAT(ends[1].recorder.lost, ElementsAre(0));
+}
+
+TEST_F(HostilePeerTest, IsLostWhenItSendsWhatNobodyAskedFor) {
+  const std::string offer = Bytes(FrameOf(FrameType::kOffer, 100, 7)) + Bytes(From(0));
+  const std::string empty = Bytes(FrameOf(FrameType::kBody, 0, 7));
+  EXPECT_TRUE(IsClosedAfter(Greeting(0, 1, 2) + offer + empty, peer.get()));
+  EXPECT_THAT(ends[1].recorder.lost, ElementsAre(0));
+}
+
+TEST_F(HostilePeerTest, MaySpeakToAPortThatIsNobodys) {
+  Frame nobodys = FrameOf(FrameType::kMessage);
+  nobodys.port = 99;
+  const std::string bytes = Greeting(0, 1, 2) + Bytes(nobodys) + Bytes(From(0)) +
+                            Bytes(FrameOf(FrameType::kWithdrawn, 0, 5)) +
+                            Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(0, 41));
+  ASSERT_EQ(send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(PumpUntil([&] { return Heard(1) == 1; }));
+  EXPECT_THAT(ends[1].recorder.tickets, ElementsAre(41));
 }
 
 // So many that no more are kept; the oldest makes room for a peer.
-TEST_F(TcpWorkerTest, SilentStrangersKeepNoPeerOut) {
-  const sockaddr_in address = *ParseAddress(ends[0].worker->address());
+TEST_F(HostilePeerTest, SilentStrangersKeepNoPeerOut) {
   std::vector<Descriptor> strangers;
   for (int i = 0; i < 100; ++i) {
-    auto stranger = Connect(htonl(INADDR_LOOPBACK), address);
+    auto stranger = Connect(kHost, Door(*ends[1].worker));
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     strangers.push_back(*std::move(stranger));
-    ends[0].worker->Progress();
+    ends[1].worker->Progress();
   }
-  const auto peer = Connect(htonl(INADDR_LOOPBACK), address);
-  ASSERT_TRUE(peer.ok());
-  const std::string bytes = Bytes(Frame{}) + Bytes(From(1, 99));
+  const auto late = Connect(kHost, Door(*ends[1].worker));
+  ASSERT_TRUE(late.ok());
+  const std::string bytes =
+      Greeting(0, 1, 2) + Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(0, 99));
   size_t sent = 0;
   EXPECT_TRUE(PumpUntil([&] {
     const ssize_t count =
-        send(peer->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        send(late->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) sent += static_cast<size_t>(count);
-    return Heard(0) == 1;
+    return Heard(1) == 1;
   }));
-  EXPECT_THAT(ends[0].recorder.tickets, Contains(99));
+  EXPECT_THAT(ends[1].recorder.tickets, Contains(99));
 }
 
-TEST_F(TcpWorkerTest, WantOfDescriptorsIsToldByWhoHasNone) {
-  const auto stranger = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
-  ASSERT_TRUE(stranger.ok());
-  EXPECT_EQ(ends[0].worker->Trouble(), absl::OkStatus());
+TEST_F(HostilePeerTest, WantOfDescriptorsIsToldByWhoHasNone) {
+  EXPECT_EQ(ends[1].worker->Trouble(), absl::OkStatus());
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit low = before;
   low.rlim_cur = 0;  // those that are open stay open
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  EXPECT_TRUE(PumpUntil([&] { return !ends[0].worker->Trouble().ok(); }));
+  EXPECT_TRUE(PumpUntil([&] { return !ends[1].worker->Trouble().ok(); }));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(ends[0].worker->Trouble().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(ends[0].worker->Trouble().message()),
+  EXPECT_EQ(ends[1].worker->Trouble().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(ends[1].worker->Trouble().message()),
               HasSubstr("accepting a connection: Too many open files (this process may have 0"));
-  EXPECT_TRUE(PumpUntil([&] { return ends[0].worker->Trouble().ok(); }));
+  EXPECT_TRUE(PumpUntil([&] { return ends[1].worker->Trouble().ok(); }));
 }
 
-// Peers that are only sockets. Threads: one. Owns: their connections to worker 0 and from it.
+// A peer that is to connect, and ends before it does, would be waited for until a deadline.
+TEST_F(TcpWorkerTest, APeerThatEndsBeforeItConnectsIsLost) {
+  MakeEnd(1, 2, {kHost});
+  auto door = Listen(kHost, 1);
+  ASSERT_TRUE(door.ok());
+  const std::string address = AddressOf(door->get()) + "/1";
+  ASSERT_TRUE(ends[1].worker->Connect(0, address).ok());
+  const absl::Time until = absl::Now() + absl::Seconds(2);
+  EXPECT_TRUE(PumpUntil([&] { return absl::Now() > until; }));
+  EXPECT_THAT(ends[1].recorder.lost, IsEmpty());  // it may be slow
+  *door = Descriptor();
+  EXPECT_TRUE(PumpUntil([&] { return !ends[1].recorder.lost.empty(); }));
+  EXPECT_THAT(ends[1].recorder.lost, ElementsAre(0));
+}
+
+// Peers that are only sockets, to which worker 0 connects. Threads: one. Owns: their ends.
 class BarePeersTest : public TcpWorkerTest {
  protected:
   // Gives worker 0 `count` peers beside itself, 1 to `count`, in place of the one it has.
   void MakePeers(int count) {
-    auto worker = TcpWorker::Create(htonl(INADDR_LOOPBACK), ends[0].recorder, count + 1);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    ends[0].worker = *std::move(worker);
     ends[1].worker.reset();
-    ASSERT_TRUE(ends[0].worker->Admit({htonl(INADDR_LOOPBACK)}).ok());
-    auto door = Listen(htonl(INADDR_LOOPBACK), 1);
+    MakeEnd(0, count + 1, {kHost});
+    auto door = Listen(kHost, 1);
     ASSERT_TRUE(door.ok());
-    for (int peer = 1; peer <= count; ++peer) Meet(peer, *door);
+    for (int peer = 1; peer <= count; ++peer) MeetPeer(peer, count + 1, *door);
+    ends[0].recorder.lost.clear();
   }
 
-  void Meet(int peer, const Descriptor& door) {
-    ASSERT_TRUE(ends[0].worker->Connect(peer, AddressOf(door.get())).ok());
-    auto made = Connect(htonl(INADDR_LOOPBACK), *ParseAddress(ends[0].worker->address()));
-    ASSERT_TRUE(made.ok()) << made.status();
-    speak.push_back(*std::move(made));
-    const std::string bytes = Bytes(Frame{}) + Bytes(From(peer, 99));
-    const size_t heard_before = Heard(0);
-    size_t sent = 0;
-    ASSERT_TRUE(PumpUntil([&] {
-      const ssize_t count = send(speak.back().get(), bytes.data() + sent, bytes.size() - sent,
-                                 MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count > 0) sent += static_cast<size_t>(count);
-      return Heard(0) > heard_before;
-    }));
+  void MeetPeer(int peer, int world_size, const Descriptor& door) {
+    ASSERT_TRUE(ends[0].worker->Connect(peer, AddressOf(door.get()) + "/1").ok());
     in_addr_t host = 0;
-    hear.emplace_back();
+    peers.emplace_back();
     ASSERT_TRUE(PumpUntil([&] {
-      hear.back() = *Accept(door.get(), &host);
-      return hear.back().is_open();
+      peers.back() = *Accept(door.get(), &host);
+      return peers.back().is_open();
     }));
-    EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+    const std::string bytes = Greeting(peer, 0, world_size) +
+                              Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(peer, 99));
+    const size_t heard_before = Heard(0);
+    ASSERT_EQ(send(peers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    ASSERT_TRUE(PumpUntil([&] { return Heard(0) > heard_before; }));
   }
 
-  std::vector<Descriptor> speak;  // of peer i + 1
-  std::vector<Descriptor> hear;
+  std::vector<Descriptor> peers;  // of peer i + 1
 };
 
 // Nothing reaches the socket any more and it says nothing, as if its host were gone.
@@ -354,32 +555,41 @@ void Vanish(const Descriptor& socket) {
 // Keepalive does not run while there is something unacknowledged.
 TEST_F(BarePeersTest, AHostThatVanishedIsLostAndOneThatOnlyDoesNotReadIsNot) {
   MakePeers(2);
-  Vanish(hear[0]);
+  Vanish(peers[0]);
   ends[0].worker->Post(1, From(0), "to nobody");
   for (int i = 0; i < 4000; ++i) ends[0].worker->Post(2, From(0), std::string(8000, 'x'));
   EXPECT_FALSE(ends[0].worker->Flush());
+  EXPECT_FALSE(ends[0].worker->HasArrived());
   EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
   EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
   EXPECT_THAT(std::string(ends[0].recorder.loss.message()), HasSubstr("host does not answer"));
 }
 
-// Peer 1 can be heard, and nothing can be sent to it any more.
-TEST_F(BarePeersTest, APeerThatCannotBeSentToIsLostThoughItIsHeard) {
+// What a peer has sent is read although it closed with something unread, which resets a connection.
+TEST_F(BarePeersTest, APeerThatResetsIsHeardToTheEnd) {
   MakePeers(1);
-  // The kernel resets a connection that is closed with something unread.
+  ends[0].recorder.texts.clear();
   ends[0].worker->Post(1, From(0), "unread");
   ASSERT_TRUE(PumpUntil([&] {
     char first = 0;
-    return recv(hear[0].get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    return recv(peers[0].get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
   }));
-  hear[0] = Descriptor();
+  const std::string last = Bytes(FrameOf(FrameType::kMessage, 4)) + Bytes(From(1)) + "last";
+  ASSERT_EQ(send(peers[0].get(), last.data(), last.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(last.size()));
+  peers[0] = Descriptor();
+  // The first one may fail, the second one does.
+  for (int i = 0; i < 2; ++i) ends[0].worker->Post(1, From(0), "in vain");
   EXPECT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
+  EXPECT_THAT(ends[0].recorder.texts, ElementsAre("last"));
   EXPECT_THAT(ends[0].recorder.lost, ElementsAre(1));
 }
 
 TEST_F(TcpWorkerTest, NothingListensAfterBar) {
-  ASSERT_TRUE(ends[0].worker->Bar().ok());
-  EXPECT_TRUE(IsTurnedAway(""));
+  const sockaddr_in door = Door(*ends[1].worker);
+  ASSERT_TRUE(ends[1].worker->Bar().ok());
+  const auto stranger = Connect(kHost, door);
+  EXPECT_TRUE(!stranger.ok() || IsClosedAfter("", stranger->get()));
   ends[1].worker->Post(0, From(1), "through");
   ASSERT_TRUE(PumpUntil([&] { return Heard(0) == 1; }));
 }

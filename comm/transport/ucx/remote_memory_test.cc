@@ -20,7 +20,6 @@ absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 // Counts what comes in. Threads: one. Owns: nothing.
 class Counter final : public network::Receiver {
  public:
-  bool Knows(const network::Header&) const override { return true; }
   bool Receive(const network::Header&, const network::Payload&) override {
     ++messages;
     return false;

@@ -1,6 +1,7 @@
 #include "comm/transport/ucx/ucx_transport.h"
 
 #include <utility>
+#include <vector>
 
 #include "comm/transport/network/network_transport.h"
 #include "comm/transport/ucx/context.h"
@@ -16,9 +17,9 @@ class UcxNetwork final : public network::Network {
   explicit UcxNetwork(std::unique_ptr<ucx::Context> context) : context_(std::move(context)) {}
 
   const std::string& interface() const override { return context_->interface(); }
-  absl::StatusOr<std::unique_ptr<network::Worker>> MakeWorker(network::Receiver& receiver,
-                                                              int peer_count) const override {
-    return ucx::UcxWorker::Create(*context_, receiver, peer_count);
+  absl::StatusOr<std::unique_ptr<network::Worker>> MakeWorker(
+      network::Receiver& receiver, const std::vector<Rank>& members) override {
+    return ucx::UcxWorker::Create(*context_, receiver, static_cast<int>(members.size()));
   }
 
  private:

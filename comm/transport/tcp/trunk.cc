@@ -1,0 +1,482 @@
+#include "comm/transport/tcp/trunk.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/transport/tcp/socket.h"
+#include "comm/transport/tcp/tcp_worker.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace pelton::tcp {
+namespace {
+
+using network::Header;
+using network::MessageType;
+using network::Payload;
+using network::Waiter;
+
+constexpr uint64_t kListener = 0;
+constexpr int kEventsPerLook = 32;
+constexpr int kAcceptsPerLook = 64;
+// Connections that have not said whose they are, beside the peers' own; then the oldest goes.
+constexpr size_t kMaxStrangers = 64;
+// How often the kernel is asked about connections, while there is nothing else to do, and peers
+// that do not come are looked for.
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
+// What a peer that cannot be sent to any more gets to say why.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
+// A peer that has not taken everything by then loses what is left.
+constexpr absl::Duration kLinger = absl::Milliseconds(500);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trunk>> Trunk::Create(in_addr_t host, const std::string& job_token,
+                                                     Rank rank, WorldSize world_size) {
+  std::unique_ptr<Trunk> trunk(new Trunk(host, job_token, rank, world_size));
+  trunk->events_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!trunk->events_.is_open()) return SystemError("making an epoll");
+  return trunk;
+}
+
+Trunk::Trunk(in_addr_t host, const std::string& job_token, Rank rank, WorldSize world_size)
+    : host_(host),
+      members_(job_token, kGreetings, Group::World(world_size), rank),
+      peers_(static_cast<size_t>(world_size.value())) {}
+
+// The kernel resets a connection that is closed with something unread, and throws away what it has
+// not delivered; what has been delivered stays there to be read.
+Trunk::~Trunk() {
+  const absl::Time until = Clock::Real().Now() + kLinger;
+  while (!HasArrived() && Clock::Real().Now() < until) sched_yield();
+}
+
+bool Trunk::HasArrived() {
+  bool has_arrived = true;
+  for (int32_t rank = 0; rank < members_.size(); ++rank) {
+    const Peer& peer = At(Rank(rank));
+    Write(Rank(rank));
+    if (peer.state != State::kOpen || peer.connection == nullptr) continue;
+    has_arrived &= peer.outbox.is_empty() && IsDelivered(peer.connection->socket());
+  }
+  return has_arrived;
+}
+
+absl::StatusOr<uint32_t> Trunk::Join(TcpWorker& worker) {
+  const bool awaits_one =
+      std::any_of(worker.members().begin(), worker.members().end(), [this](Rank member) {
+        return member < Rank(members_.rank()) && At(member).state != State::kOpen;
+      });
+  if (awaits_one && !listener_.is_open()) RETURN_IF_ERROR(Listen());
+  ++openings_;
+  workers_[++last_port_] = &worker;
+  return last_port_;
+}
+
+absl::Status Trunk::Listen() {
+  ASSIGN_OR_RETURN(listener_, tcp::Listen(host_, SOMAXCONN));
+  address_ = AddressOf(listener_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Trunk::Watch(int operation, int socket, uint32_t events, uint64_t key) const {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = key;
+  if (epoll_ctl(events_.get(), operation, socket, &event) == 0) return absl::OkStatus();
+  return SystemError("watching a socket");
+}
+
+absl::Status Trunk::Admit(const std::set<uint32_t>& hosts) {
+  admitted_ = hosts;
+  if (!listener_.is_open() || std::exchange(is_admitting_, true)) return absl::OkStatus();
+  return Watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
+}
+
+void Trunk::EndOpening() {
+  if (--openings_ > 0) return;
+  listener_ = Descriptor();
+  is_admitting_ = false;
+  address_.clear();
+  knocks_.clear();
+  std::erase_if(connections_, [](const auto& entry) { return !entry.second->peer().has_value(); });
+}
+
+void Trunk::Leave(TcpWorker& worker, uint32_t port) {
+  workers_.erase(port);
+  const absl::Status closed = absl::CancelledError("tcp: closed");
+  for (const Rank peer : worker.members()) {
+    At(peer).outbox.Forget(worker, closed);
+    LeaveOffers(worker, peer);
+    Write(peer);
+  }
+}
+
+void Trunk::LeaveOffers(const TcpWorker& worker, Rank peer) {
+  Peer& from = At(peer);
+  std::erase_if(from.offers, [&](const auto& entry) {
+    Offer& offer = *entry.second;
+    if (offer.worker != &worker) return false;
+    Answer(offer, FrameType::kDecline);
+    Waiter* const waiter = std::exchange(offer.waiter, nullptr);
+    if (waiter == nullptr || from.state == State::kLost) return true;
+    // Bytes of it may be on their way: until the peer says that no more come.
+    offer.worker = nullptr;
+    offer.target = nullptr;
+    if (from.connection != nullptr) from.connection->Divert(offer.id);
+    waiter->OnDone(absl::CancelledError("tcp: closed"));
+    return false;
+  });
+}
+
+absl::Status Trunk::Connect(Rank peer, const std::string& address) {
+  Peer& to = At(peer);
+  const bool was_never_open = to.state == State::kLost && !to.was_open;
+  if (was_never_open || to.state == State::kApart) {
+    to.state = State::kApart;
+    to.address = address;
+    if (peer > Rank(members_.rank())) return Dial(peer);
+    to.state = State::kAwaited;
+    to.since = Clock::Real().Now();
+  }
+  if (to.state == State::kAwaited) to.address = address;
+  return absl::OkStatus();
+}
+
+absl::Status Trunk::LossOf(Rank peer) const {
+  return At(peer).state == State::kLost ? At(peer).why : absl::OkStatus();
+}
+
+absl::Status Trunk::Dial(Rank peer) {
+  const std::optional<sockaddr_in> to = ParseAddress(At(peer).address);
+  if (!to) return absl::InvalidArgumentError("tcp: a peer's address is none");
+  ASSIGN_OR_RETURN(Descriptor socket, tcp::Connect(host_, *to));
+  ASSIGN_OR_RETURN(Connection* const connection, Add(std::move(socket), peer));
+  Greet(peer, *connection);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Connection*> Trunk::Add(Descriptor socket, std::optional<Rank> peer) {
+  const uint64_t key = next_key_++;
+  RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, socket.get(), EPOLLIN, key));
+  auto made = std::make_unique<Connection>(*this, std::move(socket), key, peer);
+  return (connections_[key] = std::move(made)).get();
+}
+
+void Trunk::Greet(Rank peer, Connection& connection) {
+  Peer& to = At(peer);
+  to.connection = &connection;
+  to.state = State::kOpen;
+  to.outbox.Greet(members_.MakeHeader(MessageType::kHello, peer.value()));
+  Write(peer);
+}
+
+void Trunk::Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t port, Sender& sender) {
+  At(peer).outbox.Put(parcel, port, sender);
+  Write(peer);
+}
+
+bool Trunk::Flush(Rank peer, const Sender& sender) {
+  Write(peer);
+  return At(peer).outbox.is_empty() || !At(peer).outbox.Holds(sender);
+}
+
+void Trunk::Fetch(Offer& offer) {
+  offer.left = offer.size_bytes;
+  Answer(offer, FrameType::kFetch);
+}
+
+void Trunk::Decline(Offer& offer) {
+  Answer(offer, FrameType::kDecline);
+  const uint64_t id = offer.id;
+  At(offer.peer).offers.erase(id);
+}
+
+void Trunk::Answer(const Offer& offer, FrameType type) {
+  if (!Reaches(offer.peer)) return;
+  At(offer.peer).outbox.Put(type, offer.id);
+  Write(offer.peer);
+}
+
+void Trunk::Write(Rank peer) {
+  Peer& to = At(peer);
+  if (to.state != State::kOpen) return;
+  const absl::StatusOr<bool> moved = to.outbox.Write(to.connection->socket());
+  if (!moved.ok()) return Deafen(peer, moved.status());
+  const bool awaits_room = !to.outbox.is_empty();
+  if (std::exchange(to.awaits_room, awaits_room) == awaits_room) return;
+  const uint32_t events = awaits_room ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  const absl::Status watched =
+      Watch(EPOLL_CTL_MOD, to.connection->socket(), events, to.connection->key());
+  if (!watched.ok()) Deafen(peer, watched);
+}
+
+void Trunk::Deafen(Rank peer, const absl::Status& why) {
+  Peer& broken = At(peer);
+  broken.state = State::kDeaf;
+  broken.since = Clock::Real().Now();
+  broken.why = why;
+  broken.outbox.Fail(why);
+  // What fails here is seen by the next read.
+  Watch(EPOLL_CTL_MOD, broken.connection->socket(), EPOLLIN, broken.connection->key()).IgnoreError();
+}
+
+void Trunk::Lose(Rank peer, const absl::Status& why) {
+  Peer& lost = At(peer);
+  if (lost.state == State::kLost) return;
+  lost.state = State::kLost;
+  lost.why = why;
+  if (Connection* const connection = std::exchange(lost.connection, nullptr)) Remove(*connection);
+  lost.awaits_room = false;
+  lost.outbox.Fail(why);
+  std::erase_if(lost.offers, [](const auto& entry) { return entry.second->worker == nullptr; });
+  for (auto& [id, offer] : lost.offers) {
+    if (Waiter* const waiter = std::exchange(offer->waiter, nullptr)) waiter->OnDone(why);
+  }
+  for (auto& [port, worker] : workers_) {
+    if (worker->Loses(peer, why)) Rouse(*worker);
+  }
+}
+
+void Trunk::Remove(Connection& connection) { connections_.erase(connection.key()); }
+
+void Trunk::Rouse(TcpWorker& worker) { worker.OnMoved(/*by_another=*/&worker != turn_of_); }
+
+void Trunk::Progress(const TcpWorker* by) {
+  turn_of_ = by;
+  std::array<epoll_event, kEventsPerLook> events;
+  const int count = epoll_wait(events_.get(), events.data(), kEventsPerLook, 0);
+  for (int i = 0; i < count; ++i) Handle(events[i].data.u64, events[i].events);
+  if (count == 0) LookAtSilence();
+  turn_of_ = nullptr;
+}
+
+void Trunk::Handle(uint64_t key, uint32_t events) {
+  if (key == kListener) return AcceptAll();
+  if (knocks_.contains(key)) return EndKnock(key, events);
+  const auto found = connections_.find(key);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  const std::optional<Rank> peer = connection.peer();
+  if ((events & EPOLLOUT) != 0 && peer.has_value()) Write(*peer);
+  if ((events & ~uint32_t{EPOLLOUT}) != 0) Read(connection);
+}
+
+void Trunk::AcceptAll() {
+  for (int i = 0; i < kAcceptsPerLook && listener_.is_open(); ++i) {
+    in_addr_t host = 0;
+    absl::StatusOr<Descriptor> accepted = Accept(listener_.get(), &host);
+    trouble_ = accepted.status();
+    if (!accepted.ok() || !accepted->is_open()) break;
+    if (!admitted_.contains(host)) continue;
+    MakeRoomForStrangers();
+    Add(*std::move(accepted), std::nullopt).IgnoreError();  // closed, then: the peer is told
+  }
+}
+
+// A peer says who it is as soon as it is connected, so the oldest stranger is none.
+void Trunk::MakeRoomForStrangers() {
+  if (connections_.size() < kMaxStrangers + 2 * peers_.size()) return;
+  Connection* oldest = nullptr;
+  for (const auto& [key, connection] : connections_) {
+    const bool is_older = oldest == nullptr || key < oldest->key();
+    if (!connection->peer().has_value() && is_older) oldest = connection.get();
+  }
+  if (oldest != nullptr) Remove(*oldest);
+}
+
+void Trunk::Read(Connection& connection) {
+  const absl::StatusOr<bool> moved = connection.Read();
+  const std::optional<Rank> peer = connection.peer();
+  if (moved.ok()) {
+    const bool has_body = peer.has_value() && connection.body_under_way() != 0;
+    if (has_body) NoteBytes(*peer, connection.body_under_way());
+  } else if (peer.has_value() && At(*peer).connection == &connection) {
+    const Peer& from = At(*peer);
+    Lose(*peer, from.state == State::kDeaf ? from.why : moved.status());
+  } else {
+    Remove(connection);
+  }
+}
+
+void Trunk::NoteBytes(Rank peer, uint64_t id) {
+  const auto found = At(peer).offers.find(id);
+  const bool is_some_workers =
+      found != At(peer).offers.end() && found->second->worker != nullptr;
+  if (is_some_workers) found->second->worker->OnMoved(/*by_another=*/false);
+}
+
+absl::StatusOr<Rank> Trunk::OnGreeting(Connection& connection, const Header& header) {
+  if (header.type != MessageType::kHello || !members_.IsGenuine(header)) {
+    return absl::UnauthenticatedError("tcp: a stranger");
+  }
+  const Rank from(static_cast<int32_t>(header.source));
+  Peer& peer = At(from);
+  if (connection.peer().has_value()) {
+    if (*connection.peer() != from) return absl::InvalidArgumentError("tcp: another rank answers");
+  } else {
+    const bool is_due = peer.state == State::kApart || peer.state == State::kAwaited ||
+                        (peer.state == State::kLost && !peer.was_open);
+    if (from > Rank(members_.rank()) || !is_due) {
+      return absl::InvalidArgumentError("tcp: a connection that is not due");
+    }
+    Greet(from, connection);
+  }
+  peer.was_open = true;
+  return from;
+}
+
+absl::Status Trunk::OnFrame(Rank peer, const Frame& frame, const Header& header,
+                            const std::byte* payload) {
+  switch (frame.type) {
+    case FrameType::kMessage:
+      return Arrive(peer, frame, header, payload);
+    case FrameType::kOffer:
+      return ArriveOffer(peer, frame, header);
+    case FrameType::kFetch:
+      // Of what has failed meanwhile nothing is offered any more.
+      if (At(peer).outbox.Fetched(frame.id)) Write(peer);
+      return absl::OkStatus();
+    case FrameType::kDecline:
+      At(peer).outbox.Declined(frame.id);
+      Write(peer);
+      return absl::OkStatus();
+    case FrameType::kWithdrawn:
+      Withdraw(peer, frame.id);
+      return absl::OkStatus();
+    case FrameType::kBody:
+    case FrameType::kGreeting:
+      break;
+  }
+  return absl::InvalidArgumentError("tcp: a frame of no known type");
+}
+
+absl::StatusOr<std::byte*> Trunk::OnBody(Rank peer, const Frame& frame) {
+  auto& offers = At(peer).offers;
+  const auto found = offers.find(frame.id);
+  const bool is_fetched = found != offers.end() && (found->second->waiter != nullptr ||
+                                                    found->second->worker == nullptr);
+  if (!is_fetched || frame.size_bytes == 0 || frame.size_bytes > found->second->left) {
+    return absl::InvalidArgumentError("tcp: bytes that nobody asked for");
+  }
+  const Offer& offer = *found->second;
+  return offer.target == nullptr ? nullptr : offer.target + (offer.size_bytes - offer.left);
+}
+
+void Trunk::OnBodyDone(Rank peer, const Frame& frame) {
+  auto& offers = At(peer).offers;
+  const auto found = offers.find(frame.id);
+  if (found == offers.end()) return;
+  Offer& offer = *found->second;
+  offer.left -= frame.size_bytes;
+  if (offer.worker != nullptr) offer.worker->OnMoved(/*by_another=*/false);
+  if (offer.left > 0) return;
+  Waiter* const waiter = offer.waiter;
+  TcpWorker* const worker = offer.worker;
+  offers.erase(found);
+  if (waiter == nullptr) return;
+  waiter->OnDone(absl::OkStatus());
+  Rouse(*worker);
+}
+
+void Trunk::Withdraw(Rank peer, uint64_t id) {
+  const auto found = At(peer).offers.find(id);
+  const bool is_nobodys = found != At(peer).offers.end() && found->second->worker == nullptr;
+  if (is_nobodys) At(peer).offers.erase(found);
+}
+
+absl::StatusOr<TcpWorker*> Trunk::WorkerAt(uint32_t port, Rank peer, uint32_t source) const {
+  const auto found = workers_.find(port);
+  if (found == workers_.end()) return nullptr;
+  if (found->second->IsPeer(source, peer)) return found->second;
+  return absl::InvalidArgumentError("tcp: a frame speaks for another rank");
+}
+
+absl::Status Trunk::Arrive(Rank peer, const Frame& frame, const Header& header,
+                           const std::byte* payload) {
+  ASSIGN_OR_RETURN(TcpWorker* const worker, WorkerAt(frame.port, peer, header.source));
+  if (worker == nullptr) return absl::OkStatus();
+  if (frame.size_bytes == 0) {
+    worker->Receive(header, {});
+  } else {
+    std::unique_ptr<std::byte[]> block = TakeBlock();
+    std::memcpy(block.get(), payload, frame.size_bytes);
+    if (worker->Receive(header, {block.get(), frame.size_bytes, false})) {
+      block.release();  // Recycle brings it back
+    } else {
+      blocks_.push_back(std::move(block));
+    }
+  }
+  Rouse(*worker);
+  return absl::OkStatus();
+}
+
+std::unique_ptr<std::byte[]> Trunk::TakeBlock() {
+  if (blocks_.empty()) return std::make_unique<std::byte[]>(kMaxMessageBytes);
+  std::unique_ptr<std::byte[]> block = std::move(blocks_.back());
+  blocks_.pop_back();
+  return block;
+}
+
+absl::Status Trunk::ArriveOffer(Rank peer, const Frame& frame, const Header& header) {
+  ASSIGN_OR_RETURN(TcpWorker* const worker, WorkerAt(frame.port, peer, header.source));
+  // The receiver may still hold the earlier one of that number.
+  if (At(peer).offers.contains(frame.id) || frame.size_bytes == 0) {
+    return absl::InvalidArgumentError("tcp: an offer that is none");
+  }
+  auto made = std::make_unique<Offer>(Offer{peer, frame.id, frame.size_bytes, worker});
+  Offer& offer = *(At(peer).offers[frame.id] = std::move(made));
+  const bool is_kept =
+      worker != nullptr && worker->Receive(header, Payload{&offer, frame.size_bytes, true});
+  if (!is_kept) Decline(offer);
+  if (worker != nullptr) Rouse(*worker);
+  return absl::OkStatus();
+}
+
+void Trunk::LookAtSilence() {
+  const absl::Time now = Clock::Real().Now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  for (int32_t rank = 0; rank < members_.size(); ++rank) LookAt(Rank(rank), now);
+}
+
+void Trunk::LookAt(Rank rank, absl::Time now) {
+  Peer& peer = At(rank);
+  if (peer.state == State::kOpen && IsSilent(peer.connection->socket())) {
+    Lose(rank, absl::UnavailableError("tcp: the peer's host does not answer"));
+  } else if (peer.state == State::kDeaf && now - peer.since >= kLastWords) {
+    Lose(rank, peer.why);
+  } else if (peer.state == State::kAwaited && openings_ > 0 && now - peer.since >= kLookInterval) {
+    peer.since = now;
+    Knock(rank);
+  }
+}
+
+// A peer that has ended before it connected would be waited for until the deadline.
+void Trunk::Knock(Rank peer) {
+  const std::optional<sockaddr_in> to = ParseAddress(At(peer).address);
+  if (!to) return;
+  absl::StatusOr<Descriptor> socket = tcp::Connect(host_, *to);
+  if (!socket.ok()) return;  // no descriptor, perhaps: the next one tells
+  const uint64_t key = next_key_++;
+  if (!Watch(EPOLL_CTL_ADD, socket->get(), EPOLLOUT, key).ok()) return;
+  knocks_[key] = {peer, *std::move(socket)};
+}
+
+void Trunk::EndKnock(uint64_t key, uint32_t events) {
+  const auto found = knocks_.find(key);
+  const Rank peer = found->second.peer;
+  const absl::Status error = ErrorOf(found->second.socket.get());
+  knocks_.erase(found);
+  const bool is_refused = (events & (EPOLLERR | EPOLLHUP)) != 0;
+  if (is_refused && At(peer).state == State::kAwaited) Lose(peer, error);
+}
+
+}  // namespace pelton::tcp

@@ -1,0 +1,196 @@
+// The connections of one rank, one to each other rank, which the workers of all its communicators
+// share.
+#ifndef PELTON_COMM_TRANSPORT_TCP_TRUNK_H_
+#define PELTON_COMM_TRANSPORT_TCP_TRUNK_H_
+
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/transport/descriptor.h"
+#include "comm/transport/network/members.h"
+#include "comm/transport/network/worker.h"
+#include "comm/transport/tcp/connection.h"
+#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/outbox.h"
+#include "core/base/ids.h"
+
+namespace pelton::tcp {
+
+class TcpWorker;
+
+// No communicator has this number; greetings have keys of their own.
+inline constexpr CommunicatorId kGreetings(std::numeric_limits<uint32_t>::max() - 1);
+
+// An offer of a peer's; a Payload's data points to it.
+struct Offer {
+  Rank peer;
+  uint64_t id = 0;
+  size_t size_bytes = 0;
+  TcpWorker* worker = nullptr;  // whose it is; null: nobody's any more, its bytes go nowhere
+  std::byte* target = nullptr;  // of all its bytes
+  size_t left = 0;              // bytes that are still to come
+  network::Waiter* waiter = nullptr;
+};
+
+// Of two ranks the lower one connects to the other, once, when the first worker of both opens; the
+// connection stays until one of the ranks ends, and carries both ways. So a process has as many
+// sockets as it has peers, however many communicators it opens, and listens only while one of them
+// opens.
+//
+// Frames name the receiver's worker by its port. Frames to a worker that is closed are dropped.
+//
+// Threads: one at a time, which holds the network's mutex. Owns: the sockets, what is queued for
+// them and the offers. It outlives its workers.
+class Trunk final : public ConnectionSink {
+ public:
+  // `host`: an IPv4 address of this rank's host, in network order.
+  static absl::StatusOr<std::unique_ptr<Trunk>> Create(in_addr_t host, const std::string& job_token,
+                                                       Rank rank, WorldSize world_size);
+  // Blocks: until HasArrived, for half a second at most.
+  ~Trunk() override;
+  Trunk(const Trunk&) = delete;
+  Trunk& operator=(const Trunk&) = delete;
+
+  // A number for `worker`, which hears of its frames until Leave; and what peers connect to from now
+  // until EndOpening has been called as often as this. Errors: no socket to listen on.
+  absl::StatusOr<uint32_t> Join(TcpWorker& worker);
+  void EndOpening();
+  // What is queued of the worker's leaves all the same; its memory is not touched any more.
+  void Leave(TcpWorker& worker, uint32_t port);
+
+  // "<IPv4>:<port>" on which this rank listens, while a worker opens.
+  const std::string& address() const { return address_; }
+  absl::Status Admit(const std::set<uint32_t>& hosts);
+  // Why the last connection that came could not be accepted.
+  const absl::Status& trouble() const { return trouble_; }
+  // Has a connection to `peer`, whose Trunk listens at `address`, unless there is one.
+  absl::Status Connect(Rank peer, const std::string& address);
+  // Why `peer` was lost; OK: it was not.
+  absl::Status LossOf(Rank peer) const;
+
+  // Whether something can be sent to `peer`, now or as soon as it is connected.
+  bool Reaches(Rank peer) const { return At(peer).state <= State::kOpen; }
+  void Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t port, Sender& sender);
+  // Whether all that `sender` has sent to `peer` is with the kernel, or the connection is broken.
+  bool Flush(Rank peer, const Sender& sender);
+  // Whether all that was sent is with the peers' kernels. Only then may this process end, if what it
+  // has sent is to be read.
+  bool HasArrived();
+
+  // Has the bytes of `offer` come to its target.
+  void Fetch(Offer& offer);
+  // Nobody fetches it.
+  void Decline(Offer& offer);
+  void Recycle(void* block) { blocks_.emplace_back(static_cast<std::byte*>(block)); }
+
+  // Moves what can be moved, of all workers; those other than `by` that something came for are
+  // roused.
+  void Progress(const TcpWorker* by);
+  // Readable when there is something to read, and when there is room for what waits to be written.
+  int descriptor() const { return events_.get(); }
+
+  // Of a connection, as a ConnectionSink:
+  absl::StatusOr<Rank> OnGreeting(Connection& connection, const network::Header& header) override;
+  absl::Status OnFrame(Rank peer, const Frame& frame, const network::Header& header,
+                       const std::byte* payload) override;
+  absl::StatusOr<std::byte*> OnBody(Rank peer, const Frame& frame) override;
+  void OnBodyDone(Rank peer, const Frame& frame) override;
+
+ private:
+  enum class State : uint8_t {
+    kApart,    // no worker has connected to it yet
+    kAwaited,  // it is to connect to this rank
+    kOpen,     // connected, or about to be
+    kDeaf,     // nothing can be sent to it, but what it has sent may still come
+    kLost,
+  };
+  struct Peer {
+    State state = State::kApart;
+    bool was_open = false;
+    std::string address;                     // of the listener that a worker named
+    Connection* connection = nullptr;        // one of connections_
+    absl::Time since = absl::InfinitePast();  // of kAwaited and kDeaf
+    absl::Status why;                        // of kDeaf and kLost
+    Outbox outbox;
+    bool awaits_room = false;  // to write more
+    std::unordered_map<uint64_t, std::unique_ptr<Offer>> offers;
+  };
+
+  Trunk(in_addr_t host, const std::string& job_token, Rank rank, WorldSize world_size);
+  Peer& At(Rank peer) { return peers_[static_cast<size_t>(peer.value())]; }
+  const Peer& At(Rank peer) const { return peers_[static_cast<size_t>(peer.value())]; }
+
+  absl::Status Listen();
+  absl::Status Watch(int operation, int socket, uint32_t events, uint64_t key) const;
+  absl::StatusOr<Connection*> Add(Descriptor socket, std::optional<Rank> peer);
+  void Remove(Connection& connection);
+  void NoteBytes(Rank peer, uint64_t id);
+  absl::Status Dial(Rank peer);
+  void Greet(Rank peer, Connection& connection);
+
+  void Handle(uint64_t key, uint32_t events);
+  void AcceptAll();
+  void MakeRoomForStrangers();
+  void Read(Connection& connection);
+  void Write(Rank peer);
+  // Nothing can be sent to the peer any more. It is lost when what it has sent before its end has
+  // come in, but it must end soon, because it waits for answers that cannot be sent.
+  void Deafen(Rank peer, const absl::Status& why);
+  void Lose(Rank peer, const absl::Status& why);
+
+  // Looks after what no event tells of: hosts that vanished, peers that do not come.
+  void LookAtSilence();
+  void LookAt(Rank peer, absl::Time now);
+  void Knock(Rank peer);
+  void EndKnock(uint64_t key, uint32_t events);
+
+  absl::Status Arrive(Rank peer, const Frame& frame, const network::Header& header,
+                      const std::byte* payload);
+  absl::Status ArriveOffer(Rank peer, const Frame& frame, const network::Header& header);
+  void Withdraw(Rank peer, uint64_t id);
+  // The worker behind `port`, if `peer` may speak for `source` there. Null: it is closed.
+  absl::StatusOr<TcpWorker*> WorkerAt(uint32_t port, Rank peer, uint32_t source) const;
+  void Answer(const Offer& offer, FrameType type);
+  void LeaveOffers(const TcpWorker& worker, Rank peer);
+  std::unique_ptr<std::byte[]> TakeBlock();
+  void Rouse(TcpWorker& worker);
+
+  const in_addr_t host_;
+  const network::Members members_;  // of the world; its keys are the greetings'
+  Descriptor events_;
+  Descriptor listener_;
+  bool is_admitting_ = false;
+  int openings_ = 0;  // of workers that have not been told to bar
+  std::string address_;
+  std::set<uint32_t> admitted_;
+  absl::Status trouble_;
+  absl::Time next_look_ = absl::InfinitePast();
+  std::vector<Peer> peers_;  // by rank
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by key
+  struct Knocking {
+    Rank peer;
+    Descriptor socket;
+  };
+  std::unordered_map<uint64_t, Knocking> knocks_;  // by key: whether a peer still listens
+  uint64_t next_key_ = 1;                          // 0 is the listener's
+  std::unordered_map<uint32_t, TcpWorker*> workers_;  // by port
+  uint32_t last_port_ = 0;
+  const TcpWorker* turn_of_ = nullptr;                // who makes progress
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;  // of kMaxMessageBytes, to be used again
+};
+
+}  // namespace pelton::tcp
+
+#endif  // PELTON_COMM_TRANSPORT_TCP_TRUNK_H_
