@@ -228,6 +228,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Backend::ConnectHosts(absl::Time dead
   if (options.interface.empty()) {
     ASSIGN_OR_RETURN(options.interface, InterfaceTowards(options_.coordinator_address));
   }
+  options.near = host_ranks();
   return wire->factory(options);
 }
 

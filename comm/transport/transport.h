@@ -40,6 +40,9 @@ struct TransportOptions {
   // transport to agree by; it outlives what is made. Transports of hosts do not look at it.
   Transport* host = nullptr;
   std::string interface = "";  // network interface to listen and send on; "": loopback
+  // Ranks that another transport reaches, such as those of this host: a wire between hosts makes no
+  // connection to them, and its communicators carry nothing for them.
+  std::vector<Rank> near = {};
   // Of a device's transport; the thread's current one, if not given.
   std::optional<int32_t> device_index = std::nullopt;
 };

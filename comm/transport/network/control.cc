@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Make(Network& network,
 
 Control::Control(Network& network, const TransportOptions& options)
     : job_token_(options.job_token),
-      world_(options.job_token, kControl, Group::World(options.world_size), options.rank),
+      world_(options.job_token, kControl, Group::World(options.world_size), options.rank,
+             options.near),
       mutex_(network.mutex()),
       losses_(static_cast<size_t>(options.world_size.value())),
       has_left_(static_cast<size_t>(options.world_size.value())),
@@ -96,7 +97,7 @@ absl::Status Control::Connect(int rank) {
 absl::Status Control::SendValue(const Members& members, const std::string& value) {
   for (const Rank member : members.group().members) {
     const int rank = member.value();
-    if (rank == world_.rank()) continue;
+    if (!world_.IsPeer(rank)) continue;
     RETURN_IF_ERROR(Connect(rank));
     Header header = world_.MakeHeader(MessageType::kValue, rank);
     header.operation.communicator = members.id();
@@ -111,7 +112,7 @@ absl::Status Control::Missing(const Members& members) {
   std::vector<int> missing;
   for (const Rank member : members.group().members) {
     const int rank = member.value();
-    if (rank == world_.rank()) continue;
+    if (!world_.IsPeer(rank)) continue;
     const auto found = values_.find({members.id().value(), members.generation().value(), rank});
     const bool has_answered = unanswered_[static_cast<size_t>(rank)] == 0;
     if (has_answered && found != values_.end() && !found->second.empty()) continue;
@@ -130,8 +131,8 @@ absl::Status Control::Missing(const Members& members) {
 std::vector<std::string> Control::TakeValues(const Members& members, const std::string& own) {
   std::vector<std::string> all;
   for (const Rank member : members.group().members) {
-    if (member.value() == world_.rank()) {
-      all.push_back(own);
+    if (!world_.IsPeer(member.value())) {
+      all.push_back(member.value() == world_.rank() ? own : "");
       continue;
     }
     const auto found =
@@ -171,7 +172,7 @@ void Control::TellAbort(const Members& members, const absl::Status& reason, uint
   mutex_.AssertHeld();
   for (const Rank member : members.group().members) {
     const int rank = member.value();
-    if (rank == world_.rank() || !losses_[static_cast<size_t>(rank)].ok()) continue;
+    if (!world_.IsPeer(rank) || !losses_[static_cast<size_t>(rank)].ok()) continue;
     Header header = world_.MakeHeader(MessageType::kAbort, rank);
     header.flags = flags;
     header.operation.communicator = members.id();
@@ -191,7 +192,7 @@ bool Control::SayGoodbye() {
   MutexLock lock(&mutex_);
   const bool is_first = !std::exchange(has_said_goodbye_, true);
   for (int rank = 0; is_first && rank < world_.size(); ++rank) {
-    if (rank == world_.rank() || !losses_[static_cast<size_t>(rank)].ok()) continue;
+    if (!world_.IsPeer(rank) || !losses_[static_cast<size_t>(rank)].ok()) continue;
     worker_->Post(rank, world_.MakeHeader(MessageType::kBye, rank));
   }
   worker_->Progress();

@@ -34,7 +34,8 @@ class Control final : public Receiver {
                                                        const TransportOptions& options);
   ~Control() override;
 
-  // The values of all members of `members`, by member; collective over them. Blocks: until
+  // The values of all members of `members`, by member, "" of those that are near; collective over
+  // them. Blocks: until
   // `deadline`. Errors: DeadlineExceeded: names the missing ranks; Unavailable: names a lost one.
   absl::StatusOr<std::vector<std::string>> Exchange(const Members& members,
                                                     const std::string& value, absl::Time deadline);

@@ -30,6 +30,14 @@ Members MembersOf(int rank, CommunicatorId id = CommunicatorId(3)) {
   return Members(kToken, id, Group::World(WorldSize(2)), Rank(rank));
 }
 
+TransportOptions OptionsOf(Rank rank) {
+  TransportOptions options;
+  options.rank = rank;
+  options.world_size = WorldSize(2);
+  options.job_token = kToken;
+  return options;
+}
+
 template <typename T>
 void Append(const T& value, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -41,13 +49,12 @@ class Attack {
   explicit Attack(uint64_t seed)
       : random_(seed),
         peer_(MembersOf(0)),
-        network_(*tcp::MakeTcpNetwork("lo", kToken, Rank(1), WorldSize(2))),
         memory_(kBytes) {}
 
   // A peer that breaks the rules is lost, and its place with it.
   void Run(int lives, int steps) {
     for (int life = 0; life < lives; ++life) {
-      network_ = *tcp::MakeTcpNetwork("lo", kToken, Rank(1), WorldSize(2));
+      network_ = *tcp::MakeTcpNetwork(OptionsOf(Rank(1)));
       session_ = *Session::Create(*network_, MembersOf(1));
       address_ = *session_->Admit({kHost});
       Connect();

@@ -14,7 +14,10 @@ namespace pelton::network {
 // Threads: immutable once made. Owns: the keys of all paths from and to this rank.
 class Members {
  public:
-  Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank);
+  // `rank`: in the group. `near`: ranks of the world with which nothing is exchanged here, because
+  // another transport reaches them.
+  Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank,
+          const std::vector<Rank>& near = {});
 
   CommunicatorId id() const { return id_; }
   Generation generation() const { return group_.generation; }
@@ -23,6 +26,9 @@ class Members {
   WorldSize world_size() const { return group_.size(); }
   const Group& group() const { return group_; }
   Rank WorldRankOf(int member) const { return group_.members[static_cast<size_t>(member)]; }
+
+  // Whether messages go to `member` and come from it: it is not this rank, and not near.
+  bool IsPeer(int member) const { return is_peer_[static_cast<size_t>(member)]; }
 
   // A header of this rank to `peer`.
   Header MakeHeader(MessageType type, int peer) const;
@@ -35,6 +41,7 @@ class Members {
   const Rank rank_;
   std::vector<MessageKey> outgoing_;  // by peer
   std::vector<MessageKey> incoming_;
+  std::vector<bool> is_peer_;
 };
 
 }  // namespace pelton::network

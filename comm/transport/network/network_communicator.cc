@@ -159,7 +159,7 @@ void NetworkCommunicator::Examine() {
 void NetworkCommunicator::ExamineLoss(int peer) {
   const int32_t rank = members_.WorldRankOf(peer).value();
   if (session_->HasLeft(peer)) {
-    if (peer == members_.rank() || !session_->point_to_point().Needs(peer)) return;
+    if (!members_.IsPeer(peer) || !session_->point_to_point().Needs(peer)) return;
     Throw(absl::UnavailableError(
               absl::StrCat("rank ", rank,
                            " has left: its script ended or left the job before this "

@@ -30,6 +30,7 @@ class NetworkTransport final : public Transport {
       : rank_(options.rank),
         world_size_(options.world_size),
         job_token_(options.job_token),
+        near_(options.near),
         network_(std::move(network)),
         control_(std::move(control)) {}
 
@@ -87,7 +88,7 @@ class NetworkTransport final : public Transport {
                                                             absl::Time deadline) {
     ASSIGN_OR_RETURN(
         std::unique_ptr<Session> session,
-        Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_))));
+        Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_), near_)));
     ASSIGN_OR_RETURN(const std::string address, session->Admit(control_->hosts()));
     ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                      control_->Exchange(session->members(), address, deadline));
@@ -122,6 +123,7 @@ class NetworkTransport final : public Transport {
   const Rank rank_;
   const WorldSize world_size_;
   const std::string job_token_;
+  const std::vector<Rank> near_;
   const std::unique_ptr<Network> network_;
   const std::unique_ptr<Control> control_;
   SharedList<NetworkCommunicator*> open_;

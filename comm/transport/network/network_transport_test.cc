@@ -95,8 +95,7 @@ class NetworkTransportTest : public testing::Test {
       options.job_token = "token";
       options.bootstrap = &bootstrap;
       options.deadline = Soon();
-      auto network =
-          tcp::MakeTcpNetwork("lo", options.job_token, options.rank, options.world_size);
+      auto network = tcp::MakeTcpNetwork(options);
       PELTON_CHECK(network.ok()) << network.status();
       auto made = MakeNetworkTransport(
           options, std::make_unique<WatchedNetwork>(*std::move(network),

@@ -26,8 +26,10 @@ Session::Session(Network& network, Members members)
     : network_(network),
       members_(std::move(members)),
       peers_(static_cast<size_t>(members_.size())) {
-  Peer& self = peers_[static_cast<size_t>(members_.rank())];
-  self.has_greeted = self.has_answered = self.has_left = true;
+  for (int member = 0; member < members_.size(); ++member) {
+    Peer& peer = peers_[static_cast<size_t>(member)];
+    peer.has_greeted = peer.has_answered = peer.has_left = !members_.IsPeer(member);
+  }
 }
 
 // The worker tells the operations of their end.
@@ -63,7 +65,7 @@ absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Tim
 
 absl::Status Session::ConnectAll(const std::vector<std::string>& addresses) {
   for (int peer = 0; peer < members_.size(); ++peer) {
-    if (peer == members_.rank()) continue;
+    if (!members_.IsPeer(peer)) continue;
     RETURN_IF_ERROR(worker_->Connect(peer, addresses[static_cast<size_t>(peer)]));
     worker_->Post(peer, members_.MakeHeader(MessageType::kHello, peer));
     // It came on a connection that is shared, when this rank did not know yet where to answer.
@@ -100,7 +102,7 @@ absl::Status Session::Missing() const {
 
 void Session::PostAll(const Header& like, const std::string& note) {
   for (int peer = 0; peer < members_.size(); ++peer) {
-    if (peer == members_.rank() || !LossOf(peer).ok()) continue;
+    if (!members_.IsPeer(peer) || !LossOf(peer).ok()) continue;
     Header header = members_.MakeHeader(like.type, peer);
     header.flags = like.flags;
     header.operation.count = like.operation.count;

@@ -1,7 +1,6 @@
 #include "comm/transport/shm/handshake.h"
 
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/remote_memory.h"
 #include "comm/transport/shm/socket.h"
+#include "core/base/fork.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -207,11 +207,9 @@ class Handshake {
     peers_[peer].pid = credentials.pid;
     // Before it has our greeting, upon which it tries to read.
     if (world_size_ == 2 && credentials.pid > 0) AllowReaders(credentials.pid);
-    if (credentials.pid > 0 && credentials.pid != getpid()) {
-      // Opened before the peer's proof comes: so it is that process, not a later one of its number.
-      peers_[peer].process =
-          Descriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
-    }
+    // The peer learns of this process's end by the socket's, whatever children it has forked.
+    WatchForks();
+    CloseInChildren(peers_[peer].socket.get());
     return absl::OkStatus();
   }
 

@@ -15,7 +15,6 @@ namespace pelton::shm {
 // Another rank, after the handshake. Threads: one at a time. Owns: its descriptors.
 struct Peer {
   Descriptor socket;      // closed for this rank itself
-  Descriptor process;     // a pidfd, where the kernel has them and the peer is another process
   pid_t pid = 0;          // as this process sees it
   bool reads_us = false;  // may read this process's private memory
 };

@@ -229,13 +229,13 @@ absl::Status Links::TakeIn(int peer, Message message) {
 }
 
 // The reason if `peer` has just been lost.
-std::optional<absl::Status> Links::Examine(int peer, bool process_ended) {
+std::optional<absl::Status> Links::Examine(int peer) {
   MutexLock lock(&mutex_);
   Link& link = links_[peer];
   if (!link.loss.ok()) return std::nullopt;
   Flush(peer);
   const absl::Status drained = link.drained.ok() ? Drain(peer) : link.drained;
-  if (drained.ok() && !process_ended) return std::nullopt;
+  if (drained.ok()) return std::nullopt;
   const std::string who = absl::StrCat("rank ", peer, " (pid ", peers_[peer].pid, ")");
   if (link.said_goodbye) {
     link.loss = absl::UnavailableError(
@@ -268,8 +268,6 @@ void Links::Watch() {
         if (peer == rank_ || !links_[peer].loss.ok()) continue;
         const short sending = links_[peer].outbox.empty() ? 0 : POLLOUT;
         entries.push_back({peers_[peer].socket.get(), static_cast<short>(POLLIN | sending), 0});
-        // Children that the peer forked hold its socket open beyond its death; a pidfd does not.
-        entries.push_back({peers_[peer].process.get(), POLLIN, 0});
         watched.push_back(peer);
         has_news |= !links_[peer].drained.ok();
       }
@@ -280,10 +278,8 @@ void Links::Watch() {
     uint64_t pokes;
     (void)!read(poke_.get(), &pokes, sizeof pokes);
     for (size_t i = 0; i < watched.size(); ++i) {
-      const bool is_silent = entries[1 + 2 * i].revents == 0 && entries[2 + 2 * i].revents == 0;
-      if (is_silent && !has_news) continue;
-      const bool process_ended = (entries[2 + 2 * i].revents & POLLIN) != 0;
-      if (auto loss = Examine(watched[i], process_ended)) on_loss_(watched[i], *loss);
+      if (entries[1 + i].revents == 0 && !has_news) continue;
+      if (auto loss = Examine(watched[i])) on_loss_(watched[i], *loss);
     }
   }
 }

@@ -83,7 +83,7 @@ class Links {
   // Takes in what `peer` has sent; the reason if it is gone.
   absl::Status Drain(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeIn(int peer, Message message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<absl::Status> Examine(int peer, bool process_ended);
+  std::optional<absl::Status> Examine(int peer);
 
   const int rank_;
   const std::vector<Peer> peers_;

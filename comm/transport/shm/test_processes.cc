@@ -18,7 +18,7 @@
 namespace pelton::shm {
 namespace {
 
-constexpr int kMaxRanks = 16;
+constexpr int kMaxRanks = 256;
 constexpr int kMaxKeys = 4;
 constexpr absl::Duration kLongest = absl::Seconds(60);
 

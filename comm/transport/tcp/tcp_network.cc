@@ -2,10 +2,13 @@
 
 #include <netinet/in.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/group.h"
 #include "comm/transport/network/interface.h"
+#include "comm/transport/network/members.h"
 #include "comm/transport/tcp/tcp_worker.h"
 #include "comm/transport/tcp/trunk.h"
 #include "core/base/status.h"
@@ -32,11 +35,14 @@ class TcpNetwork final : public network::Network {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<network::Network>> MakeTcpNetwork(const std::string& interface,
-                                                                 const std::string& job_token,
-                                                                 Rank rank, WorldSize world_size) {
+absl::StatusOr<std::unique_ptr<network::Network>> MakeTcpNetwork(const TransportOptions& options) {
+  const std::string interface = options.interface.empty() ? "lo" : options.interface;
   ASSIGN_OR_RETURN(const in_addr_t host, network::HostOf(interface));
-  ASSIGN_OR_RETURN(std::unique_ptr<Trunk> trunk, Trunk::Create(host, job_token, rank, world_size));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trunk> trunk,
+      Trunk::Create(host, network::Members(options.job_token, kGreetings,
+                                           Group::World(options.world_size), options.rank,
+                                           options.near)));
   return std::make_unique<TcpNetwork>(interface, std::move(trunk));
 }
 

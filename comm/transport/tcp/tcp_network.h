@@ -3,18 +3,16 @@
 #define PELTON_COMM_TRANSPORT_TCP_TCP_NETWORK_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "comm/transport/network/worker.h"
-#include "core/base/ids.h"
+#include "comm/transport/transport.h"
 
 namespace pelton::tcp {
 
-// Errors: NotFound: no such interface; ResourceExhausted.
-absl::StatusOr<std::unique_ptr<network::Network>> MakeTcpNetwork(const std::string& interface,
-                                                                 const std::string& job_token,
-                                                                 Rank rank, WorldSize world_size);
+// What the rank of `options` needs, on their interface. Errors: NotFound: no such interface;
+// ResourceExhausted.
+absl::StatusOr<std::unique_ptr<network::Network>> MakeTcpNetwork(const TransportOptions& options);
 
 }  // namespace pelton::tcp
 

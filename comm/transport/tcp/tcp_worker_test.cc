@@ -89,14 +89,17 @@ std::string Bytes(const Header& header) {
   return std::string(reinterpret_cast<const char*>(&header), sizeof header);
 }
 
+network::Members MembersOf(int rank, int world_size, const std::string& token) {
+  return network::Members(token, kGreetings, Group::World(WorldSize(world_size)), Rank(rank));
+}
+
 std::vector<Rank> World(int size) { return Group::World(WorldSize(size)).members; }
 
 // What `from` says first on a connection to `to`.
 std::string Greeting(int from, int to, int world_size, const std::string& token = kToken) {
   Frame frame;
   frame.type = FrameType::kGreeting;
-  const network::Members members(token, kGreetings, Group::World(WorldSize(world_size)),
-                                 Rank(from));
+  const network::Members members = MembersOf(from, world_size, token);
   return Bytes(frame) + Bytes(members.MakeHeader(network::MessageType::kHello, to));
 }
 
@@ -134,7 +137,7 @@ class TcpWorkerTest : public testing::Test {
   void MakeEnd(int rank, int world_size, const std::set<uint32_t>& hosts) {
     End& end = ends[rank];
     end.worker.reset();
-    auto trunk = Trunk::Create(kHost, kToken, Rank(rank), WorldSize(world_size));
+    auto trunk = Trunk::Create(kHost, MembersOf(rank, world_size, kToken));
     ASSERT_TRUE(trunk.ok()) << trunk.status();
     end.trunk = *std::move(trunk);
     end.worker = Join(rank, end.recorder, world_size);

@@ -38,18 +38,15 @@ constexpr absl::Duration kLinger = absl::Milliseconds(500);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Trunk>> Trunk::Create(in_addr_t host, const std::string& job_token,
-                                                     Rank rank, WorldSize world_size) {
-  std::unique_ptr<Trunk> trunk(new Trunk(host, job_token, rank, world_size));
+absl::StatusOr<std::unique_ptr<Trunk>> Trunk::Create(in_addr_t host, network::Members members) {
+  std::unique_ptr<Trunk> trunk(new Trunk(host, std::move(members)));
   trunk->events_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!trunk->events_.is_open()) return SystemError("making an epoll");
   return trunk;
 }
 
-Trunk::Trunk(in_addr_t host, const std::string& job_token, Rank rank, WorldSize world_size)
-    : host_(host),
-      members_(job_token, kGreetings, Group::World(world_size), rank),
-      peers_(static_cast<size_t>(world_size.value())) {}
+Trunk::Trunk(in_addr_t host, network::Members members)
+    : host_(host), members_(std::move(members)), peers_(static_cast<size_t>(members_.size())) {}
 
 // The kernel resets a connection that is closed with something unread, and throws away what it has
 // not delivered; what has been delivered stays there to be read.
@@ -72,7 +69,8 @@ bool Trunk::HasArrived() {
 absl::StatusOr<uint32_t> Trunk::Join(TcpWorker& worker) {
   const bool awaits_one =
       std::any_of(worker.members().begin(), worker.members().end(), [this](Rank member) {
-        return member < Rank(members_.rank()) && At(member).state != State::kOpen;
+        const bool connects = member < Rank(members_.rank()) && members_.IsPeer(member.value());
+        return connects && At(member).state != State::kOpen;
       });
   if (awaits_one && !listener_.is_open()) RETURN_IF_ERROR(Listen());
   ++openings_;

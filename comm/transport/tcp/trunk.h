@@ -55,9 +55,9 @@ struct Offer {
 // them and the offers. It outlives its workers.
 class Trunk final : public ConnectionSink {
  public:
-  // `host`: an IPv4 address of this rank's host, in network order.
-  static absl::StatusOr<std::unique_ptr<Trunk>> Create(in_addr_t host, const std::string& job_token,
-                                                       Rank rank, WorldSize world_size);
+  // `host`: an IPv4 address of this rank's host, in network order. `members`: of the world, with the
+  // keys of kGreetings.
+  static absl::StatusOr<std::unique_ptr<Trunk>> Create(in_addr_t host, network::Members members);
   // Blocks: until HasArrived, for half a second at most.
   ~Trunk() override;
   Trunk(const Trunk&) = delete;
@@ -128,7 +128,7 @@ class Trunk final : public ConnectionSink {
     std::unordered_map<uint64_t, std::unique_ptr<Offer>> offers;
   };
 
-  Trunk(in_addr_t host, const std::string& job_token, Rank rank, WorldSize world_size);
+  Trunk(in_addr_t host, network::Members members);
   Peer& At(Rank peer) { return peers_[static_cast<size_t>(peer.value())]; }
   const Peer& At(Rank peer) const { return peers_[static_cast<size_t>(peer.value())]; }
 
@@ -168,7 +168,7 @@ class Trunk final : public ConnectionSink {
   void Rouse(TcpWorker& worker);
 
   const in_addr_t host_;
-  const network::Members members_;  // of the world; its keys are the greetings'
+  const network::Members members_;
   Descriptor events_;
   Descriptor listener_;
   bool is_admitting_ = false;
