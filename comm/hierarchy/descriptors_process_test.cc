@@ -79,8 +79,7 @@ absl::StatusOr<std::unique_ptr<HostsTransport>> Connect(const TransportOptions& 
 absl::Status Sum(Communicator& communicator) {
   std::vector<float> values(64, 1);
   const Tensor tensor{values.data(), values.size(), DType::kFloat32};
-  ASSIGN_OR_RETURN(const Completion sum,
-                   AllReduce(communicator, tensor, tensor, ReduceOp::kSum));
+  ASSIGN_OR_RETURN(const Completion sum, AllReduce(communicator, tensor, tensor, ReduceOp::kSum));
   RETURN_IF_ERROR(Await(communicator, sum, absl::Now() + absl::Minutes(5)));
   if (values[0] == static_cast<float>(rank_count)) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("a sum of ", values[0]));

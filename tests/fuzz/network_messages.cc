@@ -53,8 +53,7 @@ class SilentNetwork final : public Network {
  public:
   explicit SilentNetwork(int* kept) : kept_(kept) {}
   const std::string& interface() const override { return name_; }
-  absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver&,
-                                                     const std::vector<Rank>&) override {
+  absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver&, const std::vector<Rank>&) override {
     return std::make_unique<SilentWorker>(kept_);
   }
 

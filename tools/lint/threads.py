@@ -31,8 +31,7 @@ OWNERS: dict[str, str] = {
     "comm/hierarchy/hierarchical_communicator": _LAUNCH,
     "comm/lane/lane": "whoever waits drives the communicator; threads for jobs that nobody waits for",
     "comm/transport/nccl/native_communicator": "an abort frees the handle that a launch may be using",
-    "comm/transport/network/control": "what peers say comes on whichever thread polls the worker",
-    "comm/transport/network/network_communicator": _LAUNCH,
+    "comm/transport/network/worker": "communicators share a wire, and each is driven by a thread of its own",
     "comm/transport/shm/links": "one thread, which waits in poll(2) for sockets of the peers on this host",
     "comm/transport/shm/remote_memory": "a table of the process: which processes may be read",
     "comm/transport/sim/sim_fabric": "ranks in threads of one process share a network",
@@ -43,7 +42,7 @@ OWNERS: dict[str, str] = {
 # stays), shared_list.h (entries that are visited while they are there), live_table.h (made once for all who ask),
 # shared_table.h (values by key), turn.h (one caller at a time, until a deadline), inbox.h (delivered one at a time),
 # worker_thread.h (calls that block).
-MOST_OWNERS = 22
+MOST_OWNERS = 21
 
 # The last two are linked by tests only: a library that stands in for NVIDIA's, and ranks in threads.
 _EXEMPT = (

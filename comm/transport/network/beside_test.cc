@@ -44,8 +44,7 @@ class BesideTest : public testing::Test {
 
   void Open(uint32_t id) {
     RunRanks([&](int rank) {
-      auto opened =
-          ranks_[rank]->Open(CommunicatorId(id), Group::World(WorldSize(2)), Soon());
+      auto opened = ranks_[rank]->Open(CommunicatorId(id), Group::World(WorldSize(2)), Soon());
       ASSERT_TRUE(opened.ok()) << opened.status();
       opened_[rank].push_back(*std::move(opened));
     });

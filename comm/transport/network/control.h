@@ -76,7 +76,7 @@ class Control final : public Receiver {
   const std::string job_token_;
   std::set<uint32_t> hosts_;  // immutable after Start
   const Members world_;       // of all ranks; its keys are the control messages'
-  Mutex& mutex_;               // the network's
+  Mutex& mutex_;              // the network's
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Status> losses_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> has_left_ ABSL_GUARDED_BY(mutex_);  // by rank

@@ -46,10 +46,7 @@ void Append(const T& value, std::string* bytes) {
 // Threads: one. Owns: the session of rank 1 under attack, and what it works on.
 class Attack {
  public:
-  explicit Attack(uint64_t seed)
-      : random_(seed),
-        peer_(MembersOf(0)),
-        memory_(kBytes) {}
+  explicit Attack(uint64_t seed) : random_(seed), peer_(MembersOf(0)), memory_(kBytes) {}
 
   // A peer that breaks the rules is lost, and its place with it.
   void Run(int lives, int steps) {

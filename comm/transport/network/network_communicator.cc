@@ -84,7 +84,7 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
     return absl::InvalidArgumentError("stream: this transport works on host memory only");
   }
   MutexLock lock(&mutex_);
-  if (is_thrown_.load()) return Reason();
+  if (ended_.is_given()) return ended_.Get();
   RETURN_IF_ERROR(CheckOperation(operation, rank(), world_size()));
   if (!IsPointToPoint(operation.kind)) {
     return absl::InvalidArgumentError(
@@ -108,7 +108,7 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
     const absl::Status left = absl::UnavailableError(absl::StrCat(who, " has left"));
     const absl::Status lost = Annotate(ticket.status(), absl::StrCat(who, " is lost"));
     Throw(session_->HasLeft(operation.peer) ? left : lost, Origin::kDeath);
-    return Reason();
+    return ended_.Get();
   }
   ProgressLocked();  // shows it to the peer at once
   return Completion{*ticket};
@@ -116,7 +116,7 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
 
 absl::StatusOr<std::optional<Rank>> NetworkCommunicator::FindSender(int32_t tag) {
   MutexLock lock(&mutex_);
-  if (is_thrown_.load()) return Reason();
+  if (ended_.is_given()) return ended_.Get();
   const int peer = session_->point_to_point().FindSender(tag);
   if (peer != kNoPeer) return Rank(peer);
   if (session_->IsOver()) return absl::NotFoundError("all other ranks have left");
@@ -129,11 +129,11 @@ bool NetworkCommunicator::Progress() {
 }
 
 bool NetworkCommunicator::ProgressLocked() {
-  if (is_thrown_.load()) return AdvanceAbort();
+  if (ended_.is_given()) return AdvanceAbort();
   PointToPoint& point_to_point = session_->point_to_point();
   const bool moved = session_->worker().Progress();
   Examine();
-  if (is_thrown_.load()) return AdvanceAbort();
+  if (ended_.is_given()) return AdvanceAbort();
   // A worker also moves for its connections' sake; without an operation in flight that is no
   // progress, and a caller that spun on would never park.
   const bool has_changed = point_to_point.events() != events_seen_;
@@ -150,7 +150,7 @@ void NetworkCommunicator::Examine() {
     if (!session_->LossOf(peer).ok() || session_->HasLeft(peer)) ExamineLoss(peer);
   }
   const absl::Status& failure = session_->point_to_point().failure();
-  if (failure.ok() || is_thrown_.load()) return;
+  if (failure.ok() || ended_.is_given()) return;
   if (!suspect_) suspect_ = Clock::Real().Now();
   // The worker reports a broken connection itself; this is for a transfer that fails alone.
   if (Clock::Real().Now() - *suspect_ > kSuspicion) Throw(failure, Origin::kHere);
@@ -181,33 +181,19 @@ void NetworkCommunicator::ExamineLoss(int peer) {
 }
 
 void NetworkCommunicator::Throw(const absl::Status& reason, Origin origin) {
-  MutexLock lock(&reason_mutex_);
-  if (!reason_.ok()) return;
-  reason_ = reason;
-  origin_ = origin;
-  is_thrown_.store(true);
-}
-
-absl::Status NetworkCommunicator::Reason() const {
-  MutexLock lock(&reason_mutex_);
-  return reason_;
+  if (ended_.Give(reason)) origin_ = origin;
 }
 
 void NetworkCommunicator::Tell() {
   stage_ = Stage::kTelling;
   since_ = Clock::Real().Now();
-  Origin origin;
-  {
-    MutexLock lock(&reason_mutex_);
-    origin = origin_;
-  }
-  if (origin == Origin::kPeer) return;  // the peer tells the others itself
-  const uint8_t flags = origin == Origin::kDeath ? kIsDeath : 0;
+  if (origin_ == Origin::kPeer) return;  // the peer tells the others itself
+  const uint8_t flags = origin_ == Origin::kDeath ? kIsDeath : 0;
   Header like;
   like.flags = flags;
-  const std::string text = EncodeReason(Reason(), &like);
+  const std::string text = EncodeReason(ended_.Get(), &like);
   session_->PostAll(like, text);
-  control_.TellAbort(members_, Reason(), flags);
+  control_.TellAbort(members_, ended_.Get(), flags);
 }
 
 bool NetworkCommunicator::AdvanceAbort() {
@@ -221,7 +207,7 @@ bool NetworkCommunicator::AdvanceAbort() {
   // The worker may still be writing into the receives' memory; once closed it cannot (OWN-1).
   session_->point_to_point().DropArrivals();
   session_->worker().Close();
-  session_->point_to_point().Cancel(Reason());
+  session_->point_to_point().Cancel(ended_.Get());
   stage_ = Stage::kClosed;
   return true;
 }
@@ -229,7 +215,7 @@ bool NetworkCommunicator::AdvanceAbort() {
 OperationRunner::State NetworkCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
   State state = session_->point_to_point().Query(completion.ticket);
-  if (!state.done && is_thrown_.load()) {
+  if (!state.done && ended_.is_given()) {
     AdvanceAbort();
     state = session_->point_to_point().Query(completion.ticket);
   }
@@ -274,7 +260,7 @@ void NetworkCommunicator::Wake() {
 }
 
 void NetworkCommunicator::Announce(const absl::Status& reason) {
-  Throw(reason, Origin::kHere);
+  ended_.Give(reason);
   Wake();
   MutexLock lock(&mutex_);
   if (stage_ == Stage::kOpen) AdvanceAbort();
@@ -290,11 +276,11 @@ void NetworkCommunicator::Abort(const absl::Status& reason) {
 bool NetworkCommunicator::SayGoodbye() {
   MutexLock lock(&mutex_);
   // An abort tells more.
-  return is_thrown_.load() || stage_ != Stage::kOpen || session_->SayBye();
+  return ended_.is_given() || stage_ != Stage::kOpen || session_->SayBye();
 }
 
 void NetworkCommunicator::FinishAbort() {
-  while (is_thrown_.load()) {
+  while (ended_.is_given()) {
     {
       MutexLock lock(&mutex_);
       if (stage_ == Stage::kClosed) return;

@@ -3,7 +3,6 @@
 #ifndef PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_
 #define PELTON_COMM_TRANSPORT_NETWORK_NETWORK_COMMUNICATOR_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "comm/transport/descriptor.h"
 #include "comm/transport/network/control.h"
 #include "comm/transport/network/session.h"
+#include "core/base/end_reason.h"
 #include "core/base/sync.h"
 
 namespace pelton::network {
@@ -75,8 +75,7 @@ class NetworkCommunicator final : public Communicator {
   void ExamineLoss(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Who the peers hear the reason from, and how they report it.
   enum class Origin { kHere, kPeer, kDeath };
-  void Throw(const absl::Status& reason, Origin origin);
-  absl::Status Reason() const;
+  void Throw(const absl::Status& reason, Origin origin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Control& control_;
   const OnClose on_close_;
@@ -90,10 +89,8 @@ class NetworkCommunicator final : public Communicator {
   std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);    // of telling
   std::optional<absl::Time> suspect_ ABSL_GUARDED_BY(mutex_);  // since a connection broke
 
-  std::atomic<bool> is_thrown_ = false;
-  mutable Mutex reason_mutex_;  // taken last
-  absl::Status reason_ ABSL_GUARDED_BY(reason_mutex_);
-  Origin origin_ ABSL_GUARDED_BY(reason_mutex_) = Origin::kHere;
+  EndReason ended_;
+  Origin origin_ ABSL_GUARDED_BY(mutex_) = Origin::kHere;  // of what ended_ says
 };
 
 }  // namespace pelton::network

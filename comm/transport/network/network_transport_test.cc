@@ -98,8 +98,8 @@ class NetworkTransportTest : public testing::Test {
       auto network = tcp::MakeTcpNetwork(options);
       PELTON_CHECK(network.ok()) << network.status();
       auto made = MakeNetworkTransport(
-          options, std::make_unique<WatchedNetwork>(*std::move(network),
-                                                    rank == 0 ? on_flush : as_it_is));
+          options,
+          std::make_unique<WatchedNetwork>(*std::move(network), rank == 0 ? on_flush : as_it_is));
       PELTON_CHECK(made.ok()) << made.status();
       Transport& transport = *(transports[rank] = *std::move(made));
       for (uint32_t id = 1; id <= communicator_count; ++id) {

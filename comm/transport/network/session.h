@@ -21,8 +21,8 @@
 
 namespace pelton::network {
 
-// Threads: one at a time, which holds mutex(), where nothing else is said. Owns: the worker and what
-// is in flight on it. The network outlives it.
+// Threads: one at a time, which holds mutex(), where nothing else is said. Owns: the worker and
+// what is in flight on it. The network outlives it.
 class Session final : public Receiver {
  public:
   // Takes the mutex by itself, as Admit, Greet and the destructor do.

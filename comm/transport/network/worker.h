@@ -119,8 +119,8 @@ class Network {
  public:
   virtual ~Network() = default;
   virtual const std::string& interface() const = 0;  // never ""
-  // A worker to and from `members`, ranks of the world, which are its peers in this order; this rank
-  // is one of them.
+  // A worker to and from `members`, ranks of the world, which are its peers in this order; this
+  // rank is one of them.
   virtual absl::StatusOr<std::unique_ptr<Worker>> MakeWorker(Receiver& receiver,
                                                              const std::vector<Rank>& members) = 0;
   Mutex& mutex() { return mutex_; }

@@ -45,8 +45,8 @@ void Inbox::Divert(uint64_t id) {
   if (body_.id == id) body_target_ = nullptr;
 }
 
-// Into the body under way first, and what follows it into the buffer, which is empty while a body is
-// under way. One that goes nowhere comes into the buffer, too, and is left out of it.
+// Into the body under way first, and what follows it into the buffer, which is empty while a body
+// is under way. One that goes nowhere comes into the buffer, too, and is left out of it.
 absl::StatusOr<size_t> Inbox::Receive(int socket) {
   const size_t of_target = body_target_ != nullptr ? body_left_ : 0;
   iovec parts[] = {{body_target_, of_target}, {buffer_.get() + end_, kBufferBytes - end_}};

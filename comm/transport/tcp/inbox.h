@@ -15,8 +15,8 @@ namespace pelton::tcp {
 // Where the frames of an inbox go. Threads: the inbox's. Owns: what its subclass says.
 class FrameSink {
  public:
-  // `header` and the payload are there for kMessage, the header for kOffer and kGreeting. Errors end
-  // the connection.
+  // `header` and the payload are there for kMessage, the header for kOffer and kGreeting. Errors
+  // end the connection.
   virtual absl::Status OnFrame(const Frame& frame, const network::Header& header,
                                const std::byte* payload) = 0;
   // Where the bytes of a kBody go: at least `frame.size_bytes`; null: nowhere. Errors end the
@@ -57,7 +57,7 @@ class Inbox {
   const std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
-  Frame body_;  // the kBody under way
+  Frame body_;                        // the kBody under way
   std::byte* body_target_ = nullptr;  // null: no body is under way, or it goes nowhere
   size_t body_left_ = 0;
 };

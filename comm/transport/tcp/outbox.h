@@ -41,8 +41,8 @@ class Outbox {
   void Greet(const network::Header& header);
   // The peer fetches what was offered under `id`. False: nothing is offered there.
   bool Fetched(uint64_t id);
-  // The peer wants nothing of what was offered under `id`, or no more of it. Where some of it may be
-  // on its way, the peer is told when nothing more comes.
+  // The peer wants nothing of what was offered under `id`, or no more of it. Where some of it may
+  // be on its way, the peer is told when nothing more comes.
   void Declined(uint64_t id);
 
   bool is_empty() const { return !is_writing_ && short_.empty() && bodies_.empty(); }

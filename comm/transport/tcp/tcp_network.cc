@@ -38,11 +38,10 @@ class TcpNetwork final : public network::Network {
 absl::StatusOr<std::unique_ptr<network::Network>> MakeTcpNetwork(const TransportOptions& options) {
   const std::string interface = options.interface.empty() ? "lo" : options.interface;
   ASSIGN_OR_RETURN(const in_addr_t host, network::HostOf(interface));
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<Trunk> trunk,
-      Trunk::Create(host, network::Members(options.job_token, kGreetings,
-                                           Group::World(options.world_size), options.rank,
-                                           options.near)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Trunk> trunk,
+                   Trunk::Create(host, network::Members(options.job_token, kGreetings,
+                                                        Group::World(options.world_size),
+                                                        options.rank, options.near)));
   return std::make_unique<TcpNetwork>(interface, std::move(trunk));
 }
 

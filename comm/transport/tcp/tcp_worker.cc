@@ -92,7 +92,7 @@ void TcpWorker::Close() {
   Bar().IgnoreError();
 }
 
-bool TcpWorker::Loses(Rank rank, const absl::Status& why) {
+bool TcpWorker::Lose(Rank rank, const absl::Status& why) {
   bool is_peer = false;
   for (size_t peer = 0; peer < members_.size(); ++peer) {
     if (members_[peer] != rank) continue;

@@ -11,14 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/network/worker.h"
-#include "comm/transport/tcp/outbox.h"
 #include "comm/transport/tcp/trunk.h"
 #include "core/base/ids.h"
 
 namespace pelton::tcp {
 
 // Threads: as Worker. Owns: its place at the trunk, which outlives it as the receiver does.
-class TcpWorker final : public network::Worker, public Sender {
+class TcpWorker final : public network::Worker, public Port {
  public:
   // See Network::MakeWorker.
   static absl::StatusOr<std::unique_ptr<TcpWorker>> Create(Trunk& trunk,
@@ -49,18 +48,12 @@ class TcpWorker final : public network::Worker, public Sender {
   bool DeliversWhenClosed() const override { return true; }
   void Close() override;
 
-  // For the trunk.
-  const std::vector<Rank>& members() const { return members_; }
-  // Whether `rank` is the peer of that number.
-  bool IsPeer(uint32_t number, Rank rank) const {
-    return number < members_.size() && members_[number] == rank;
-  }
-  bool Receive(const network::Header& header, const network::Payload& payload) {
+  const std::vector<Rank>& members() const override { return members_; }
+  bool Receive(const network::Header& header, const network::Payload& payload) override {
     return receiver_.Receive(header, payload);
   }
-  // False: the rank is none of its peers.
-  bool Loses(Rank rank, const absl::Status& why);
-  void OnMoved(bool by_another);
+  bool Lose(Rank rank, const absl::Status& why) override;
+  void OnMoved(bool by_another) override;
   void OnLeaving() override { ++moves_; }
 
  private:

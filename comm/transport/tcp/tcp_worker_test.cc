@@ -1,25 +1,15 @@
-// Workers of several ranks in one thread, and strangers at their doors.
+// Messages between two workers, and strangers at their doors.
 #include "comm/transport/tcp/tcp_worker.h"
 
-#include <arpa/inet.h>
 #include <linux/filter.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <iterator>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "comm/transport/network/members.h"
-#include "comm/transport/tcp/frame.h"
-#include "comm/transport/tcp/socket.h"
-#include "comm/transport/tcp/trunk.h"
+#include "comm/transport/tcp/test_ends.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -27,174 +17,12 @@ namespace pelton::tcp {
 namespace {
 
 using network::Header;
-using network::Payload;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const in_addr_t kHost = htonl(INADDR_LOOPBACK);
-constexpr char kToken[] = "a job's token";
-
-// A header as its receiver takes it: a worker looks at nothing but the source.
-Header From(int source, uint64_t ticket = 0) {
-  Header header;
-  header.source = static_cast<uint32_t>(source);
-  header.ticket = ticket;
-  return header;
-}
-
-// Keeps what comes in. Threads: one. Owns: copies of it.
-class Recorder final : public network::Receiver {
- public:
-  bool Receive(const Header& header, const Payload& payload) override {
-    if (payload.is_rendezvous) {
-      offers.push_back(payload);
-      return keeps;
-    }
-    tickets.push_back(header.ticket);
-    texts.emplace_back(static_cast<const char*>(payload.data), payload.size_bytes);
-    return false;
-  }
-  void Lose(int peer, const absl::Status& why) override {
-    lost.push_back(peer);
-    loss = why;
-  }
-  void Rouse() override { ++rouses; }
-
-  bool keeps = true;
-  std::vector<uint64_t> tickets;
-  std::vector<std::string> texts;
-  std::vector<Payload> offers;
-  std::vector<int> lost;
-  absl::Status loss;
-  int rouses = 0;
-};
-
-// Threads: one. Owns: what it was told.
-class Flag final : public network::Waiter {
- public:
-  void OnDone(const absl::Status& status) override {
-    ++calls;
-    last = status;
-  }
-  int calls = 0;
-  absl::Status last;
-};
-
-std::string Bytes(const Frame& frame) {
-  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame);
-}
-std::string Bytes(const Header& header) {
-  return std::string(reinterpret_cast<const char*>(&header), sizeof header);
-}
-
-network::Members MembersOf(int rank, int world_size, const std::string& token) {
-  return network::Members(token, kGreetings, Group::World(WorldSize(world_size)), Rank(rank));
-}
-
-std::vector<Rank> World(int size) { return Group::World(WorldSize(size)).members; }
-
-// What `from` says first on a connection to `to`.
-std::string Greeting(int from, int to, int world_size, const std::string& token = kToken) {
-  Frame frame;
-  frame.type = FrameType::kGreeting;
-  const network::Members members = MembersOf(from, world_size, token);
-  return Bytes(frame) + Bytes(members.MakeHeader(network::MessageType::kHello, to));
-}
-
-// Port of the first worker at a trunk.
-constexpr uint32_t kFirst = 1;
-
-Frame FrameOf(FrameType type, uint64_t size_bytes = 0, uint64_t id = 0) {
-  Frame frame;
-  frame.type = type;
-  frame.port = kFirst;
-  frame.size_bytes = size_bytes;
-  frame.id = id;
-  return frame;
-}
-
-// Threads: one. Owns: a pair of connected workers; `ends[i]` is peer i, and end 1 has listened.
-class TcpWorkerTest : public testing::Test {
- protected:
-  struct End {
-    Recorder recorder;
-    std::unique_ptr<Trunk> trunk;
-    std::unique_ptr<TcpWorker> worker;
-  };
-
-  void SetUp() override {
-    for (int i : {0, 1}) MakeEnd(i, 2, {kHost});
-    Meet({ends[0].worker.get(), ends[1].worker.get()});
-    ASSERT_TRUE(PumpUntil([&] { return Heard(0) == 1 && Heard(1) == 1; }));
-    for (End& end : ends) end.recorder.texts.clear();
-  }
-  ~TcpWorkerTest() override {
-    for (End& end : ends) end.worker.reset();
-  }
-
-  void MakeEnd(int rank, int world_size, const std::set<uint32_t>& hosts) {
-    End& end = ends[rank];
-    end.worker.reset();
-    auto trunk = Trunk::Create(kHost, MembersOf(rank, world_size, kToken));
-    ASSERT_TRUE(trunk.ok()) << trunk.status();
-    end.trunk = *std::move(trunk);
-    end.worker = Join(rank, end.recorder, world_size);
-    ASSERT_TRUE(end.worker->Admit(hosts).ok());
-  }
-  std::unique_ptr<TcpWorker> Join(int rank, Recorder& recorder, int world_size = 2) {
-    auto worker = TcpWorker::Create(*ends[rank].trunk, recorder, World(world_size));
-    EXPECT_TRUE(worker.ok()) << worker.status();
-    return *std::move(worker);
-  }
-  // Connects the workers of ranks 0 and 1, and has each say hello.
-  void Meet(const std::vector<TcpWorker*>& workers) {
-    for (int i : {0, 1}) {
-      ASSERT_TRUE(workers[i]->Connect(1 - i, workers[1 - i]->address()).ok());
-      workers[i]->Post(1 - i, From(i), "hello");
-    }
-  }
-  size_t Heard(int i) const { return ends[i].recorder.texts.size(); }
-
-  bool PumpUntil(const std::function<bool()>& is_done) {
-    const absl::Time until = absl::Now() + absl::Seconds(20);
-    while (!is_done()) {
-      for (End& end : ends) {
-        if (end.worker != nullptr) end.worker->Progress();
-      }
-      if (absl::Now() > until) return false;
-    }
-    return true;
-  }
-
-  // Where a trunk listens, of a worker's address.
-  static sockaddr_in Door(const TcpWorker& worker) {
-    return *ParseAddress(worker.address().substr(0, worker.address().find('/')));
-  }
-
-  // A connection to worker 1 that sends `bytes`; whether it is closed or refused.
-  bool IsTurnedAway(const std::string& bytes) {
-    const auto stranger = Connect(kHost, Door(*ends[1].worker));
-    EXPECT_TRUE(stranger.ok());
-    return IsClosedAfter(bytes, stranger->get());
-  }
-  bool IsClosedAfter(const std::string& bytes, int socket) {
-    size_t sent = 0;
-    return PumpUntil([&] {
-      if (sent < bytes.size()) {
-        const ssize_t count =
-            send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (count > 0) sent += static_cast<size_t>(count);
-      }
-      char byte;
-      const ssize_t count = recv(socket, &byte, 1, MSG_DONTWAIT);
-      return count == 0 || (count < 0 && (errno == ECONNRESET || errno == ECONNREFUSED));
-    });
-  }
-
-  End ends[2];
-};
+using TcpWorkerTest = TwoEnds;
 
 TEST_F(TcpWorkerTest, MessagesArriveInOrderAndWhole) {
   std::vector<std::string> texts;
@@ -262,141 +90,6 @@ TEST_F(TcpWorkerTest, APeerThatEndsIsHeardToTheEndAndThenLost) {
   EXPECT_FALSE(ends[0].worker->Send(1, {&header, text.data(), 5, false, &pulled}).ok());
 }
 
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
-TEST_F(TcpWorkerTest, FurtherWorkersShareTheConnection) {
-  const size_t before = OpenDescriptors();
-  std::vector<Recorder> recorders(20);
-  std::vector<std::unique_ptr<TcpWorker>> workers;
-  for (size_t i = 0; i < recorders.size(); i += 2) {
-    for (int rank : {0, 1}) workers.push_back(Join(rank, recorders[i + rank]));
-    Meet({workers[i].get(), workers[i + 1].get()});
-  }
-  ASSERT_TRUE(PumpUntil([&] { return recorders.back().texts.size() == 1; }));
-  EXPECT_EQ(OpenDescriptors(), before);
-  for (const Recorder& recorder : recorders) EXPECT_THAT(recorder.texts, ElementsAre("hello"));
-}
-
-// Whoever sleeps for a worker is woken when another worker's thread has read what came for it.
-TEST_F(TcpWorkerTest, WhatCameForAnotherWorkerRousesIt) {
-  Recorder recorders[2];
-  const auto mine = Join(0, recorders[0]);
-  const auto theirs = Join(1, recorders[1]);
-  Meet({mine.get(), theirs.get()});
-  ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() == 1; }));
-  EXPECT_GE(recorders[0].rouses, 1);
-  EXPECT_EQ(ends[0].recorder.rouses, 0);
-}
-
-TEST_F(TcpWorkerTest, ALossIsToldToAllWorkersAndToThoseThatComeLater) {
-  Recorder recorders[2];
-  const auto second = Join(0, recorders[0]);
-  ends[1].worker.reset();
-  ends[1].trunk.reset();
-  ASSERT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
-  EXPECT_THAT(recorders[0].lost, ElementsAre(1));
-  const auto third = Join(0, recorders[1]);
-  ASSERT_TRUE(third->Connect(1, "127.0.0.1:9/1").ok());
-  EXPECT_THAT(recorders[1].lost, ElementsAre(1));
-}
-
-// Threads: one. Owns: a second pair of workers that share the connection of the first.
-class TwoPairsTest : public TcpWorkerTest {
- protected:
-  void SetUp() override {
-    TcpWorkerTest::SetUp();
-    for (int rank : {0, 1}) second[rank] = Join(rank, recorders[rank]);
-    Meet({second[0].get(), second[1].get()});
-    ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() + recorders[1].texts.size() == 2; }));
-  }
-  // Has end 1 fetch `out` of end 0 into `in`, until some of it has come.
-  void BeginTransfer() {
-    const Header header = From(0);
-    ASSERT_TRUE(ends[0].worker->Send(1, {&header, out.data(), out.size(), true, &sent}).ok());
-    ASSERT_TRUE(PumpUntil([&] { return ends[1].recorder.offers.size() == 1; }));
-    ASSERT_TRUE(ends[1].worker->Pull(ends[1].recorder.offers[0], in.data(), &pulled).ok());
-    ASSERT_TRUE(PumpUntil([&] { return in[0] == 'x'; }));
-    ASSERT_EQ(pulled.calls, 0);
-  }
-  // What the second pair sends comes whole, whatever was under way before it.
-  void ExpectThatTheOthersGoOn() {
-    for (int rank : {0, 1}) {
-      recorders[rank].texts.clear();
-      second[1 - rank]->Post(rank, From(1 - rank), "still there");
-    }
-    EXPECT_TRUE(PumpUntil([&] {
-      second[0]->Progress();
-      second[1]->Progress();
-      return recorders[0].texts.size() + recorders[1].texts.size() == 2;
-    }));
-    for (const Recorder& recorder : recorders) {
-      EXPECT_THAT(recorder.texts, ElementsAre("still there"));
-      EXPECT_THAT(recorder.lost, IsEmpty());
-    }
-  }
-
-  Recorder recorders[2];
-  std::unique_ptr<TcpWorker> second[2];
-  std::string out = std::string(size_t{32} << 20, 'x');
-  std::string in = std::string(size_t{32} << 20, '-');
-  Flag sent;
-  Flag pulled;
-};
-
-// The memory of what it fetched is its own again at once (OWN-1).
-TEST_F(TwoPairsTest, AWorkerThatClosesWhileItFetchesLeavesItsMemoryAlone) {
-  BeginTransfer();
-  ends[1].worker->Close();
-  EXPECT_EQ(pulled.calls, 1);
-  EXPECT_FALSE(pulled.last.ok());
-  in.assign(in.size(), '-');
-  ExpectThatTheOthersGoOn();
-  EXPECT_TRUE(PumpUntil([&] {
-    second[1]->Progress();
-    return sent.calls == 1;
-  }));
-  EXPECT_EQ(in, std::string(in.size(), '-'));
-  ExpectThatTheOthersGoOn();
-}
-
-TEST_F(TwoPairsTest, AWorkerThatClosesWhileItIsFetchedFromLeavesItsMemoryAlone) {
-  BeginTransfer();
-  ends[0].worker->Close();
-  EXPECT_EQ(sent.calls, 1);
-  EXPECT_FALSE(sent.last.ok());
-  out.assign(out.size(), '?');  // nobody may read it any more
-  ExpectThatTheOthersGoOn();
-  EXPECT_EQ(in.find('?'), std::string::npos);
-  ends[1].worker->Close();
-  EXPECT_EQ(pulled.calls, 1);
-  ExpectThatTheOthersGoOn();
-}
-
-// Notes that were posted leave although their worker is closed; messages to a closed worker and
-// offers to it harm nobody.
-TEST_F(TwoPairsTest, WhatWasPostedLeavesAfterTheClose) {
-  BeginTransfer();
-  ends[0].worker->Post(1, From(0), "the last words");
-  ends[0].worker->Close();
-  EXPECT_TRUE(PumpUntil([&] {
-    second[0]->Progress();
-    return Heard(1) == 1;
-  }));
-  EXPECT_THAT(ends[1].recorder.texts, ElementsAre("the last words"));
-  const Header header = From(1);
-  Flag offered;
-  ASSERT_TRUE(ends[1].worker->Send(0, {&header, in.data(), in.size(), true, &offered}).ok());
-  ends[1].worker->Post(0, From(1), "to nobody");
-  EXPECT_TRUE(PumpUntil([&] {
-    second[0]->Progress();
-    return offered.calls == 1;
-  }));
-  ExpectThatTheOthersGoOn();
-}
-
 TEST_F(TcpWorkerTest, StrangersAreTurnedAwayAndHarmNobody) {
   MakeEnd(1, 2, {kHost});  // which waits for peer 0
   const std::string greeting = Greeting(0, 1, 2);
@@ -421,7 +114,7 @@ TEST_F(TcpWorkerTest, OnlyAdmittedHostsComeIn) {
 }
 
 // Threads: one. Owns: worker 1 of a trunk whose peer 0 is only a socket that knows the token.
-class HostilePeerTest : public TcpWorkerTest {
+class HostilePeerTest : public TwoEnds {
  protected:
   void SetUp() override {
     MakeEnd(1, 2, {kHost});
@@ -515,7 +208,7 @@ TEST_F(TcpWorkerTest, APeerThatEndsBeforeItConnectsIsLost) {
 }
 
 // Peers that are only sockets, to which worker 0 connects. Threads: one. Owns: their ends.
-class BarePeersTest : public TcpWorkerTest {
+class BarePeersTest : public TwoEnds {
  protected:
   // Gives worker 0 `count` peers beside itself, 1 to `count`, in place of the one it has.
   void MakePeers(int count) {
@@ -535,8 +228,8 @@ class BarePeersTest : public TcpWorkerTest {
       peers.back() = *Accept(door.get(), &host);
       return peers.back().is_open();
     }));
-    const std::string bytes = Greeting(peer, 0, world_size) +
-                              Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(peer, 99));
+    const std::string bytes =
+        Greeting(peer, 0, world_size) + Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(peer, 99));
     const size_t heard_before = Heard(0);
     ASSERT_EQ(send(peers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));

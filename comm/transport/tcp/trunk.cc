@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/transport/tcp/socket.h"
-#include "comm/transport/tcp/tcp_worker.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
@@ -66,15 +65,15 @@ bool Trunk::HasArrived() {
   return has_arrived;
 }
 
-absl::StatusOr<uint32_t> Trunk::Join(TcpWorker& worker) {
+absl::StatusOr<uint32_t> Trunk::Join(Port& port) {
   const bool awaits_one =
-      std::any_of(worker.members().begin(), worker.members().end(), [this](Rank member) {
+      std::any_of(port.members().begin(), port.members().end(), [this](Rank member) {
         const bool connects = member < Rank(members_.rank()) && members_.IsPeer(member.value());
         return connects && At(member).state != State::kOpen;
       });
   if (awaits_one && !listener_.is_open()) RETURN_IF_ERROR(Listen());
   ++openings_;
-  workers_[++last_port_] = &worker;
+  ports_[++last_port_] = &port;
   return last_port_;
 }
 
@@ -107,26 +106,26 @@ void Trunk::EndOpening() {
   std::erase_if(connections_, [](const auto& entry) { return !entry.second->peer().has_value(); });
 }
 
-void Trunk::Leave(TcpWorker& worker, uint32_t port) {
-  workers_.erase(port);
+void Trunk::Leave(Port& port, uint32_t number) {
+  ports_.erase(number);
   const absl::Status closed = absl::CancelledError("tcp: closed");
-  for (const Rank peer : worker.members()) {
-    At(peer).outbox.Forget(worker, closed);
-    LeaveOffers(worker, peer);
+  for (const Rank peer : port.members()) {
+    At(peer).outbox.Forget(port, closed);
+    LeaveOffers(port, peer);
     Write(peer);
   }
 }
 
-void Trunk::LeaveOffers(const TcpWorker& worker, Rank peer) {
+void Trunk::LeaveOffers(const Port& port, Rank peer) {
   Peer& from = At(peer);
   std::erase_if(from.offers, [&](const auto& entry) {
     Offer& offer = *entry.second;
-    if (offer.worker != &worker) return false;
+    if (offer.port != &port) return false;
     Answer(offer, FrameType::kDecline);
     Waiter* const waiter = std::exchange(offer.waiter, nullptr);
     if (waiter == nullptr || from.state == State::kLost) return true;
     // Bytes of it may be on their way: until the peer says that no more come.
-    offer.worker = nullptr;
+    offer.port = nullptr;
     offer.target = nullptr;
     if (from.connection != nullptr) from.connection->Divert(offer.id);
     waiter->OnDone(absl::CancelledError("tcp: closed"));
@@ -176,14 +175,14 @@ void Trunk::Greet(Rank peer, Connection& connection) {
   Write(peer);
 }
 
-void Trunk::Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t port, Sender& sender) {
-  At(peer).outbox.Put(parcel, port, sender);
+void Trunk::Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t to, Port& from) {
+  At(peer).outbox.Put(parcel, to, from);
   Write(peer);
 }
 
-bool Trunk::Flush(Rank peer, const Sender& sender) {
+bool Trunk::Flush(Rank peer, const Port& port) {
   Write(peer);
-  return At(peer).outbox.is_empty() || !At(peer).outbox.Holds(sender);
+  return At(peer).outbox.is_empty() || !At(peer).outbox.Holds(port);
 }
 
 void Trunk::Fetch(Offer& offer) {
@@ -223,7 +222,8 @@ void Trunk::Deafen(Rank peer, const absl::Status& why) {
   broken.why = why;
   broken.outbox.Fail(why);
   // What fails here is seen by the next read.
-  Watch(EPOLL_CTL_MOD, broken.connection->socket(), EPOLLIN, broken.connection->key()).IgnoreError();
+  Watch(EPOLL_CTL_MOD, broken.connection->socket(), EPOLLIN, broken.connection->key())
+      .IgnoreError();
 }
 
 void Trunk::Lose(Rank peer, const absl::Status& why) {
@@ -234,20 +234,18 @@ void Trunk::Lose(Rank peer, const absl::Status& why) {
   if (Connection* const connection = std::exchange(lost.connection, nullptr)) Remove(*connection);
   lost.awaits_room = false;
   lost.outbox.Fail(why);
-  std::erase_if(lost.offers, [](const auto& entry) { return entry.second->worker == nullptr; });
+  std::erase_if(lost.offers, [](const auto& entry) { return entry.second->port == nullptr; });
   for (auto& [id, offer] : lost.offers) {
     if (Waiter* const waiter = std::exchange(offer->waiter, nullptr)) waiter->OnDone(why);
   }
-  for (auto& [port, worker] : workers_) {
-    if (worker->Loses(peer, why)) Rouse(*worker);
+  for (auto& [number, port] : ports_) {
+    if (port->Lose(peer, why)) Rouse(*port);
   }
 }
 
 void Trunk::Remove(Connection& connection) { connections_.erase(connection.key()); }
 
-void Trunk::Rouse(TcpWorker& worker) { worker.OnMoved(/*by_another=*/&worker != turn_of_); }
-
-void Trunk::Progress(const TcpWorker* by) {
+void Trunk::Progress(const Port* by) {
   turn_of_ = by;
   std::array<epoll_event, kEventsPerLook> events;
   const int count = epoll_wait(events_.get(), events.data(), kEventsPerLook, 0);
@@ -306,9 +304,8 @@ void Trunk::Read(Connection& connection) {
 
 void Trunk::NoteBytes(Rank peer, uint64_t id) {
   const auto found = At(peer).offers.find(id);
-  const bool is_some_workers =
-      found != At(peer).offers.end() && found->second->worker != nullptr;
-  if (is_some_workers) found->second->worker->OnMoved(/*by_another=*/false);
+  if (found == At(peer).offers.end() || found->second->port == nullptr) return;
+  found->second->port->OnMoved(/*by_another=*/false);
 }
 
 absl::StatusOr<Rank> Trunk::OnGreeting(Connection& connection, const Header& header) {
@@ -359,8 +356,8 @@ absl::Status Trunk::OnFrame(Rank peer, const Frame& frame, const Header& header,
 absl::StatusOr<std::byte*> Trunk::OnBody(Rank peer, const Frame& frame) {
   auto& offers = At(peer).offers;
   const auto found = offers.find(frame.id);
-  const bool is_fetched = found != offers.end() && (found->second->waiter != nullptr ||
-                                                    found->second->worker == nullptr);
+  const bool is_fetched =
+      found != offers.end() && (found->second->waiter != nullptr || found->second->port == nullptr);
   if (!is_fetched || frame.size_bytes == 0 || frame.size_bytes > found->second->left) {
     return absl::InvalidArgumentError("tcp: bytes that nobody asked for");
   }
@@ -374,45 +371,46 @@ void Trunk::OnBodyDone(Rank peer, const Frame& frame) {
   if (found == offers.end()) return;
   Offer& offer = *found->second;
   offer.left -= frame.size_bytes;
-  if (offer.worker != nullptr) offer.worker->OnMoved(/*by_another=*/false);
+  if (offer.port != nullptr) offer.port->OnMoved(/*by_another=*/false);
   if (offer.left > 0) return;
   Waiter* const waiter = offer.waiter;
-  TcpWorker* const worker = offer.worker;
+  Port* const port = offer.port;
   offers.erase(found);
   if (waiter == nullptr) return;
   waiter->OnDone(absl::OkStatus());
-  Rouse(*worker);
+  Rouse(*port);
 }
 
 void Trunk::Withdraw(Rank peer, uint64_t id) {
   const auto found = At(peer).offers.find(id);
-  const bool is_nobodys = found != At(peer).offers.end() && found->second->worker == nullptr;
+  const bool is_nobodys = found != At(peer).offers.end() && found->second->port == nullptr;
   if (is_nobodys) At(peer).offers.erase(found);
 }
 
-absl::StatusOr<TcpWorker*> Trunk::WorkerAt(uint32_t port, Rank peer, uint32_t source) const {
-  const auto found = workers_.find(port);
-  if (found == workers_.end()) return nullptr;
-  if (found->second->IsPeer(source, peer)) return found->second;
+absl::StatusOr<Port*> Trunk::PortAt(uint32_t number, Rank peer, uint32_t source) const {
+  const auto found = ports_.find(number);
+  if (found == ports_.end()) return nullptr;
+  const std::vector<Rank>& members = found->second->members();
+  if (source < members.size() && members[source] == peer) return found->second;
   return absl::InvalidArgumentError("tcp: a frame speaks for another rank");
 }
 
 absl::Status Trunk::Arrive(Rank peer, const Frame& frame, const Header& header,
                            const std::byte* payload) {
-  ASSIGN_OR_RETURN(TcpWorker* const worker, WorkerAt(frame.port, peer, header.source));
-  if (worker == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(Port* const port, PortAt(frame.port, peer, header.source));
+  if (port == nullptr) return absl::OkStatus();
   if (frame.size_bytes == 0) {
-    worker->Receive(header, {});
+    port->Receive(header, {});
   } else {
     std::unique_ptr<std::byte[]> block = TakeBlock();
     std::memcpy(block.get(), payload, frame.size_bytes);
-    if (worker->Receive(header, {block.get(), frame.size_bytes, false})) {
+    if (port->Receive(header, {block.get(), frame.size_bytes, false})) {
       block.release();  // Recycle brings it back
     } else {
       blocks_.push_back(std::move(block));
     }
   }
-  Rouse(*worker);
+  Rouse(*port);
   return absl::OkStatus();
 }
 
@@ -424,17 +422,17 @@ std::unique_ptr<std::byte[]> Trunk::TakeBlock() {
 }
 
 absl::Status Trunk::ArriveOffer(Rank peer, const Frame& frame, const Header& header) {
-  ASSIGN_OR_RETURN(TcpWorker* const worker, WorkerAt(frame.port, peer, header.source));
+  ASSIGN_OR_RETURN(Port* const port, PortAt(frame.port, peer, header.source));
   // The receiver may still hold the earlier one of that number.
   if (At(peer).offers.contains(frame.id) || frame.size_bytes == 0) {
     return absl::InvalidArgumentError("tcp: an offer that is none");
   }
-  auto made = std::make_unique<Offer>(Offer{peer, frame.id, frame.size_bytes, worker});
+  auto made = std::make_unique<Offer>(Offer{peer, frame.id, frame.size_bytes, port});
   Offer& offer = *(At(peer).offers[frame.id] = std::move(made));
   const bool is_kept =
-      worker != nullptr && worker->Receive(header, Payload{&offer, frame.size_bytes, true});
+      port != nullptr && port->Receive(header, Payload{&offer, frame.size_bytes, true});
   if (!is_kept) Decline(offer);
-  if (worker != nullptr) Rouse(*worker);
+  if (port != nullptr) Rouse(*port);
   return absl::OkStatus();
 }
 

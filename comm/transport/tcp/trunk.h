@@ -28,7 +28,21 @@
 
 namespace pelton::tcp {
 
-class TcpWorker;
+// A worker at a trunk, which knows it by a number. Threads: the trunk's. Owns: what its subclass
+// says.
+class Port : public Sender {
+ public:
+  virtual const std::vector<Rank>& members() const = 0;  // its peers, by number
+  // As network::Receiver's.
+  virtual bool Receive(const network::Header& header, const network::Payload& payload) = 0;
+  // `rank` of the world is lost. False: it is none of its peers.
+  virtual bool Lose(Rank rank, const absl::Status& why) = 0;
+  // Something has come, or a waiter was told; another worker's turn may have brought it.
+  virtual void OnMoved(bool by_another) = 0;
+
+ protected:
+  ~Port() = default;
+};
 
 // No communicator has this number; greetings have keys of their own.
 inline constexpr CommunicatorId kGreetings(std::numeric_limits<uint32_t>::max() - 1);
@@ -38,7 +52,7 @@ struct Offer {
   Rank peer;
   uint64_t id = 0;
   size_t size_bytes = 0;
-  TcpWorker* worker = nullptr;  // whose it is; null: nobody's any more, its bytes go nowhere
+  Port* port = nullptr;         // whose it is; null: nobody's any more, its bytes go nowhere
   std::byte* target = nullptr;  // of all its bytes
   size_t left = 0;              // bytes that are still to come
   network::Waiter* waiter = nullptr;
@@ -55,20 +69,20 @@ struct Offer {
 // them and the offers. It outlives its workers.
 class Trunk final : public ConnectionSink {
  public:
-  // `host`: an IPv4 address of this rank's host, in network order. `members`: of the world, with the
-  // keys of kGreetings.
+  // `host`: an IPv4 address of this rank's host, in network order. `members`: of the world, with
+  // the keys of kGreetings.
   static absl::StatusOr<std::unique_ptr<Trunk>> Create(in_addr_t host, network::Members members);
   // Blocks: until HasArrived, for half a second at most.
   ~Trunk() override;
   Trunk(const Trunk&) = delete;
   Trunk& operator=(const Trunk&) = delete;
 
-  // A number for `worker`, which hears of its frames until Leave; and what peers connect to from now
+  // A number for `port`, which hears of its frames until Leave. Peers can connect from now on,
   // until EndOpening has been called as often as this. Errors: no socket to listen on.
-  absl::StatusOr<uint32_t> Join(TcpWorker& worker);
+  absl::StatusOr<uint32_t> Join(Port& port);
   void EndOpening();
-  // What is queued of the worker's leaves all the same; its memory is not touched any more.
-  void Leave(TcpWorker& worker, uint32_t port);
+  // What is queued of the port's leaves all the same; its memory is not touched any more.
+  void Leave(Port& port, uint32_t number);
 
   // "<IPv4>:<port>" on which this rank listens, while a worker opens.
   const std::string& address() const { return address_; }
@@ -82,11 +96,11 @@ class Trunk final : public ConnectionSink {
 
   // Whether something can be sent to `peer`, now or as soon as it is connected.
   bool Reaches(Rank peer) const { return At(peer).state <= State::kOpen; }
-  void Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t port, Sender& sender);
-  // Whether all that `sender` has sent to `peer` is with the kernel, or the connection is broken.
-  bool Flush(Rank peer, const Sender& sender);
-  // Whether all that was sent is with the peers' kernels. Only then may this process end, if what it
-  // has sent is to be read.
+  void Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t to, Port& from);
+  // Whether all that `port` has sent to `peer` is with the kernel, or the connection is broken.
+  bool Flush(Rank peer, const Port& port);
+  // Whether all that was sent is with the peers' kernels. Only then may this process end, if what
+  // it has sent is to be read.
   bool HasArrived();
 
   // Has the bytes of `offer` come to its target.
@@ -95,9 +109,8 @@ class Trunk final : public ConnectionSink {
   void Decline(Offer& offer);
   void Recycle(void* block) { blocks_.emplace_back(static_cast<std::byte*>(block)); }
 
-  // Moves what can be moved, of all workers; those other than `by` that something came for are
-  // roused.
-  void Progress(const TcpWorker* by);
+  // Moves what can be moved, of all ports; `by` is who asks for it.
+  void Progress(const Port* by);
   // Readable when there is something to read, and when there is room for what waits to be written.
   int descriptor() const { return events_.get(); }
 
@@ -119,10 +132,10 @@ class Trunk final : public ConnectionSink {
   struct Peer {
     State state = State::kApart;
     bool was_open = false;
-    std::string address;                     // of the listener that a worker named
-    Connection* connection = nullptr;        // one of connections_
+    std::string address;                      // of the listener that a worker named
+    Connection* connection = nullptr;         // one of connections_
     absl::Time since = absl::InfinitePast();  // of kAwaited and kDeaf
-    absl::Status why;                        // of kDeaf and kLost
+    absl::Status why;                         // of kDeaf and kLost
     Outbox outbox;
     bool awaits_room = false;  // to write more
     std::unordered_map<uint64_t, std::unique_ptr<Offer>> offers;
@@ -160,24 +173,24 @@ class Trunk final : public ConnectionSink {
                       const std::byte* payload);
   absl::Status ArriveOffer(Rank peer, const Frame& frame, const network::Header& header);
   void Withdraw(Rank peer, uint64_t id);
-  // The worker behind `port`, if `peer` may speak for `source` there. Null: it is closed.
-  absl::StatusOr<TcpWorker*> WorkerAt(uint32_t port, Rank peer, uint32_t source) const;
+  // The port of that number, if `peer` may speak for `source` there. Null: it is closed.
+  absl::StatusOr<Port*> PortAt(uint32_t number, Rank peer, uint32_t source) const;
   void Answer(const Offer& offer, FrameType type);
-  void LeaveOffers(const TcpWorker& worker, Rank peer);
+  void LeaveOffers(const Port& port, Rank peer);
   std::unique_ptr<std::byte[]> TakeBlock();
-  void Rouse(TcpWorker& worker);
+  void Rouse(Port& port) { port.OnMoved(/*by_another=*/&port != turn_of_); }
 
   const in_addr_t host_;
   const network::Members members_;
   Descriptor events_;
   Descriptor listener_;
   bool is_admitting_ = false;
-  int openings_ = 0;  // of workers that have not been told to bar
+  int openings_ = 0;  // of ports that peers may still connect to
   std::string address_;
   std::set<uint32_t> admitted_;
   absl::Status trouble_;
   absl::Time next_look_ = absl::InfinitePast();
-  std::vector<Peer> peers_;  // by rank
+  std::vector<Peer> peers_;                                                // by rank
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by key
   struct Knocking {
     Rank peer;
@@ -185,9 +198,9 @@ class Trunk final : public ConnectionSink {
   };
   std::unordered_map<uint64_t, Knocking> knocks_;  // by key: whether a peer still listens
   uint64_t next_key_ = 1;                          // 0 is the listener's
-  std::unordered_map<uint32_t, TcpWorker*> workers_;  // by port
+  std::unordered_map<uint32_t, Port*> ports_;      // by number
   uint32_t last_port_ = 0;
-  const TcpWorker* turn_of_ = nullptr;                // who makes progress
+  const Port* turn_of_ = nullptr;                     // who makes progress
   std::vector<std::unique_ptr<std::byte[]>> blocks_;  // of kMaxMessageBytes, to be used again
 };
 

@@ -1,0 +1,160 @@
+// What workers that share a connection have to do with each other.
+#include "comm/transport/tcp/trunk.h"
+
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/transport/tcp/test_ends.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pelton::tcp {
+namespace {
+
+using network::Header;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+using TrunkTest = TwoEnds;
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(TrunkTest, FurtherWorkersShareTheConnection) {
+  const size_t before = OpenDescriptors();
+  std::vector<Recorder> recorders(20);
+  std::vector<std::unique_ptr<TcpWorker>> workers;
+  for (size_t i = 0; i < recorders.size(); i += 2) {
+    for (int rank : {0, 1}) workers.push_back(Join(rank, recorders[i + rank]));
+    Meet({workers[i].get(), workers[i + 1].get()});
+  }
+  ASSERT_TRUE(PumpUntil([&] { return recorders.back().texts.size() == 1; }));
+  EXPECT_EQ(OpenDescriptors(), before);
+  for (const Recorder& recorder : recorders) EXPECT_THAT(recorder.texts, ElementsAre("hello"));
+}
+
+// Whoever sleeps for a worker is woken when another worker's thread has read what came for it.
+TEST_F(TrunkTest, WhatCameForAnotherWorkerRousesIt) {
+  Recorder recorders[2];
+  const auto mine = Join(0, recorders[0]);
+  const auto theirs = Join(1, recorders[1]);
+  Meet({mine.get(), theirs.get()});
+  ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() == 1; }));
+  EXPECT_GE(recorders[0].rouses, 1);
+  EXPECT_EQ(ends[0].recorder.rouses, 0);
+}
+
+TEST_F(TrunkTest, ALossIsToldToAllWorkersAndToThoseThatComeLater) {
+  Recorder recorders[2];
+  const auto second = Join(0, recorders[0]);
+  ends[1].worker.reset();
+  ends[1].trunk.reset();
+  ASSERT_TRUE(PumpUntil([&] { return !ends[0].recorder.lost.empty(); }));
+  EXPECT_THAT(recorders[0].lost, ElementsAre(1));
+  const auto third = Join(0, recorders[1]);
+  ASSERT_TRUE(third->Connect(1, "127.0.0.1:9/1").ok());
+  EXPECT_THAT(recorders[1].lost, ElementsAre(1));
+}
+
+// Threads: one. Owns: a second pair of workers that share the connection of the first.
+class TwoPairsTest : public TwoEnds {
+ protected:
+  void SetUp() override {
+    TwoEnds::SetUp();
+    for (int rank : {0, 1}) second[rank] = Join(rank, recorders[rank]);
+    Meet({second[0].get(), second[1].get()});
+    ASSERT_TRUE(
+        PumpUntil([&] { return recorders[0].texts.size() + recorders[1].texts.size() == 2; }));
+  }
+  // Has end 1 fetch `out` of end 0 into `in`, until some of it has come.
+  void BeginTransfer() {
+    const Header header = From(0);
+    ASSERT_TRUE(ends[0].worker->Send(1, {&header, out.data(), out.size(), true, &sent}).ok());
+    ASSERT_TRUE(PumpUntil([&] { return ends[1].recorder.offers.size() == 1; }));
+    ASSERT_TRUE(ends[1].worker->Pull(ends[1].recorder.offers[0], in.data(), &pulled).ok());
+    ASSERT_TRUE(PumpUntil([&] { return in[0] == 'x'; }));
+    ASSERT_EQ(pulled.calls, 0);
+  }
+  // What the second pair sends comes whole, whatever was under way before it.
+  void ExpectThatTheOthersGoOn() {
+    for (int rank : {0, 1}) {
+      recorders[rank].texts.clear();
+      second[1 - rank]->Post(rank, From(1 - rank), "still there");
+    }
+    EXPECT_TRUE(PumpUntil([&] {
+      second[0]->Progress();
+      second[1]->Progress();
+      return recorders[0].texts.size() + recorders[1].texts.size() == 2;
+    }));
+    for (const Recorder& recorder : recorders) {
+      EXPECT_THAT(recorder.texts, ElementsAre("still there"));
+      EXPECT_THAT(recorder.lost, IsEmpty());
+    }
+  }
+
+  Recorder recorders[2];
+  std::unique_ptr<TcpWorker> second[2];
+  std::string out = std::string(size_t{32} << 20, 'x');
+  std::string in = std::string(size_t{32} << 20, '-');
+  Flag sent;
+  Flag pulled;
+};
+
+// The memory of what it fetched is its own again at once (OWN-1).
+TEST_F(TwoPairsTest, AWorkerThatClosesWhileItFetchesLeavesItsMemoryAlone) {
+  BeginTransfer();
+  ends[1].worker->Close();
+  EXPECT_EQ(pulled.calls, 1);
+  EXPECT_FALSE(pulled.last.ok());
+  in.assign(in.size(), '-');
+  ExpectThatTheOthersGoOn();
+  EXPECT_TRUE(PumpUntil([&] {
+    second[1]->Progress();
+    return sent.calls == 1;
+  }));
+  EXPECT_EQ(in, std::string(in.size(), '-'));
+  ExpectThatTheOthersGoOn();
+}
+
+TEST_F(TwoPairsTest, AWorkerThatClosesWhileItIsFetchedFromLeavesItsMemoryAlone) {
+  BeginTransfer();
+  ends[0].worker->Close();
+  EXPECT_EQ(sent.calls, 1);
+  EXPECT_FALSE(sent.last.ok());
+  out.assign(out.size(), '?');  // nobody may read it any more
+  ExpectThatTheOthersGoOn();
+  EXPECT_EQ(in.find('?'), std::string::npos);
+  ends[1].worker->Close();
+  EXPECT_EQ(pulled.calls, 1);
+  ExpectThatTheOthersGoOn();
+}
+
+// Notes that were posted leave although their worker is closed; messages to a closed worker and
+// offers to it harm nobody.
+TEST_F(TwoPairsTest, WhatWasPostedLeavesAfterTheClose) {
+  BeginTransfer();
+  ends[0].worker->Post(1, From(0), "the last words");
+  ends[0].worker->Close();
+  EXPECT_TRUE(PumpUntil([&] {
+    second[0]->Progress();
+    return Heard(1) == 1;
+  }));
+  EXPECT_THAT(ends[1].recorder.texts, ElementsAre("the last words"));
+  const Header header = From(1);
+  Flag offered;
+  ASSERT_TRUE(ends[1].worker->Send(0, {&header, in.data(), in.size(), true, &offered}).ok());
+  ends[1].worker->Post(0, From(1), "to nobody");
+  EXPECT_TRUE(PumpUntil([&] {
+    second[0]->Progress();
+    return offered.calls == 1;
+  }));
+  ExpectThatTheOthersGoOn();
+}
+
+}  // namespace
+}  // namespace pelton::tcp
