@@ -214,7 +214,7 @@ class ActorCell {
     ActorFactory factory;
     MessageList kept;  // for the next incarnation
     absl::AnyInvocable<void(const absl::Status&) &&> on_end;
-    absl::Status why;
+    absl::Status why;  // of the last failure; of one that has ended: read by any
     absl::Time stop_deadline;
     Timer stop_timer;
   };
@@ -237,6 +237,8 @@ class ActorCell {
   void ServeRoomWaiters();
   void StartIncarnation();
   void EndIncarnation(const absl::Status& why);
+  // Tells whoever waits for what this turn has dropped.
+  void ExplainDropped(const absl::Status& why) const;
   void EnterFailing(absl::Status why);
   void ReportToParent(const absl::Status& why);
   bool family_empty() const { return family() == nullptr || family()->empty(); }
