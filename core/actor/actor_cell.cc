@@ -46,9 +46,11 @@ ActorCell::ActorCell(Executor& executor, const ActorType& type, RefPtr<ActorCell
       type_(type),
       id_(NextId()),
       parent_(std::move(parent)),
-      on_failure_(options.on_failure) {
+      on_failure_(options.on_failure),
+      ends_with_parent_(options.ends_with_parent) {
   PELTON_CHECK(options.mailbox_capacity > 0) << "a mailbox needs room for one message";
   PELTON_CHECK(options.mailbox_capacity < (size_t{1} << 28)) << "a mailbox that large is no bound";
+  PELTON_CHECK(ends_with_parent_ || !restarts()) << "a restart is for its owner, who ends it";
   if (!options.name.empty()) kin().name = std::move(options.name);
   if (options.on_end) kin().on_end = std::move(options.on_end);
   static const SupervisionSpec kDefault;

@@ -147,8 +147,11 @@ class ActorCell {
   absl::Duration longest_turn() const {
     return absl::Microseconds(longest_turn_us_.load(std::memory_order_relaxed));
   }
+  bool ends_with_parent() const { return ends_with_parent_; }
   // Without a parent on its executor, which would stop it in time.
-  bool is_local_root() const { return !parent_ || &parent_->executor() != &executor_; }
+  bool is_local_root() const {
+    return !parent_ || !ends_with_parent_ || &parent_->executor() != &executor_;
+  }
 
   // Before the first turn -----------------------------------------------------------------------
 
@@ -267,6 +270,7 @@ class ActorCell {
   const RefPtr<ActorCell> parent_;
   Phase phase_ = Phase::kStarting;
   const OnFailure on_failure_;
+  const bool ends_with_parent_;
   bool restartable_ = false;
   bool stopping_ = false;  // it was told to end: no failure gives it another incarnation
   std::atomic<uint32_t> longest_turn_us_{0};  // written by the holder, read by any
