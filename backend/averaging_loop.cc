@@ -61,8 +61,8 @@ class AveragingActor final : public Actor {
   AveragingActor(ModelRounds* rounds, AveragingLoopOptions options, std::optional<SlotId> stop_slot)
       : rounds_(*rounds), options_(std::move(options)), stop_slot_(stop_slot) {}
 
-  // A turn that has thrown ends the rounds of all ranks with the reason, and the session by what
-  // their backends report.
+  // A turn that has thrown ends the rounds of all ranks with the reason, also where no parent is
+  // told of it.
   void OnStop(const absl::Status& why) override {
     if (!why.ok() && failure_.ok()) FailEverywhere(Annotate(why, "averaging"));
   }
@@ -326,8 +326,14 @@ absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds
     thread.name = "pelton-average";
     executor = &loop->own_executor_.emplace(std::move(thread));
   }
-  loop->actor_ = Spawn<AveragingActor>(*executor, {.name = "averaging loop"}, &rounds,
-                                       std::move(options), stop_slot);
+  // Not restarted: another one would not know what of a round the weights have in them.
+  SpawnOptions spawn;
+  spawn.name = absl::StrCat("averaging loop of '", options.model_name, "'");
+  spawn.executor = executor;
+  spawn.ends_with_parent = false;
+  const ActorRef<Actor> parent = options.parent;
+  loop->actor_ =
+      SpawnUnder<AveragingActor>(parent, std::move(spawn), &rounds, std::move(options), stop_slot);
   return loop;
 }
 

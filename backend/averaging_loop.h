@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/actor/actor.h"
 #include "core/actor/actor_ref.h"
 #include "core/actor/executor.h"
 #include "core/actor/promise.h"
@@ -44,6 +46,9 @@ struct AveragingLoopOptions {
   absl::AnyInvocable<absl::Status()> failure;
   // Runs the loop; outlives it. Null: a thread of the loop's own.
   Executor* executor = nullptr;
+  // Is told when the loop's actor fails, and may end before it; may be nobody.
+  ActorRef<Actor> parent;
+  std::string model_name = "model";  // for reports
 };
 
 // How it is used:

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<GroupWindows>> GroupWindows::Open(Backend& backen
   windows->links_ = std::make_shared<PeerLinks>(
       [wires = windows->wires_.get()](Rank peer, uint32_t attempt, absl::Time by) {
         return wires->Open(peer, attempt, by);
-      });
+      },
+      /*executor=*/nullptr, backend.session());
   return windows;
 }
 

@@ -250,6 +250,7 @@ absl::Status LocalModel::MakeRounds(Plan plan, const ModelOptions& options) {
   rounds.commits_state = options.commits_state;
   rounds.viewer = options.viewer;
   rounds.standstill = &backend_.absences().standstill();
+  rounds.parent = backend_.session();
   rounds.on_failure = [this, told = options.on_failure](const absl::Status& reason) {
     if (told != nullptr) return told(reason);
     backend_.Report(reason);

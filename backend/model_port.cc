@@ -91,6 +91,7 @@ ModelSource ModelSource::Of(Backend& backend) {
     return MakeModel(backend, options, std::move(algorithm), std::move(tensors));
   };
   source.failure = [&backend] { return backend.failure(); };
+  source.parent = backend.session();
   return source;
 }
 
@@ -173,6 +174,8 @@ absl::Status ModelPort::InstallLoop(const ModelSource& source) {
   loop.pause = schedule_.pause;
   loop.ranks_share_rounds = schedule_.ranks_share_rounds;
   loop.failure = source.failure;
+  loop.parent = source.parent;
+  loop.model_name = options_.name;
   loop.round_timeout = options_.timeout;
   // Both places are the slot's own in its bucket, which Place has named.
   loop.copy_in = [this](SlotId slot, std::byte*) { return tensors_.Bring(slot, true).status(); };

@@ -21,6 +21,8 @@
 #include "backend/backend.h"
 #include "backend/model.h"
 #include "backend/plan_tuning.h"
+#include "core/actor/actor.h"
+#include "core/actor/actor_ref.h"
 #include "core/base/fork.h"
 #include "core/base/ids.h"
 #include "core/bucket/tensor_spec.h"
@@ -55,6 +57,8 @@ struct ModelSource {
       make;
   // Why the job has failed; OK while it has not.
   std::function<absl::Status()> failure;
+  // Is told when the loop of a port fails; may be nobody.
+  ActorRef<Actor> parent;
 
   // In the daemon that `backend` is attached to, where the model belongs there; else in process.
   static ModelSource Of(Backend& backend);

@@ -1,6 +1,7 @@
 // A model's options, and what it takes from its backend.
 #include "backend/model.h"
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -71,13 +72,16 @@ class ThrowingViewer final : public RangeViewer {
   bool has_thrown_ = false;
 };
 
-TEST(ModelFailureTest, ATurnThatThrowsEndsTheRoundsAndTheOtherRanksSessionWithItsOwnWords) {
-  const std::vector<absl::Status> results = RunRanks(2, [&](const BackendOptions& options) {
+// The first round of a model whose scheduler throws on rank 0; what the ranks' sessions end with.
+// `tells`: what the model does with a failure; null: its backend tells the other ranks.
+std::vector<absl::Status> FailuresAfterAThrow(std::function<void(const absl::Status&)> tells) {
+  return RunRanks(2, [&](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     ModelOptions model_options;
     ThrowingViewer viewer;
     model_options.name = "net";
     model_options.group = Group::World(backend->world_size());
+    model_options.on_failure = tells;
     if (options.rank == Rank(0)) model_options.viewer = &viewer;
     ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                      Model::Create(*backend, model_options, {{.name = "a", .count = 1000}}));
@@ -86,15 +90,29 @@ TEST(ModelFailureTest, ATurnThatThrowsEndsTheRoundsAndTheOtherRanksSessionWithIt
     RETURN_IF_ERROR(model->rounds().MarkReady(SlotId(0)));
     RETURN_IF_ERROR(model->rounds().EndRound());
     const absl::Status round = model->rounds().CloseRound(std::move(done).Await(Soon()));
-    if (options.rank == Rank(0)) return round;
     EXPECT_FALSE(round.ok());
+    if (options.rank == Rank(0)) {
+      EXPECT_THAT(std::string(round.message()),
+                  AllOf(HasSubstr("model 'net', rank 0, round 1"), HasSubstr("a bug in a turn")));
+    }
     const absl::Time give_up = Soon();
     while (backend->failure().ok() && Clock::Real().Now() < give_up) std::this_thread::yield();
     return backend->failure();
   });
-  for (const absl::Status& failure : results) {
+}
+
+TEST(ModelFailureTest, ATurnThatThrowsEndsTheRoundsAndTheSessionsOfAllRanksWithItsOwnWords) {
+  for (const absl::Status& failure : FailuresAfterAThrow(nullptr)) {
     EXPECT_THAT(std::string(failure.message()),
-                AllOf(HasSubstr("model 'net'"), HasSubstr("a bug in a turn")));
+                AllOf(HasSubstr("'net'"), HasSubstr("a bug in a turn")));
+  }
+}
+
+// A daemon's model tells its trainer alone of a round that fails.
+TEST(ModelFailureTest, ASchedulerThatFailsIsItsSessionsWhateverItsRoundsTell) {
+  for (const absl::Status& failure : FailuresAfterAThrow([](const absl::Status&) {})) {
+    EXPECT_THAT(std::string(failure.message()),
+                AllOf(HasSubstr("scheduler of 'net'"), HasSubstr("a bug in a turn")));
   }
 }
 

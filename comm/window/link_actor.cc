@@ -9,6 +9,7 @@
 #include "comm/window/arithmetic.h"
 #include "comm/window/edge_runs.h"
 #include "core/actor/context.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -18,6 +19,9 @@ namespace {
 constexpr absl::Duration kPark = absl::Milliseconds(20);
 // A mutex that a process of this host gives back kicks nobody here.
 constexpr absl::Duration kMutexPark = absl::Milliseconds(1);
+// How often, and how long each time, the end waits for what an abort has not ended yet.
+constexpr int kMostLooks = 2000;
+constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
 
 absl::Status FreedError() { return absl::NotFoundError("the other rank has freed the window"); }
 
@@ -46,6 +50,17 @@ LinkActor::LinkActor(Communicator* communicator, Rank peer, std::atomic<bool>* w
 
 LinkActor::~LinkActor() {
   if (!is_closed()) Break(absl::CancelledError("the link was closed"));
+}
+
+// A turn has failed. Whoever has asked hears of it when nothing is at its memory any more (OWN-1).
+void LinkActor::OnStop(const absl::Status& why) {
+  if (why.ok()) return;
+  if (!is_closed()) Break(why);
+  communicator_.Abort(broken_);
+  for (int look = 0; look < kMostLooks && Poll() != PollResult::kNothingToDo; ++look) {
+    // A simulation's time stands still in a turn.
+    if (WaitHook::Current() == nullptr) communicator_.Park(WaitClock().Now() + kLookInterval);
+  }
 }
 
 absl::Duration LinkActor::MaxPark() const { return waiting_.empty() ? kPark : kMutexPark; }

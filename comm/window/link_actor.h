@@ -99,6 +99,7 @@ class LinkActor final : public PollingActor {
   void Handle(LookAround) {}
   PollResult Poll() override;
   absl::Duration MaxPark() const override;
+  void OnStop(const absl::Status& why) override;
 
  private:
   // Messages, one after the other. Threads: the actor's. Owns: the one that is coming in.

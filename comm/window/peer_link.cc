@@ -53,14 +53,20 @@ absl::Status WaitFor(const Future<bool>& answer, Rank peer, const MovingDeadline
 
 }  // namespace
 
-PeerLink::PeerLink(std::unique_ptr<Communicator> communicator, Rank peer, Executor* executor)
+PeerLink::PeerLink(std::unique_ptr<Communicator> communicator, Rank peer, Executor* executor,
+                   const ActorRef<Actor>& parent)
     : peer_(peer), communicator_(std::move(communicator)) {
   if (executor == nullptr) {
     own_executor_ = std::make_unique<ThreadExecutor>(ThreadOf(*communicator_));
     executor = own_executor_.get();
   }
-  actor_ = Spawn<LinkActor>(*executor, {.name = absl::StrCat("window link to rank ", peer.value())},
-                            communicator_.get(), peer, &waits_for_mutex_);
+  // Not restarted: the other rank would not know what of its questions the former one had answered.
+  SpawnOptions spawn;
+  spawn.name = absl::StrCat("window link to rank ", peer.value());
+  spawn.executor = executor;
+  spawn.ends_with_parent = false;
+  actor_ =
+      SpawnUnder<LinkActor>(parent, std::move(spawn), communicator_.get(), peer, &waits_for_mutex_);
 }
 
 PeerLink::~PeerLink() { Close(); }
@@ -140,7 +146,7 @@ absl::Status PeerLinks::Connect(const std::vector<Rank>& peers, std::vector<Rank
     if (!opened.ok()) {
       return Annotate(opened.status(), absl::StrCat("the link to rank ", peer.value()));
     }
-    links_[peer] = std::make_unique<PeerLink>(*std::move(opened), peer, executor_);
+    links_[peer] = std::make_unique<PeerLink>(*std::move(opened), peer, executor_, parent_);
     connected.push_back(peer);
   }
   return absl::OkStatus();

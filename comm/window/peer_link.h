@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/window/link_actor.h"
+#include "core/actor/actor.h"
 #include "core/actor/actor_ref.h"
 #include "core/actor/executor.h"
 #include "core/actor/promise.h"
@@ -29,8 +30,10 @@ namespace pelton {
 // and the actor's thread.
 class PeerLink {
  public:
-  // `executor` null: a thread of its own.
-  PeerLink(std::unique_ptr<Communicator> communicator, Rank peer, Executor* executor);
+  // `executor` null: a thread of its own. `parent` is told when the actor fails, and may end before
+  // it; it may be nobody.
+  PeerLink(std::unique_ptr<Communicator> communicator, Rank peer, Executor* executor,
+           const ActorRef<Actor>& parent);
   ~PeerLink();
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
@@ -80,9 +83,9 @@ class PeerLinks {
   using OpenPair = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       Rank peer, uint32_t attempt, absl::Time deadline)>;
 
-  // `executor` null: a thread for each link.
-  explicit PeerLinks(OpenPair open, Executor* executor = nullptr)
-      : open_(std::move(open)), executor_(executor) {}
+  // `executor` null: a thread for each link. `parent`: see PeerLink.
+  explicit PeerLinks(OpenPair open, Executor* executor = nullptr, ActorRef<Actor> parent = {})
+      : open_(std::move(open)), executor_(executor), parent_(std::move(parent)) {}
 
   // The number of the next window. Windows are made in one order, so it is the same on all ranks.
   uint64_t NextWindow() { return ++window_count_; }
@@ -101,6 +104,7 @@ class PeerLinks {
  private:
   const OpenPair open_;
   Executor* const executor_;
+  const ActorRef<Actor> parent_;
   uint64_t window_count_ = 0;
   std::map<Rank, std::unique_ptr<PeerLink>> links_;
 };

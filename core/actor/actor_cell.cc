@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/actor/down.h"
+#include "core/actor/dropped_promises.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 
@@ -45,9 +46,11 @@ ActorCell::ActorCell(Executor& executor, const ActorType& type, RefPtr<ActorCell
       type_(type),
       id_(NextId()),
       parent_(std::move(parent)),
-      on_failure_(options.on_failure) {
+      on_failure_(options.on_failure),
+      ends_with_parent_(options.ends_with_parent) {
   PELTON_CHECK(options.mailbox_capacity > 0) << "a mailbox needs room for one message";
   PELTON_CHECK(options.mailbox_capacity < (size_t{1} << 28)) << "a mailbox that large is no bound";
+  PELTON_CHECK(ends_with_parent_ || !restarts()) << "a restart is for its owner, who ends it";
   if (!options.name.empty()) kin().name = std::move(options.name);
   if (options.on_end) kin().on_end = std::move(options.on_end);
   static const SupervisionSpec kDefault;
@@ -70,7 +73,11 @@ std::string ActorCell::Name() const {
 }
 
 absl::Status ActorCell::DeadError() const {
-  return absl::NotFoundError(absl::StrCat(Describe(), " has ended"));
+  // What is written before the mailbox closes stays.
+  if (alive() || kin_ == nullptr || kin_->why.ok()) {
+    return absl::NotFoundError(absl::StrCat(Describe(), " has ended"));
+  }
+  return absl::NotFoundError(absl::StrCat(Name(), " has ended: ", kin_->why.message()));
 }
 
 absl::Status ActorCell::WhyNoRoom() const {
@@ -90,12 +97,12 @@ void ActorCell::ReturnRoom(int32_t count) {
 void ActorCell::AwaitRoom(std::unique_ptr<RoomWaiter> waiter) {
   struct Enlist {
     std::unique_ptr<RoomWaiter> waiter;
-    absl::Status dead;
+    RefPtr<ActorCell> cell;
     // The end of this turn serves it.
     void operator()(ActorCell& self) { self.kin().room_waiters.push_back(std::move(waiter)); }
-    void OnDead() { waiter->Refuse(std::move(dead)); }
+    void OnDead() { waiter->Refuse(cell->DeadError()); }
   };
-  Post(NewSystemCall(Enlist{std::move(waiter), DeadError()}));
+  Post(NewSystemCall(Enlist{std::move(waiter), RefPtr<ActorCell>::Share(this)}));
 }
 
 void ActorCell::ServeRoomWaiters() {
@@ -133,6 +140,7 @@ TurnOutcome ActorCell::Turn(int quota) {
   constexpr uint32_t kTurnsPerMeasure = 64;
   const bool is_measured = turns / 2 % kTurnsPerMeasure == 0;
   const absl::Time began = is_measured ? executor_.clock().Now() : absl::Time();
+  const DroppedPromises dropped;
   const TurnOutcome outcome = RunTurn(quota);
   if (is_measured) {
     const int64_t us = absl::ToInt64Microseconds(executor_.clock().Now() - began);
@@ -221,6 +229,15 @@ void ActorCell::EndIncarnation(const absl::Status& why) {
   // After OnStop, so that what it asks for is dropped too.
   incarnation_.fetch_add(1, std::memory_order_relaxed);
   actor_.reset();
+  ExplainDropped(why);
+}
+
+void ActorCell::ExplainDropped(const absl::Status& why) const {
+  DroppedPromises* const dropped = DroppedPromises::Current();
+  // In no turn, as where an executor is destroyed, they have been answered.
+  if (dropped == nullptr || dropped->empty()) return;
+  dropped->Answer(why.ok() ? absl::StrCat(Name(), " has ended")
+                           : absl::StrCat(Name(), ": ", why.message()));
 }
 
 void ActorCell::Fail(absl::Status why) {
@@ -351,11 +368,13 @@ void ActorCell::Die(const absl::Status& why) {
   if (phase_ == Phase::kStarting) actor_.reset();  // it never began: there is nothing to stop
   phase_ = Phase::kDead;
   if (Family* children = family(); children != nullptr) children->StopAll(absl::InfinitePast());
+  if (!why.ok() || kin_ != nullptr) kin().why = why;
   EndIncarnation(why);
   mailbox_.RefuseReservations();
   mailbox_.Close(system_, user_);
   system_.DiscardAll();
   user_.DiscardAll();
+  ExplainDropped(why);
   TellWatchers(why);
   if (kin_ != nullptr) {
     kin_->kept.DiscardAll();

@@ -147,8 +147,11 @@ class ActorCell {
   absl::Duration longest_turn() const {
     return absl::Microseconds(longest_turn_us_.load(std::memory_order_relaxed));
   }
+  bool ends_with_parent() const { return ends_with_parent_; }
   // Without a parent on its executor, which would stop it in time.
-  bool is_local_root() const { return !parent_ || &parent_->executor() != &executor_; }
+  bool is_local_root() const {
+    return !parent_ || !ends_with_parent_ || &parent_->executor() != &executor_;
+  }
 
   // Before the first turn -----------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class ActorCell {
     ActorFactory factory;
     MessageList kept;  // for the next incarnation
     absl::AnyInvocable<void(const absl::Status&) &&> on_end;
-    absl::Status why;
+    absl::Status why;  // of the last failure; of one that has ended: read by any
     absl::Time stop_deadline;
     Timer stop_timer;
   };
@@ -237,6 +240,8 @@ class ActorCell {
   void ServeRoomWaiters();
   void StartIncarnation();
   void EndIncarnation(const absl::Status& why);
+  // Tells whoever waits for what this turn has dropped.
+  void ExplainDropped(const absl::Status& why) const;
   void EnterFailing(absl::Status why);
   void ReportToParent(const absl::Status& why);
   bool family_empty() const { return family() == nullptr || family()->empty(); }
@@ -265,6 +270,7 @@ class ActorCell {
   const RefPtr<ActorCell> parent_;
   Phase phase_ = Phase::kStarting;
   const OnFailure on_failure_;
+  const bool ends_with_parent_;
   bool restartable_ = false;
   bool stopping_ = false;  // it was told to end: no failure gives it another incarnation
   std::atomic<uint32_t> longest_turn_us_{0};  // written by the holder, read by any

@@ -12,8 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/actor/block_pool.h"
+#include "core/actor/dropped_promises.h"
 #include "core/actor/future_core.h"
 #include "core/actor/ref_ptr.h"
 #include "core/actor/sendable.h"
@@ -53,6 +55,11 @@ class FutureState {
     result_.emplace(std::move(result));
     core_.Finish();
     return true;
+  }
+  // See DroppedPromises::Complete.
+  static void CompleteDropped(void* state, absl::string_view why) {
+    RefPtr<FutureState>::Adopt(static_cast<FutureState*>(state))
+        ->TryComplete(absl::AbortedError(why));
   }
   // Once ready, at most once.
   Result<T> TakeResult() { return *std::move(result_); }
@@ -149,7 +156,8 @@ class [[nodiscard]] Future {
 };
 
 // The side that owes. Completes its future exactly once (ONCE-1): with what it is given, or, when
-// dropped without, with kAborted.
+// dropped without, with kAborted, which says why the actor has ended that has dropped it in its
+// last turn.
 // Threads: any, one at a time. Owns: its half of the completion.
 template <typename T>
 class [[nodiscard]] Promise {
@@ -179,7 +187,13 @@ class [[nodiscard]] Promise {
 
   explicit Promise(internal::RefPtr<internal::FutureState<T>> state) : state_(std::move(state)) {}
   void Drop() {
-    if (state_) Set(absl::AbortedError("the promise was dropped without a result"));
+    if (!state_) return;
+    using internal::DroppedPromises;
+    constexpr DroppedPromises::Complete kComplete = &internal::FutureState<T>::CompleteDropped;
+    if (DroppedPromises* const turn = DroppedPromises::Current(); turn != nullptr) {
+      return turn->Add(state_.release(), kComplete);
+    }
+    kComplete(state_.release(), DroppedPromises::kUnexplained);
   }
 
   internal::RefPtr<internal::FutureState<T>> state_;

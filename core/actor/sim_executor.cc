@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/actor/dropped_promises.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 
@@ -61,6 +62,7 @@ bool SimExecutor::Step(absl::Time limit) {
 }
 
 void SimExecutor::RunTurn(ActorCell& cell) {
+  const internal::DroppedPromises dropped;  // also by the crash
   if (cell.restarts() && Happens(faults_.crash_one_in)) {
     cell.Fail(absl::InternalError("a crash that the simulation chose"));
   }

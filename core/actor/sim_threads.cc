@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/config.h"
+#include "core/actor/dropped_promises.h"
 #include "core/base/check.h"
 
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER)
@@ -36,6 +37,7 @@ struct SimThreads::Thread {
   absl::Time deadline = absl::InfiniteFuture();
   bool is_dying = false;
   bool has_ended = false;
+  internal::DroppedPromises* turn = nullptr;  // of an actor that it has borrowed
   // Of the address sanitizer: the stack that it has come from.
   const void* bottom_of_back = nullptr;
   size_t size_of_back = 0;
@@ -152,6 +154,7 @@ void SimThreads::RemoveEnded() {
 
 void SimThreads::SwitchTo(Thread& thread) {
   current_ = &thread;
+  internal::DroppedPromises* const mine = internal::DroppedPromises::Swap(thread.turn);
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER)
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, thread.stack.get(), kStackBytes);
@@ -160,6 +163,7 @@ void SimThreads::SwitchTo(Thread& thread) {
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER)
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
+  thread.turn = internal::DroppedPromises::Swap(mine);
   current_ = nullptr;
 }
 

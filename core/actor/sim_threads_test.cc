@@ -1,8 +1,10 @@
 #include "core/actor/sim_threads.h"
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
+#include "core/actor/dropped_promises.h"
 #include "core/actor/promise.h"
 #include "core/actor/side_thread.h"
 #include "core/actor/sim_executor.h"
@@ -126,6 +128,30 @@ TEST(SimThreadsTest, ADeathUnwindsAllThreadsOfItsProcessAndNoOther) {
     EXPECT_LT(pauses, 3);
     EXPECT_TRUE(has_waited);
     EXPECT_EQ(is_gone, has_begun);
+  });
+}
+
+// As where each has borrowed an actor.
+TEST(SimThreadsTest, WhatAThreadDropsInATurnIsAnsweredWithThatTurn) {
+  ForEachSeed(50, [](uint64_t seed) {
+    SimThreads::Process process;
+    SimExecutor executor(seed);
+    SimThreads threads(executor);
+    for (const char* name : {"one", "other"}) {
+      threads.Start(process, [&threads, name] {
+        auto [promise, future] = MakePromise<int>();
+        {
+          internal::DroppedPromises turn;
+          threads.Pause();
+          { const Promise<int> dropped = std::move(promise); }
+          threads.Pause();
+          EXPECT_FALSE(future.ready());
+          turn.Answer(name);
+        }
+        EXPECT_EQ(std::move(future).Take().status(), absl::AbortedError(name));
+      });
+    }
+    EXPECT_TRUE(threads.RunUntilAllEnd());
   });
 }
 

@@ -27,7 +27,9 @@ struct AdoptNow {
 struct AdoptLater {
   RefPtr<ActorCell> child;
   void operator()(ActorCell& parent) { FamilyOf(parent).Adopt(*child); }
-  void OnDead() { child->RequestEnd(absl::InfinitePast()); }
+  void OnDead() {
+    if (child->ends_with_parent()) child->RequestEnd(absl::InfinitePast());
+  }
   static void Run(ActorCell& parent, ActorCell& child) {
     parent.Post(NewSystemCall(AdoptLater{RefPtr<ActorCell>::Share(&child)}));
   }
@@ -89,7 +91,8 @@ ActorRef<A> SpawnChild(const Context& parent, SpawnOptions options, Args&&... ar
 }
 
 // The same from outside of the parent's turns; a root actor of options.executor where `parent`
-// refers to nobody. Where the parent has ended or is ending, the child ends at once.
+// refers to nobody. Where the parent has ended or is ending, a child that ends with it does so at
+// once.
 // Threads: any. Blocks: never.
 template <typename A, typename... Args>
 ActorRef<A> SpawnUnder(const ActorRef<Actor>& parent, SpawnOptions options, Args&&... args) {

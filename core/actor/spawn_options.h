@@ -59,6 +59,9 @@ struct SpawnOptions {
   // Null: the parent's.
   Executor* executor = nullptr;
   OnFailure on_failure = OnFailure::kEscalate;
+  // False: whoever owns it ends it, before or after its parent, which only judges its failure; it
+  // is not restarted.
+  bool ends_with_parent = true;
   // For the children of the actor spawned.
   SupervisionSpec supervision = {};
   // Called in the last turn of a root actor, where escalation ends.

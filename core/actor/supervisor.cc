@@ -16,6 +16,7 @@ Family& FamilyOf(ActorCell& self) {
 }
 
 void Supervisor::Adopt(ActorCell& child) {
+  if (!child.ends_with_parent()) return;
   children_.emplace(child.id(), RefPtr<ActorCell>::Share(&child));
   // StopAll is over: nobody else would stop it.
   if (self_.ending()) child.RequestEnd(absl::InfinitePast());

@@ -185,12 +185,15 @@ absl::Status LocalRounds::Start(Plan plan) {
   scheduler.times = &times_;
   scheduler.viewer = options_.viewer;
   scheduler.standstill = options_.standstill;
+  // Not restarted: with it goes what the peers and the device still do with its buckets.
   SpawnOptions spawn;
   spawn.name = absl::StrCat("scheduler of '", options_.model_name, "'");
+  spawn.executor = &MakeExecutor();
+  spawn.ends_with_parent = false;
   // A message per bucket, besides the few of the waiter; both versions may have room reserved.
   spawn.mailbox_capacity = std::max(limits::kMailboxCapacity, instance_->plan.slots().size() * 2);
-  scheduler_ = Spawn<BucketScheduler>(MakeExecutor(), std::move(spawn), std::move(scheduler),
-                                      PlanInstanceLoan(instance_.get()));
+  scheduler_ = SpawnUnder<BucketScheduler>(options_.parent, std::move(spawn), std::move(scheduler),
+                                           PlanInstanceLoan(instance_.get()));
   sink_.set_scheduler(scheduler_);
   waiter_.set_scheduler(scheduler_);
   sink_.Arm(instance_->plan);

@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/actor/actor.h"
+#include "core/actor/actor_ref.h"
 #include "core/actor/promise.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
@@ -39,6 +41,8 @@ struct ModelRoundsOptions {
   // Runs the scheduler; outlives the rounds. Null: a thread of the rounds' own, which parks on the
   // runner. Any other should park on the runner as well while the scheduler waits for peers.
   Executor* executor = nullptr;
+  // Is told when the scheduler's actor fails, and may end before it; may be nobody.
+  ActorRef<Actor> parent;
   // A traffic class of its own: nothing else launches on it. Outlives the rounds.
   OperationRunner* runner = nullptr;
   // Where the buckets lie; null: in the host's memory. Outlives the rounds.

@@ -335,6 +335,70 @@ TEST(LifecycleTest, ShutdownStopsAChildWhoseParentLivesElsewhere) {
   EXPECT_TRUE(parent.alive());
 }
 
+// Takes note of its children's failures.
+class Judge : public Actor {
+ public:
+  explicit Judge(std::vector<absl::Status>* heard) : heard_(*heard) {}
+  absl::Status OnChildFailed(const Down& child) override {
+    heard_.push_back(child.why);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<absl::Status>& heard_;
+};
+
+SpawnOptions Owned() { return {.ends_with_parent = false}; }
+
+TEST(LifecycleTest, TheParentOfAChildThatItsOwnerEndsHearsOfItsFailureAlone) {
+  ForEachSeed(50, [](uint64_t seed) {
+    SimExecutor executor(seed);
+    std::vector<absl::Status> heard;
+    int made = 0;
+    const auto judge = Spawn<Judge>(executor, {}, &heard);
+    const auto stopped = SpawnUnder<Child>(judge, Owned(), &made);
+    const auto failing = SpawnUnder<Child>(judge, Owned(), &made);
+    EXPECT_TRUE(StopAndWait(stopped, Soon()).ok());
+    ASSERT_TRUE(failing.Send(FailNow{}).ok());
+    executor.RunUntilIdle();
+    EXPECT_EQ(heard, std::vector<absl::Status>{absl::DataLossError("lost it")});
+    EXPECT_FALSE(failing.alive());
+    EXPECT_TRUE(judge.alive());
+  });
+}
+
+TEST(LifecycleTest, AChildThatItsOwnerEndsOutlivesItsParent) {
+  ForEachSeed(50, [](uint64_t seed) {
+    SimExecutor executor(seed);
+    std::vector<absl::Status> heard;
+    int made = 0;
+    const auto judge = Spawn<Judge>(executor, {}, &heard);
+    const auto early = SpawnUnder<Child>(judge, Owned(), &made);
+    const auto permit = early.Reserve(1);  // keeps the child, and not the parent
+    EXPECT_TRUE(StopAndWait(judge, executor.Now()).ok());
+    const auto late = SpawnUnder<Child>(judge, Owned(), &made);
+    executor.RunUntilIdle();
+    for (const auto& child : {early, late}) {
+      EXPECT_TRUE(child.alive());
+      ASSERT_TRUE(child.Send(FailNow{}).ok());
+    }
+    executor.RunUntilIdle();
+    EXPECT_FALSE(early.alive());
+    EXPECT_FALSE(late.alive());
+    EXPECT_TRUE(heard.empty());
+  });
+}
+
+TEST(LifecycleTest, ShutdownStopsAChildThatItsOwnerEnds) {
+  SimExecutor executor(1);
+  std::vector<absl::Status> heard;
+  int made = 0;
+  const auto judge = Spawn<Judge>(executor, {}, &heard);
+  const auto child = SpawnUnder<Child>(judge, Owned(), &made);
+  EXPECT_TRUE(executor.Shutdown(Soon()).ok());
+  EXPECT_FALSE(child.alive());
+}
+
 class NeverStarted : public Actor {
  public:
   explicit NeverStarted(int* stops) : stops_(*stops) {}
