@@ -151,11 +151,12 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
     if (sent < 0) return SystemError("sending");
     written += static_cast<size_t>(sent);
     now.written += static_cast<size_t>(sent);
-    if (now.sender != nullptr) now.sender->OnLeaving();
-    if (now.written < now.head_bytes + now.size_bytes) continue;
     network::Waiter* const waiter = now.waiter;
-    is_writing_ = false;
-    if (waiter != nullptr) waiter->OnDone(absl::OkStatus());
+    Sender* const sender = now.sender;
+    is_writing_ = now.written < now.head_bytes + now.size_bytes;
+    const bool is_told = !is_writing_ && waiter != nullptr;
+    if (is_told) waiter->OnDone(absl::OkStatus());
+    if (sender != nullptr) sender->OnLeaving(is_told);
   }
   return written > 0;
 }

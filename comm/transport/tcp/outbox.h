@@ -17,8 +17,8 @@ namespace pelton::tcp {
 // Whose frames an outbox holds. Threads: the outbox's. Owns: what its subclass says.
 class Sender {
  public:
-  // Bytes of its memory have left.
-  virtual void OnLeaving() = 0;
+  // Bytes of its memory have left; `is_told`: a waiter of its has been told of the end.
+  virtual void OnLeaving(bool is_told) = 0;
 
  protected:
   ~Sender() = default;

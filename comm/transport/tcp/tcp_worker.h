@@ -54,7 +54,10 @@ class TcpWorker final : public network::Worker, public Port {
   }
   bool Lose(Rank rank, const absl::Status& why) override;
   void OnMoved(bool by_another) override;
-  void OnLeaving() override { ++moves_; }
+  void OnLeaving(bool is_told) override {
+    ++moves_;
+    if (is_told) trunk_.Rouse(*this);
+  }
 
  private:
   TcpWorker(Trunk& trunk, network::Receiver& receiver, const std::vector<Rank>& members)

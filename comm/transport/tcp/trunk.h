@@ -111,6 +111,8 @@ class Trunk final : public ConnectionSink {
 
   // Moves what can be moved, of all ports; `by` is who asks for it.
   void Progress(const Port* by);
+  // Something has come for `port`, or a waiter of its was told.
+  void Rouse(Port& port) { port.OnMoved(/*by_another=*/turn_of_ != nullptr && turn_of_ != &port); }
   // Readable when there is something to read, and when there is room for what waits to be written.
   int descriptor() const { return events_.get(); }
 
@@ -178,8 +180,6 @@ class Trunk final : public ConnectionSink {
   void Answer(const Offer& offer, FrameType type);
   void LeaveOffers(const Port& port, Rank peer);
   std::unique_ptr<std::byte[]> TakeBlock();
-  void Rouse(Port& port) { port.OnMoved(/*by_another=*/&port != turn_of_); }
-
   const in_addr_t host_;
   const network::Members members_;
   Descriptor events_;

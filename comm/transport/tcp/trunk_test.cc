@@ -49,6 +49,25 @@ TEST_F(TrunkTest, WhatCameForAnotherWorkerRousesIt) {
   EXPECT_EQ(ends[0].recorder.rouses, 0);
 }
 
+TEST_F(TrunkTest, AnEndInAnotherWorkersTurnRousesIt) {
+  Recorder recorders[2];
+  const auto mine = Join(0, recorders[0]);
+  const auto theirs = Join(1, recorders[1]);
+  Meet({mine.get(), theirs.get()});
+  ASSERT_TRUE(PumpUntil([&] { return recorders[1].texts.size() == 1; }));
+  // More than the kernel takes at once, so that it waits for room.
+  const Header header = From(0);
+  const std::string text(kMaxMessageBytes, 'x');
+  std::vector<Flag> sent(2000);
+  for (Flag& flag : sent) {
+    ASSERT_TRUE(mine->Send(1, {&header, text.data(), text.size(), false, &flag}).ok());
+  }
+  ASSERT_EQ(sent.back().calls, 0);
+  recorders[0].rouses = 0;
+  ASSERT_TRUE(PumpUntil([&] { return sent.back().calls == 1; }));
+  EXPECT_GE(recorders[0].rouses, 1);
+}
+
 TEST_F(TrunkTest, ALossIsToldToAllWorkersAndToThoseThatComeLater) {
   Recorder recorders[2];
   const auto second = Join(0, recorders[0]);
