@@ -25,6 +25,7 @@
 namespace pelton::network {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 #ifdef PELTON_OVER_UCX
@@ -49,7 +50,8 @@ class BesideTest : public testing::Test {
       opened_[rank].push_back(*std::move(opened));
     });
   }
-  ~BesideTest() override {
+  ~BesideTest() override { Close(); }
+  void Close() {
     RunRanks([&](int rank) {
       opened_[rank].clear();
       ranks_[rank].reset();
@@ -161,6 +163,110 @@ TEST_F(BesideTest, AnAbortLeavesTheOthersAlone) {
     });
     RunRanks([this](int rank) { opened_[rank].pop_back(); });
   }
+}
+
+// Threads: one. Owns: what BesideTest does, with a long message from rank 0 to 1 under way in
+// communicator 0, of which the wire is full while rank 1 is elsewhere.
+class BusyWireTest : public BesideTest {
+ protected:
+  ~BusyWireTest() override { Close(); }  // before the memory of what is under way goes
+  void FillWire() {
+    Open(1);
+    Open(2);
+    const auto receives = Recv(At(1, 0), TensorOf(in), Rank(0));
+    const auto sends = Send(At(0, 0), TensorOf(out), Rank(1));
+    ASSERT_TRUE(receives.ok() && sends.ok());
+    recv = *receives;
+    while (in[0] != 7) {
+      At(0, 0).Progress();
+      At(1, 0).Progress();
+    }
+    for (int look = 0; look < 3000; ++look) At(0, 0).Progress();
+  }
+
+  std::vector<int32_t> out = std::vector<int32_t>(kLongBytes / sizeof(int32_t), 7);
+  std::vector<int32_t> in = std::vector<int32_t>(kLongBytes / sizeof(int32_t), -1);
+  Completion recv;
+};
+
+// Rank 0 does nothing more here after its abort.
+TEST_F(BusyWireTest, AnAbortIsHeardByAPeerThatWasElsewhere) {
+  FillWire();
+  At(0, 0).Abort(absl::DataLossError("the disk is full"));
+  const absl::Status heard = Await(At(1, 0), recv, Soon());
+  EXPECT_THAT(heard.ToString(), AnyOf(HasSubstr("the disk is full"), HasSubstr("rank 0 is lost")));
+}
+
+TEST_F(BusyWireTest, AGoodbyeIsHeardByAPeerThatWasElsewhere) {
+  FillWire();
+  opened_[0].pop_back();
+  std::vector<int32_t> word(1);
+  const auto never = Recv(At(1, 1), TensorOf(word), Rank(0));
+  EXPECT_THAT(Finish(At(1, 1), never).ToString(),
+              AnyOf(HasSubstr("rank 0 has left"), HasSubstr("rank 0 is lost")));
+}
+
+// What a rank that stands still has not taken is no matter of what others open.
+TEST_F(BusyWireTest, AnAbortThatAPeerDoesNotTakeKeepsNobodyFromOpening) {
+  std::vector<std::unique_ptr<Transport>> ranks = MakeRanks(WorldSize(3), kMake);
+  const auto open = [&](uint32_t id, const std::vector<int32_t>& members) {
+    Group group;
+    for (const int32_t member : members) group.members.emplace_back(member);
+    std::vector<std::unique_ptr<Communicator>> opened(members.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < members.size(); ++i) {
+      threads.emplace_back([&, i] {
+        auto made = ranks[static_cast<size_t>(members[i])]->Open(CommunicatorId(id), group, Soon());
+        EXPECT_TRUE(made.ok()) << made.status();
+        if (made.ok()) opened[i] = *std::move(made);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return opened;
+  };
+  auto busy = open(1, {0, 2});
+  ASSERT_TRUE(Recv(*busy[1], TensorOf(in), Rank(0)).ok());
+  ASSERT_TRUE(Send(*busy[0], TensorOf(out), Rank(1)).ok());
+  while (in[0] != 7) {
+    busy[0]->Progress();
+    busy[1]->Progress();
+  }
+  for (int look = 0; look < 3000; ++look) busy[0]->Progress();
+  busy[0]->Abort(absl::DeadlineExceededError("rank 2 stands still"));
+  const absl::Time began = absl::Now();
+  auto others = open(2, {0, 1});
+  EXPECT_LT(absl::Now() - began, absl::Seconds(20));
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { busy[0].reset(), others[0].reset(), ranks[0].reset(); });
+  threads.emplace_back([&] { others[1].reset(), ranks[1].reset(); });
+  threads.emplace_back([&] { busy[1].reset(), ranks[2].reset(); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Long messages of one communicator do not wait for all those of another.
+TEST_F(BesideTest, ALongMessageNeedNotWaitForAnothersQueue) {
+  constexpr int kQueue = 24;
+  Open(1);
+  Open(2);
+  std::atomic<int> done{0};
+  std::atomic<int> done_before{kQueue};
+  RunAll([&](int rank, size_t number) {
+    Communicator& communicator = At(rank, number);
+    const Rank other(1 - rank);
+    std::vector<int32_t> data((number == 0 ? kLongBytes : 20'000) / sizeof(int32_t), rank);
+    while (number == 1 && done == 0) absl::SleepFor(absl::Milliseconds(1));
+    std::vector<absl::StatusOr<Completion>> all;
+    for (int i = 0; i < (number == 0 ? kQueue : 1); ++i) {
+      all.push_back(rank == 0 ? Send(communicator, TensorOf(data), other)
+                              : Recv(communicator, TensorOf(data), other));
+    }
+    for (const auto& completion : all) {
+      ASSERT_EQ(Finish(communicator, completion), absl::OkStatus());
+      if (number == 0 && rank == 1) ++done;
+    }
+    if (number == 1 && rank == 1) done_before = done.load();
+  });
+  EXPECT_LT(done_before, kQueue);
 }
 
 // A thread that sleeps for one communicator is woken, though another one's thread has read what

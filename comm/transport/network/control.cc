@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -144,6 +145,12 @@ std::vector<std::string> Control::TakeValues(const Members& members, const std::
   return all;
 }
 
+bool Control::ArePosted(const Members& members) const {
+  const std::vector<Rank>& ranks = members.group().members;
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [this](Rank rank) { return worker_->IsPostedTo(rank.value()); });
+}
+
 absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& members,
                                                            const std::string& value,
                                                            absl::Time deadline) {
@@ -157,7 +164,7 @@ absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& member
       const bool moved = worker_->Progress();
       RETURN_IF_ERROR(worker_->Trouble());
       const absl::Status missing = Missing(members);
-      if (missing.ok() && worker_->IsPosted()) return TakeValues(members, value);
+      if (missing.ok() && ArePosted(members)) return TakeValues(members, value);
       const bool is_over = Clock::Real().Now() >= deadline;
       if (!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing))) return missing;
       if (is_over) return absl::DeadlineExceededError("sending an address");

@@ -70,6 +70,8 @@ class Control final : public Receiver {
   absl::Status SendValue(const Members& members, const std::string& value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Missing(const Members& members) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether what was said to the members has left. Others may stand still.
+  bool ArePosted(const Members& members) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::string> TakeValues(const Members& members, const std::string& own)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -111,8 +111,8 @@ class NetworkTransport final : public Transport {
   // Whether nobody needs it any more: its sockets can go.
   static bool IsOver(Session& session) {
     MutexLock lock(&session.mutex());
-    const bool is_flushed = session.SayBye();
-    return session.IsOver() || (is_flushed && session.worker().DeliversWhenClosed());
+    session.SayBye();
+    return session.IsOver() || session.worker().DeliversWhenClosed();
   }
 
   // Drops the closed sessions that are over; true when there is none left.

@@ -74,6 +74,7 @@ class Session final : public Receiver {
   };
 
   Session(Network& network, Members members);
+  absl::Status MeetAll(const std::vector<std::string>& addresses, absl::Time deadline);
   absl::Status ConnectAll(const std::vector<std::string>& addresses);
   // Whether all have greeted. Errors: as Greet.
   absl::StatusOr<bool> AdvanceGreeting(absl::Time deadline);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -86,8 +87,10 @@ class Worker {
 
   // Sends a short note that nobody waits for; nothing happens if the peer is lost.
   void Post(int peer, const Header& header, const std::string& note = "");
-  // Whether all notes have left. Unlike Flush, this needs nothing of the peers.
-  bool IsPosted() const { return letters_ == 0; }
+  // Whether all notes have left, or those to one peer. Unlike Flush, this needs nothing of the
+  // peers.
+  bool IsPosted() const;
+  bool IsPostedTo(int peer) const;
 
   // True if anything moved. Blocks: never.
   virtual bool Progress() = 0;
@@ -100,7 +103,7 @@ class Worker {
   virtual bool Flush() = 0;
   // Whether what was flushed is with the peers' hosts, so that this process may end.
   virtual bool HasArrived() { return true; }
-  // Whether what was flushed arrives although this worker is closed.
+  // Whether notes that were posted arrive although this worker is closed.
   virtual bool DeliversWhenClosed() const { return false; }
   // Ends all requests, and drops the connections that are this worker's alone: no memory is touched
   // afterwards, and only the getters may be called.
@@ -108,7 +111,7 @@ class Worker {
 
  private:
   struct Letter;
-  int letters_ = 0;
+  std::unordered_map<int, int> letters_;  // on their way, by peer
 };
 
 // One rank's end of a network, on one interface of its host. Its workers may share connections, and

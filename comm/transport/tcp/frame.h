@@ -17,11 +17,12 @@ enum class FrameType : uint32_t {
   kBody = 5,       // the next `size_bytes` of what was offered under `id` follow
   kGreeting = 6,   // a Header follows, which proves whose end this is; the first frame of each end
   kWithdrawn = 7,  // nothing more of what was offered under `id` will come
+  kGone = 8,       // the sender has no worker behind `port`, to which something has come
 };
 
 struct Frame {
   FrameType type = FrameType::kMessage;
-  uint32_t port = 0;  // of the receiver's worker, for a message and an offer
+  uint32_t port = 0;  // of the receiver's worker, for a message and an offer; see kGone
   uint64_t id = 0;    // of the offer, by its sender
   uint64_t size_bytes = 0;
 };

@@ -15,8 +15,8 @@ namespace pelton::tcp {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
-// One connection must not keep the thread from the others.
-constexpr size_t kMaxBytesPerRead = size_t{1} << 20;
+// One connection must not keep the thread from the others, nor other threads from the mutex.
+constexpr size_t kMaxBytesPerRead = size_t{256} << 10;
 constexpr size_t kLongestFrame = sizeof(Frame) + sizeof(network::Header) + kMaxMessageBytes;
 static_assert(kLongestFrame <= kBufferBytes, "a short frame must fit the buffer");
 

@@ -43,11 +43,7 @@ void Outbox::Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& s
   }
 }
 
-void Outbox::Put(FrameType type, uint64_t id) {
-  Short& note = short_.emplace_back();
-  note.frame.type = type;
-  note.frame.id = id;
-}
+void Outbox::Put(const Frame& note) { short_.emplace_back().frame = note; }
 
 void Outbox::Greet(const network::Header& header) {
   Short& greeting = short_.emplace_front();
@@ -59,36 +55,51 @@ void Outbox::Greet(const network::Header& header) {
 bool Outbox::Fetched(uint64_t id) {
   const auto found = offers_.find(id);
   if (found == offers_.end()) return false;
-  bodies_.push_back(found->second);
+  const Body body = found->second;
   offers_.erase(found);
+  auto share = std::find_if(shares_.begin(), shares_.end(),
+                            [&body](const Share& it) { return it.sender == body.sender; });
+  if (share == shares_.end()) share = shares_.insert(share, Share{body.sender, {}});
+  share->bodies.push_back(body);
   return true;
 }
 
 void Outbox::Declined(uint64_t id) {
   if (const auto found = offers_.find(id); found != offers_.end()) {
-    network::Waiter* const waiter = found->second.waiter;
+    const Body body = found->second;
     offers_.erase(found);
-    waiter->OnDone(absl::OkStatus());
+    body.waiter->OnDone(absl::OkStatus());
+    body.sender->OnLeaving(/*is_told=*/true);
     return;
   }
-  const auto body =
-      std::find_if(bodies_.begin(), bodies_.end(), [id](const Body& it) { return it.id == id; });
-  if (body != bodies_.end()) {
-    network::Waiter* const waiter = body->waiter;
-    bodies_.erase(body);
-    // A piece of it that is under way leaves whole.
-    if (is_writing_ && current_.body == id) {
-      current_.waiter = waiter;
-    } else {
-      waiter->OnDone(absl::OkStatus());
-    }
+  const std::optional<Body> body = TakeBody(id);
+  if (!body.has_value()) return;  // all of it leaves, or the peer has been told
+  // A piece of it that is under way leaves whole.
+  if (is_writing_ && current_.body == id) {
+    current_.waiter = body->waiter;
+  } else {
+    body->waiter->OnDone(absl::OkStatus());
+    body->sender->OnLeaving(/*is_told=*/true);
   }
-  // Also if the last of it has left already: whoever declines waits for this.
-  Put(FrameType::kWithdrawn, id);
+  Put({FrameType::kWithdrawn, 0, id, 0});
+}
+
+std::optional<Outbox::Body> Outbox::TakeBody(uint64_t id) {
+  for (auto share = shares_.begin(); share != shares_.end(); ++share) {
+    std::deque<Body>& bodies = share->bodies;
+    const auto found =
+        std::find_if(bodies.begin(), bodies.end(), [id](const Body& it) { return it.id == id; });
+    if (found == bodies.end()) continue;
+    const Body body = *found;
+    bodies.erase(found);
+    if (bodies.empty()) shares_.erase(share);
+    return body;
+  }
+  return std::nullopt;
 }
 
 bool Outbox::Next() {
-  if (short_.empty() && bodies_.empty()) return false;
+  if (short_.empty() && shares_.empty()) return false;
   is_writing_ = true;
   current_ = Current();
   short_.empty() ? BeginPiece() : BeginShort();
@@ -113,23 +124,24 @@ void Outbox::BeginShort() {
 }
 
 void Outbox::BeginPiece() {
-  Body& body = bodies_.front();
+  Share share = std::move(shares_.front());
+  shares_.pop_front();
+  Body& body = share.bodies.front();
   Current& next = current_;
   next.data = body.data;
   next.size_bytes = std::min(body.size_bytes, kPieceBytes);
   next.sender = body.sender;
   next.body = body.id;
-  Frame frame;
-  frame.type = FrameType::kBody;
-  frame.id = body.id;
-  frame.size_bytes = next.size_bytes;
+  const Frame frame{FrameType::kBody, 0, body.id, next.size_bytes};
   std::memcpy(next.head, &frame, sizeof frame);
   next.head_bytes = sizeof frame;
   body.data += next.size_bytes;
   body.size_bytes -= next.size_bytes;
-  if (body.size_bytes > 0) return;
-  next.waiter = body.waiter;
-  bodies_.pop_front();
+  if (body.size_bytes == 0) {
+    next.waiter = body.waiter;
+    share.bodies.pop_front();
+  }
+  if (!share.bodies.empty()) shares_.push_back(std::move(share));
 }
 
 absl::StatusOr<bool> Outbox::Write(int socket) {
@@ -164,20 +176,32 @@ absl::StatusOr<bool> Outbox::Write(int socket) {
 bool Outbox::Holds(const Sender& sender) const {
   const auto is_its = [&sender](const auto& entry) { return entry.sender == &sender; };
   return (is_writing_ && is_its(current_)) || std::any_of(short_.begin(), short_.end(), is_its) ||
-         std::any_of(bodies_.begin(), bodies_.end(), is_its);
+         std::any_of(shares_.begin(), shares_.end(), is_its);
+}
+
+bool Outbox::HoldsOrphans() const {
+  return (is_writing_ && current_.sender == nullptr) ||
+         std::any_of(short_.begin(), short_.end(),
+                     [](const Short& entry) { return entry.sender == nullptr; });
 }
 
 void Outbox::Fail(const absl::Status& status) {
-  Waiters waiters;
-  if (is_writing_) waiters.push_back(current_.waiter);
-  for (const Short& message : short_) waiters.push_back(message.waiter);
-  for (const Body& body : bodies_) waiters.push_back(body.waiter);
-  for (const auto& [id, body] : offers_) waiters.push_back(body.waiter);
+  std::vector<std::pair<network::Waiter*, Sender*>> ended;
+  if (is_writing_) ended.emplace_back(current_.waiter, current_.sender);
+  for (const Short& entry : short_) ended.emplace_back(entry.waiter, entry.sender);
+  for (const Share& share : shares_) {
+    for (const Body& body : share.bodies) ended.emplace_back(body.waiter, body.sender);
+  }
+  for (const auto& [id, body] : offers_) ended.emplace_back(body.waiter, body.sender);
   is_writing_ = false;
   short_.clear();
-  bodies_.clear();
+  shares_.clear();
   offers_.clear();
-  Tell(waiters, status);
+  for (const auto& [waiter, sender] : ended) {
+    if (waiter == nullptr) continue;
+    waiter->OnDone(status);
+    if (sender != nullptr) sender->OnLeaving(/*is_told=*/true);
+  }
 }
 
 void Outbox::Forget(const Sender& sender, const absl::Status& status) {
@@ -186,7 +210,9 @@ void Outbox::Forget(const Sender& sender, const absl::Status& status) {
   ForgetBodies(sender, &waiters);
   KeepShort(sender, &waiters);
   if (is_writing_ && current_.sender == &sender) Keep(current_, &waiters);
-  Tell(waiters, status);
+  for (network::Waiter* const waiter : waiters) {
+    if (waiter != nullptr) waiter->OnDone(status);
+  }
 }
 
 void Outbox::ForgetOffers(const Sender& sender, Waiters* waiters) {
@@ -201,25 +227,19 @@ void Outbox::ForgetOffers(const Sender& sender, Waiters* waiters) {
 }
 
 void Outbox::ForgetBodies(const Sender& sender, Waiters* waiters) {
-  std::vector<uint64_t> ids;
-  std::erase_if(bodies_, [&](const Body& body) {
-    if (body.sender != &sender) return false;
+  const auto share = std::find_if(shares_.begin(), shares_.end(),
+                                  [&sender](const Share& it) { return it.sender == &sender; });
+  if (share == shares_.end()) return;
+  for (const Body& body : share->bodies) {
     waiters->push_back(body.waiter);
-    ids.push_back(body.id);
-    return true;
-  });
-  for (const uint64_t id : ids) Put(FrameType::kWithdrawn, id);
+    Put({FrameType::kWithdrawn, 0, body.id, 0});
+  }
+  shares_.erase(share);
 }
 
 void Outbox::KeepShort(const Sender& sender, Waiters* waiters) {
   for (Short& message : short_) {
     if (message.sender == &sender) Keep(message, waiters);
-  }
-}
-
-void Outbox::Tell(const Waiters& waiters, const absl::Status& status) {
-  for (network::Waiter* const waiter : waiters) {
-    if (waiter != nullptr) waiter->OnDone(status);
   }
 }
 

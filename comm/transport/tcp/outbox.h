@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -30,22 +31,27 @@ class Sender {
 class Outbox {
  public:
   static constexpr size_t kPieceBytes = size_t{256} << 10;
-  // Of one Write: who writes must also read.
-  static constexpr size_t kMaxBytesPerWrite = size_t{1} << 20;
+  // Of one Write: whoever writes must also read, and others wait for the mutex.
+  static constexpr size_t kMaxBytesPerWrite = size_t{256} << 10;
+  static constexpr size_t kMostShort = size_t{1} << 16;
 
   // Queues a message, or the offer of a rendezvous, to the worker behind `port`.
   void Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender);
   // Queues a frame without anything behind it.
-  void Put(FrameType type, uint64_t id);
+  void Put(const Frame& note);
   // Queues a greeting before everything else; nothing has been written yet.
   void Greet(const network::Header& header);
   // The peer fetches what was offered under `id`. False: nothing is offered there.
   bool Fetched(uint64_t id);
-  // The peer wants nothing of what was offered under `id`, or no more of it. Where some of it may
-  // be on its way, the peer is told when nothing more comes.
+  // The peer wants nothing of what was offered under `id`, or no more of it. Where some of it has
+  // come and not all will, the peer is told when nothing more does.
   void Declined(uint64_t id);
 
-  bool is_empty() const { return !is_writing_ && short_.empty() && bodies_.empty(); }
+  bool is_empty() const { return !is_writing_ && short_.empty() && shares_.empty(); }
+  // Whether a peer that only asks and never reads has made it too long.
+  bool is_overfull() const { return short_.size() > kMostShort; }
+  // Whether anything is queued that no sender waits for, so that nobody may come to write it.
+  bool HoldsOrphans() const;
   // Whether anything of `sender` is queued; offers that nobody has fetched are not.
   bool Holds(const Sender& sender) const;
   // Writes what the socket takes, up to a bound. True: anything left. Blocks: never. Errors:
@@ -76,6 +82,11 @@ class Outbox {
     network::Waiter* waiter = nullptr;
     Sender* sender = nullptr;
   };
+  // The bodies of one sender, none of which waits for another sender's.
+  struct Share {
+    Sender* sender;
+    std::deque<Body> bodies;
+  };
   // What is being written: a head, then bytes.
   struct Current {
     std::byte head[sizeof(Frame) + sizeof(network::Header)];
@@ -93,15 +104,16 @@ class Outbox {
   bool Next();
   void BeginShort();
   void BeginPiece();
+  // The body under that number, taken out. No value: there is none.
+  std::optional<Body> TakeBody(uint64_t id);
   void ForgetOffers(const Sender& sender, Waiters* waiters);
   void ForgetBodies(const Sender& sender, Waiters* waiters);
   void KeepShort(const Sender& sender, Waiters* waiters);
-  static void Tell(const Waiters& waiters, const absl::Status& status);
 
   bool is_writing_ = false;  // current_
   Current current_;
   std::deque<Short> short_;
-  std::deque<Body> bodies_;  // the first one is being cut into pieces
+  std::deque<Share> shares_;  // of which each in turn has a piece cut off its first body
   std::unordered_map<uint64_t, Body> offers_;
   uint64_t last_id_ = 0;
 };

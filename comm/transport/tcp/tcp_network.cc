@@ -1,6 +1,7 @@
 #include "comm/transport/tcp/tcp_network.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <string>
 #include <utility>
@@ -12,15 +13,31 @@
 #include "comm/transport/tcp/tcp_worker.h"
 #include "comm/transport/tcp/trunk.h"
 #include "core/base/status.h"
+#include "core/base/sync.h"
+#include "core/base/worker_thread.h"
 
 namespace pelton::tcp {
 namespace {
 
-// Threads: as Network. Owns: the trunk.
+// How long the sockets that wait for room are looked at before it is asked whether this has ended.
+constexpr int kLookMs = 100;
+
+// Threads: as Network. Owns: the trunk, and a thread for what closed communicators have left
+// behind: an abort or a goodbye must reach a peer that was busy, though nobody drives them any
+// more.
 class TcpNetwork final : public network::Network {
  public:
   TcpNetwork(std::string interface, std::unique_ptr<Trunk> trunk)
-      : interface_(std::move(interface)), trunk_(std::move(trunk)) {}
+      : interface_(std::move(interface)), trunk_(std::move(trunk)) {
+    trunk_->set_on_orphans([this] {
+      // Once is enough while it runs: it looks at all of them.
+      orphans_.Add([this] { WriteOrphans(); });
+    });
+  }
+  ~TcpNetwork() override {
+    MutexLock lock(&mutex());
+    is_ending_ = true;
+  }
 
   const std::string& interface() const override { return interface_; }
   absl::StatusOr<std::unique_ptr<network::Worker>> MakeWorker(
@@ -29,8 +46,23 @@ class TcpNetwork final : public network::Network {
   }
 
  private:
+  void WriteOrphans() {
+    while (true) {
+      std::vector<pollfd> waiting;
+      {
+        MutexLock lock(&mutex());
+        if (is_ending_) return;
+        for (const int socket : trunk_->WriteOrphans()) waiting.push_back({socket, POLLOUT, 0});
+      }
+      if (waiting.empty()) return;
+      poll(waiting.data(), waiting.size(), kLookMs);  // a socket that closes meanwhile wakes it
+    }
+  }
+
   const std::string interface_;
   const std::unique_ptr<Trunk> trunk_;
+  bool is_ending_ ABSL_GUARDED_BY(mutex()) = false;
+  WorkerThread orphans_{"tcp orphans", /*most_waiting=*/2};  // ends before the trunk does
 };
 
 }  // namespace

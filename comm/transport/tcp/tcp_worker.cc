@@ -1,5 +1,6 @@
 #include "comm/transport/tcp/tcp_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -93,13 +94,18 @@ void TcpWorker::Close() {
 }
 
 bool TcpWorker::Lose(Rank rank, const absl::Status& why) {
-  bool is_peer = false;
-  for (size_t peer = 0; peer < members_.size(); ++peer) {
-    if (members_[peer] != rank) continue;
-    receiver_.Lose(static_cast<int>(peer), why);
-    is_peer = true;
-  }
-  return is_peer;
+  const auto found = std::find(members_.begin(), members_.end(), rank);
+  if (found == members_.end()) return false;
+  receiver_.Lose(static_cast<int>(found - members_.begin()), why);
+  return true;
+}
+
+bool TcpWorker::LosePort(Rank rank, uint32_t number, const absl::Status& why) {
+  const auto found = std::find(members_.begin(), members_.end(), rank);
+  const auto peer = static_cast<size_t>(found - members_.begin());
+  if (found == members_.end() || ports_[peer] != number) return false;
+  ports_[peer] = 0;  // nothing more goes there
+  return Lose(rank, why);
 }
 
 void TcpWorker::OnMoved(bool by_another) {

@@ -44,7 +44,7 @@ class TcpWorker final : public network::Worker, public Port {
   int descriptor() const override { return trunk_.descriptor(); }
   bool Flush() override;
   bool HasArrived() override { return trunk_.HasArrived(); }
-  // What is queued leaves all the same.
+  // The network writes what was left behind.
   bool DeliversWhenClosed() const override { return true; }
   void Close() override;
 
@@ -53,6 +53,7 @@ class TcpWorker final : public network::Worker, public Port {
     return receiver_.Receive(header, payload);
   }
   bool Lose(Rank rank, const absl::Status& why) override;
+  bool LosePort(Rank rank, uint32_t number, const absl::Status& why) override;
   void OnMoved(bool by_another) override;
   void OnLeaving(bool is_told) override {
     ++moves_;

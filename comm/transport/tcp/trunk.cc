@@ -66,12 +66,12 @@ bool Trunk::HasArrived() {
 }
 
 absl::StatusOr<uint32_t> Trunk::Join(Port& port) {
-  const bool awaits_one =
+  // Also where this rank is to connect: the peer knocks to hear whether this rank has ended.
+  const bool opens_one =
       std::any_of(port.members().begin(), port.members().end(), [this](Rank member) {
-        const bool connects = member < Rank(members_.rank()) && members_.IsPeer(member.value());
-        return connects && At(member).state != State::kOpen;
+        return members_.IsPeer(member.value()) && At(member).state != State::kOpen;
       });
-  if (awaits_one && !listener_.is_open()) RETURN_IF_ERROR(Listen());
+  if (opens_one && !listener_.is_open()) RETURN_IF_ERROR(Listen());
   ++openings_;
   ports_[++last_port_] = &port;
   return last_port_;
@@ -102,6 +102,7 @@ void Trunk::EndOpening() {
   listener_ = Descriptor();
   is_admitting_ = false;
   address_.clear();
+  trouble_ = absl::OkStatus();
   knocks_.clear();
   std::erase_if(connections_, [](const auto& entry) { return !entry.second->peer().has_value(); });
 }
@@ -112,8 +113,20 @@ void Trunk::Leave(Port& port, uint32_t number) {
   for (const Rank peer : port.members()) {
     At(peer).outbox.Forget(port, closed);
     LeaveOffers(port, peer);
-    Write(peer);
   }
+  if (!WriteOrphans().empty() && on_orphans_ != nullptr) on_orphans_();
+}
+
+std::vector<int> Trunk::WriteOrphans() {
+  std::vector<int> waiting;
+  for (int32_t rank = 0; rank < members_.size(); ++rank) {
+    const Peer& peer = At(Rank(rank));
+    if (!peer.outbox.HoldsOrphans()) continue;
+    Write(Rank(rank));
+    if (peer.state != State::kOpen || !peer.outbox.HoldsOrphans()) continue;
+    waiting.push_back(peer.connection->socket());
+  }
+  return waiting;
 }
 
 void Trunk::LeaveOffers(const Port& port, Rank peer) {
@@ -196,10 +209,12 @@ void Trunk::Decline(Offer& offer) {
   At(offer.peer).offers.erase(id);
 }
 
-void Trunk::Answer(const Offer& offer, FrameType type) {
-  if (!Reaches(offer.peer)) return;
-  At(offer.peer).outbox.Put(type, offer.id);
-  Write(offer.peer);
+void Trunk::Answer(const Offer& offer, FrameType type) { Note(offer.peer, {type, 0, offer.id, 0}); }
+
+void Trunk::Note(Rank peer, const Frame& note) {
+  if (!Reaches(peer)) return;
+  At(peer).outbox.Put(note);
+  Write(peer);
 }
 
 void Trunk::Write(Rank peer) {
@@ -207,6 +222,9 @@ void Trunk::Write(Rank peer) {
   if (to.state != State::kOpen) return;
   const absl::StatusOr<bool> moved = to.outbox.Write(to.connection->socket());
   if (!moved.ok()) return Deafen(peer, moved.status());
+  if (to.outbox.is_overfull()) {
+    return Deafen(peer, absl::ResourceExhaustedError("tcp: the peer reads nothing of its answers"));
+  }
   const bool awaits_room = !to.outbox.is_empty();
   if (std::exchange(to.awaits_room, awaits_room) == awaits_room) return;
   const uint32_t events = awaits_room ? EPOLLIN | EPOLLOUT : EPOLLIN;
@@ -250,7 +268,9 @@ void Trunk::Progress(const Port* by) {
   std::array<epoll_event, kEventsPerLook> events;
   const int count = epoll_wait(events_.get(), events.data(), kEventsPerLook, 0);
   for (int i = 0; i < count; ++i) Handle(events[i].data.u64, events[i].events);
-  if (count == 0) LookAtSilence();
+  // Among a busy peer's events, too, but rarely: it reads the clock.
+  constexpr uint32_t kTurnsPerLook = 64;
+  if (count == 0 || ++busy_turns_ % kTurnsPerLook == 0) LookAtSilence();
   turn_of_ = nullptr;
 }
 
@@ -346,6 +366,9 @@ absl::Status Trunk::OnFrame(Rank peer, const Frame& frame, const Header& header,
     case FrameType::kWithdrawn:
       Withdraw(peer, frame.id);
       return absl::OkStatus();
+    case FrameType::kGone:
+      LosePort(peer, frame.port);
+      return absl::OkStatus();
     case FrameType::kBody:
     case FrameType::kGreeting:
       break;
@@ -387,6 +410,14 @@ void Trunk::Withdraw(Rank peer, uint64_t id) {
   if (is_nobodys) At(peer).offers.erase(found);
 }
 
+void Trunk::LosePort(Rank peer, uint32_t number) {
+  const absl::Status why =
+      absl::UnavailableError("tcp: it has closed or given up this communicator");
+  for (auto& [own, port] : ports_) {
+    if (port->LosePort(peer, number, why)) Rouse(*port);
+  }
+}
+
 absl::StatusOr<Port*> Trunk::PortAt(uint32_t number, Rank peer, uint32_t source) const {
   const auto found = ports_.find(number);
   if (found == ports_.end()) return nullptr;
@@ -398,7 +429,10 @@ absl::StatusOr<Port*> Trunk::PortAt(uint32_t number, Rank peer, uint32_t source)
 absl::Status Trunk::Arrive(Rank peer, const Frame& frame, const Header& header,
                            const std::byte* payload) {
   ASSIGN_OR_RETURN(Port* const port, PortAt(frame.port, peer, header.source));
-  if (port == nullptr) return absl::OkStatus();
+  if (port == nullptr) {
+    Note(peer, {FrameType::kGone, frame.port, 0, 0});
+    return absl::OkStatus();
+  }
   if (frame.size_bytes == 0) {
     port->Receive(header, {});
   } else {
@@ -449,10 +483,16 @@ void Trunk::LookAt(Rank rank, absl::Time now) {
     Lose(rank, absl::UnavailableError("tcp: the peer's host does not answer"));
   } else if (peer.state == State::kDeaf && now - peer.since >= kLastWords) {
     Lose(rank, peer.why);
-  } else if (peer.state == State::kAwaited && openings_ > 0 && now - peer.since >= kLookInterval) {
+  } else if (peer.state == State::kAwaited && openings_ > 0 && now - peer.since >= kLookInterval &&
+             !IsKnockedAt(rank)) {
     peer.since = now;
     Knock(rank);
   }
+}
+
+bool Trunk::IsKnockedAt(Rank peer) const {
+  return std::any_of(knocks_.begin(), knocks_.end(),
+                     [peer](const auto& entry) { return entry.second.peer == peer; });
 }
 
 // A peer that has ended before it connected would be waited for until the deadline.

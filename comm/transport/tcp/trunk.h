@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,8 +37,9 @@ class Port : public Sender {
   virtual const std::vector<Rank>& members() const = 0;  // its peers, by number
   // As network::Receiver's.
   virtual bool Receive(const network::Header& header, const network::Payload& payload) = 0;
-  // `rank` of the world is lost. False: it is none of its peers.
+  // `rank` of the world is lost, or only its port of that number. False: it is none of its peers.
   virtual bool Lose(Rank rank, const absl::Status& why) = 0;
+  virtual bool LosePort(Rank rank, uint32_t number, const absl::Status& why) = 0;
   // Something has come, or a waiter was told; another worker's turn may have brought it.
   virtual void OnMoved(bool by_another) = 0;
 
@@ -63,7 +66,8 @@ struct Offer {
 // sockets as it has peers, however many communicators it opens, and listens only while one of them
 // opens.
 //
-// Frames name the receiver's worker by its port. Frames to a worker that is closed are dropped.
+// Frames name the receiver's worker by its port. What comes for a worker that is closed is dropped,
+// and its sender is told that the peer's end is gone.
 //
 // Threads: one at a time, which holds the network's mutex. Owns: the sockets, what is queued for
 // them and the offers. It outlives its workers.
@@ -83,6 +87,11 @@ class Trunk final : public ConnectionSink {
   void EndOpening();
   // What is queued of the port's leaves all the same; its memory is not touched any more.
   void Leave(Port& port, uint32_t number);
+  // Called when a port has left something behind that the kernel does not take at once: somebody
+  // has to call WriteOrphans until it is empty, because no port may make progress any more.
+  void set_on_orphans(std::function<void()> on_orphans) { on_orphans_ = std::move(on_orphans); }
+  // Writes what ports have left behind, as far as it goes; the sockets that it waits for.
+  std::vector<int> WriteOrphans();
 
   // "<IPv4>:<port>" on which this rank listens, while a worker opens.
   const std::string& address() const { return address_; }
@@ -112,7 +121,7 @@ class Trunk final : public ConnectionSink {
   // Moves what can be moved, of all ports; `by` is who asks for it.
   void Progress(const Port* by);
   // Something has come for `port`, or a waiter of its was told.
-  void Rouse(Port& port) { port.OnMoved(/*by_another=*/turn_of_ != nullptr && turn_of_ != &port); }
+  void Rouse(Port& port) { port.OnMoved(/*by_another=*/&port != turn_of_); }
   // Readable when there is something to read, and when there is room for what waits to be written.
   int descriptor() const { return events_.get(); }
 
@@ -168,6 +177,7 @@ class Trunk final : public ConnectionSink {
   // Looks after what no event tells of: hosts that vanished, peers that do not come.
   void LookAtSilence();
   void LookAt(Rank peer, absl::Time now);
+  bool IsKnockedAt(Rank peer) const;
   void Knock(Rank peer);
   void EndKnock(uint64_t key, uint32_t events);
 
@@ -175,9 +185,11 @@ class Trunk final : public ConnectionSink {
                       const std::byte* payload);
   absl::Status ArriveOffer(Rank peer, const Frame& frame, const network::Header& header);
   void Withdraw(Rank peer, uint64_t id);
+  void LosePort(Rank peer, uint32_t number);
   // The port of that number, if `peer` may speak for `source` there. Null: it is closed.
   absl::StatusOr<Port*> PortAt(uint32_t number, Rank peer, uint32_t source) const;
   void Answer(const Offer& offer, FrameType type);
+  void Note(Rank peer, const Frame& note);
   void LeaveOffers(const Port& port, Rank peer);
   std::unique_ptr<std::byte[]> TakeBlock();
   const in_addr_t host_;
@@ -200,6 +212,8 @@ class Trunk final : public ConnectionSink {
   uint64_t next_key_ = 1;                          // 0 is the listener's
   std::unordered_map<uint32_t, Port*> ports_;      // by number
   uint32_t last_port_ = 0;
+  std::function<void()> on_orphans_;
+  uint32_t busy_turns_ = 0;
   const Port* turn_of_ = nullptr;                     // who makes progress
   std::vector<std::unique_ptr<std::byte[]>> blocks_;  // of kMaxMessageBytes, to be used again
 };

@@ -1,12 +1,15 @@
 // What workers that share a connection have to do with each other.
 #include "comm/transport/tcp/trunk.h"
 
+#include <sys/socket.h>
+
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "comm/transport/tcp/test_ends.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +19,7 @@ namespace {
 
 using network::Header;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 using TrunkTest = TwoEnds;
@@ -44,9 +48,25 @@ TEST_F(TrunkTest, WhatCameForAnotherWorkerRousesIt) {
   const auto mine = Join(0, recorders[0]);
   const auto theirs = Join(1, recorders[1]);
   Meet({mine.get(), theirs.get()});
+  recorders[0].rouses = ends[0].recorder.rouses = 0;
   ASSERT_TRUE(PumpUntil([&] { return recorders[0].texts.size() == 1; }));
   EXPECT_GE(recorders[0].rouses, 1);
   EXPECT_EQ(ends[0].recorder.rouses, 0);
+}
+
+TEST_F(TrunkTest, ADeclineInAnotherWorkersTurnRousesIt) {
+  Recorder recorders[2];
+  const auto mine = Join(0, recorders[0]);
+  const auto theirs = Join(1, recorders[1]);
+  Meet({mine.get(), theirs.get()});
+  recorders[1].keeps = false;
+  const Header header = From(0);
+  const std::string text(100'000, 'x');
+  Flag sent;
+  ASSERT_TRUE(mine->Send(1, {&header, text.data(), text.size(), true, &sent}).ok());
+  recorders[0].rouses = 0;
+  ASSERT_TRUE(PumpUntil([&] { return sent.calls == 1; }));
+  EXPECT_GE(recorders[0].rouses, 1);
 }
 
 TEST_F(TrunkTest, AnEndInAnotherWorkersTurnRousesIt) {
@@ -80,6 +100,71 @@ TEST_F(TrunkTest, ALossIsToldToAllWorkersAndToThoseThatComeLater) {
   EXPECT_THAT(recorders[1].lost, ElementsAre(1));
 }
 
+// Rank 0, which connects to all others, has a door, too: at which they find that it has ended.
+TEST_F(TrunkTest, ALowestRankThatEndsBeforeItConnectsIsLost) {
+  for (int i : {0, 1}) MakeEnd(i, 2, {kHost});
+  const std::string address = ends[0].worker->address();
+  ends[0].worker.reset();
+  ends[0].trunk.reset();
+  ends[1].recorder.lost.clear();
+  ASSERT_TRUE(ends[1].worker->Connect(0, address).ok());
+  EXPECT_TRUE(PumpUntil([&] { return !ends[1].recorder.lost.empty(); }));
+  EXPECT_THAT(ends[1].recorder.lost, ElementsAre(0));
+}
+
+// A host that answers nothing is knocked at by one socket at a time.
+TEST_F(TrunkTest, KnocksDoNotPileUp) {
+  MakeEnd(1, 2, {kHost});
+  auto door = Listen(kHost, 0);
+  ASSERT_TRUE(door.ok());
+  std::vector<Descriptor> fill;
+  for (int i = 0; i < 4; ++i) {
+    fill.push_back(*Connect(kHost, *ParseAddress(AddressOf(door->get()))));
+  }
+  ASSERT_TRUE(ends[1].worker->Connect(0, AddressOf(door->get()) + "/1").ok());
+  const size_t before = OpenDescriptors();
+  const absl::Time until = absl::Now() + absl::Seconds(4);
+  ASSERT_TRUE(PumpUntil([&] { return absl::Now() > until; }));
+  EXPECT_LE(OpenDescriptors(), before + 1);
+}
+
+// A peer that asks without end and reads none of the answers is lost, and takes no memory.
+TEST_F(TrunkTest, APeerThatReadsNoAnswersIsLost) {
+  MakeEnd(1, 2, {kHost});
+  auto peer = Connect(kHost, Door(*ends[1].worker));
+  ASSERT_TRUE(peer.ok());
+  std::string bytes = Greeting(0, 1, 2);
+  Frame nobodys = FrameOf(FrameType::kMessage);
+  nobodys.port = 99;
+  std::string flood;
+  for (int i = 0; i < 1000; ++i) flood += Bytes(nobodys) + Bytes(From(0));
+  size_t sent = 0;
+  EXPECT_TRUE(PumpUntil([&] {
+    const ssize_t count =
+        send(peer->get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) sent += static_cast<size_t>(count);
+    if (sent == bytes.size()) {
+      bytes = flood;
+      sent = 0;
+    }
+    return !ends[1].recorder.lost.empty();
+  }));
+  EXPECT_THAT(std::string(ends[1].recorder.loss.message()), HasSubstr("reads nothing"));
+}
+
+// A worker that is gone is told of to whoever sends to it.
+TEST_F(TrunkTest, WhoSendsToAClosedWorkerLosesThatPeer) {
+  Recorder recorders[2];
+  const auto mine = Join(0, recorders[0]);
+  const auto theirs = Join(1, recorders[1]);
+  Meet({mine.get(), theirs.get()});
+  theirs->Close();
+  mine->Post(1, From(0), "to nobody");
+  ASSERT_TRUE(PumpUntil([&] { return !recorders[0].lost.empty(); }));
+  EXPECT_THAT(recorders[0].lost, ElementsAre(1));
+  EXPECT_THAT(ends[0].recorder.lost, IsEmpty());
+}
+
 // Threads: one. Owns: a second pair of workers that share the connection of the first.
 class TwoPairsTest : public TwoEnds {
  protected:
@@ -89,6 +174,11 @@ class TwoPairsTest : public TwoEnds {
     Meet({second[0].get(), second[1].get()});
     ASSERT_TRUE(
         PumpUntil([&] { return recorders[0].texts.size() + recorders[1].texts.size() == 2; }));
+  }
+  // The flags and the memory end before the ends do.
+  ~TwoPairsTest() override {
+    for (End& end : ends) end.worker.reset();
+    for (auto& worker : second) worker.reset();
   }
   // Has end 1 fetch `out` of end 0 into `in`, until some of it has come.
   void BeginTransfer() {
