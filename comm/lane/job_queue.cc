@@ -199,6 +199,16 @@ std::string JobQueue::WhatIsMissing(const JobState& job) const {
   return std::string(MissedDeadline(communicator_, oldest).message());
 }
 
+absl::Status JobQueue::WhyOverdue(const JobState& job) const {
+  const std::string missing = WhatIsMissing(job);
+  const absl::Status& overdue = job.job_.overdue;
+  if (!overdue.ok()) {
+    return absl::Status(overdue.code(), absl::StrCat(overdue.message(), "; ", missing));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "Timed out after ", absl::ToInt64Milliseconds(job.job_.timeout), " ms; ", missing));
+}
+
 void JobQueue::MoveDeadlines(absl::Time now) {
   if (standstill_ == nullptr) return;
   const absl::Duration total = standstill_->Total(now);
@@ -221,9 +231,7 @@ void JobQueue::AbortOverdue(absl::Time now) {
     for (const JobHandle& job : jobs) {
       if (job->job_.deadline <= now) {
         job->job_.deadline = absl::InfiniteFuture();
-        communicator_.Abort(absl::DeadlineExceededError(
-            absl::StrCat("Timed out after ", absl::ToInt64Milliseconds(job->job_.timeout), " ms; ",
-                         WhatIsMissing(*job))));
+        communicator_.Abort(WhyOverdue(*job));
       }
       earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
     }

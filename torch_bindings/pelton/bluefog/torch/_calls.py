@@ -9,6 +9,7 @@ import torch
 
 from pelton import _C
 from pelton.bluefog._errors import NoMean
+from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles
@@ -107,7 +108,7 @@ def now(world: World, kind: Kind, name: str | None, call: Callable[..., torch.Te
     try:
         return call(*arguments)
     except InvalidArgument as error:
-        raise HANDLES.with_names(error) from None
+        raise NAMES.explain(error) from None
     finally:
         if world.timeline is not None:
             _handles.show(world.timeline, full or f"{kind.prefix}.noname", kind, begin_us)
