@@ -196,7 +196,8 @@ std::string JobQueue::WhatIsMissing(const JobState& job) const {
                         ": no rank has sent a message of tag ", job.job_.receive_tag.value_or(0));
   }
   const Completion oldest = job.running_.empty() ? Completion() : job.running_.front();
-  return std::string(MissedDeadline(communicator_, oldest).message());
+  // With the call: a peer may be at another one, and reads this.
+  return absl::StrCat(MissedDeadline(communicator_, oldest).message(), " in ", job.name());
 }
 
 absl::Status JobQueue::WhyOverdue(const JobState& job) const {

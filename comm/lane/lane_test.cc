@@ -255,7 +255,7 @@ TEST_F(LaneTest, AJobPastItsDeadlineNamesTheMissingRanksEverywhere) {
   const JobHandle job = lane(0).Run(std::move(late));
   EXPECT_EQ(job->status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(TextOf(job), HasSubstr("barrier: Timed out after 0 ms; rank 0: operation 1"));
-  EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1"));
+  EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1 in barrier"));
   EXPECT_THAT(TextOf(lane(1).Run(BarrierJob())), HasSubstr("rank 0 aborted"));
 }
 

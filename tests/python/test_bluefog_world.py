@@ -176,6 +176,41 @@ def test_a_neighbor_that_stays_away_is_named(tmp_path: Path) -> None:
     assert re.search(r"rank 2 says .*rank(s)? .*1", outcome.output), outcome.output
 
 
+OTHER_NAMES = """
+import sys
+import torch, bluefog.torch as bf
+bf.init()
+name = sys.argv[1 + bf.rank()]
+try:
+    tensor = torch.ones(2)
+    if sys.argv[3] == "neighbor_allgather":
+        bf.neighbor_allgather(tensor, name=name or None)
+    else:
+        bf.neighbor_allreduce(tensor, name=name or None)
+except TimeoutError as error:
+    print("rank", bf.rank(), "says", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "operation"), [(("x", "y"), "neighbor_allreduce"), (("", "y"), "neighbor_allgather")]
+)
+def test_neighbors_that_give_other_names_are_told_both(tmp_path: Path, names: tuple[str, str], operation: str) -> None:
+    """The rank whose time is over first knows its own; the other one, which is told by it, knows both."""
+    script = tmp_path / "script.py"
+    script.write_text(OTHER_NAMES)
+    words = [sys.executable, "-m", "pelton_run.bfrun", "-np", "2", sys.executable, "-m", "pelton.compat", str(script)]
+    outcome = run([*words, *names, operation], 240, {"PELTON_TIMEOUT": "3"})
+    assert outcome.code == 0, outcome.errors
+    shown = [f"'{name}'" if name else "none" for name in names]
+    own = r"rank (\d) says .*; its neighbors match this call by its name, which is (\S+) here: have they called it by"
+    ((first, name),) = re.findall(own, outcome.output)
+    assert name == shown[int(first)], outcome.output
+    other = 1 - int(first)
+    both = f"its name, which is {shown[other]} here and {shown[int(first)]} on rank {first}\n"
+    assert both in outcome.output, outcome.output
+
+
 FEWER_BATCHES = """
 import sys
 import torch, bluefog.torch as bf

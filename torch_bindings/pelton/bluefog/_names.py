@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pelton import _C
-from pelton.errors import InvalidArgument, PeerLost, PeltonError
+from pelton.errors import DeadlineExceeded, InvalidArgument, PeerLost, PeltonError
 
 PARTING = "the ranks' parting, of pelton.bluefog"  # the name of the barrier before a rank leaves
 _PARTING_NUMBER = _C.number_of_name(PARTING)
@@ -14,6 +14,8 @@ _BUCKETS = re.compile(
     r"(?:the operation is (?P<my_kind>\w+) on rank \d+ and (?P<their_kind>\w+) on rank \d+; )?"
     r"bucket is (?P<mine>-?\d+) on rank (?P<me>\d+) and (?P<theirs>-?\d+) on rank (?P<them>\d+)"
 )
+_NEIGHBORS = re.compile(r"\w*neighbor_\w+(?: (?P<name>'.*?'))?: ")
+_ABORTED = re.compile(r": rank (?P<rank>\d+) aborted: .* in \w*neighbor_\w+(?: (?P<name>'.*'))?$")
 
 
 class Names:
@@ -32,13 +34,18 @@ class Names:
             self._texts.clear()
         self._texts[_C.number_of_name(name)] = name
 
-    def explain(self, error: InvalidArgument) -> PeltonError:
+    def explain(self, error: PeltonError) -> PeltonError:
         """The same error with operations' names in place of the runtime's numbers of them, where this rank knows them;
-        PeerLost where the ranks differ because one of them has left.
+        PeerLost where the ranks differ because one of them has left. Where neighbors have not come in time, it says by
+        which names this rank and the one that has waited match.
 
         Args:
-          error: the runtime's.
+          error: the runtime's; of another kind than InvalidArgument and DeadlineExceeded it stays as it is.
         """
+        if isinstance(error, DeadlineExceeded):
+            return _with_both_ends(error)
+        if not isinstance(error, InvalidArgument):
+            return error
         parting = self.parting_in(error)
         text = _BUCKETS.sub(parting or self._both_names, str(error))
         for number, name in re.findall(r"( of bucket (\d+))", text):
@@ -77,6 +84,18 @@ class Names:
         if number < 0:
             return "none"
         return f"'{self._texts[number]}'" if number in self._texts else "one that this rank has not used"
+
+
+def _with_both_ends(error: DeadlineExceeded) -> DeadlineExceeded:
+    """The other end's name is known where that one's time was over first."""
+    text = str(error)
+    mine, theirs = _NEIGHBORS.match(text), _ABORTED.search(text)
+    if mine is None or (theirs is not None and theirs["name"] == mine["name"]):
+        return error
+    here = f"its neighbors match this call by its name, which is {mine['name'] or 'none'} here"
+    if theirs is None:
+        return DeadlineExceeded(f"{text}; {here}: have they called it by another one?")
+    return DeadlineExceeded(f"{text}; {here} and {theirs['name'] or 'none'} on rank {theirs['rank']}")
 
 
 NAMES = Names()

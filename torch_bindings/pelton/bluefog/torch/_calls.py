@@ -15,7 +15,7 @@ from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._handles import HANDLES, Kind
-from pelton.errors import InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument
 
 _MEANS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -107,7 +107,7 @@ def now(world: World, kind: Kind, name: str | None, call: Callable[..., torch.Te
     begin_us = 0.0 if world.timeline is None else now_us()
     try:
         return call(*arguments)
-    except InvalidArgument as error:
+    except (InvalidArgument, DeadlineExceeded) as error:
         raise NAMES.explain(error) from None
     finally:
         if world.timeline is not None:

@@ -11,7 +11,7 @@ import torch
 from pelton import _C
 from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import Timeline, now_us
-from pelton.errors import InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 SUM, MEAN = 0, 10  # the runtime's numbers of them
@@ -122,7 +122,7 @@ class Handles:
         entry = self._entries.pop(number)
         try:
             result = entry.operation.wait()
-        except InvalidArgument as error:
+        except (InvalidArgument, DeadlineExceeded) as error:
             raise NAMES.explain(error) from None
         finally:
             if entry.name is not None and self._named.get(entry.name) is entry.operation:
