@@ -316,6 +316,27 @@ TEST(HeirTest, ATrainerWhosePeerHasLeftHasNone) {
   other.join();
 }
 
+// Its daemon does not notice its end meanwhile, which whoever starts trainers has to know.
+TEST(WelcomeTest, TheStatusTellsOfATrainerThatWaitsForThoseOfTheOtherRanks) {
+  TestDaemons daemons(2);
+  const LinkPlace place{daemons.PathOf(0), "default", Rank(0), WorldSize(2)};
+  std::thread waits([&place] {
+    const absl::Status late =
+        LinkClient::Attach(place, Clock::Real().Now() + absl::Seconds(2)).status();
+    EXPECT_FALSE(late.ok());
+  });
+  const absl::Time patience = Soon();
+  while (daemons.server(0).Status().trainer_pid() == 0 && Clock::Real().Now() < patience) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(daemons.server(0).Status().trainer_pid(), getpid());
+  EXPECT_FALSE(daemons.server(0).Status().trainer_is_welcomed());
+  waits.join();
+  TestDaemons alone(1);
+  const BareTrainer trainer(alone, 0, 1);
+  EXPECT_TRUE(alone.server(0).Status().trainer_is_welcomed());
+}
+
 // Of a trainer that attaches, heir or not.
 TEST(WelcomeTest, ADaemonThatEndsOrStandsStillBeforeItsWelcomeIsNamed) {
   const TestDaemons daemons(0);

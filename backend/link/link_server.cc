@@ -399,7 +399,9 @@ void LinkServer::EndTrainers(const absl::Status& step, absl::Time deadline) {
 proto::LinkStatus LinkServer::Status() const {
   proto::LinkStatus status = SightOf(backend_, Clock::Real().Now() + kLookPatience);
   status.set_daemon_pid(getpid());
-  status.set_trainer_pid(seat_.Current().pid);
+  const TrainerSeat::Trainer trainer = seat_.Current();
+  status.set_trainer_pid(trainer.pid);
+  status.set_trainer_is_welcomed(trainer.epoch != 0);
   status.set_awaits_heir(seat_.awaits_heir());
   status.set_attachments(seat_.attachments());
   // Models whose algorithm is in no registry run in the trainer, which tells of them itself.

@@ -39,6 +39,8 @@ struct Job {
   bool is_from_any = false;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Duration timeout;  // what the deadline was made of, for errors
+  // What a deadline that is missed means, before who is missing; OK: that it timed out.
+  absl::Status overdue;
   std::vector<Launch> launches;
   // What to launch once all of `launches` is done; asked again after that, until it answers with
   // nothing. The queue's later jobs wait for it. On the thread that drives the lane; null for none.

@@ -196,7 +196,18 @@ std::string JobQueue::WhatIsMissing(const JobState& job) const {
                         ": no rank has sent a message of tag ", job.job_.receive_tag.value_or(0));
   }
   const Completion oldest = job.running_.empty() ? Completion() : job.running_.front();
-  return std::string(MissedDeadline(communicator_, oldest).message());
+  // With the call: a peer may be at another one, and reads this.
+  return absl::StrCat(MissedDeadline(communicator_, oldest).message(), " in ", job.name());
+}
+
+absl::Status JobQueue::WhyOverdue(const JobState& job) const {
+  const std::string missing = WhatIsMissing(job);
+  const absl::Status& overdue = job.job_.overdue;
+  if (!overdue.ok()) {
+    return absl::Status(overdue.code(), absl::StrCat(overdue.message(), "; ", missing));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "Timed out after ", absl::ToInt64Milliseconds(job.job_.timeout), " ms; ", missing));
 }
 
 void JobQueue::MoveDeadlines(absl::Time now) {
@@ -221,9 +232,7 @@ void JobQueue::AbortOverdue(absl::Time now) {
     for (const JobHandle& job : jobs) {
       if (job->job_.deadline <= now) {
         job->job_.deadline = absl::InfiniteFuture();
-        communicator_.Abort(absl::DeadlineExceededError(
-            absl::StrCat("Timed out after ", absl::ToInt64Milliseconds(job->job_.timeout), " ms; ",
-                         WhatIsMissing(*job))));
+        communicator_.Abort(WhyOverdue(*job));
       }
       earliest_deadline_ = std::min(earliest_deadline_, job->job_.deadline);
     }

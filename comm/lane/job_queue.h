@@ -53,6 +53,7 @@ class JobQueue {
   bool IsOver(const JobState& job) const;
   void Finish(const JobHandle& job);
   std::string WhatIsMissing(const JobState& job) const;
+  absl::Status WhyOverdue(const JobState& job) const;
 
   Communicator& communicator_;
   std::array<Backlog, Job::kQueues> backlogs_;       // not wholly launched

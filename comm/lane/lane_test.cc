@@ -255,8 +255,18 @@ TEST_F(LaneTest, AJobPastItsDeadlineNamesTheMissingRanksEverywhere) {
   const JobHandle job = lane(0).Run(std::move(late));
   EXPECT_EQ(job->status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(TextOf(job), HasSubstr("barrier: Timed out after 0 ms; rank 0: operation 1"));
-  EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1"));
+  EXPECT_THAT(TextOf(job), HasSubstr("waiting for rank(s) 1 in barrier"));
   EXPECT_THAT(TextOf(lane(1).Run(BarrierJob())), HasSubstr("rank 0 aborted"));
+}
+
+TEST_F(LaneTest, AJobPastItsDeadlineMaySayWhatThatMeans) {
+  Job late = BarrierJob();
+  late.deadline = absl::Now();
+  late.overdue = absl::UnavailableError("rank 0 has left");
+  const JobHandle job = lane(0).Run(std::move(late));
+  EXPECT_EQ(job->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(TextOf(job), HasSubstr("barrier: rank 0 has left; rank 0: operation 1"));
+  EXPECT_THAT(TextOf(lane(1).Run(BarrierJob())), HasSubstr("rank 0 aborted: rank 0 has left"));
 }
 
 TEST_F(LaneTest, AJobThatNobodyWaitsForMeetsItsDeadlineToo) {

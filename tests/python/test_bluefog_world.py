@@ -176,6 +176,87 @@ def test_a_neighbor_that_stays_away_is_named(tmp_path: Path) -> None:
     assert re.search(r"rank 2 says .*rank(s)? .*1", outcome.output), outcome.output
 
 
+OTHER_NAMES = """
+import sys
+import torch, bluefog.torch as bf
+bf.init()
+name = sys.argv[1 + bf.rank()]
+try:
+    tensor = torch.ones(2)
+    if sys.argv[3] == "neighbor_allgather":
+        bf.neighbor_allgather(tensor, name=name or None)
+    else:
+        bf.neighbor_allreduce(tensor, name=name or None)
+except TimeoutError as error:
+    print("rank", bf.rank(), "says", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "operation"), [(("x", "y"), "neighbor_allreduce"), (("", "y"), "neighbor_allgather")]
+)
+def test_neighbors_that_give_other_names_are_told_both(tmp_path: Path, names: tuple[str, str], operation: str) -> None:
+    """The rank whose time is over first knows its own; the other one, which is told by it, knows both."""
+    script = tmp_path / "script.py"
+    script.write_text(OTHER_NAMES)
+    words = [sys.executable, "-m", "pelton_run.bfrun", "-np", "2", sys.executable, "-m", "pelton.compat", str(script)]
+    outcome = run([*words, *names, operation], 240, {"PELTON_TIMEOUT": "3"})
+    assert outcome.code == 0, outcome.errors
+    shown = [f"'{name}'" if name else "none" for name in names]
+    own = r"rank (\d) says .*; its neighbors match this call by its name, which is (\S+) here: have they called it by"
+    ((first, name),) = re.findall(own, outcome.output)
+    assert name == shown[int(first)], outcome.output
+    other = 1 - int(first)
+    both = f"its name, which is {shown[other]} here and {shown[int(first)]} on rank {first}\n"
+    assert both in outcome.output, outcome.output
+
+
+FEWER_BATCHES = """
+import sys
+import torch, bluefog.torch as bf
+bf.init()
+early, operation = int(sys.argv[1]), sys.argv[2]
+for step in range(2 if bf.rank() == early else 3):
+    try:
+        if operation == "neighbor_allreduce":
+            bf.neighbor_allreduce(torch.ones(2), name="x")
+        elif operation == "barrier":
+            bf.barrier()
+        else:
+            bf.allreduce(torch.ones(2), name="x")
+    except ConnectionError as error:
+        print("rank", bf.rank(), "says", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("early", "operation", "calls"),
+    [
+        (0, "allreduce", "allreduce 'x'"),
+        (1, "allreduce", "allreduce 'x'"),
+        (0, "barrier", "barrier"),
+        (0, "neighbor_allreduce", "neighbor_allreduce 'x'"),
+    ],
+)
+def test_a_rank_with_fewer_batches_is_named(tmp_path: Path, early: int, operation: str, calls: str) -> None:
+    """Both ranks say it where they compare operations; elsewhere the one that is left alone, after ten seconds."""
+    script = tmp_path / "script.py"
+    script.write_text(FEWER_BATCHES)
+    words = [sys.executable, "-m", "pelton_run.bfrun", "-np", "2", sys.executable, "-m", "pelton.compat", str(script)]
+    outcome = run([*words, str(early), operation], 240)
+    late = 1 - early
+    assert outcome.code == 0, outcome.errors
+    why = f"(did rank {early} fail, or have fewer batches?)"
+    assert f"rank {late} says {calls}: " in outcome.output, outcome.output
+    if operation == "neighbor_allreduce":
+        left = rf"rank {early} \(pid \d+\) has left: its script ended or called shutdown\(\) 10 s before another rank"
+        assert re.search(left, outcome.output) and why in outcome.output, outcome.output
+        return
+    left = f"rank {early} has left: its script ended or called shutdown() while rank {late} is still in {calls} {why}"
+    assert f": {left}" in outcome.output, outcome.output
+    assert f"[rank {early}] pelton: {left}" in outcome.errors, outcome.errors
+
+
 def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     outcome = bfrun(tmp_path, "import bluefog.torch as bf\nbf.init()\nassert bf.rank() != 1\nbf.barrier()\n")
     assert outcome.code != 0 and "AssertionError" in outcome.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pelton_run.daemons import PROGRAM_VARIABLE, Daemons
+from pelton_run.daemons import PROGRAM_VARIABLE, Daemons, PlaceQuestion
 from pelton_run.job_folder import folder_of
 from pelton_run.launcher import Job, JobOptions
 from pelton_run.processes import processes_of
@@ -263,6 +264,75 @@ def test_a_place_that_is_kept_for_one_trainer_is_given_up_for_all(
         assert daemons.pids.isdisjoint(before) if awaits else daemons.pids == before
     finally:
         daemons.stop(5)
+
+
+@pytest.mark.parametrize("flags", [(), ("--trainer-grace", 0)])
+def test_a_rank_that_fails_before_it_attaches_costs_no_patience(tmp_path: Path, flags: tuple[object, ...]) -> None:
+    """The other one's trainer waits for it and is ended. Its daemon does not see that, and would let rank 1's next
+    trainer, which is there first, meet the dead one.
+    """
+    text = (
+        "import os, sys, time, torch, pelton.torch_api as bagua\n"
+        f"attached = {str(tmp_path / 'attached')!r}\n"
+        "rank, count = os.environ['RANK'], os.environ['PELTON_RESTART_COUNT']\n"
+        "if rank == '1' and count == '0':\n"
+        "    while not os.path.exists(attached): time.sleep(0.05)\n"
+        "    time.sleep(1)\n"
+        "    sys.exit(3)\n"
+        "if rank == '0' and count == '1': time.sleep(2)\n"
+        "open(attached, 'w').close()\n"
+        "bagua.init_process_group()\n"
+        "tensor = torch.ones(1)\n"
+        "bagua.allreduce_inplace(tensor, op=bagua.ReduceOp.SUM)\n"
+        "print('sum', tensor.item())\n"
+    )
+    (tmp_path / "script.py").write_text(text)
+    command = launcher(2, "--backend", "daemon", "--max-restarts", 1, "--linger", 0, *flags, tmp_path / "script.py")
+    outcome = run(command, 120)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("sum 2.0") == 2, outcome.output
+
+
+@pytest.mark.parametrize("is_welcomed", [True, False])
+def test_only_of_a_trainer_that_was_welcomed_a_daemon_sees_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_welcomed: bool
+) -> None:
+    program, asked = tmp_path / "daemon", tmp_path / "asked"
+    says = json.dumps({"trainer_pid": 4711, "trainer_is_welcomed": is_welcomed, "awaits_heir": False})
+    program.write_text(f"#!/bin/sh\necho >> {asked}\necho '{says}'\n")
+    program.chmod(0o700)
+    monkeypatch.setenv(PROGRAM_VARIABLE, str(program))
+    with contextlib.closing(PlaceQuestion("a socket", is_last=True)) as question:
+        answer = None
+        while answer is None and (not asked.exists() or len(asked.read_text()) < 3):
+            answer = question.answer()
+    assert answer is (None if is_welcomed else True)
+
+
+def test_a_signal_ends_a_job_that_waits_for_its_daemons_to_begin_anew(tmp_path: Path) -> None:
+    """The daemon is asked for the rank that has failed, and from then on it never sees a trainer's end."""
+    asked = tmp_path / "asked"
+    status = {"trainer_is_welcomed": True, "awaits_heir": False}
+    gone, lives = (json.dumps({"trainer_pid": pid, **status}) for pid in (0, 4711))
+    program = tmp_path / "daemon"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f"*--status*) if [ -e {asked} ]; then echo '{lives}'; else touch {asked}; echo '{gone}'; fi ;;\n"
+        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
+    )
+    program.chmod(0o700)
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(3)\n")
+    command = launcher(1, "--backend", "daemon", "--max-restarts", 1, tmp_path / "script.py")
+    variables = {**environment(), PROGRAM_VARIABLE: str(program)}
+    process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "starting all ranks again" not in (line := process.stderr.readline()):
+        assert line, "the job has ended"
+    process.send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10, errors
+    assert process.returncode == 3, errors
 
 
 def test_ranks_are_served_while_a_daemon_is_asked(tmp_path: Path) -> None:

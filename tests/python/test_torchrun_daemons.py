@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pelton.torch_api import _daemons
 from pelton_run import daemons
+from pelton_run.job_folder import folder_of
 from spawn import launcher, run
 
 # Rank 1 is killed in the first life of the workers; all print which daemon they have.
@@ -91,6 +93,27 @@ def test_daemons_without_trainers_end_by_themselves_and_leave_nothing(tmp_path: 
     lines = _lines(outcome.output)
     assert len(lines) == 2
     _await_nothing([line[7] for line in lines], Path(lines[0][9]).parent)
+
+
+def test_the_next_job_removes_what_killed_daemons_have_left(tmp_path: Path) -> None:
+    changes = {"PELTON_BACKEND": "daemon", "PELTON_DAEMON_IDLE_TIMEOUT": "1", "TMPDIR": str(tmp_path)}
+    left, in_use = (folder_of(f"{job} {tmp_path}") for job in ("a killed one", "one that starts"))
+    left, in_use = tmp_path / left.name, tmp_path / in_use.name
+    for folder in (left, in_use):
+        folder.mkdir(mode=0o700)
+        for name in ("0", "0.grpc"):  # of a daemon that was killed: nobody listens there
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+                door.bind(str(folder / name))
+        (folder / "0.lock").touch()
+    with _daemons._locked(in_use, 0, 1):  # by a trainer that is about to start its daemon anew
+        command = _torchrun(tmp_path, 0)
+        (tmp_path / "trains.py").write_text(TRAINS.replace('life == "0"', "False"))
+        outcome = run(command, 300, changes)
+        assert outcome.code == 0, outcome.errors
+        assert not left.exists()
+        assert in_use.exists()
+    (mine,) = {Path(line[9]).parent for line in _lines(outcome.output)}
+    _await_nothing([], mine)
 
 
 def test_pelton_run_takes_the_variable_for_its_default(tmp_path: Path) -> None:

@@ -73,7 +73,13 @@ void DefineCollectives(QueueClass& queue) {
           [](Queue& self, std::optional<double> timeout_s) {
             self.Barrier(timeout_s.has_value() ? absl::Seconds(*timeout_s) : self.timeout());
           },
-          py::arg("timeout_s") = py::none(), NoGil());
+          py::arg("timeout_s") = py::none(), NoGil())
+      .def(
+          "leave",
+          [](Queue& self, const std::string& name, const std::string& reason, double timeout_s) {
+            self.Leave(name, reason, absl::Seconds(timeout_s));
+          },
+          py::arg("name"), py::arg("reason"), py::arg("timeout_s"), NoGil());
 }
 
 // The same, waited for: one call from Python, and no handle.

@@ -388,4 +388,14 @@ void PythonQueue::Barrier(absl::Duration timeout) {
   ThrowIfError(lane_->Run(call.Take(timeout))->status());
 }
 
+void PythonQueue::Leave(const std::string& name, const std::string& reason,
+                        absl::Duration timeout) {
+  Call call = Begin("shutdown", {}, Call::Use::kMoved);
+  call.Launch(LaunchOf(
+      {.kind = OperationKind::kBarrier, .count = 0, .bucket = BucketId(NumberOf(name))}, {}));
+  Job job = call.Take(timeout);
+  job.overdue = absl::UnavailableError(reason);
+  ThrowIfError(lane_->Run(std::move(job))->status());
+}
+
 }  // namespace pelton::torch_bindings

@@ -92,6 +92,10 @@ class PythonQueue {
                                        PythonQueue& inner, const Target& into = {});
   // Blocks: until all ranks have called it, at most `timeout`.
   void Barrier(absl::Duration timeout);
+  // A barrier of ranks that are about to leave, which meets no other one: where a rank is at
+  // another operation, `name` is at this end of what differs. After `timeout` all ranks' operations
+  // end as those of a peer that has left, with `reason`. Blocks: at most `timeout`.
+  void Leave(const std::string& name, const std::string& reason, absl::Duration timeout);
 
   absl::Duration timeout() const { return timeout_; }
   // Ends everything; every later operation is an error. Idempotent.

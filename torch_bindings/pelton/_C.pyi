@@ -191,6 +191,14 @@ class Queue:
         target: torch.Tensor | None = None,
     ) -> Handle: ...
     def barrier(self, timeout_s: float | None = None) -> None: ...
+    def leave(self, name: str, reason: str, timeout_s: float) -> None:
+        """A barrier before this rank leaves, which meets no other one.
+
+        Args:
+          name: by which ranks at another operation know it.
+          reason: why those that have not come by then fail. The error is PeerLost.
+          timeout_s: until all have come. Units: seconds.
+        """
     def close(self) -> None:
         """Ends what is under way; later operations raise FailedPrecondition. Idempotent."""
 

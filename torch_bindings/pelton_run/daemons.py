@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,15 @@ class PlaceQuestion:
     that writes.
     """
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, is_last: bool = False) -> None:
         """Args:
         socket: where the daemon listens.
+        is_last: no rank has a trainer any more. A daemon does not see the death of one that waits for those of all
+          ranks, and would let those that come meet the dead one: that is a place that it keeps, too.
         """
         self._command = [program(), "--socket", socket, "--status", "--json"]
         self._deadline = time.monotonic() + _DEATH_SECONDS
+        self._is_last = is_last
         # No pipe: a long status would fill it, because nobody reads it meanwhile.
         self._written = os.memfd_create("status")
         self._asking: subprocess.Popen[bytes] | None = None
@@ -65,6 +68,8 @@ class PlaceQuestion:
             self._asking = None
             if said is None or int(said["trainer_pid"]) == 0:
                 return said is not None and bool(said["awaits_heir"])
+            if self._is_last and not said["trainer_is_welcomed"]:
+                return True
             self.look_again_at = now + _LOOK_SECONDS
         if now >= self._deadline:
             return False
@@ -124,13 +129,20 @@ class Daemons:
         """Of the daemons that have been started."""
         return frozenset(process.pid for process in self._processes)
 
-    def start(self, size: int, coordinator: str, inherited: Mapping[str, str]) -> None:
-        """Starts the daemons of all ranks. Blocks: until each listens.
+    def start(
+        self,
+        size: int,
+        coordinator: str,
+        inherited: Mapping[str, str],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Starts the daemons of all ranks. Blocks: until each listens, or the job is over.
 
         Args:
           size: number of the job's ranks, all of them on this host.
           coordinator: where rank 0's daemon is to serve, as host:port.
           inherited: the launcher's environment.
+          is_over: whether the job is to end, which is looked at while this waits.
 
         Raises:
           OSError: one cannot be started, or has ended; its own lines say why.
@@ -146,24 +158,35 @@ class Daemons:
             with open(os.devnull, "wb") as nothing, open(2, "wb", closefd=False) as errors:
                 self._processes.append(start_rank(command, environment, nothing, errors))
         for rank, process in enumerate(self._processes):
-            self._await_socket(rank, process)
+            self._await_socket(rank, process, is_over)
 
-    def revive(self, size: int, coordinator: str, inherited: Mapping[str, str], grace_s: float) -> None:
+    def revive(
+        self,
+        size: int,
+        coordinator: str,
+        inherited: Mapping[str, str],
+        grace_s: float,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Starts all of them anew if one has ended, because the job of the others has failed with it, or if one keeps
-        the place of a trainer that has died: the next one would go on where that was, and the other ranks begin anew.
+        the place of a trainer that has died: the next one would go on where that was, or the others' meet the dead
+        one, and the other ranks begin anew.
 
         Args:
           size: as for `start`.
           coordinator: as for `start`.
           inherited: as for `start`.
           grace_s: as for `stop`.
+          is_over: whether the job is to end, which is looked at while this waits for daemons; then it returns.
 
         Raises:
           OSError: as `start`.
         """
-        if any(process.poll() is not None for process in self._processes) or self._keeps_a_place():
+        self._end_telling(is_over)
+        if any(process.poll() is not None for process in self._processes) or self._keeps_a_place(is_over):
             self.stop(grace_s)
-            self.start(size, coordinator, inherited)
+            if not is_over():
+                self.start(size, coordinator, inherited, is_over)
 
     def ask_for_place(self, local_rank: int) -> PlaceQuestion | None:
         """Asks whether the daemon of a rank whose trainer has died keeps its place for another one. Does not block.
@@ -186,25 +209,27 @@ class Daemons:
             command = [program(), "--socket", self._socket(local_rank), "--no-heir"]
             self._telling.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
-    def _end_telling(self) -> None:
-        """Blocks: until the daemons know, or are gone, for some seconds at most."""
+    def _end_telling(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Blocks: until the daemons know, or are gone, or the job is over, for some seconds at most."""
         deadline = time.monotonic() + _DEATH_SECONDS
+        while any(telling.poll() is None for telling in self._telling):
+            if is_over() or time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_SECONDS)
         for telling in self._telling:
-            try:
-                telling.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                telling.kill()
-                telling.wait()
+            telling.kill()
+            telling.wait()
         self._telling.clear()
 
-    def _keeps_a_place(self) -> bool:
-        """Whether any daemon does; no trainer lives any more. Blocks: until all have seen that, for some seconds."""
-        self._end_telling()
-        open_questions = [q for q in map(self.ask_for_place, range(len(self._processes))) if q is not None]
+    def _keeps_a_place(self, is_over: Callable[[], bool]) -> bool:
+        """Whether any daemon does; no trainer lives any more. Blocks: until all have seen that, or the job is over, for
+        some seconds.
+        """
+        open_questions = [PlaceQuestion(self._socket(rank), is_last=True) for rank in range(len(self._processes))]
         with contextlib.ExitStack() as stack:
             for question in open_questions:
                 stack.callback(question.close)
-            while open_questions:  # all at once, so that they wait for one patience together
+            while open_questions and not is_over():  # all at once, so that they wait for one patience together
                 answers = [(question, question.answer()) for question in open_questions]
                 if any(answer for _, answer in answers):
                     return True
@@ -238,9 +263,9 @@ class Daemons:
     def _socket(self, rank: int) -> str:
         return str(self._folder / str(rank))
 
-    def _await_socket(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+    def _await_socket(self, rank: int, process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _LISTEN_SECONDS
-        while not os.path.exists(self._socket(rank)):
+        while not os.path.exists(self._socket(rank)) and not is_over():
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
                 what = "does not listen" if code is None else f"ended with code {code}"

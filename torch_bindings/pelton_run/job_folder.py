@@ -50,6 +50,14 @@ def folders() -> Iterator[Path]:
                     yield folder
 
 
+def remove_deserted() -> None:
+    """Removes the folders that were left of this user's jobs of which nothing lives any more. Who is about to use one
+    holds a shared lock on it.
+    """
+    for folder in folders():
+        _remove_if_deserted(folder)
+
+
 class JobFolder:
     """A job's folder, for as long as its launcher lives. Threads: the launcher's. Owns: the folder and a lock on it."""
 
@@ -59,8 +67,7 @@ class JobFolder:
         Raises:
           OSError: it cannot be made.
         """
-        for folder in folders():
-            _remove_if_deserted(folder)
+        remove_deserted()
         self.path = folder_of(mark)
         self.path.mkdir(mode=0o700)
         self._lock = os.open(self.path, os.O_RDONLY)
@@ -73,11 +80,12 @@ class JobFolder:
 
 
 def _remove_if_deserted(folder: Path) -> None:
-    """Removes the folder of a job whose launcher and guard were killed at once."""
+    """Removes the folder of a job whose launcher and guard, or whose daemons, were killed at once."""
     with contextlib.suppress(OSError):
         lock = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a launcher has it
+            # Fails while a launcher has it, or a trainer that starts its daemon.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             sockets = [path for path in folder.iterdir() if not path.is_file()]
             if sockets and all(path.is_socket() and not is_served(path) for path in sockets):
                 shutil.rmtree(folder)

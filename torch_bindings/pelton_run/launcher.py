@@ -22,7 +22,7 @@ from pelton_run.ending import Ending
 from pelton_run.job_folder import FOLDER_VARIABLE, JobFolder
 from pelton_run.output import LinePrefixer, OutputQueue, continue_log, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
-from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, kill_job, signal_group, start_rank
+from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, exit_text, kill_job, signal_group, start_rank
 from pelton_run.snapshots import RESTARTS_VARIABLE, SnapshotBuffers
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -150,15 +150,6 @@ def rank_environment(
     return environment
 
 
-def exit_text(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
-
-
 class Job:
     """Starts the ranks, forwards output and signals, and ends all of them when one fails.
 
@@ -179,6 +170,7 @@ class Job:
         self._spared: frozenset[int] = frozenset()
         self._first_failure: Rank | None = None
         self._signal: int | None = None
+        self._signals = -1  # the pipe that they come through
         self._term_at: float | None = None
         self._kill_at: float | None = None
         self._started = time.monotonic()
@@ -329,6 +321,7 @@ class Job:
             # The byte in the pipe is what counts; a handler in Python only keeps the default from acting.
             stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
         self._selector.register(reader, selectors.EVENT_READ, None)
+        self._signals = reader
 
         def wake() -> None:
             with contextlib.suppress(BlockingIOError):  # full: then it wakes anyway
@@ -377,17 +370,20 @@ class Job:
         kill_job(self._token, spared=self._daemons.pids if self._daemons is not None else ())
         self._restarts += 1
         self._say(f"starting all ranks again, {self._count()}; {self._where_they_begin()}")
-        self._first_failure = self._term_at = self._kill_at = None
-        self._ranks.clear()
+        size, grace_s = self._options.local_size, self._options.grace_s
         try:
             if self._daemons is not None:
-                self._daemons.revive(self._options.local_size, self._coordinator, os.environ, self._options.grace_s)
+                self._daemons.revive(size, self._coordinator, os.environ, grace_s, is_over=self._take_signals)
         except ChildProcessError as error:  # one has died while it started
             if self._restarts >= self._options.max_restarts:
                 raise
             self._say(str(error))
             self._restart()
             return
+        if self._take_signals():  # then the failure that this was to follow is the last one
+            return
+        self._first_failure = self._term_at = self._kill_at = None
+        self._ranks.clear()
         self._start_again()
 
     def _where_they_begin(self) -> str:
@@ -398,8 +394,7 @@ class Job:
 
     def _on_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
-            for number in os.read(key.fd, 256):
-                self._on_signal(number)
+            self._take_signals()
         elif key.data is _INPUT:
             if not os.read(key.fd, _CHUNK_BYTES):
                 self._selector.unregister(key.fileobj)
@@ -445,6 +440,13 @@ class Job:
             self._selector.unregister(stream.pipe)
         self._streams.remove(stream)
         return False
+
+    def _take_signals(self) -> bool:
+        """Serves those that have come; whether one of them ends the job."""
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._signals, 256):
+                self._on_signal(number)
+        return self._signal is not None
 
     def _on_signal(self, number: int) -> None:
         if number in (_NO_SIGNAL, signal.SIGCHLD):

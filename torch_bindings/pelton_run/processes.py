@@ -95,6 +95,15 @@ def is_detached(pid: int) -> bool:
         return False
 
 
+def exit_text(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
 def describe(pid: int) -> str:
     """A process's number and command line, for people."""
     try:

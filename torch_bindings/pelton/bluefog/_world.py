@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
 
 import torch
 
-from pelton import _C
+from pelton import _C, _log
 from pelton.bluefog import _topology, _variables
 from pelton.bluefog._errors import NotInitialized
+from pelton.bluefog._names import NAMES, PARTING
 from pelton.bluefog._timeline import Timeline
 from pelton.bluefog._topology import DiGraph, Topology
 from pelton.errors import InvalidArgument, PeltonError
@@ -113,14 +115,26 @@ class World:
             self.timeline.close()
         if not (_session.is_initialized() and _session.current() is self.session):
             return
-        with contextlib.suppress(PeltonError):  # a rank that is lost or stays behind was reported where it mattered
-            self.queue.barrier(_PARTING_S)
+        self._part()
         local_queues = (*self._local_gpu_queues.values(), self._local_queue)  # what waits for them ends with them
         for queue in (*local_queues, *self._gpu_queues.values(), self.queue):
             if queue is not None:
                 queue.close()
         if self.owns_session:
             _session.destroy()
+
+    def _part(self) -> None:
+        """Waits for the other ranks for a while. Those that are at an operation then fail, and say why."""
+        reason = (
+            f"rank {self.rank} (pid {os.getpid()}) has left: its script ended or called shutdown() "
+            f"{_PARTING_S:g} s before another rank was done (did rank {self.rank} fail, or have fewer batches?)"
+        )
+        try:
+            self.queue.leave(PARTING, reason, _PARTING_S)
+        except InvalidArgument as error:
+            _log.tell(logging.WARNING, NAMES.parting_in(error) or str(error))
+        except PeltonError:
+            pass  # a rank that is lost or stays behind was reported where it mattered
 
 
 _world: World | None = None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from pelton_run.daemons import program
-from pelton_run.job_folder import folder_of, is_served
+from pelton_run.job_folder import folder_of, is_served, remove_deserted
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import TOKEN_VARIABLE
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
@@ -54,6 +54,7 @@ def attach(
       DeadlineExceeded: ranks have not come, or a daemon has not begun to listen, in time.
       PeerLost: the daemon has ended while it started; the text has what it has said.
     """
+    remove_deserted()  # of daemons that were killed
     folder = folder_of(_identity(world_size))
     socket = folder / str(rank)
     with _locked(folder, rank, timeout_s), contextlib.ExitStack() as stack:
@@ -94,22 +95,36 @@ def _identity(world_size: int) -> str:
 @contextlib.contextmanager
 def _locked(folder: Path, rank: int, timeout_s: float) -> Iterator[None]:
     """One trainer of a rank at a time; the file goes with the folder, which the last daemon removes."""
+    path = folder / f"{rank}.lock"
     deadline = time.monotonic() + timeout_s
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"{rank}.lock"
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # else it is a removed one
-                    yield
-                    return
-            finally:
-                os.close(descriptor)
+        with contextlib.ExitStack() as locks:
+            try:  # the folder's as well, so that no other job takes it for a deserted one
+                _lock(locks, folder, os.O_RDONLY, fcntl.LOCK_SH)
+                _lock(locks, path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+            except (FileNotFoundError, BlockingIOError):
+                pass
+            else:
+                yield
+                return
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"another process has looked for rank {rank}'s daemon for {timeout_s:g} s ({path})")
         time.sleep(_LOOK_S)
+
+
+def _lock(locks: contextlib.ExitStack, path: Path, flags: int, kind: int) -> None:
+    """Locks a file until `locks` ends.
+
+    Raises:
+      BlockingIOError: another process has locked it.
+      FileNotFoundError: it was removed.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    locks.callback(os.close, descriptor)
+    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    if os.stat(path).st_ino != os.fstat(descriptor).st_ino:
+        raise FileNotFoundError(f"{path} was removed")
 
 
 def _job_at(socket: Path, timeout_s: float) -> str:

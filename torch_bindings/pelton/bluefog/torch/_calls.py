@@ -9,12 +9,13 @@ import torch
 
 from pelton import _C
 from pelton.bluefog._errors import NoMean
+from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._handles import HANDLES, Kind
-from pelton.errors import InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument
 
 _MEANS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -106,8 +107,8 @@ def now(world: World, kind: Kind, name: str | None, call: Callable[..., torch.Te
     begin_us = 0.0 if world.timeline is None else now_us()
     try:
         return call(*arguments)
-    except InvalidArgument as error:
-        raise HANDLES.with_names(error) from None
+    except (InvalidArgument, DeadlineExceeded) as error:
+        raise NAMES.explain(error) from None
     finally:
         if world.timeline is not None:
             _handles.show(world.timeline, full or f"{kind.prefix}.noname", kind, begin_us)

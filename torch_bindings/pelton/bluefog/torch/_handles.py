@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from pelton import _C
+from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import Timeline, now_us
-from pelton.errors import InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 SUM, MEAN = 0, 10  # the runtime's numbers of them
-_MOST_TEXTS = 65536
-_BUCKETS = re.compile(r"bucket is (-?\d+) on rank (\d+) and (-?\d+) on rank (\d+)")
 
 
 @dataclass
@@ -49,7 +47,6 @@ class Handles:
         self._numbers = itertools.count()
         self._entries: dict[int, _Entry] = {}
         self._named: dict[str, _C.Handle] = {}
-        self._texts: dict[int, str] = {}  # names that were used, by the numbers that the runtime knows them by
 
     def claim(self, kind: Kind, name: str | None) -> str | None:
         """Checks a name before its operation begins, and remembers it for errors.
@@ -72,9 +69,7 @@ class Handles:
             raise InvalidArgument(
                 f"name: an operation '{name}' is under way already; wait for it first, or use another"
             )
-        if len(self._texts) >= _MOST_TEXTS:
-            self._texts.clear()
-        self._texts[_C.number_of_name(name)] = name
+        NAMES.note(name)
         return full
 
     def add(
@@ -127,37 +122,14 @@ class Handles:
         entry = self._entries.pop(number)
         try:
             result = entry.operation.wait()
-        except InvalidArgument as error:
-            raise self.with_names(error) from None
+        except (InvalidArgument, DeadlineExceeded) as error:
+            raise NAMES.explain(error) from None
         finally:
             if entry.name is not None and self._named.get(entry.name) is entry.operation:
                 del self._named[entry.name]
             if entry.span is not None:
                 show(*entry.span)
         return result if entry.finish is None else entry.finish(result)
-
-    def with_names(self, error: InvalidArgument) -> InvalidArgument:
-        """The same error with operations' names in place of the runtime's numbers of them, where this rank knows them.
-
-        Args:
-          error: the runtime's.
-        """
-        text = _BUCKETS.sub(self._both_names, str(error))
-        for number, name in re.findall(r"( of bucket (\d+))", text):
-            text = text.replace(number, f" '{self._texts.get(int(name), name)}'")
-        return InvalidArgument(text)
-
-    def _both_names(self, found: re.Match[str]) -> str:
-        names = [self._name_of(int(found[1])), self._name_of(int(found[3]))]
-        return (
-            f"the name is {names[0]} on rank {found[2]} and {names[1]} on rank {found[4]}; "
-            "all ranks must call collectives in the same order"
-        )
-
-    def _name_of(self, number: int) -> str:
-        if number < 0:
-            return "none"
-        return f"'{self._texts[number]}'" if number in self._texts else "one that this rank has not used"
 
     def clear(self) -> None:
         """Forgets all."""

@@ -17,6 +17,7 @@ from typing import Any, Union, cast
 
 import torch
 
+from pelton.bluefog._names import NAMES
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._basics import is_topo_weighted as is_topo_weighted
@@ -64,8 +65,16 @@ def wait(handle: int) -> torch.Tensor:
 
 
 def barrier() -> None:
-    """Waits for all ranks."""
-    active_world().queue.barrier()
+    """Waits for all ranks.
+
+    Raises:
+      PeerLost: a rank has left.
+      PeltonError: they are at other operations, or have not come in time; the text names them.
+    """
+    try:
+        active_world().queue.barrier()
+    except InvalidArgument as error:
+        raise NAMES.explain(error) from None
 
 
 def allreduce(
@@ -232,7 +241,7 @@ def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
     try:
         operation = queue.allgather(tensor, name, host_of(world, queue))
     except InvalidArgument as error:  # of the shapes, for which a GPU's waits
-        raise HANDLES.with_names(error) from None
+        raise NAMES.explain(error) from None
     return HANDLES.add(_handles.ALLGATHER, operation, full, world.timeline)
 
 
