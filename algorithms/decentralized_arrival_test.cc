@@ -84,7 +84,7 @@ class ArrivalDesk final : public EventSource {
     for (const Reply& reply : outbox.replies) {
       ASSERT_TRUE(reply.status.ok()) << reply.status;
       for (const auto& end : ends_) {
-        if (end->call == reply.call) end->match = reply.match;
+        if (end->call == reply.call) end->match = std::get<PeerMatch>(reply.answer);
       }
     }
   }

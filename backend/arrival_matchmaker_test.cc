@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "backend/test_control.h"
@@ -30,9 +31,9 @@ class ScriptedControl final : public SilentControl {
   explicit ScriptedControl(std::deque<absl::StatusOr<PeerMatch>> answers)
       : answers_(std::move(answers)) {}
 
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time) override {
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time) override {
     MutexLock lock(&mutex_);
-    rounds_.push_back(request.round);
+    rounds_.push_back(std::get<FindPeerRequest>(question).round);
     absl::StatusOr<PeerMatch> answer = answers_.front();
     if (answers_.size() > 1) answers_.pop_front();
     return answer;
@@ -125,7 +126,7 @@ TEST(ArrivalMatchmakerTest, AnAnswerThatNeverComesIsAnErrorThatNamesRankAndRound
 class StandingControl final : public SilentControl {
  public:
   explicit StandingControl(Standstill& standstill) : standstill_(standstill) {}
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest&, absl::Time) override {
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion, absl::Time) override {
     if (std::exchange(has_asked_, true)) return PeerMatch{Rank(2), 1};
     const absl::Time now = Clock::Real().Now();
     standstill_.Begin(now - absl::Hours(1));

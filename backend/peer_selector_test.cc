@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "backend/test_control.h"
@@ -32,11 +33,11 @@ SelectPeersRequest Question(std::vector<int32_t> members) {
 // Threads: any. Owns: the answer.
 class FixedControl final : public SilentControl {
  public:
-  explicit FixedControl(absl::StatusOr<Matching> answer) : answer_(std::move(answer)) {}
+  explicit FixedControl(absl::StatusOr<ControlAnswer> answer) : answer_(std::move(answer)) {}
 
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request, absl::Time) override {
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time) override {
     MutexLock lock(&mutex_);
-    last_step_ = request.step;
+    last_step_ = std::get<SelectPeersRequest>(question).step;
     asked_.SignalAll();
     return answer_;
   }
@@ -51,12 +52,12 @@ class FixedControl final : public SilentControl {
  private:
   Mutex mutex_;
   CondVar asked_;
-  const absl::StatusOr<Matching> answer_;
+  const absl::StatusOr<ControlAnswer> answer_;
   std::optional<uint64_t> last_step_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The answer for step 0, with the question after it asked already.
-std::optional<Rank> AnswerFor(absl::StatusOr<Matching> answer) {
+std::optional<Rank> AnswerFor(absl::StatusOr<ControlAnswer> answer) {
   FixedControl control(std::move(answer));
   PeerSelector selector({}, control, Question({3, 5, 7}), Rank(5));
   selector.Prefetch(0);
@@ -73,6 +74,7 @@ TEST(PeerSelectorTest, GivesThePlaceOfThePeerInTheGroup) {
 
 TEST(PeerSelectorTest, LacksAnswersThatDoNotComeOrMakeNoSense) {
   EXPECT_EQ(AnswerFor(absl::UnavailableError("lost")), std::nullopt);
+  EXPECT_EQ(AnswerFor(PeerMatch{Rank(0), 1}), std::nullopt) << "to another question";
   EXPECT_EQ(AnswerFor(Matching{1, 0}), std::nullopt) << "of another group";
   EXPECT_EQ(AnswerFor(Matching{1, 3, 2}), std::nullopt) << "outside the group";
   EXPECT_EQ(AnswerFor(Matching{1, 2, 0}), std::nullopt) << "not the same on both ends";
@@ -90,7 +92,7 @@ class Boss : public Actor {};
 // Threads: any. Owns: nothing.
 class BreakingControl final : public SilentControl {
  public:
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest&, absl::Time) override {
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion, absl::Time) override {
     if (!std::exchange(is_broken_, true)) throw std::runtime_error("out of memory");
     return Matching{1, 0};
   }

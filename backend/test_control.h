@@ -2,9 +2,6 @@
 #ifndef PELTON_BACKEND_TEST_CONTROL_H_
 #define PELTON_BACKEND_TEST_CONTROL_H_
 
-#include <string>
-#include <vector>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,19 +13,7 @@ namespace pelton {
 class SilentControl : public Control {
  public:
   absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override { return Nothing(); }
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest&, absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest&,
-                                                          absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest&, absl::Time) override {
-    return Nothing();
-  }
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest&, absl::Time) override {
-    return Nothing();
-  }
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion, absl::Time) override { return Nothing(); }
   void SetRound(Round) override {}
   absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
   absl::Status Leave(absl::Time) override { return Nothing(); }

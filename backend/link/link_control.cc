@@ -19,13 +19,7 @@ class LinkControl final : public Control {
   absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override {
     return absl::FailedPreconditionError("the daemon of this rank has joined the job already");
   }
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
-                                          absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
-                                                          absl::Time deadline) override;
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
-                                       absl::Time deadline) override;
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time deadline) override;
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override {
@@ -39,38 +33,11 @@ class LinkControl final : public Control {
   const std::shared_ptr<LinkClient> client_;  // shared: the transport uses the same link
 };
 
-absl::StatusOr<KeyValueResult> LinkControl::KeyValue(const KeyValueRequest& request,
-                                                     absl::Time deadline) {
+absl::StatusOr<ControlAnswer> LinkControl::Ask(ControlQuestion question, absl::Time deadline) {
   proto::LinkCall call;
-  wire::ToProto(request, call.mutable_key_value());
-  ASSIGN_OR_RETURN(const proto::LinkReply reply, client_->Call(std::move(call), deadline));
-  return KeyValueResult{reply.key_value().value(), reply.key_value().number()};
-}
-
-absl::StatusOr<std::vector<std::string>> LinkControl::AllGatherAmong(
-    const AllGatherRequest& request, absl::Time deadline) {
-  proto::LinkCall call;
-  wire::ToProto(request, call.mutable_all_gather());
-  ASSIGN_OR_RETURN(const proto::LinkReply reply, client_->Call(std::move(call), deadline));
-  const auto& values = reply.all_gather().values();
-  return std::vector<std::string>(values.begin(), values.end());
-}
-
-absl::StatusOr<Matching> LinkControl::SelectPeers(const SelectPeersRequest& request,
-                                                  absl::Time deadline) {
-  proto::LinkCall call;
-  wire::ToProto(request, call.mutable_select_peers());
-  ASSIGN_OR_RETURN(const proto::LinkReply reply, client_->Call(std::move(call), deadline));
-  const auto& peers = reply.select_peers().peers();
-  return Matching(peers.begin(), peers.end());
-}
-
-absl::StatusOr<PeerMatch> LinkControl::FindPeer(const FindPeerRequest& request,
-                                                absl::Time deadline) {
-  proto::LinkCall call;
-  wire::ToProto(request, call.mutable_find_peer());
-  ASSIGN_OR_RETURN(const proto::LinkReply reply, client_->Call(std::move(call), deadline));
-  return PeerMatch{Rank(reply.find_peer().peer()), reply.find_peer().match()};
+  wire::ToProto(std::move(question), call.mutable_question());
+  ASSIGN_OR_RETURN(proto::LinkReply reply, client_->Call(std::move(call), deadline));
+  return wire::FromProto(std::move(*reply.mutable_answer()));
 }
 
 void LinkControl::SetRound(Round round) { client_->SendRound(round); }

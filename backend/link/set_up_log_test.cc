@@ -12,14 +12,14 @@ namespace {
 
 proto::LinkCall Get(const std::string& key, int64_t timeout_us) {
   proto::LinkCall call;
-  call.mutable_key_value()->add_keys(key);
+  call.mutable_question()->mutable_key_value()->add_keys(key);
   call.set_timeout_us(timeout_us);
   return call;
 }
 
 proto::LinkReply Value(const std::string& value) {
   proto::LinkReply reply;
-  reply.mutable_key_value()->set_value(value);
+  reply.mutable_answer()->mutable_key_value()->set_value(value);
   return reply;
 }
 
@@ -39,9 +39,9 @@ TEST(SetUpLogTest, AnHeirIsAnsweredAsOftenAsTheFirstWas) {
   log.Keep();
   for (int heir = 0; heir < 2; ++heir) {
     log.Begin(2 + heir, /*is_heir=*/true);
-    EXPECT_EQ(log.Replay(Get("b", 7))->key_value().value(), "two") << "in whatever order";
-    EXPECT_EQ(log.Replay(Get("a", 7))->key_value().value(), "one");
-    EXPECT_EQ(log.Replay(Get("a", 7))->key_value().value(), "three");
+    EXPECT_EQ(log.Replay(Get("b", 7))->answer().key_value().value(), "two") << "in whatever order";
+    EXPECT_EQ(log.Replay(Get("a", 7))->answer().key_value().value(), "one");
+    EXPECT_EQ(log.Replay(Get("a", 7))->answer().key_value().value(), "three");
     EXPECT_FALSE(log.Replay(Get("a", 7)).has_value());
     EXPECT_FALSE(log.Replay(Get("c", 7)).has_value());
     log.Keep();
@@ -90,7 +90,7 @@ TEST(SetUpLogTest, ACallOfAnEarlierTrainerIsNotThatOfTheNext) {
   EXPECT_TRUE(log.is_whole());
   log.Keep();
   log.Begin(3, /*is_heir=*/true);
-  EXPECT_EQ(log.Replay(Get("a", 7))->key_value().value(), "one");
+  EXPECT_EQ(log.Replay(Get("a", 7))->answer().key_value().value(), "one");
 }
 
 // A snapshot that is copied beside training.

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,7 +22,7 @@
 
 namespace pelton {
 
-inline constexpr uint32_t kControlProtocolVersion = 3;
+inline constexpr uint32_t kControlProtocolVersion = 4;
 
 // The longest that a rank is left waiting for a peer that may come (see Control::FindPeer).
 inline constexpr absl::Duration kMostPeerPatience = absl::Seconds(5);
@@ -50,6 +53,12 @@ struct AllGatherRequest {
   std::vector<Rank> members = {};  // each once, the caller one of them; empty: all ranks
 };
 
+// By place among the members. Threads: a value. Owns: a share of the values, which the answers to
+// all members have in common: a copy each would take the square of the world's size.
+struct AllGatherResult {
+  std::shared_ptr<const std::vector<std::string>> values;
+};
+
 // A question for the peers of a group in one step. Threads: a value. Owns: its list.
 struct SelectPeersRequest {
   std::vector<Rank> members;  // each once, the caller one of them; in the same order on all
@@ -69,6 +78,14 @@ struct PeerMatch {
   Rank peer;            // place among the members; the caller's own: it goes on alone
   uint64_t number = 0;  // among the group's matches, from 1
 };
+
+// What a rank may ask of the coordinator, and what each question is answered with, in the same
+// order; every type is there once. docs/control_plane.md lists what one more takes. Where trainers
+// are replaced, a daemon changes the members named `keys`, `name` and `step` of any question, so
+// that it does not meet those of the trainers before (backend/link/call_desk.cc).
+using ControlQuestion =
+    std::variant<KeyValueRequest, AllGatherRequest, SelectPeersRequest, FindPeerRequest>;
+using ControlAnswer = std::variant<KeyValueResult, AllGatherResult, Matching, PeerMatch>;
 
 // What a rank is told without having asked.
 struct Order {
@@ -104,18 +121,22 @@ class Control : public Bootstrap {
   // protocol versions differ, names which; Unavailable: a waiting rank's process died.
   virtual absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) = 0;
 
+  // Any question; the four methods below say what each kind does, and are its typed form.
+  virtual absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) = 0;
+
   // One operation on the job's key-value store; the functions of key_value.h give it a typed form.
   // Blocks: until `deadline` for kGet and kWait, else one round trip.
-  virtual absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
-                                                  absl::Time deadline) = 0;
+  absl::StatusOr<KeyValueResult> KeyValue(KeyValueRequest request, absl::Time deadline) {
+    return AskFor<KeyValueResult>(std::move(request), deadline);
+  }
 
   // The values of `request.members`, in their order; collective among them, with the same name and
   // list. Names of different lists are independent, and a name may be used again once all members
   // have had its answer. Blocks: until all have called, or `deadline`. Errors, the same on all
   // waiting ranks: DeadlineExceeded: names the missing ranks; Unavailable: a rank died; Aborted: a
   // rank left or reported a failure.
-  virtual absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
-                                                                  absl::Time deadline) = 0;
+  absl::StatusOr<std::vector<std::string>> AllGatherAmong(AllGatherRequest request,
+                                                          absl::Time deadline);
   // Bootstrap's collective: the same among all ranks.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& name,
                                                      const std::string& value,
@@ -126,8 +147,9 @@ class Control : public Bootstrap {
   // Who exchanges with whom in a step, the same for all members that ask; to be asked for one step
   // after the other, by each member as soon as it can. Blocks: one round trip. Errors: also
   // OutOfRange: the step is long over.
-  virtual absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
-                                               absl::Time deadline) = 0;
+  absl::StatusOr<Matching> SelectPeers(SelectPeersRequest request, absl::Time deadline) {
+    return AskFor<Matching>(std::move(request), deadline);
+  }
 
   // A rank of the group that asks at about the same time; the pair is decided, and neither end may
   // do without the other from then on. To be asked once a round; a call that is repeated, with the
@@ -135,8 +157,9 @@ class Control : public Bootstrap {
   // it is found that none comes: at most kMostPeerPatience. Errors: also OutOfRange: an earlier
   // round than the last; Aborted: this rank asks in another call as well, or a rank reported a
   // failure; Unavailable: a rank died.
-  virtual absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request,
-                                             absl::Time deadline) = 0;
+  absl::StatusOr<PeerMatch> FindPeer(FindPeerRequest request, absl::Time deadline) {
+    return AskFor<PeerMatch>(std::move(request), deadline);
+  }
 
   // The round this rank is in; sent with the next heartbeat, quoted when the rank dies. Blocks:
   // never.
@@ -152,6 +175,17 @@ class Control : public Bootstrap {
   // Sets who receives orders; those that came earlier are delivered at once. Blocks: while an order
   // is being delivered, so that the callback given before is not running any more on return.
   virtual void OnOrder(OrderCallback callback) = 0;
+
+ private:
+  // Errors: also Internal: the answer is one to another kind of question.
+  template <typename Result>
+  absl::StatusOr<Result> AskFor(ControlQuestion question, absl::Time deadline) {
+    absl::StatusOr<ControlAnswer> answer = Ask(std::move(question), deadline);
+    if (!answer.ok()) return answer.status();
+    Result* const result = std::get_if<Result>(&*answer);
+    if (result != nullptr) return std::move(*result);
+    return absl::InternalError("the coordinator has answered another question");
+  }
 };
 
 // Returns when all ranks have called it with the same name. Errors: AllGather's.

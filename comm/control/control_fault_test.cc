@@ -313,8 +313,7 @@ TEST_F(StrangerTest, EveryCallNeedsTheToken) {
   using Stub = proto::Coordinator::Stub;
   const auto refused = grpc::StatusCode::UNAUTHENTICATED;
   EXPECT_EQ(code(&Stub::Join, proto::JoinRequest(), proto::JoinResponse()), refused);
-  EXPECT_EQ(code(&Stub::KeyValue, proto::KeyValueRequest(), proto::KeyValueResponse()), refused);
-  EXPECT_EQ(code(&Stub::AllGather, proto::AllGatherRequest(), proto::AllGatherResponse()), refused);
+  EXPECT_EQ(code(&Stub::Ask, proto::AskRequest(), proto::ControlAnswer()), refused);
   EXPECT_EQ(code(&Stub::Report, proto::ReportRequest(), proto::ReportResponse()), refused);
   EXPECT_EQ(code(&Stub::Leave, proto::LeaveRequest(), proto::LeaveResponse()), refused);
   EXPECT_EQ(EndOfStream(false, proto::HeartbeatRequest()), refused);
@@ -338,12 +337,22 @@ TEST_F(StrangerTest, OversizeRequestIsRefusedBeforeItIsRead) {
   grpc::ClientContext context;
   SetDeadline(&context);
   context.AddMetadata("pelton-token", kToken);
-  proto::KeyValueRequest request;
-  request.set_value(std::string(size_t{24} << 20, 'v'));
-  proto::KeyValueResponse response;
-  EXPECT_EQ(stub_->KeyValue(&context, request, &response).error_code(),
+  proto::AskRequest request;
+  request.mutable_question()->mutable_key_value()->set_value(std::string(size_t{24} << 20, 'v'));
+  proto::ControlAnswer response;
+  EXPECT_EQ(stub_->Ask(&context, request, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   ExpectServes(*server_);
+}
+
+TEST_F(StrangerTest, AQuestionOfNoKindIsRefused) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  context.AddMetadata("pelton-token", kToken);
+  proto::ControlAnswer response;
+  const grpc::Status status = stub_->Ask(&context, proto::AskRequest(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("question: "));
 }
 
 TEST_F(StrangerTest, RandomBytesAndSilentConnectionsDoNoHarm) {
@@ -420,17 +429,21 @@ TEST_F(StrangerTest, RandomMessagesDoNoHarm) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(20)));
     context.AddMetadata("pelton-token", kToken);
-    proto::KeyValueRequest request;
+    proto::AskRequest request;
     std::string bytes;
     for (size_t n = random() % 64; n > 0; --n) bytes.push_back(static_cast<char>(random()));
     (void)request.ParseFromString(bytes);  // whatever of it can be read
     request.mutable_caller()->set_job("job");
     request.mutable_caller()->set_generation(1);
-    request.set_kind(static_cast<proto::KeyValueRequest::Kind>(random() % 12));
     request.set_timeout_us(static_cast<int64_t>(random()));
-    request.add_keys(bytes);
-    proto::KeyValueResponse response;
-    (void)stub_->KeyValue(&context, request, &response);
+    if (i % 4 != 0) {
+      proto::KeyValueRequest& asked = *request.mutable_question()->mutable_key_value();
+      (void)asked.ParseFromString(bytes);
+      asked.set_kind(static_cast<proto::KeyValueRequest::Kind>(random() % 12));
+      asked.add_keys(bytes);
+    }
+    proto::ControlAnswer response;
+    (void)stub_->Ask(&context, request, &response);
   }
   const absl::Status status = Barrier(*control, "unharmed", Late());
   EXPECT_TRUE(status.ok()) << status;

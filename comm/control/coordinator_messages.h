@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
@@ -37,15 +39,14 @@ struct Caller {
   friend auto operator<=>(const Caller&, const Caller&) = default;
 };
 
-// The one answer to a call (ONCE-1). Threads: a value. Owns: its parts, but for the two lists.
+// The one answer to a call (ONCE-1). Threads: a value. Owns: its parts, but for the membership.
 struct Reply {
   uint64_t call = 0;
   absl::Status status;
-  KeyValueResult result = {};
-  // Shared by the replies to all ranks: a copy each would take the square of the world's size.
+  ControlAnswer answer = {};  // to a question, where the status is OK
+  // Of a join. Shared by the replies to all ranks: a copy each would take the square of the world's
+  // size.
   std::shared_ptr<const Membership> membership = nullptr;
-  std::shared_ptr<const std::vector<std::string>> gathered = nullptr;
-  PeerMatch match = {};
 };
 
 struct AddressedOrder {
@@ -66,8 +67,9 @@ struct Outbox {
   std::vector<AddressedOrder> orders;
   std::vector<EndedStream> ended_streams;
 
-  void Answer(uint64_t call, absl::Status status) {
-    replies.push_back({.call = call, .status = std::move(status)});
+  void Answer(uint64_t call, absl::StatusOr<ControlAnswer> answer) {
+    replies.push_back({.call = call, .status = answer.status()});
+    if (answer.ok()) replies.back().answer = *std::move(answer);
   }
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "comm/control/coordinator_state.h"
@@ -167,7 +168,7 @@ class World {
       request.members = {Rank(members[0]), Rank(members[1])};
     }
     gathers_[call.id] = members;
-    state_.AllGather(call, *process.self, request, &outbox);
+    state_.Ask(call, *process.self, request, &outbox);
     Check(outbox);
   }
 
@@ -180,7 +181,8 @@ class World {
     const Kind kind = std::vector{Kind::kSet, Kind::kGet, Kind::kWait, Kind::kDelete}[Pick(4)];
     std::vector<std::string> keys = {key};
     if (kind == Kind::kWait) keys.push_back(std::to_string(Pick(4)));
-    state_.KeyValue(call, *process.self, {.kind = kind, .keys = keys, .value = key}, &outbox);
+    state_.Ask(call, *process.self, KeyValueRequest{.kind = kind, .keys = keys, .value = key},
+               &outbox);
     Check(outbox);
   }
 
@@ -196,7 +198,7 @@ class World {
     round += Pick(4) == 0 ? 0 : 1;
     request.round = round;
     finds_[call.id] = {*process.self, request.group};
-    state_.FindPeer(call, *process.self, request, &outbox);
+    state_.Ask(call, *process.self, request, &outbox);
     Check(outbox);
   }
 
@@ -249,11 +251,11 @@ class World {
 
   void CheckReply(const Reply& reply) {
     EXPECT_EQ(open_.erase(reply.call), 1) << "call " << reply.call << " was answered twice";
-    if (reply.gathered != nullptr) {
+    if (const auto* const gathered = std::get_if<AllGatherResult>(&reply.answer)) {
       const std::vector<int>& members = gathers_.at(reply.call);
-      ASSERT_EQ(reply.gathered->size(), members.size());
+      ASSERT_EQ(gathered->values->size(), members.size());
       for (size_t i = 0; i < members.size(); ++i) {
-        EXPECT_EQ((*reply.gathered)[i], std::to_string(members[i]));
+        EXPECT_EQ((*gathered->values)[i], std::to_string(members[i]));
       }
     }
     if (finds_.contains(reply.call) && reply.status.ok()) CheckMatch(reply);
@@ -274,8 +276,9 @@ class World {
   void CheckMatch(const Reply& reply) {
     const auto& [caller, group] = finds_.at(reply.call);
     const int rank = caller.rank.value();
-    const int peer = reply.match.peer.value();
-    std::map<int, int>& peers = matches_[{caller.generation, group, reply.match.number}];
+    const PeerMatch& match = std::get<PeerMatch>(reply.answer);
+    const int peer = match.peer.value();
+    std::map<int, int>& peers = matches_[{caller.generation, group, match.number}];
     EXPECT_EQ(peers.emplace(rank, peer).first->second, peer);
     for (const auto& [one, other] : peers) {
       EXPECT_TRUE(one == rank || (one == peer && other == rank)) << "ranks " << one << ", " << rank;

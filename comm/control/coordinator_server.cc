@@ -39,10 +39,7 @@ class Service final : public grpc::Service {
 
  private:
   using JoinCall = CallOf<proto::JoinRequest, proto::JoinResponse>;
-  using KeyValueCall = CallOf<proto::KeyValueRequest, proto::KeyValueResponse>;
-  using AllGatherCall = CallOf<proto::AllGatherRequest, proto::AllGatherResponse>;
-  using SelectPeersCall = CallOf<proto::SelectPeersRequest, proto::SelectPeersResponse>;
-  using FindPeerCall = CallOf<proto::FindPeerRequest, proto::FindPeerResponse>;
+  using AskCall = CallOf<proto::AskRequest, proto::ControlAnswer>;
   using ReportCall = CallOf<proto::ReportRequest, proto::ReportResponse>;
   using LeaveCall = CallOf<proto::LeaveRequest, proto::LeaveResponse>;
 
@@ -51,10 +48,7 @@ class Service final : public grpc::Service {
   void Serve(const char* path, void (Service::*begin)(CallOf<Request, Response>&));
   void ServeHeartbeat(const char* path);
   void Join(JoinCall& call);
-  void KeyValue(KeyValueCall& call);
-  void AllGather(AllGatherCall& call);
-  void SelectPeers(SelectPeersCall& call);
-  void FindPeer(FindPeerCall& call);
+  void Ask(AskCall& call);
   void Report(ReportCall& call);
   void Leave(LeaveCall& call);
   bool Authentic(grpc::CallbackServerContext* context) const;
@@ -68,10 +62,7 @@ class Service final : public grpc::Service {
 Service::Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic)
     : shell_(*shell), token_(std::move(token)), on_authentic_(std::move(on_authentic)) {
   Serve("/pelton.proto.Coordinator/Join", &Service::Join);
-  Serve("/pelton.proto.Coordinator/KeyValue", &Service::KeyValue);
-  Serve("/pelton.proto.Coordinator/AllGather", &Service::AllGather);
-  Serve("/pelton.proto.Coordinator/SelectPeers", &Service::SelectPeers);
-  Serve("/pelton.proto.Coordinator/FindPeer", &Service::FindPeer);
+  Serve("/pelton.proto.Coordinator/Ask", &Service::Ask);
   Serve("/pelton.proto.Coordinator/Report", &Service::Report);
   Serve("/pelton.proto.Coordinator/Leave", &Service::Leave);
   ServeHeartbeat("/pelton.proto.Coordinator/Heartbeat");
@@ -130,54 +121,16 @@ void Service::Join(JoinCall& call) {
               });
 }
 
-void Service::KeyValue(KeyValueCall& call) {
-  const proto::KeyValueRequest& request = call.request();
+void Service::Ask(AskCall& call) {
+  const proto::AskRequest& request = call.request();
+  absl::StatusOr<ControlQuestion> question = wire::FromProto(request.question());
+  if (!question.ok()) return call.AnswerNow(question.status());
   call.set_job(request.caller().job());
-  call.set_filler([](Reply reply, proto::KeyValueResponse* out) {
-    out->set_value(std::move(reply.result.value));
-    out->set_number(reply.result.number);
-  });
+  call.set_filler(
+      [](Reply reply, proto::ControlAnswer* out) { wire::ToProto(std::move(reply.answer), out); });
   shell_.Park(&call, request.timeout_us(),
               [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
-                state.KeyValue(parked, wire::FromProto(request.caller()), wire::FromProto(request),
-                               outbox);
-              });
-}
-
-void Service::AllGather(AllGatherCall& call) {
-  const proto::AllGatherRequest& request = call.request();
-  call.set_job(request.caller().job());
-  call.set_filler([](Reply reply, proto::AllGatherResponse* out) {
-    for (const std::string& value : *reply.gathered) out->add_values(value);
-  });
-  shell_.Park(&call, request.timeout_us(),
-              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
-                state.AllGather(parked, wire::FromProto(request.caller()), wire::FromProto(request),
-                                outbox);
-              });
-}
-
-void Service::SelectPeers(SelectPeersCall& call) {
-  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox*) {
-    ASSIGN_OR_RETURN(const Matching matching,
-                     state.SelectPeers(wire::FromProto(call.request().caller()),
-                                       wire::FromProto(call.request())));
-    call.response().mutable_peers()->Assign(matching.begin(), matching.end());
-    return absl::OkStatus();
-  }));
-}
-
-void Service::FindPeer(FindPeerCall& call) {
-  const proto::FindPeerRequest& request = call.request();
-  call.set_job(request.caller().job());
-  call.set_filler([](Reply reply, proto::FindPeerResponse* out) {
-    out->set_peer(reply.match.peer.value());
-    out->set_match(reply.match.number);
-  });
-  shell_.Park(&call, request.timeout_us(),
-              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
-                state.FindPeer(parked, wire::FromProto(request.caller()), wire::FromProto(request),
-                               outbox);
+                state.Ask(parked, wire::FromProto(request.caller()), *std::move(question), outbox);
               });
 }
 

@@ -98,7 +98,7 @@ TEST(CoordinatorServerTest, TheTokenIsLookedAtBeforeTheRequest) {
   ASSERT_TRUE(server.ok()) << server.status();
   grpc::GenericStub stub(
       grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
-  for (const char* method : {"Join", "KeyValue", "AllGather", "SelectPeers", "Report", "Leave"}) {
+  for (const char* method : {"Join", "Ask", "Report", "Leave"}) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
     context.AddMetadata("pelton-token", "another-token-of-sixteen");

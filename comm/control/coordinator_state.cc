@@ -67,25 +67,11 @@ absl::StatusOr<JobState*> CoordinatorState::Find(const Caller& caller) {
   return &found->second;
 }
 
-void CoordinatorState::KeyValue(const Call& call, const Caller& caller, KeyValueRequest request,
-                                Outbox* outbox) {
+void CoordinatorState::Ask(const Call& call, const Caller& caller, ControlQuestion question,
+                           Outbox* outbox) {
   const absl::StatusOr<JobState*> job = Find(caller);
   if (!job.ok()) return outbox->Answer(call.id, job.status());
-  (*job)->KeyValue(call, std::move(request), outbox);
-}
-
-void CoordinatorState::AllGather(const Call& call, const Caller& caller, AllGatherRequest request,
-                                 Outbox* outbox) {
-  const absl::StatusOr<JobState*> job = Find(caller);
-  if (!job.ok()) return outbox->Answer(call.id, job.status());
-  (*job)->AllGather(call, caller.rank, std::move(request), outbox);
-}
-
-void CoordinatorState::FindPeer(const Call& call, const Caller& caller,
-                                const FindPeerRequest& request, Outbox* outbox) {
-  const absl::StatusOr<JobState*> job = Find(caller);
-  if (!job.ok()) return outbox->Answer(call.id, job.status());
-  (*job)->FindPeer(call, caller.rank, request, outbox);
+  (*job)->Ask(call, caller.rank, std::move(question), outbox);
 }
 
 void CoordinatorState::Cancel(const std::string& job, uint64_t call, Outbox* outbox) {
@@ -104,12 +90,6 @@ absl::Status CoordinatorState::Heartbeat(const Caller& caller, const Beat& beat,
   ASSIGN_OR_RETURN(JobState* const job, Find(caller));
   job->Heartbeat(caller.rank, beat, now);
   return absl::OkStatus();
-}
-
-absl::StatusOr<Matching> CoordinatorState::SelectPeers(const Caller& caller,
-                                                       const SelectPeersRequest& request) {
-  ASSIGN_OR_RETURN(JobState* const job, Find(caller));
-  return job->SelectPeers(caller.rank, request);
 }
 
 absl::Status CoordinatorState::Report(const Caller& caller, Rank culprit,

@@ -27,10 +27,7 @@ class CoordinatorState {
   // Calls: each gets one Reply in some outbox, at its deadline at the latest, unless it is
   // cancelled first (ONCE-1).
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
-  void KeyValue(const Call& call, const Caller& caller, KeyValueRequest request, Outbox* outbox);
-  void AllGather(const Call& call, const Caller& caller, AllGatherRequest request, Outbox* outbox);
-  void FindPeer(const Call& call, const Caller& caller, const FindPeerRequest& request,
-                Outbox* outbox);
+  void Ask(const Call& call, const Caller& caller, ControlQuestion question, Outbox* outbox);
   // The process that made the call is gone, or no longer waits.
   void Cancel(const std::string& job, uint64_t call, Outbox* outbox);
 
@@ -38,7 +35,6 @@ class CoordinatorState {
   // may appear in any outbox, until an EndedStream for it does.
   absl::Status OpenStream(const Caller& caller, absl::Time now, Outbox* outbox);
   absl::Status Heartbeat(const Caller& caller, const Beat& beat, absl::Time now);
-  absl::StatusOr<Matching> SelectPeers(const Caller& caller, const SelectPeersRequest& request);
   absl::Status Report(const Caller& caller, Rank culprit, const absl::Status& reason,
                       Outbox* outbox);
   absl::Status Leave(const Caller& caller, Outbox* outbox);

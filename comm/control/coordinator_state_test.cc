@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/base/limits.h"
@@ -175,9 +176,9 @@ TEST_F(CoordinatorStateTest, MessagesOfOtherGenerationsAreRefused) {
     EXPECT_EQ(state_.Leave(stale, &outbox).code(), refused);
     EXPECT_EQ(state_.Report(stale, Rank(0), absl::InternalError("x"), &outbox).code(), refused);
     Outbox calls;
-    state_.AllGather(NextCall(1, 5), stale, {"name", "value"}, &calls);
-    state_.KeyValue(NextCall(1, 5), stale, {.kind = KeyValueRequest::Kind::kNumKeys, .keys = {}},
-                    &calls);
+    state_.Ask(NextCall(1, 5), stale, AllGatherRequest{"name", "value"}, &calls);
+    state_.Ask(NextCall(1, 5), stale,
+               KeyValueRequest{.kind = KeyValueRequest::Kind::kNumKeys, .keys = {}}, &calls);
     ASSERT_THAT(calls.replies, SizeIs(2));
     EXPECT_EQ(calls.replies[0].status.code(), refused);
     EXPECT_EQ(calls.replies[1].status.code(), refused);
@@ -191,22 +192,22 @@ TEST_F(CoordinatorStateTest, CancelledGatherTakesItsValueBack) {
   MakeWorld(2);
   Outbox outbox;
   const Call first = NextCall(1, 60);
-  state_.AllGather(first, Self(0), {"name", "old"}, &outbox);
+  state_.Ask(first, Self(0), AllGatherRequest{"name", "old"}, &outbox);
   state_.Cancel("job", first.id, &outbox);
-  state_.AllGather(NextCall(2, 60), Self(1), {"name", "b"}, &outbox);
+  state_.Ask(NextCall(2, 60), Self(1), AllGatherRequest{"name", "b"}, &outbox);
   EXPECT_THAT(outbox.replies, IsEmpty());
-  state_.AllGather(NextCall(3, 60), Self(0), {"name", "new"}, &outbox);
+  state_.Ask(NextCall(3, 60), Self(0), AllGatherRequest{"name", "new"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
-  EXPECT_THAT(*outbox.replies[0].gathered, ElementsAre("new", "b"));
+  EXPECT_THAT(*std::get<AllGatherResult>(outbox.replies[0].answer).values, ElementsAre("new", "b"));
 }
 
 TEST_F(CoordinatorStateTest, GatherRefusesASecondCallOfOneRankAndValuesTooLarge) {
   MakeWorld(2);
   Outbox outbox;
-  state_.AllGather(NextCall(1, 60), Self(0), {"name", std::string(limits::kMaxValueBytes, 'v')},
-                   &outbox);
-  state_.AllGather(NextCall(1, 60), Self(0), {"name", "again"}, &outbox);
-  state_.AllGather(NextCall(1, 60), Self(1), {"name", "v"}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0),
+             AllGatherRequest{"name", std::string(limits::kMaxValueBytes, 'v')}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), AllGatherRequest{"name", "again"}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(1), AllGatherRequest{"name", "v"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
   EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(outbox.replies[1].status.code(), absl::StatusCode::kResourceExhausted);
@@ -218,7 +219,7 @@ TEST_F(CoordinatorStateTest, GatherRefusesMembersThatCannotBe) {
   for (const Members& members : {Members{Rank(0), Rank(3)}, Members{Rank(0), Rank(-1)},
                                  Members{Rank(0), Rank(0)}, Members{Rank(1), Rank(2)}}) {
     Outbox outbox;
-    state_.AllGather(NextCall(1, 60), Self(0), {"name", "v", members}, &outbox);
+    state_.Ask(NextCall(1, 60), Self(0), AllGatherRequest{"name", "v", members}, &outbox);
     ASSERT_THAT(outbox.replies, SizeIs(1));
     EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(outbox.replies[0].status.message(), HasSubstr("members: rank"));
@@ -228,27 +229,28 @@ TEST_F(CoordinatorStateTest, GatherRefusesMembersThatCannotBe) {
 TEST_F(CoordinatorStateTest, WhoListsAllRanksMeetsWhoListsNone) {
   MakeWorld(2);
   Outbox outbox;
-  state_.AllGather(NextCall(1, 60), Self(0), {"name", "a", {Rank(0), Rank(1)}}, &outbox);
-  state_.AllGather(NextCall(1, 60), Self(1), {"name", "b"}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), AllGatherRequest{"name", "a", {Rank(0), Rank(1)}}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(1), AllGatherRequest{"name", "b"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
-  EXPECT_THAT(*outbox.replies[0].gathered, ElementsAre("a", "b"));
+  EXPECT_THAT(*std::get<AllGatherResult>(outbox.replies[0].answer).values, ElementsAre("a", "b"));
 }
 
 TEST_F(CoordinatorStateTest, ARankThatLeavesEndsItsOwnGathersOnly) {
   MakeWorld(3);
   const std::vector<Rank> stay = {Rank(0), Rank(1)};
   Outbox outbox;
-  state_.AllGather(NextCall(1, 60), Self(0), {"ours", "a", stay}, &outbox);
-  state_.AllGather(NextCall(1, 60), Self(1), {"with rank 2", "b", {Rank(1), Rank(2)}}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), AllGatherRequest{"ours", "a", stay}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(1), AllGatherRequest{"with rank 2", "b", {Rank(1), Rank(2)}},
+             &outbox);
   ASSERT_TRUE(state_.Leave(Self(2), &outbox).ok());
   ASSERT_THAT(outbox.replies, SizeIs(1));
   EXPECT_THAT(outbox.replies[0].status.message(),
               AllOf(HasSubstr("with rank 2"), HasSubstr("rank 2 left the job")));
 
-  state_.AllGather(NextCall(2, 60), Self(1), {"ours", "b", stay}, &outbox);
+  state_.Ask(NextCall(2, 60), Self(1), AllGatherRequest{"ours", "b", stay}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(3));
-  EXPECT_THAT(*outbox.replies[1].gathered, ElementsAre("a", "b"));
-  state_.AllGather(NextCall(3, 60), Self(0), {"all", "a"}, &outbox);
+  EXPECT_THAT(*std::get<AllGatherResult>(outbox.replies[1].answer).values, ElementsAre("a", "b"));
+  state_.Ask(NextCall(3, 60), Self(0), AllGatherRequest{"all", "a"}, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(4));
   EXPECT_EQ(outbox.replies[3].status.code(), absl::StatusCode::kAborted);
 }
@@ -257,9 +259,10 @@ TEST_F(CoordinatorStateTest, StoreIsBoundedAndDeletingMakesRoom) {
   MakeWorld(1);
   const auto set = [&](int i) {
     Outbox outbox;
-    state_.KeyValue(
-        NextCall(1, 60), Self(0),
-        {.keys = {std::to_string(i)}, .value = std::string(limits::kMaxValueBytes, 'v')}, &outbox);
+    state_.Ask(NextCall(1, 60), Self(0),
+               KeyValueRequest{.keys = {std::to_string(i)},
+                               .value = std::string(limits::kMaxValueBytes, 'v')},
+               &outbox);
     return outbox.replies[0].status.code();
   };
   constexpr int kFull = limits::kMaxStoreBytes / limits::kMaxValueBytes - 1;
@@ -267,16 +270,17 @@ TEST_F(CoordinatorStateTest, StoreIsBoundedAndDeletingMakesRoom) {
   EXPECT_EQ(set(kFull), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(set(0), absl::StatusCode::kOk);
   Outbox outbox;
-  state_.KeyValue(NextCall(1, 60), Self(0), {.kind = KeyValueRequest::Kind::kDelete, .keys = {"0"}},
-                  &outbox);
+  state_.Ask(NextCall(1, 60), Self(0),
+             KeyValueRequest{.kind = KeyValueRequest::Kind::kDelete, .keys = {"0"}}, &outbox);
   EXPECT_EQ(set(kFull), absl::StatusCode::kOk);
 }
 
 TEST_F(CoordinatorStateTest, UnknownOperationIsRefused) {
   MakeWorld(1);
   Outbox outbox;
-  state_.KeyValue(NextCall(1, 60), Self(0),
-                  {.kind = static_cast<KeyValueRequest::Kind>(99), .keys = {"k"}}, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0),
+             KeyValueRequest{.kind = static_cast<KeyValueRequest::Kind>(99), .keys = {"k"}},
+             &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(1));
   EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kInvalidArgument);
 }
@@ -303,24 +307,37 @@ TEST_F(CoordinatorStateTest, JobsAreBounded) {
   EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(CoordinatorStateTest, MatchingsAreAnsweredAtOnceAndWhateverHasBecomeOfOtherRanks) {
+  MakeWorld(3);
+  const SelectPeersRequest request{.members = {Rank(0), Rank(1)}};
+  Outbox outbox;
+  state_.Ask(NextCall(1, 60), Self(0), request, &outbox);
+  state_.StreamBroke(Self(2), At(1), &outbox);
+  state_.Ask(NextCall(1, 60), Self(1), request, &outbox);
+  ASSERT_THAT(outbox.replies, SizeIs(2));
+  for (const Reply& reply : outbox.replies) {
+    EXPECT_EQ(std::get<Matching>(reply.answer), (Matching{1, 0}));
+  }
+}
+
 TEST_F(CoordinatorStateTest, WhoWaitsForAPeerIsToldOfALossAndNobodyWaitsForARankThatLeft) {
   MakeWorld(4);
   FindPeerRequest request{CommunicatorId(1), {Rank(0), Rank(1)}, 1};
   Outbox outbox;
-  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), request, &outbox);
   EXPECT_THAT(outbox.replies, IsEmpty());
   EXPECT_EQ(state_.NextDeadline(), At(2));
   ASSERT_TRUE(state_.Leave(Self(1), &outbox).ok());
   ASSERT_THAT(outbox.replies, SizeIs(1));
   EXPECT_TRUE(outbox.replies[0].status.ok());
-  EXPECT_EQ(outbox.replies[0].match.peer, Rank(0));
+  EXPECT_EQ(std::get<PeerMatch>(outbox.replies[0].answer).peer, Rank(0));
 
   outbox = {};
   request = {CommunicatorId(2), {Rank(0), Rank(2)}, 1};
-  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), request, &outbox);
   state_.StreamBroke(Self(3), At(1), &outbox);
   request.round = 2;
-  state_.FindPeer(NextCall(1, 60), Self(0), request, &outbox);
+  state_.Ask(NextCall(1, 60), Self(0), request, &outbox);
   ASSERT_THAT(outbox.replies, SizeIs(2));
   for (const Reply& reply : outbox.replies) {
     EXPECT_EQ(reply.status.code(), absl::StatusCode::kUnavailable);

@@ -89,7 +89,7 @@ void GatherState::Complete(const Key& key, Outbox* outbox) {
     values->push_back(std::move(gather.posted.at(member).value));
   }
   for (const auto& [rank, posted] : gather.posted) {
-    outbox->replies.push_back({.call = posted.call.id, .status = {}, .gathered = values});
+    outbox->Answer(posted.call.id, AllGatherResult{values});
   }
 }
 

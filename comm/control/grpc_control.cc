@@ -77,13 +77,7 @@ class GrpcControl final : public Control {
   ~GrpcControl() override { Disconnect(); }
 
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
-                                          absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
-                                                          absl::Time deadline) override;
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
-                                       absl::Time deadline) override;
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time deadline) override;
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -258,55 +252,16 @@ absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::T
   return wire::FromProto(response);
 }
 
-absl::StatusOr<KeyValueResult> GrpcControl::KeyValue(const KeyValueRequest& request,
-                                                     absl::Time deadline) {
+absl::StatusOr<ControlAnswer> GrpcControl::Ask(ControlQuestion question, absl::Time deadline) {
   ASSIGN_OR_RETURN(const Caller self, Self());
-  proto::KeyValueRequest message;
+  proto::AskRequest message;
   wire::ToProto(self, message.mutable_caller());
-  wire::ToProto(request, &message);
+  wire::ToProto(std::move(question), message.mutable_question());
   message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
-  proto::KeyValueResponse response;
-  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncKeyValue, message,
-                      deadline + kGrace, &response));
-  return KeyValueResult{std::move(*response.mutable_value()), response.number()};
-}
-
-absl::StatusOr<std::vector<std::string>> GrpcControl::AllGatherAmong(
-    const AllGatherRequest& request, absl::Time deadline) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  proto::AllGatherRequest message;
-  wire::ToProto(self, message.mutable_caller());
-  wire::ToProto(request, &message);
-  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
-  proto::AllGatherResponse response;
-  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncAllGather, message,
-                      deadline + kGrace, &response));
-  return std::vector<std::string>(response.values().begin(), response.values().end());
-}
-
-absl::StatusOr<Matching> GrpcControl::SelectPeers(const SelectPeersRequest& request,
-                                                  absl::Time deadline) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  proto::SelectPeersRequest message;
-  wire::ToProto(self, message.mutable_caller());
-  wire::ToProto(request, &message);
-  proto::SelectPeersResponse response;
+  proto::ControlAnswer response;
   RETURN_IF_ERROR(
-      Run(self.rank, &proto::Coordinator::Stub::AsyncSelectPeers, message, deadline, &response));
-  return Matching(response.peers().begin(), response.peers().end());
-}
-
-absl::StatusOr<PeerMatch> GrpcControl::FindPeer(const FindPeerRequest& request,
-                                                absl::Time deadline) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  proto::FindPeerRequest message;
-  wire::ToProto(self, message.mutable_caller());
-  wire::ToProto(request, &message);
-  message.set_timeout_us(wire::TimeoutToProto(Clock::Real().Now(), deadline));
-  proto::FindPeerResponse response;
-  RETURN_IF_ERROR(Run(self.rank, &proto::Coordinator::Stub::AsyncFindPeer, message,
-                      deadline + kGrace, &response));
-  return PeerMatch{Rank(response.peer()), response.match()};
+      Run(self.rank, &proto::Coordinator::Stub::AsyncAsk, message, deadline + kGrace, &response));
+  return wire::FromProto(std::move(response));
 }
 
 void GrpcControl::SetRound(Round round) {

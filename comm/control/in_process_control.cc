@@ -70,13 +70,7 @@ class InProcessControl final : public Control {
   ~InProcessControl() override;
 
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
-  absl::StatusOr<KeyValueResult> KeyValue(const KeyValueRequest& request,
-                                          absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> AllGatherAmong(const AllGatherRequest& request,
-                                                          absl::Time deadline) override;
-  absl::StatusOr<Matching> SelectPeers(const SelectPeersRequest& request,
-                                       absl::Time deadline) override;
-  absl::StatusOr<PeerMatch> FindPeer(const FindPeerRequest& request, absl::Time deadline) override;
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
   absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
@@ -262,26 +256,14 @@ absl::StatusOr<Membership> InProcessControl::Join(const JoinRequest& request, ab
   return *reply.membership;
 }
 
-absl::StatusOr<KeyValueResult> InProcessControl::KeyValue(const KeyValueRequest& request,
-                                                          absl::Time deadline) {
+absl::StatusOr<ControlAnswer> InProcessControl::Ask(ControlQuestion question, absl::Time deadline) {
   ASSIGN_OR_RETURN(const Caller self, Self());
   Reply reply =
       coordinator_.Await(deadline, [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-        state.KeyValue(call, self, request, outbox);
+        state.Ask(call, self, std::move(question), outbox);
       });
   if (!reply.status.ok()) return Named(reply.status);
-  return std::move(reply.result);
-}
-
-absl::StatusOr<std::vector<std::string>> InProcessControl::AllGatherAmong(
-    const AllGatherRequest& request, absl::Time deadline) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  const Reply reply =
-      coordinator_.Await(deadline, [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-        state.AllGather(call, self, request, outbox);
-      });
-  if (!reply.status.ok()) return Named(reply.status);
-  return *reply.gathered;
+  return std::move(reply.answer);
 }
 
 void InProcessControl::SetRound(Round round) {
@@ -290,28 +272,6 @@ void InProcessControl::SetRound(Round round) {
   (void)coordinator_.Apply([&](CoordinatorState& state, Outbox*) {
     return state.Heartbeat(*self, {round}, coordinator_.clock().Now());
   });
-}
-
-absl::StatusOr<Matching> InProcessControl::SelectPeers(const SelectPeersRequest& request,
-                                                       absl::Time) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  Matching matching;
-  RETURN_IF_ERROR(Named(coordinator_.Apply([&](CoordinatorState& state, Outbox*) {
-    ASSIGN_OR_RETURN(matching, state.SelectPeers(self, request));
-    return absl::OkStatus();
-  })));
-  return matching;
-}
-
-absl::StatusOr<PeerMatch> InProcessControl::FindPeer(const FindPeerRequest& request,
-                                                     absl::Time deadline) {
-  ASSIGN_OR_RETURN(const Caller self, Self());
-  const Reply reply =
-      coordinator_.Await(deadline, [&](CoordinatorState& state, const Call& call, Outbox* outbox) {
-        state.FindPeer(call, self, request, outbox);
-      });
-  if (!reply.status.ok()) return Named(reply.status);
-  return reply.match;
 }
 
 absl::Status InProcessControl::Report(Rank culprit, const absl::Status& reason, absl::Time) {

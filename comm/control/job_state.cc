@@ -2,16 +2,65 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "comm/control/gather_state.h"
+#include "comm/control/key_value_state.h"
+#include "comm/control/peer_selection_state.h"
+#include "comm/control/peers/arrival_state.h"
 
 namespace pelton {
+
+// What answers the ranks of a running job, a state machine for each kind of question.
+// Threads: one at a time. Owns: the state machines.
+struct JobState::Answerers {
+  // No two memberships have the same matchings, and each has the same ones in every run.
+  Answerers(WorldSize world_size, Generation generation)
+      : gathers(world_size), arrivals(world_size), peers(world_size, generation.value()) {}
+
+  void Ask(const Call& call, Rank, KeyValueRequest request, Outbox* outbox) {
+    key_values.Handle(call, std::move(request), outbox);
+  }
+  void Ask(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox) {
+    if (broken_because) return outbox->Answer(call.id, *broken_because);
+    gathers.Post(call, rank, std::move(request), outbox);
+  }
+  void Ask(const Call& call, Rank rank, const SelectPeersRequest& request, Outbox* outbox) {
+    outbox->Answer(call.id, peers.Select(rank, request));
+  }
+  void Ask(const Call& call, Rank rank, const FindPeerRequest& request, Outbox* outbox) {
+    if (broken_because) return outbox->Answer(call.id, *broken_because);
+    arrivals.Ask(call, rank, request, outbox);
+  }
+
+  // Does it with every one in which calls wait.
+  template <typename Do>
+  void ForEach(Do act) {
+    act(gathers);
+    act(arrivals);
+    act(key_values);
+  }
+  // Answers all that wait, and from now on those that would wait for other ranks.
+  void Break(const absl::Status& reason, Outbox* outbox) {
+    if (!broken_because) broken_because = reason;
+    ForEach([&](auto& state) { state.Fail(reason, outbox); });
+  }
+
+  GatherState gathers;
+  ArrivalState arrivals;
+  KeyValueState key_values;
+  PeerSelectionState peers;
+  std::optional<absl::Status> broken_because;  // of the first loss or report
+};
 
 JobState::JobState(std::string name, Generation generation, absl::Duration heartbeat_timeout)
     : name_(std::move(name)),
       generation_(generation),
       heartbeat_timeout_(heartbeat_timeout),
       assembly_(name_, generation) {}
+
+JobState::~JobState() = default;
 
 void JobState::Join(const Call& call, JoinRequest request, Outbox* outbox) {
   if (assembly_.membership() != nullptr) {
@@ -31,10 +80,7 @@ void JobState::StartWatching(absl::Time now) {
   ranks_.resize(assembly_.membership()->members.size());
   for (Watched& rank : ranks_) rank.last_heard = now;
   alive_count_ = static_cast<int>(ranks_.size());
-  gathers_.emplace(WorldSize(alive_count_));
-  // No two memberships have the same matchings, and each has the same ones in every run.
-  peers_.emplace(WorldSize(alive_count_), generation_.value());
-  arrivals_.emplace(WorldSize(alive_count_));
+  answerers_ = std::make_unique<Answerers>(WorldSize(alive_count_), generation_);
   liveness_check_ = now + heartbeat_timeout_;
 }
 
@@ -57,29 +103,14 @@ absl::Status JobState::Admit(const Caller& caller) const {
   return absl::OkStatus();
 }
 
-void JobState::KeyValue(const Call& call, KeyValueRequest request, Outbox* outbox) {
-  key_values_.Handle(call, std::move(request), outbox);
-}
-
-void JobState::AllGather(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox) {
-  if (broken_because_) {
-    outbox->Answer(call.id, *broken_because_);
-    return;
-  }
-  gathers_->Post(call, rank, std::move(request), outbox);
-}
-
-void JobState::FindPeer(const Call& call, Rank rank, const FindPeerRequest& request,
-                        Outbox* outbox) {
-  if (broken_because_) return outbox->Answer(call.id, *broken_because_);
-  arrivals_->Ask(call, rank, request, outbox);
+void JobState::Ask(const Call& call, Rank rank, ControlQuestion question, Outbox* outbox) {
+  std::visit([&](auto& kind) { answerers_->Ask(call, rank, std::move(kind), outbox); }, question);
 }
 
 void JobState::Cancel(uint64_t call, Outbox* outbox) {
   assembly_.Cancel(call, outbox);
-  if (gathers_) gathers_->Cancel(call);
-  if (arrivals_) arrivals_->Cancel(call);
-  key_values_.Cancel(call);
+  if (answerers_ == nullptr) return;
+  answerers_->ForEach([&](auto& state) { state.Cancel(call); });
 }
 
 absl::Status JobState::OpenStream(Rank rank, absl::Time now, Outbox* outbox) {
@@ -98,11 +129,7 @@ absl::Status JobState::OpenStream(Rank rank, absl::Time now, Outbox* outbox) {
 void JobState::Heartbeat(Rank rank, const Beat& beat, absl::Time now) {
   watched(rank).last_heard = now;
   watched(rank).round = beat.round;
-  if (beat.round_trip > absl::ZeroDuration()) peers_->SetRoundTrip(rank, beat.round_trip);
-}
-
-absl::StatusOr<Matching> JobState::SelectPeers(Rank rank, const SelectPeersRequest& request) {
-  return peers_->Select(rank, request);
+  if (beat.round_trip > absl::ZeroDuration()) answerers_->peers.SetRoundTrip(rank, beat.round_trip);
 }
 
 void JobState::Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox) {
@@ -119,8 +146,7 @@ void JobState::Lose(Rank rank, absl::Time now, const std::string& how, Outbox* o
   // It may only have been slow: it learns that way that the others go on without it.
   if (lost.streaming) outbox->ended_streams.push_back({Address(rank), lost.lost_because});
   Issue({Order::Kind::kAbort, rank, lost.lost_because}, std::nullopt, outbox);
-  Break(lost.lost_because, outbox);
-  key_values_.Fail(lost.lost_because, outbox);
+  answerers_->Break(lost.lost_because, outbox);
 }
 
 absl::Status JobState::Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox) {
@@ -137,9 +163,7 @@ absl::Status JobState::Report(Rank rank, Rank culprit, const absl::Status& reaso
                    rank == culprit ? "" : absl::StrCat(" that rank ", culprit.value(), " failed"),
                    ": ", reason.message()));
   Issue({Order::Kind::kAbort, culprit, named}, rank, outbox);
-  const absl::Status aborted = absl::AbortedError(named.message());
-  Break(aborted, outbox);
-  key_values_.Fail(aborted, outbox);
+  answerers_->Break(absl::AbortedError(named.message()), outbox);
   return absl::OkStatus();
 }
 
@@ -152,9 +176,9 @@ void JobState::Leave(Rank rank, Outbox* outbox) {
                                       " left the job (its script ended, or destroyed its "
                                       "process group)"));
   Issue({Order::Kind::kPeerLeft, rank, left}, std::nullopt, outbox);
-  gathers_->Leave(rank, left, outbox);
-  arrivals_->Leave(rank, outbox);
-  if (alive_count_ == 0) key_values_.Fail(left, outbox);
+  answerers_->gathers.Leave(rank, left, outbox);
+  answerers_->arrivals.Leave(rank, outbox);
+  if (alive_count_ == 0) answerers_->key_values.Fail(left, outbox);
 }
 
 void JobState::Issue(Order order, std::optional<Rank> reporter, Outbox* outbox) {
@@ -167,17 +191,10 @@ void JobState::Issue(Order order, std::optional<Rank> reporter, Outbox* outbox) 
   orders_.push_back(std::move(order));
 }
 
-void JobState::Break(const absl::Status& reason, Outbox* outbox) {
-  if (!broken_because_) broken_because_ = reason;
-  gathers_->Fail(reason, outbox);
-  arrivals_->Fail(reason, outbox);
-}
-
 void JobState::Tick(absl::Time now, Outbox* outbox) {
   assembly_.Expire(now, outbox);
-  if (gathers_) gathers_->Expire(now, outbox);
-  if (arrivals_) arrivals_->Expire(now, outbox);
-  key_values_.Expire(now, outbox);
+  if (answerers_ == nullptr) return;
+  answerers_->ForEach([&](auto& state) { state.Expire(now, outbox); });
   if (now < liveness_check_) return;
   liveness_check_ = absl::InfiniteFuture();
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -192,10 +209,10 @@ void JobState::Tick(absl::Time now, Outbox* outbox) {
 }
 
 absl::Time JobState::NextDeadline() const {
-  const absl::Time gathers = gathers_ ? gathers_->NextDeadline() : absl::InfiniteFuture();
-  const absl::Time arrivals = arrivals_ ? arrivals_->NextDeadline() : absl::InfiniteFuture();
-  return std::min(
-      {assembly_.NextDeadline(), gathers, arrivals, key_values_.NextDeadline(), liveness_check_});
+  absl::Time next = std::min(assembly_.NextDeadline(), liveness_check_);
+  if (answerers_ == nullptr) return next;
+  answerers_->ForEach([&](auto& state) { next = std::min(next, state.NextDeadline()); });
+  return next;
 }
 
 bool JobState::over() const {

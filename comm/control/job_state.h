@@ -3,18 +3,14 @@
 #define PELTON_COMM_CONTROL_JOB_STATE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "comm/control/assembly.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/gather_state.h"
-#include "comm/control/key_value_state.h"
-#include "comm/control/peer_selection_state.h"
-#include "comm/control/peers/arrival_state.h"
 #include "core/base/ids.h"
 
 namespace pelton {
@@ -26,11 +22,9 @@ namespace pelton {
 class JobState {
  public:
   JobState(std::string name, Generation generation, absl::Duration heartbeat_timeout);
+  ~JobState();
 
   void Join(const Call& call, JoinRequest request, Outbox* outbox);
-  void KeyValue(const Call& call, KeyValueRequest request, Outbox* outbox);
-  void AllGather(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox);
-  void FindPeer(const Call& call, Rank rank, const FindPeerRequest& request, Outbox* outbox);
   // Nobody waits for the reply any more.
   void Cancel(uint64_t call, Outbox* outbox);
 
@@ -39,9 +33,9 @@ class JobState {
   absl::Status Admit(const Caller& caller) const;
 
   // These take a rank that Admit let through.
+  void Ask(const Call& call, Rank rank, ControlQuestion question, Outbox* outbox);
   absl::Status OpenStream(Rank rank, absl::Time now, Outbox* outbox);
   void Heartbeat(Rank rank, const Beat& beat, absl::Time now);
-  absl::StatusOr<Matching> SelectPeers(Rank rank, const SelectPeersRequest& request);
   // `how` it was noticed: the stream broke, ...
   void Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox);
   absl::Status Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox);
@@ -56,6 +50,7 @@ class JobState {
   std::vector<Rank> present() const;
 
  private:
+  struct Answerers;  // of the ranks' questions; only the .cc file names the kinds
   enum class Presence { kAlive, kLeft, kLost };
   // Threads: one at a time. Owns: its status.
   struct Watched {
@@ -71,8 +66,6 @@ class JobState {
   void StartWatching(absl::Time now);
   // Gives the order to every live rank but the culprit and the reporter.
   void Issue(Order order, std::optional<Rank> reporter, Outbox* outbox);
-  // Ends the collectives and the questions for peers that wait, and those to come.
-  void Break(const absl::Status& reason, Outbox* outbox);
   Caller Address(Rank rank) const { return {name_, rank, generation_}; }
 
   const std::string name_;
@@ -81,12 +74,8 @@ class JobState {
   Assembly assembly_;
   std::vector<Watched> ranks_;  // by rank; empty while assembling
   int alive_count_ = 0;
-  std::optional<GatherState> gathers_;
-  std::optional<PeerSelectionState> peers_;
-  std::optional<ArrivalState> arrivals_;
-  KeyValueState key_values_;
-  std::optional<absl::Status> broken_because_;  // of the first loss or report
-  std::vector<Order> orders_;  // all of this generation, for streams that open late
+  std::unique_ptr<Answerers> answerers_;  // null while assembling
+  std::vector<Order> orders_;             // all of this generation, for streams that open late
   absl::Time liveness_check_ = absl::InfiniteFuture();
 };
 

@@ -48,10 +48,7 @@ void KeyValueState::Handle(const Call& call, KeyValueRequest request, Outbox* ou
     AnswerOrPark({call, std::move(request), ""}, outbox);
     return;
   }
-  absl::StatusOr<KeyValueResult> result = Apply(request, outbox);
-  Reply reply{.call = call.id, .status = result.status()};
-  if (result.ok()) reply.result = *std::move(result);
-  outbox->replies.push_back(std::move(reply));
+  outbox->Answer(call.id, Apply(request, outbox));
 }
 
 absl::StatusOr<KeyValueResult> KeyValueState::Apply(KeyValueRequest& request, Outbox* outbox) {
@@ -149,9 +146,9 @@ void KeyValueState::AnswerOrPark(Waiting waiting, Outbox* outbox) {
     waiting_.emplace(id, std::move(waiting));
     return;
   }
-  Reply reply{.call = waiting.call.id, .status = absl::OkStatus()};
-  if (waiting.request.kind == Kind::kGet) reply.result.value = values_[waiting.request.keys[0]];
-  outbox->replies.push_back(std::move(reply));
+  KeyValueResult result;
+  if (waiting.request.kind == Kind::kGet) result.value = values_[waiting.request.keys[0]];
+  outbox->Answer(waiting.call.id, std::move(result));
 }
 
 KeyValueState::Waiting KeyValueState::Take(uint64_t call) {

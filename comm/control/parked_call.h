@@ -69,7 +69,6 @@ class CallOf final : public grpc::ServerReadReactor<Request>, public ParkedCall 
   void Read() { this->StartRead(&request_); }
   void set_filler(Filler fill) { fill_ = fill; }
   const Request& request() const { return request_; }
-  Response& response() { return *response_; }
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->Finish({grpc::StatusCode::INVALID_ARGUMENT, "a call without a request"});

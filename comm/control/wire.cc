@@ -1,6 +1,11 @@
 #include "comm/control/wire.h"
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +50,88 @@ proto::Order::Kind KindOf(Order::Kind kind) {
     default:
       return proto::Order::ABORT;
   }
+}
+
+template <typename Message>
+std::vector<Rank> MembersOf(const Message& message) {
+  return std::vector<Rank>(message.members().begin(), message.members().end());
+}
+
+template <typename Message>
+void AddMembers(const std::vector<Rank>& members, Message* message) {
+  for (const Rank member : members) message->add_members(member.value());
+}
+
+// The enumerators of KeyValueRequest::Kind have the numbers of the wire.
+KeyValueRequest FromProto(const proto::KeyValueRequest& message) {
+  return {.kind = static_cast<KeyValueRequest::Kind>(message.kind()),
+          .keys = {message.keys().begin(), message.keys().end()},
+          .value = message.value(),
+          .expected = message.expected(),
+          .delta = message.delta()};
+}
+
+void Write(KeyValueRequest& request, proto::ControlQuestion* question) {
+  proto::KeyValueRequest* const message = question->mutable_key_value();
+  message->set_kind(static_cast<proto::KeyValueRequest::Kind>(request.kind));
+  for (std::string& key : request.keys) message->add_keys(std::move(key));
+  message->set_value(std::move(request.value));
+  message->set_expected(std::move(request.expected));
+  message->set_delta(request.delta);
+}
+
+void Write(KeyValueResult& result, proto::ControlAnswer* answer) {
+  answer->mutable_key_value()->set_value(std::move(result.value));
+  answer->mutable_key_value()->set_number(result.number);
+}
+
+AllGatherRequest FromProto(const proto::AllGatherRequest& message) {
+  return {message.name(), message.value(), MembersOf(message)};
+}
+
+void Write(AllGatherRequest& request, proto::ControlQuestion* question) {
+  proto::AllGatherRequest* const message = question->mutable_all_gather();
+  message->set_name(std::move(request.name));
+  message->set_value(std::move(request.value));
+  AddMembers(request.members, message);
+}
+
+void Write(const AllGatherResult& result, proto::ControlAnswer* answer) {
+  proto::AllGatherResponse* const message = answer->mutable_all_gather();
+  for (const std::string& value : *result.values) message->add_values(value);
+}
+
+// The enumerators of PeerPolicy have the numbers of the wire; others stay what they are, and are
+// refused.
+SelectPeersRequest FromProto(const proto::SelectPeersRequest& message) {
+  return {MembersOf(message), static_cast<PeerPolicy>(message.policy() & 0xFF), message.step()};
+}
+
+void Write(const SelectPeersRequest& request, proto::ControlQuestion* question) {
+  proto::SelectPeersRequest* const message = question->mutable_select_peers();
+  AddMembers(request.members, message);
+  message->set_policy(static_cast<proto::SelectPeersRequest::Policy>(request.policy));
+  message->set_step(request.step);
+}
+
+void Write(const Matching& matching, proto::ControlAnswer* answer) {
+  answer->mutable_select_peers()->mutable_peers()->Assign(matching.begin(), matching.end());
+}
+
+FindPeerRequest FromProto(const proto::FindPeerRequest& message) {
+  return {CommunicatorId(message.group()), MembersOf(message), message.round()};
+}
+
+void Write(const FindPeerRequest& request, proto::ControlQuestion* question) {
+  proto::FindPeerRequest* const message = question->mutable_find_peer();
+  message->set_group(request.group.value());
+  AddMembers(request.members, message);
+  message->set_round(request.round);
+}
+
+void Write(const PeerMatch& match, proto::ControlAnswer* answer) {
+  answer->mutable_find_peer()->set_peer(match.peer.value());
+  answer->mutable_find_peer()->set_match(match.number);
 }
 
 }  // namespace
@@ -94,63 +181,46 @@ void ToProto(const Caller& caller, proto::Caller* message) {
   message->set_generation(caller.generation.value());
 }
 
-// The enumerators of KeyValueRequest::Kind have the numbers of the wire.
-KeyValueRequest FromProto(const proto::KeyValueRequest& message) {
-  return {.kind = static_cast<KeyValueRequest::Kind>(message.kind()),
-          .keys = {message.keys().begin(), message.keys().end()},
-          .value = message.value(),
-          .expected = message.expected(),
-          .delta = message.delta()};
+absl::StatusOr<ControlQuestion> FromProto(const proto::ControlQuestion& message) {
+  switch (message.kind_case()) {
+    case proto::ControlQuestion::kKeyValue:
+      return FromProto(message.key_value());
+    case proto::ControlQuestion::kAllGather:
+      return FromProto(message.all_gather());
+    case proto::ControlQuestion::kSelectPeers:
+      return FromProto(message.select_peers());
+    case proto::ControlQuestion::kFindPeer:
+      return FromProto(message.find_peer());
+    default:
+      return absl::InvalidArgumentError("question: is of no kind that is known here");
+  }
 }
 
-void ToProto(const KeyValueRequest& request, proto::KeyValueRequest* message) {
-  message->set_kind(static_cast<proto::KeyValueRequest::Kind>(request.kind));
-  for (const std::string& key : request.keys) message->add_keys(key);
-  message->set_value(request.value);
-  message->set_expected(request.expected);
-  message->set_delta(request.delta);
+absl::StatusOr<ControlAnswer> FromProto(proto::ControlAnswer message) {
+  switch (message.kind_case()) {
+    case proto::ControlAnswer::kKeyValue:
+      return KeyValueResult{std::move(*message.mutable_key_value()->mutable_value()),
+                            message.key_value().number()};
+    case proto::ControlAnswer::kAllGather: {
+      auto& values = *message.mutable_all_gather()->mutable_values();
+      return AllGatherResult{std::make_shared<std::vector<std::string>>(
+          std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()))};
+    }
+    case proto::ControlAnswer::kSelectPeers:
+      return Matching(message.select_peers().peers().begin(), message.select_peers().peers().end());
+    case proto::ControlAnswer::kFindPeer:
+      return PeerMatch{Rank(message.find_peer().peer()), message.find_peer().match()};
+    default:
+      return absl::InternalError("the coordinator's answer is of no kind that is known here");
+  }
 }
 
-AllGatherRequest FromProto(const proto::AllGatherRequest& message) {
-  AllGatherRequest request{message.name(), message.value()};
-  for (const int32_t member : message.members()) request.members.emplace_back(member);
-  return request;
+void ToProto(ControlQuestion question, proto::ControlQuestion* message) {
+  std::visit([&](auto& kind) { Write(kind, message); }, question);
 }
 
-void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message) {
-  message->set_name(request.name);
-  message->set_value(request.value);
-  for (const Rank member : request.members) message->add_members(member.value());
-}
-
-// The enumerators of PeerPolicy have the numbers of the wire; others stay what they are, and are
-// refused.
-SelectPeersRequest FromProto(const proto::SelectPeersRequest& message) {
-  SelectPeersRequest request;
-  for (const int32_t member : message.members()) request.members.emplace_back(member);
-  request.policy = static_cast<PeerPolicy>(message.policy() & 0xFF);
-  request.step = message.step();
-  return request;
-}
-
-void ToProto(const SelectPeersRequest& request, proto::SelectPeersRequest* message) {
-  for (const Rank member : request.members) message->add_members(member.value());
-  message->set_policy(static_cast<proto::SelectPeersRequest::Policy>(request.policy));
-  message->set_step(request.step);
-}
-
-FindPeerRequest FromProto(const proto::FindPeerRequest& message) {
-  FindPeerRequest request;
-  request.group = CommunicatorId(message.group());
-  for (const int32_t member : message.members()) request.members.emplace_back(member);
-  request.round = message.round();
-  return request;
-}
-
-void ToProto(const FindPeerRequest& request, proto::FindPeerRequest* message) {
-  message->set_group(request.group.value());
-  for (const Rank member : request.members) message->add_members(member.value());
-  message->set_round(request.round);
+void ToProto(ControlAnswer answer, proto::ControlAnswer* message) {
+  std::visit([&](auto& kind) { Write(kind, message); }, answer);
 }
 
 Membership FromProto(const proto::JoinResponse& message) {

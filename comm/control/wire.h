@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
@@ -31,19 +32,16 @@ bool SameToken(absl::string_view expected, absl::string_view given);
 
 JoinRequest FromProto(const proto::JoinRequest& message);
 Caller FromProto(const proto::Caller& message);
-KeyValueRequest FromProto(const proto::KeyValueRequest& message);
-AllGatherRequest FromProto(const proto::AllGatherRequest& message);
-SelectPeersRequest FromProto(const proto::SelectPeersRequest& message);
-FindPeerRequest FromProto(const proto::FindPeerRequest& message);
+// Errors: InvalidArgument, Internal for an answer: it is of no kind that is known here.
+absl::StatusOr<ControlQuestion> FromProto(const proto::ControlQuestion& message);
+absl::StatusOr<ControlAnswer> FromProto(proto::ControlAnswer message);
 Membership FromProto(const proto::JoinResponse& message);
 Order FromProto(const proto::Order& message);
 
 void ToProto(const JoinRequest& request, proto::JoinRequest* message);
 void ToProto(const Caller& caller, proto::Caller* message);
-void ToProto(const KeyValueRequest& request, proto::KeyValueRequest* message);
-void ToProto(const AllGatherRequest& request, proto::AllGatherRequest* message);
-void ToProto(const SelectPeersRequest& request, proto::SelectPeersRequest* message);
-void ToProto(const FindPeerRequest& request, proto::FindPeerRequest* message);
+void ToProto(ControlQuestion question, proto::ControlQuestion* message);
+void ToProto(ControlAnswer answer, proto::ControlAnswer* message);
 void ToProto(const Membership& membership, proto::JoinResponse* message);
 void ToProto(const Order& order, Generation generation, proto::Order* message);
 

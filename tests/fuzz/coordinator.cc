@@ -45,22 +45,16 @@ class World {
   }
 
   void Feed(uint8_t kind, absl::string_view bytes) {
-    switch (kind % 9) {
+    switch (kind % 6) {
       case 0:
         return Join(Parsed<proto::JoinRequest>(bytes));
       case 1:
-        return Ask(Parsed<proto::KeyValueRequest>(bytes));
+        return Ask(Parsed<proto::AskRequest>(bytes));
       case 2:
-        return Ask(Parsed<proto::AllGatherRequest>(bytes));
-      case 3:
-        return Ask(Parsed<proto::SelectPeersRequest>(bytes));
-      case 4:
-        return Ask(Parsed<proto::FindPeerRequest>(bytes));
-      case 5:
         return Beat(Parsed<proto::HeartbeatRequest>(bytes));
-      case 6:
-        return Ask(Parsed<proto::ReportRequest>(bytes));
-      case 7:
+      case 3:
+        return Report(Parsed<proto::ReportRequest>(bytes));
+      case 4:
         (void)state_.Leave(wire::FromProto(Parsed<proto::LeaveRequest>(bytes).caller()), &outbox_);
         return;
       default:
@@ -77,22 +71,13 @@ class World {
   void Join(const proto::JoinRequest& message) {
     state_.Join(NextCall(message.timeout_us()), wire::FromProto(message), &outbox_);
   }
-  void Ask(const proto::KeyValueRequest& message) {
-    state_.KeyValue(NextCall(message.timeout_us()), wire::FromProto(message.caller()),
-                    wire::FromProto(message), &outbox_);
+  void Ask(const proto::AskRequest& message) {
+    absl::StatusOr<ControlQuestion> question = wire::FromProto(message.question());
+    if (!question.ok()) return;
+    state_.Ask(NextCall(message.timeout_us()), wire::FromProto(message.caller()),
+               *std::move(question), &outbox_);
   }
-  void Ask(const proto::AllGatherRequest& message) {
-    state_.AllGather(NextCall(message.timeout_us()), wire::FromProto(message.caller()),
-                     wire::FromProto(message), &outbox_);
-  }
-  void Ask(const proto::SelectPeersRequest& message) {
-    (void)state_.SelectPeers(wire::FromProto(message.caller()), wire::FromProto(message));
-  }
-  void Ask(const proto::FindPeerRequest& message) {
-    state_.FindPeer(NextCall(message.timeout_us()), wire::FromProto(message.caller()),
-                    wire::FromProto(message), &outbox_);
-  }
-  void Ask(const proto::ReportRequest& message) {
+  void Report(const proto::ReportRequest& message) {
     (void)state_.Report(wire::FromProto(message.caller()), Rank(message.culprit()),
                         wire::ErrorFromProto(message.code(), message.message()), &outbox_);
   }
@@ -108,15 +93,16 @@ class World {
     proto::Caller caller;
     caller.set_job("job");
     caller.set_generation(1);
-    const auto ask = [&](auto request) {
+    if (message.has_question()) {
+      proto::AskRequest request;
       *request.mutable_caller() = caller;
+      *request.mutable_question() = std::move(*message.mutable_question());
       Ask(request);
-    };
-    if (message.has_key_value()) ask(std::move(*message.mutable_key_value()));
-    if (message.has_all_gather()) ask(std::move(*message.mutable_all_gather()));
-    if (message.has_select_peers()) ask(std::move(*message.mutable_select_peers()));
-    if (message.has_find_peer()) ask(std::move(*message.mutable_find_peer()));
-    if (message.has_report()) ask(std::move(*message.mutable_report()));
+    }
+    if (message.has_report()) {
+      *message.mutable_report()->mutable_caller() = caller;
+      Report(message.report());
+    }
   }
 
   CoordinatorState state_{absl::Seconds(10)};
@@ -135,6 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     world.Feed(kind, bytes);
     // The same bytes as a rank would take them for an answer.
     (void)wire::FromProto(Parsed<proto::JoinResponse>(bytes));
+    (void)wire::FromProto(Parsed<proto::ControlAnswer>(bytes));
     const Order order = wire::FromProto(Parsed<proto::Order>(bytes));
     PELTON_CHECK(!order.reason.ok());
   }

@@ -189,18 +189,23 @@ std::string Event(uint8_t kind, Message message, int rank) {
   return Byte(kind) + Chunk(message.SerializeAsString());
 }
 
+// Rank `rank` asks; an answer is waited for as long as `timeout_us` says.
+std::string Asked(ControlQuestion question, int rank, int64_t timeout_us = 0) {
+  proto::AskRequest request;
+  wire::ToProto(std::move(question), request.mutable_question());
+  request.set_timeout_us(timeout_us);
+  return Event(1, request, rank);
+}
+
 Corpus Stores() {
-  proto::KeyValueRequest get, set, add;
-  wire::ToProto(KeyValueRequest{.kind = KeyValueRequest::Kind::kGet, .keys = {"key"}}, &get);
-  get.set_timeout_us(1000);
-  wire::ToProto(KeyValueRequest{.keys = {"key"}, .value = "value"}, &set);
-  wire::ToProto(KeyValueRequest{.kind = KeyValueRequest::Kind::kAdd, .keys = {"n"}, .delta = 2},
-                &add);
+  const KeyValueRequest get{.kind = KeyValueRequest::Kind::kGet, .keys = {"key"}};
+  const KeyValueRequest set{.keys = {"key"}, .value = "value"};
+  const KeyValueRequest add{.kind = KeyValueRequest::Kind::kAdd, .keys = {"n"}, .delta = 2};
   proto::LinkCall call;
-  *call.mutable_key_value() = set;
-  return {{"get_set", Event(1, get, 0) + Event(1, set, 1)},
-          {"add_add", Event(1, add, 0) + Event(1, add, 1)},
-          {"link_call", Byte(8) + Chunk(call.SerializeAsString())}};
+  wire::ToProto(set, call.mutable_question());
+  return {{"get_set", Asked(get, 0, 1000) + Asked(set, 1)},
+          {"add_add", Asked(add, 0) + Asked(add, 1)},
+          {"link_call", Byte(5) + Chunk(call.SerializeAsString())}};
 }
 
 Corpus CoordinatorEvents() {
@@ -210,16 +215,12 @@ Corpus CoordinatorEvents() {
                             HostIdentity{"boot", 1, 2}},
                 &join);
   corpus["join"] = Byte(0) + Chunk(join.SerializeAsString());
-  proto::AllGatherRequest gather;
-  wire::ToProto(AllGatherRequest{"plan", "hash", {Rank(0), Rank(1)}}, &gather);
-  corpus["gather"] = Event(2, gather, 0) + Event(2, gather, 1);
-  proto::SelectPeersRequest select;
-  wire::ToProto(SelectPeersRequest{{Rank(0), Rank(1)}, PeerPolicy::kRandomMatching, 3}, &select);
-  corpus["select"] = Event(3, select, 0) + Event(3, select, 1);
-  proto::FindPeerRequest find;
-  wire::ToProto(FindPeerRequest{CommunicatorId(4), {Rank(0), Rank(1)}, 1}, &find);
-  find.set_timeout_us(1000);
-  corpus["find"] = Event(4, find, 0) + Event(4, find, 1);
+  const AllGatherRequest gather{"plan", "hash", {Rank(0), Rank(1)}};
+  corpus["gather"] = Asked(gather, 0) + Asked(gather, 1);
+  const SelectPeersRequest select{{Rank(0), Rank(1)}, PeerPolicy::kRandomMatching, 3};
+  corpus["select"] = Asked(select, 0) + Asked(select, 1);
+  const FindPeerRequest find{CommunicatorId(4), {Rank(0), Rank(1)}, 1};
+  corpus["find"] = Asked(find, 0, 1000) + Asked(find, 1, 1000);
   proto::HeartbeatRequest beat;
   beat.set_round(2);
   beat.set_round_trip_us(300);
@@ -227,8 +228,8 @@ Corpus CoordinatorEvents() {
   report.set_culprit(1);
   report.set_code(13);
   report.set_message("a bad gradient");
-  corpus["report"] = Event(5, beat, 0) + Event(6, report, 0);
-  corpus["leave"] = Event(7, proto::LeaveRequest(), 1) + Event(2, gather, 0);
+  corpus["report"] = Event(2, beat, 0) + Event(3, report, 0);
+  corpus["leave"] = Event(4, proto::LeaveRequest(), 1) + Asked(gather, 0);
   return corpus;
 }
 

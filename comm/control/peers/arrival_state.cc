@@ -212,7 +212,7 @@ void ArrivalState::Decide(Group& group, size_t index, size_t partner, Outbox* ou
 
 void ArrivalState::Answer(const Waiting& waiting, const PeerMatch& match, Outbox* outbox) {
   Forget(waiting);
-  outbox->replies.push_back({.call = waiting.call, .status = {}, .match = match});
+  outbox->Answer(waiting.call, match);
 }
 
 void ArrivalState::Forget(const Waiting& waiting) {

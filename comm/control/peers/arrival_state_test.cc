@@ -22,6 +22,8 @@ absl::Time At(double milliseconds) {
   return absl::UnixEpoch() + absl::Hours(1) + absl::Milliseconds(milliseconds);
 }
 
+const PeerMatch& MatchIn(const Reply& reply) { return std::get<PeerMatch>(reply.answer); }
+
 FindPeerRequest Question(int32_t world_size, uint64_t round, uint32_t group = 1) {
   FindPeerRequest request;
   request.group = CommunicatorId(group);
@@ -62,9 +64,9 @@ class Asking {
   int32_t PeerOf(uint64_t call) const {
     const auto found = replies_.find(call);
     if (found == replies_.end()) return -1;
-    return found->second.status.ok() ? found->second.match.peer.value() : -2;
+    return found->second.status.ok() ? MatchIn(found->second).peer.value() : -2;
   }
-  uint64_t NumberOf(uint64_t call) const { return replies_.at(call).match.number; }
+  uint64_t NumberOf(uint64_t call) const { return MatchIn(replies_.at(call)).number; }
   absl::Status StatusOf(uint64_t call) const { return replies_.at(call).status; }
   ArrivalState& state() { return state_; }
 
@@ -328,7 +330,7 @@ class Simulation {
       const auto call = std::find(calls_.begin(), calls_.end(), reply.call);
       ASSERT_NE(call, calls_.end());
       call->reset();
-      Answered(static_cast<int32_t>(call - calls_.begin()), reply.match);
+      Answered(static_cast<int32_t>(call - calls_.begin()), MatchIn(reply));
     }
     // Both ends are answered by one event.
     for (const auto& [number, ends] : open_) {
