@@ -2,7 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -146,9 +145,10 @@ std::vector<std::string> Control::TakeValues(const Members& members, const std::
 }
 
 bool Control::ArePosted(const Members& members) const {
-  const std::vector<Rank>& ranks = members.group().members;
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [this](Rank rank) { return worker_->IsPostedTo(rank.value()); });
+  for (const Rank member : members.group().members) {
+    if (!worker_->IsPostedTo(member.value())) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<std::vector<std::string>> Control::Exchange(const Members& members,
