@@ -391,8 +391,10 @@ void PythonQueue::Barrier(absl::Duration timeout) {
 void PythonQueue::Leave(const std::string& name, const std::string& reason,
                         absl::Duration timeout) {
   Call call = Begin("shutdown", {}, Call::Use::kMoved);
-  call.Launch(LaunchOf(
-      {.kind = OperationKind::kBarrier, .count = 0, .bucket = BucketId(NumberOf(name))}, {}));
+  Collective barrier = {};
+  barrier.kind = OperationKind::kBarrier;
+  barrier.bucket = BucketId(NumberOf(name));
+  call.Launch(LaunchOf(barrier, {}));
   Job job = call.Take(timeout);
   job.overdue = absl::UnavailableError(reason);
   ThrowIfError(lane_->Run(std::move(job))->status());
