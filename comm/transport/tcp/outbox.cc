@@ -22,6 +22,13 @@ void Keep(Entry& entry, std::vector<network::Waiter*>* waiters) {
   waiters->push_back(std::exchange(entry.waiter, nullptr));
 }
 
+// Tells `waiter` that its own has ended so, and `sender` that it was told; either may be null.
+void Tell(network::Waiter* waiter, Sender* sender, const absl::Status& status) {
+  if (waiter == nullptr) return;
+  waiter->OnDone(status);
+  if (sender != nullptr) sender->OnLeaving(/*is_told=*/true);
+}
+
 }  // namespace
 
 void Outbox::Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender) {
@@ -57,8 +64,7 @@ bool Outbox::Fetched(uint64_t id) {
   if (found == offers_.end()) return false;
   const Body body = found->second;
   offers_.erase(found);
-  auto share = std::find_if(shares_.begin(), shares_.end(),
-                            [&body](const Share& it) { return it.sender == body.sender; });
+  auto share = ShareOf(body.sender);
   if (share == shares_.end()) share = shares_.insert(share, Share{body.sender, {}});
   share->bodies.push_back(body);
   return true;
@@ -68,9 +74,7 @@ void Outbox::Declined(uint64_t id) {
   if (const auto found = offers_.find(id); found != offers_.end()) {
     const Body body = found->second;
     offers_.erase(found);
-    body.waiter->OnDone(absl::OkStatus());
-    body.sender->OnLeaving(/*is_told=*/true);
-    return;
+    return Tell(body.waiter, body.sender, absl::OkStatus());
   }
   const std::optional<Body> body = TakeBody(id);
   if (!body.has_value()) return;  // all of it leaves, or the peer has been told
@@ -78,10 +82,14 @@ void Outbox::Declined(uint64_t id) {
   if (is_writing_ && current_.body == id) {
     current_.waiter = body->waiter;
   } else {
-    body->waiter->OnDone(absl::OkStatus());
-    body->sender->OnLeaving(/*is_told=*/true);
+    Tell(body->waiter, body->sender, absl::OkStatus());
   }
   Put({FrameType::kWithdrawn, 0, id, 0});
+}
+
+std::deque<Outbox::Share>::iterator Outbox::ShareOf(const Sender* sender) {
+  return std::find_if(shares_.begin(), shares_.end(),
+                      [sender](const Share& share) { return share.sender == sender; });
 }
 
 std::optional<Outbox::Body> Outbox::TakeBody(uint64_t id) {
@@ -197,11 +205,7 @@ void Outbox::Fail(const absl::Status& status) {
   short_.clear();
   shares_.clear();
   offers_.clear();
-  for (const auto& [waiter, sender] : ended) {
-    if (waiter == nullptr) continue;
-    waiter->OnDone(status);
-    if (sender != nullptr) sender->OnLeaving(/*is_told=*/true);
-  }
+  for (const auto& [waiter, sender] : ended) Tell(waiter, sender, status);
 }
 
 void Outbox::Forget(const Sender& sender, const absl::Status& status) {
@@ -210,9 +214,7 @@ void Outbox::Forget(const Sender& sender, const absl::Status& status) {
   ForgetBodies(sender, &waiters);
   KeepShort(sender, &waiters);
   if (is_writing_ && current_.sender == &sender) Keep(current_, &waiters);
-  for (network::Waiter* const waiter : waiters) {
-    if (waiter != nullptr) waiter->OnDone(status);
-  }
+  for (network::Waiter* const waiter : waiters) Tell(waiter, nullptr, status);
 }
 
 void Outbox::ForgetOffers(const Sender& sender, Waiters* waiters) {
@@ -227,8 +229,7 @@ void Outbox::ForgetOffers(const Sender& sender, Waiters* waiters) {
 }
 
 void Outbox::ForgetBodies(const Sender& sender, Waiters* waiters) {
-  const auto share = std::find_if(shares_.begin(), shares_.end(),
-                                  [&sender](const Share& it) { return it.sender == &sender; });
+  const auto share = ShareOf(&sender);
   if (share == shares_.end()) return;
   for (const Body& body : share->bodies) {
     waiters->push_back(body.waiter);

@@ -101,6 +101,8 @@ class Outbox {
   };
   using Waiters = std::vector<network::Waiter*>;
 
+  // The share of `sender`, or the end: it has no body there.
+  std::deque<Share>::iterator ShareOf(const Sender* sender);
   bool Next();
   void BeginShort();
   void BeginPiece();

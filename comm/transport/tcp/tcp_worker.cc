@@ -105,7 +105,8 @@ bool TcpWorker::LosePort(Rank rank, uint32_t number, const absl::Status& why) {
   const auto peer = static_cast<size_t>(found - members_.begin());
   if (found == members_.end() || ports_[peer] != number) return false;
   ports_[peer] = 0;  // nothing more goes there
-  return Lose(rank, why);
+  receiver_.Lose(static_cast<int>(peer), why);
+  return true;
 }
 
 void TcpWorker::OnMoved(bool by_another) {

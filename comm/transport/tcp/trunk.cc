@@ -8,7 +8,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "comm/transport/tcp/socket.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -57,7 +56,7 @@ bool Trunk::HasArrived() {
   for (int32_t rank = 0; rank < members_.size(); ++rank) {
     const Peer& peer = At(Rank(rank));
     Write(Rank(rank));
-    if (peer.state != State::kOpen || peer.connection == nullptr) continue;
+    if (peer.state != State::kOpen) continue;
     has_arrived &= peer.outbox.is_empty() && IsDelivered(peer.connection->socket());
   }
   return has_arrived;

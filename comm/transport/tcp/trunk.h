@@ -192,6 +192,7 @@ class Trunk final : public ConnectionSink {
   void Note(Rank peer, const Frame& note);
   void LeaveOffers(const Port& port, Rank peer);
   std::unique_ptr<std::byte[]> TakeBlock();
+
   const in_addr_t host_;
   const network::Members members_;
   Descriptor events_;
