@@ -243,32 +243,6 @@ TEST_F(BusyWireTest, AnAbortThatAPeerDoesNotTakeKeepsNobodyFromOpening) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Long messages of one communicator do not wait for all those of another.
-TEST_F(BesideTest, ALongMessageNeedNotWaitForAnothersQueue) {
-  constexpr int kQueue = 24;
-  Open(1);
-  Open(2);
-  std::atomic<int> done{0};
-  std::atomic<int> done_before{kQueue};
-  RunAll([&](int rank, size_t number) {
-    Communicator& communicator = At(rank, number);
-    const Rank other(1 - rank);
-    std::vector<int32_t> data((number == 0 ? kLongBytes : 20'000) / sizeof(int32_t), rank);
-    while (number == 1 && done == 0) std::this_thread::yield();
-    std::vector<absl::StatusOr<Completion>> all;
-    for (int i = 0; i < (number == 0 ? kQueue : 1); ++i) {
-      all.push_back(rank == 0 ? Send(communicator, TensorOf(data), other)
-                              : Recv(communicator, TensorOf(data), other));
-    }
-    for (const auto& completion : all) {
-      ASSERT_EQ(Finish(communicator, completion), absl::OkStatus());
-      if (number == 0 && rank == 1) ++done;
-    }
-    if (number == 1 && rank == 1) done_before = done.load();
-  });
-  EXPECT_LT(done_before, kQueue);
-}
-
 // A thread that sleeps for one communicator is woken, though another one's thread has read what
 // came for it.
 TEST_F(BesideTest, AParkedThreadIsWokenWhoeverReads) {
