@@ -1,9 +1,7 @@
 // How many descriptors a process needs, with ranks as processes on several "hosts" of this one.
 //   bazel run //comm/hierarchy:descriptors_process_test -- --ranks=256
 #include <cstdint>
-#include <filesystem>
 #include <iostream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/hierarchy/hierarchical_transport.h"
+#include "comm/transport/open_descriptors.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/shm/test_processes.h"
 #include "comm/transport/tcp/tcp_transport.h"
@@ -49,11 +48,6 @@ class HostBootstrap final : public Bootstrap {
   Bootstrap& all_;
   const std::vector<Rank> ranks_;
 };
-
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 int32_t HostOf(int32_t rank) { return rank / (rank_count / kHosts); }
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "comm/transport/open_descriptors.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/shm/test_processes.h"
 #include "comm/window/create_window.h"
@@ -407,10 +407,7 @@ TEST(WindowProcessTest, AThousandWindowsOfEightRanksNeedNoDescriptors) {
     if (!end.ok()) return TextOf(end.status());
     auto met = PeerProcesses::Meet(*end->communicator, Soon());
     if (!met.ok()) return TextOf(met.status());
-    const auto count = [] {
-      return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-    };
-    const auto before = count();
+    const size_t before = OpenDescriptors();
     std::vector<double> tensor(4, 1);
     std::vector<std::unique_ptr<Window>> windows;
     for (int i = 0; i < 1000; ++i) {
@@ -424,7 +421,8 @@ TEST(WindowProcessTest, AThousandWindowsOfEightRanksNeedNoDescriptors) {
       if (!made.ok()) return TextOf(made.status());
       windows.push_back(*std::move(made));
     }
-    if (count() != before) return absl::StrCat(count() - before, " descriptors more");
+    const size_t after = OpenDescriptors();
+    if (after != before) return absl::StrCat(after, " descriptors after ", before);
     return TextOf(AgreeOnStatus(*end->communicator, absl::OkStatus(), Soon()));
   });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());

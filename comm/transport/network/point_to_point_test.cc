@@ -1,6 +1,5 @@
 // Sends and receives between ranks that are threads, over loopback and every wire.
 #include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/network/test_ranks.h"
+#include "comm/transport/open_descriptors.h"
 #include "core/base/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -288,18 +288,10 @@ TEST_P(PointToPointTest, AClosedRanksSendsArriveAndItIsNamedAfterwards) {
 }
 
 #ifndef PELTON_OVER_UCX  // whose sockets live as long as a peer may want something
-size_t OpenFiles() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    ++count;
-  }
-  return count;
-}
-
 // Also those of the last one, after which nothing else is opened.
 TEST_P(PointToPointTest, AClosedCommunicatorKeepsNoSockets) {
   World world(3, GetParam());
-  const size_t before = OpenFiles();
+  const size_t before = OpenDescriptors();
   for (uint32_t turn = 0; turn < 3; ++turn) {
     // Outlive the ranks' threads: a send to a rank that has closed already would be refused.
     std::vector<std::unique_ptr<Communicator>> communicators(3);
@@ -313,7 +305,7 @@ TEST_P(PointToPointTest, AClosedCommunicatorKeepsNoSockets) {
                 absl::OkStatus());
     });
   }
-  EXPECT_EQ(OpenFiles(), before);
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 #endif
 

@@ -3,13 +3,12 @@
 
 #include <sys/socket.h>
 
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "comm/transport/open_descriptors.h"
 #include "comm/transport/tcp/test_ends.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,11 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 using TrunkTest = TwoEnds;
-
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 TEST_F(TrunkTest, FurtherWorkersShareTheConnection) {
   const size_t before = OpenDescriptors();
@@ -213,6 +207,31 @@ class TwoPairsTest : public TwoEnds {
   Flag sent;
   Flag pulled;
 };
+
+// A long message of one worker does not wait for all those that another one has queued before it.
+TEST_F(TwoPairsTest, LongMessagesOfTwoWorkersTakeTurns) {
+  constexpr size_t kQueue = 4;
+  const Header header = From(0);
+  const std::string other(size_t{1} << 20, 'y');
+  std::string target(other.size(), '-');
+  std::vector<Flag> left(kQueue + 1);
+  std::vector<Flag> came(kQueue + 1);
+  for (size_t i = 0; i < kQueue; ++i) {
+    ASSERT_TRUE(ends[0].worker->Send(1, {&header, out.data(), out.size(), true, &left[i]}).ok());
+  }
+  ASSERT_TRUE(second[0]->Send(1, {&header, other.data(), other.size(), true, &left[kQueue]}).ok());
+  ASSERT_TRUE(PumpUntil(
+      [&] { return ends[1].recorder.offers.size() == kQueue && recorders[1].offers.size() == 1; }));
+  for (size_t i = 0; i < kQueue; ++i) {
+    ASSERT_TRUE(ends[1].worker->Pull(ends[1].recorder.offers[i], in.data(), &came[i]).ok());
+  }
+  ASSERT_TRUE(second[1]->Pull(recorders[1].offers[0], target.data(), &came[kQueue]).ok());
+  ASSERT_TRUE(PumpUntil([&] { return came[kQueue].calls == 1; }));
+  EXPECT_EQ(came[0].calls, 0);
+  EXPECT_EQ(target, other);
+  EXPECT_TRUE(
+      PumpUntil([&] { return came[kQueue - 1].calls == 1 && left[kQueue - 1].calls == 1; }));
+}
 
 // The memory of what it fetched is its own again at once (OWN-1).
 TEST_F(TwoPairsTest, AWorkerThatClosesWhileItFetchesLeavesItsMemoryAlone) {
