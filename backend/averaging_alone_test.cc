@@ -164,15 +164,21 @@ class Pairs final : public Algorithm {
 
 struct Tick {};
 
+constexpr absl::Duration kTick = absl::Microseconds(20);
+
 // Lets time pass for stages that wait, which have no event of their own.
 // Threads: its turns. Owns: nothing.
 class Ticker final : public Actor {
  public:
+  explicit Ticker(const absl::Duration* period) : period_(*period) {}
   absl::Status OnStart() override {
     Handle(Tick{});
     return absl::OkStatus();
   }
-  void Handle(Tick) { context().SendAfter(*this, absl::Microseconds(20), Tick{}); }
+  void Handle(Tick) { context().SendAfter(*this, period_, Tick{}); }
+
+ private:
+  const absl::Duration& period_;
 };
 
 // Threads: one. Owns: the world of one seed.
@@ -181,7 +187,7 @@ class AloneWorld {
   AloneWorld(uint64_t seed, int32_t size)
       : post_(seed, size),
         world_(seed, size, [this](Rank rank) { return std::make_unique<Pairs>(&post_, rank); }),
-        ticker_(Spawn<Ticker>(world_.executor(), {})) {}
+        ticker_(Spawn<Ticker>(world_.executor(), {}, &tick_)) {}
   ~AloneWorld() { StopAndWait(ticker_, world_.executor().Now()).IgnoreError(); }
 
   LoopWorld& world() { return world_; }
@@ -195,6 +201,13 @@ class AloneWorld {
     return std::move(future).Await(world_.executor().Now() + kStopTimeout);
   }
   void RunFor(absl::Duration duration) { world_.executor().RunFor(duration); }
+  // While stages have nothing to wait for.
+  void RunLong(absl::Duration duration) {
+    tick_ = absl::Milliseconds(10);
+    RunFor(duration);
+    tick_ = kTick;
+    RunFor(absl::Milliseconds(10));
+  }
 
   // Exactly: whole numbers do not round.
   void ExpectSumIsKept() {
@@ -210,13 +223,14 @@ class AloneWorld {
  private:
   Post post_;
   LoopWorld world_;
+  absl::Duration tick_ = kTick;
   ActorRef<Ticker> ticker_;
 };
 
 TEST(AveragingAloneTest, RanksEndInTheirOwnTimeAndLoseNothing) {
   int met = 0;
   int apart = 0;
-  ForEachSeed(200, [&](uint64_t seed) {
+  const uint64_t seeds = ForEachSeed(200, [&](uint64_t seed) {
     AloneWorld alone(seed, static_cast<int32_t>(1 + seed % 5));
     LoopWorld& world = alone.world();
     for (int phase = 1; phase <= 2; ++phase) {
@@ -235,7 +249,8 @@ TEST(AveragingAloneTest, RanksEndInTheirOwnTimeAndLoseNothing) {
     }
     met += alone.post().met;
   });
-  EXPECT_GT(met, 1000) << "ranks hardly meet";
+  if (seeds < 30) return;  // too few to say how often
+  EXPECT_GT(met, static_cast<int>(5 * seeds)) << "ranks hardly meet";
   EXPECT_GT(apart, 0) << "ranks keep step";
 }
 
@@ -251,7 +266,7 @@ TEST(AveragingAloneTest, StopNamesTheRanksThatWereNotAskedAndWaitsAsLongAsTheyTa
   EXPECT_THAT(status.ToString(), HasSubstr("is this rank's last, and waits until rank 0 is asked"));
   EXPECT_FALSE(alone.Outcome(std::move(one)).ok());
   // No operation may take so long; the wish stands all the same.
-  alone.RunFor(kRoundTimeout + absl::Seconds(5));
+  alone.RunLong(kRoundTimeout + absl::Seconds(5));
   EXPECT_TRUE(alone.Outcome(alone.AskToStop(0)).ok());
   for (int32_t rank : {1, 2}) EXPECT_TRUE(alone.Outcome(alone.AskToStop(rank)).ok());
   alone.ExpectSumIsKept();

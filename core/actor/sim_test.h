@@ -15,8 +15,9 @@ namespace pelton {
 
 // Calls `test(seed)` for `count` seeds, stops at the first that fails and names it. With
 // PELTON_SEED in the environment, for that one only; PELTON_SEEDS overrides `count`, and
-// PELTON_MOST_SEEDS, which sanitizers have, lowers it where it is larger.
-inline void ForEachSeed(uint64_t count, absl::FunctionRef<void(uint64_t seed)> test) {
+// PELTON_MOST_SEEDS, which sanitizers have, lowers it where it is larger. Returns how many seeds
+// that makes, by which a test divides what it has counted over all of them.
+inline uint64_t ForEachSeed(uint64_t count, absl::FunctionRef<void(uint64_t seed)> test) {
   uint64_t first = 1;
   uint64_t value = 0;
   if (const char* seed = std::getenv("PELTON_SEED"); absl::SimpleAtoi(seed ? seed : "", &value)) {
@@ -32,8 +33,9 @@ inline void ForEachSeed(uint64_t count, absl::FunctionRef<void(uint64_t seed)> t
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("to repeat: PELTON_SEED=", seed));
     test(seed);
-    if (::testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) break;
   }
+  return count;
 }
 
 }  // namespace pelton
