@@ -27,36 +27,37 @@ absl::Span<const std::byte> BytesOf(Tensor tensor) {
   return {static_cast<const std::byte*>(tensor.data), tensor.count * SizeOf(tensor.dtype)};
 }
 
-absl::Status CheckOverlap(const Communicator& communicator, OperationKind kind, Tensor source,
-                          Tensor target) {
-  if (!Clash(kind, communicator.rank(), BytesOf(source), BytesOf(target))) return absl::OkStatus();
+absl::Status CheckOverlap(const Communicator& communicator, const CollectiveCall& call) {
+  if (!Clash(call.kind, communicator.rank(), BytesOf(call.source), BytesOf(call.target))) {
+    return absl::OkStatus();
+  }
   return Refuse(communicator,
-                absl::StrCat("source, target: ", source.count, " elements of source and ",
-                             target.count, " of target share memory; ", NameOf(kind), " ",
-                             InPlaceFormOf(kind), "; pass a copy of source"));
+                absl::StrCat("source, target: ", call.source.count, " elements of source and ",
+                             call.target.count, " of target share memory; ", NameOf(call.kind), " ",
+                             InPlaceFormOf(call.kind), "; pass a copy of source"));
 }
 
-// Chunks of `kind` in the source and in the target.
-struct Chunks {
-  uint64_t in_source = 1;
-  uint64_t in_target = 1;
-};
+uint64_t ChunksIn(const Communicator& communicator, TensorLength length) {
+  return HasChunks(length) ? static_cast<uint64_t>(communicator.world_size().value()) : 1;
+}
 
-absl::Status CheckPair(const Communicator& communicator, OperationKind kind, Tensor source,
-                       Tensor target, Chunks chunks = {}) {
-  RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
-  RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
+absl::Status CheckPair(const Communicator& communicator, const CollectiveCall& call) {
+  const auto& [kind, source, target, op, root] = call;
   if (source.dtype != target.dtype) {
     return Refuse(communicator, absl::StrCat("dtype: source is ", NameOf(source.dtype),
                                              ", target is ", NameOf(target.dtype)));
   }
-  if (source.count * chunks.in_target != target.count * chunks.in_source) {
-    return Refuse(
-        communicator,
-        absl::StrCat("count: source has ", source.count, " elements, target ", target.count,
-                     "; the ratio must be ", chunks.in_source, " : ", chunks.in_target));
+  const uint64_t in_source = ChunksIn(communicator, TraitsOf(kind).source);
+  const uint64_t in_target = ChunksIn(communicator, TraitsOf(kind).target);
+  const bool are_alike = in_source == in_target;
+  if (are_alike ? source.count != target.count
+                : source.count * in_target != target.count * in_source) {
+    return Refuse(communicator,
+                  absl::StrCat("count: source has ", source.count, " elements, target ",
+                               target.count, "; the ratio must be ", are_alike ? 1 : in_source,
+                               " : ", are_alike ? 1 : in_target));
   }
-  return CheckOverlap(communicator, kind, source, target);
+  return CheckOverlap(communicator, call);
 }
 
 absl::Status CheckRank(const Communicator& communicator, absl::string_view name, Rank rank) {
@@ -90,100 +91,54 @@ Operation Between(OperationKind kind, Tensor source, Tensor target, uint64_t cou
   return operation;
 }
 
-uint64_t RanksOf(const Communicator& communicator) {
-  return static_cast<uint64_t>(communicator.world_size().value());
+// Whether this rank has a tensor of that length.
+bool Has(const Communicator& communicator, TensorLength length, Rank root) {
+  if (length == TensorLength::kNone) return false;
+  return !IsOnRootOnly(length) || communicator.rank() == root;
+}
+
+// The count of the operation whose tensor of that length is `tensor`.
+absl::StatusOr<uint64_t> CountOf(const Communicator& communicator, Tensor tensor,
+                                 TensorLength length) {
+  const uint64_t chunks = ChunksIn(communicator, length);
+  if (tensor.count % chunks == 0) return tensor.count / chunks;
+  return Refuse(communicator, absl::StrCat("count: ", tensor.count, " elements are not ", chunks,
+                                           " equal chunks"));
+}
+
+absl::Status CheckTensors(const Communicator& communicator, const CollectiveCall& call,
+                          bool has_source, bool has_target) {
+  if (has_source) RETURN_IF_ERROR(CheckTensor(communicator, "source", call.source));
+  // The only tensor of a kind is called so.
+  const bool is_alone = TraitsOf(call.kind).source == TensorLength::kNone;
+  if (has_target) {
+    RETURN_IF_ERROR(CheckTensor(communicator, is_alone ? "tensor" : "target", call.target));
+  }
+  if (has_source && has_target) RETURN_IF_ERROR(CheckPair(communicator, call));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source, Tensor target,
-                                     ReduceOp op) {
-  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllReduce, source, target));
-  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
-  Operation operation = Between(OperationKind::kAllReduce, source, target, source.count);
-  operation.reduce_op = op;
+// A location that this rank has no tensor for is that of its other one, which nobody looks at.
+absl::StatusOr<Completion> LaunchCollective(Communicator& communicator,
+                                            const CollectiveCall& call) {
+  const OperationTraits& traits = TraitsOf(call.kind);
+  if (traits.has_root) RETURN_IF_ERROR(CheckRank(communicator, "root", call.root));
+  const bool has_source = Has(communicator, traits.source, call.root);
+  const bool has_target = Has(communicator, traits.target, call.root);
+  RETURN_IF_ERROR(CheckTensors(communicator, call, has_source, has_target));
+  const Tensor source = has_source ? call.source : call.target;
+  const Tensor target = has_target ? call.target : call.source;
+  if (traits.reduces) RETURN_IF_ERROR(CheckReduction(communicator, call.op, source.dtype));
+  ASSIGN_OR_RETURN(const uint64_t count,
+                   CountOf(communicator, source, has_source ? traits.source : traits.target));
+  Operation operation;
+  if (has_source || has_target) operation = Between(call.kind, source, target, count);
+  operation.kind = call.kind;
+  if (traits.reduces) operation.reduce_op = call.op;
+  if (traits.has_root) operation.peer = call.root.value();
   return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Tensor target,
-                                  ReduceOp op, Rank root) {
-  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
-  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
-  if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kReduce, source, target));
-  } else {
-    RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
-    target = source;
-  }
-  Operation operation = Between(OperationKind::kReduce, source, target, source.count);
-  operation.reduce_op = op;
-  operation.peer = root.value();
-  return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor source, Tensor target,
-                                         ReduceOp op) {
-  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kReduceScatter, source, target,
-                            {.in_source = RanksOf(communicator)}));
-  RETURN_IF_ERROR(CheckReduction(communicator, op, source.dtype));
-  Operation operation = Between(OperationKind::kReduceScatter, source, target, target.count);
-  operation.reduce_op = op;
-  return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source, Tensor target) {
-  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllGather, source, target,
-                            {.in_target = RanksOf(communicator)}));
-  return LaunchOn(communicator, Between(OperationKind::kAllGather, source, target, source.count));
-}
-
-absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, Rank root) {
-  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
-  RETURN_IF_ERROR(CheckTensor(communicator, "tensor", tensor));
-  Operation operation = Between(OperationKind::kBroadcast, tensor, tensor, tensor.count);
-  operation.peer = root.value();
-  return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Tensor target,
-                                  Rank root) {
-  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
-  if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kGather, source, target,
-                              {.in_target = RanksOf(communicator)}));
-  } else {
-    RETURN_IF_ERROR(CheckTensor(communicator, "source", source));
-    target = source;
-  }
-  Operation operation = Between(OperationKind::kGather, source, target, source.count);
-  operation.peer = root.value();
-  return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Tensor target,
-                                   Rank root) {
-  RETURN_IF_ERROR(CheckRank(communicator, "root", root));
-  if (communicator.rank() == root) {
-    RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kScatter, source, target,
-                              {.in_source = RanksOf(communicator)}));
-  } else {
-    RETURN_IF_ERROR(CheckTensor(communicator, "target", target));
-    source = target;
-  }
-  Operation operation = Between(OperationKind::kScatter, source, target, target.count);
-  operation.peer = root.value();
-  return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source, Tensor target) {
-  RETURN_IF_ERROR(CheckPair(communicator, OperationKind::kAllToAll, source, target));
-  const uint64_t ranks = RanksOf(communicator);
-  if (source.count % ranks != 0) {
-    return Refuse(communicator, absl::StrCat("count: ", source.count, " elements are not ", ranks,
-                                             " equal chunks"));
-  }
-  return LaunchOn(communicator,
-                  Between(OperationKind::kAllToAll, source, target, source.count / ranks));
 }
 
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
@@ -204,10 +159,6 @@ absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank 
   operation.peer = source.value();
   operation.tag = tag;
   return LaunchOn(communicator, operation);
-}
-
-absl::StatusOr<Completion> Barrier(Communicator& communicator) {
-  return LaunchOn(communicator, Operation{});
 }
 
 }  // namespace pelton

@@ -1,5 +1,5 @@
-// The operations as typed functions: each builds an Operation, checks its arguments and launches
-// it.
+// The operations as typed functions: each names its kind and its tensors, and LaunchCollective
+// checks them by the kind's row (core/pipeline/operation_kind.h) and launches.
 #ifndef PELTON_COMM_COLLECTIVES_H_
 #define PELTON_COMM_COLLECTIVES_H_
 
@@ -18,42 +18,81 @@ struct Tensor {
   DType dtype = DType::kFloat32;
 };
 
+// What a collective is called with; what its kind has no use for is not looked at. Threads: a
+// value. Owns: nothing.
+struct CollectiveCall {
+  OperationKind kind = OperationKind::kBarrier;
+  Tensor source = {};
+  Tensor target = {};
+  ReduceOp op = ReduceOp::kSum;
+  Rank root = Rank(0);
+};
+
 // All of these: Blocks: never; the tensors belong to the communicator until the completion is done
 // (OWN-1). Errors: InvalidArgument naming the argument and its value, before anything is sent; else
 // those of Launch. `n` below is the world size, `rank` this rank.
 
+// Of any kind whose scope is KindScope::kCollective.
+absl::StatusOr<Completion> LaunchCollective(Communicator& communicator, const CollectiveCall& call);
+
 // target[i] = op over all ranks of source[i]. Shape: both [count]; the same tensor for in place.
-absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source, Tensor target,
-                                     ReduceOp op);
+inline absl::StatusOr<Completion> AllReduce(Communicator& communicator, Tensor source,
+                                            Tensor target, ReduceOp op) {
+  return LaunchCollective(communicator, {OperationKind::kAllReduce, source, target, op});
+}
 // The same on `root` only; `target` is unused elsewhere. Shape: both [count].
-absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Tensor target,
-                                  ReduceOp op, Rank root);
+inline absl::StatusOr<Completion> Reduce(Communicator& communicator, Tensor source, Tensor target,
+                                         ReduceOp op, Rank root) {
+  return LaunchCollective(communicator, {OperationKind::kReduce, source, target, op, root});
+}
 // target = chunk `rank` of the reduction. Shape: source [n * count], target [count].
-absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor source, Tensor target,
-                                         ReduceOp op);
+inline absl::StatusOr<Completion> ReduceScatter(Communicator& communicator, Tensor source,
+                                                Tensor target, ReduceOp op) {
+  return LaunchCollective(communicator, {OperationKind::kReduceScatter, source, target, op});
+}
 // target = the ranks' sources, one after the other. Shape: source [count], target [n * count].
-absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source, Tensor target);
+inline absl::StatusOr<Completion> AllGather(Communicator& communicator, Tensor source,
+                                            Tensor target) {
+  return LaunchCollective(communicator, {OperationKind::kAllGather, source, target});
+}
 // tensor = that of `root`. Shape: [count].
-absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, Rank root);
+inline absl::StatusOr<Completion> Broadcast(Communicator& communicator, Tensor tensor, Rank root) {
+  return LaunchCollective(communicator,
+                          {.kind = OperationKind::kBroadcast, .target = tensor, .root = root});
+}
 // target = the ranks' sources, one after the other, on `root` only; `target` is unused elsewhere.
 // Shape: source [count], target [n * count]; they must not overlap.
-absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Tensor target,
-                                  Rank root);
+inline absl::StatusOr<Completion> Gather(Communicator& communicator, Tensor source, Tensor target,
+                                         Rank root) {
+  return LaunchCollective(
+      communicator,
+      {.kind = OperationKind::kGather, .source = source, .target = target, .root = root});
+}
 // target = chunk `rank` of the root's source; `source` is unused elsewhere. Shape: source
 // [n * count], target [count]; they must not overlap.
-absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Tensor target,
-                                   Rank root);
+inline absl::StatusOr<Completion> Scatter(Communicator& communicator, Tensor source, Tensor target,
+                                          Rank root) {
+  return LaunchCollective(
+      communicator,
+      {.kind = OperationKind::kScatter, .source = source, .target = target, .root = root});
+}
 // Chunk i of target = chunk `rank` of rank i's source. Shape: both [n * count]; they must not
 // overlap.
-absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source, Tensor target);
+inline absl::StatusOr<Completion> AllToAll(Communicator& communicator, Tensor source,
+                                           Tensor target) {
+  return LaunchCollective(communicator, {OperationKind::kAllToAll, source, target});
+}
+// Done when every rank has launched it.
+inline absl::StatusOr<Completion> Barrier(Communicator& communicator) {
+  return LaunchCollective(communicator, {OperationKind::kBarrier});
+}
+
 // To be matched by the peer's Recv of the same count, dtype and tag, in launch order. Shape:
 // [count].
 absl::StatusOr<Completion> Send(Communicator& communicator, Tensor source, Rank destination,
                                 int32_t tag = 0);
 absl::StatusOr<Completion> Recv(Communicator& communicator, Tensor target, Rank source,
                                 int32_t tag = 0);
-// Done when every rank has launched it.
-absl::StatusOr<Completion> Barrier(Communicator& communicator);
 
 }  // namespace pelton
 

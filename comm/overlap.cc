@@ -20,31 +20,31 @@ bool Clash(OperationKind kind, Rank rank, Bytes source, Bytes target) {
   const bool overlap = before(source.data(), target.data() + target.size()) &&
                        before(target.data(), source.data() + source.size());
   if (!overlap) return false;
-  switch (kind) {
-    case OperationKind::kAllReduce:
-    case OperationKind::kReduce:
+  switch (TraitsOf(kind).in_place) {
+    case InPlaceForm::kSame:
       return source.data() != target.data();
-    case OperationKind::kReduceScatter:
+    case InPlaceForm::kTargetIsOwnChunk:
       return !IsChunk(target, source, rank);
-    case OperationKind::kAllGather:
+    case InPlaceForm::kSourceIsOwnChunk:
       return !IsChunk(source, target, rank);
-    default:
-      return true;
+    case InPlaceForm::kNever:
+      break;
   }
+  return true;
 }
 
 absl::string_view InPlaceFormOf(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::kAllReduce:
-    case OperationKind::kReduce:
+  switch (TraitsOf(kind).in_place) {
+    case InPlaceForm::kSame:
       return "works in place where target is source";
-    case OperationKind::kReduceScatter:
+    case InPlaceForm::kTargetIsOwnChunk:
       return "works in place where target is this rank's chunk of source";
-    case OperationKind::kAllGather:
+    case InPlaceForm::kSourceIsOwnChunk:
       return "works in place where source is this rank's chunk of target";
-    default:
-      return "does not work in place";
+    case InPlaceForm::kNever:
+      break;
   }
+  return "does not work in place";
 }
 
 }  // namespace pelton

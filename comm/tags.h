@@ -21,6 +21,9 @@ inline constexpr int32_t kAnswerTag = -4;
 // them over the wires of its callers' messages refuses them to its callers.
 inline constexpr int32_t kFirstCollectiveTag = INT32_MIN;
 inline constexpr int32_t kLastCollectiveTag = INT32_MIN + 255;
+// The last of them are of a transport whose own communicators run programs over their sends and
+// receives (transport/shm/programs.h): communicators above it send with the ones before.
+inline constexpr int32_t kFirstTransportProgramTag = kLastCollectiveTag - 63;
 
 // Of neighbour operations (collectives/neighbor_communicator.h): one for each of their tags.
 inline constexpr int32_t kNeighborTags = 1 << 30;

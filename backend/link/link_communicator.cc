@@ -24,9 +24,8 @@ constexpr absl::Duration kMissingPatience = absl::Milliseconds(1500);
 
 absl::Time SendDeadline() { return Clock::Real().Now() + kSendPatience; }
 
-// The root of a broadcast has its tensor where the others get it.
 bool ReadsTarget(const Operation& operation, Rank rank) {
-  return operation.kind == OperationKind::kBroadcast && operation.peer == rank.value();
+  return RootReadsTarget(operation.kind) && operation.peer == rank.value();
 }
 
 }  // namespace

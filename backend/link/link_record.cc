@@ -30,7 +30,7 @@ bool IsReduction(ReduceOp op) {
 
 // Later code switches over these and looks sizes up by them.
 absl::Status CheckEnumerators(const Operation& operation) {
-  if (operation.kind > OperationKind::kNeighborAllGather) {
+  if (!IsOperationKind(operation.kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("operation.kind: ", static_cast<int>(operation.kind), " is no kind"));
   }

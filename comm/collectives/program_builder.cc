@@ -11,9 +11,9 @@ constexpr uint64_t kMaxSegments = 256;
 
 // Bytes that a rank holds of the operation: what a segment's size is measured in.
 uint64_t BytesOf(const ProgramShape& shape) {
-  const bool in_chunks = shape.kind == OperationKind::kReduceScatter ||
-                         shape.kind == OperationKind::kAllGather ||
-                         shape.kind == OperationKind::kAllToAll;
+  const OperationTraits& traits = TraitsOf(shape.kind);
+  const bool in_chunks =
+      traits.source == TensorLength::kChunks || traits.target == TensorLength::kChunks;
   return shape.count * SizeOf(shape.dtype) *
          (in_chunks ? static_cast<uint64_t>(shape.world_size) : 1);
 }

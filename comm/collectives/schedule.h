@@ -31,6 +31,18 @@ struct ProgramShape {
   }
 };
 
+// Fields that the kind does not look at are those of a shape that has none, so that alike
+// operations have one program.
+inline ProgramShape ShapeOf(const Operation& operation, Rank rank, WorldSize world_size) {
+  return {.kind = operation.kind,
+          .rank = rank.value(),
+          .world_size = world_size.value(),
+          .root = HasRoot(operation.kind) ? operation.peer : 0,
+          .count = operation.count,
+          .dtype = operation.dtype,
+          .reduce_op = Reduces(operation.kind) ? operation.reduce_op : ReduceOp::kSum};
+}
+
 // Threads: a value; the functions are pure. Owns: nothing.
 struct ScheduleTraits {
   // The order in which elements are added: rank order is bitwise the one-process sum (SUM-1b); any

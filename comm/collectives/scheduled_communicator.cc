@@ -136,15 +136,7 @@ absl::Status ScheduledCommunicator::LaunchMessage(const Operation& operation, St
 absl::Status ScheduledCommunicator::LaunchCollective(const Operation& operation) {
   Collective collective{completions_.launched() + 1, operation, {}, nullptr};
   ASSIGN_OR_RETURN(collective.memory, ResolveOperation(operation, rank(), world_size()));
-  ASSIGN_OR_RETURN(
-      collective.program,
-      programs_.Get({.kind = operation.kind,
-                     .rank = rank().value(),
-                     .world_size = world_size().value(),
-                     .root = HasRoot(operation.kind) ? operation.peer : 0,
-                     .count = operation.count,
-                     .dtype = operation.dtype,
-                     .reduce_op = Reduces(operation.kind) ? operation.reduce_op : ReduceOp::kSum}));
+  ASSIGN_OR_RETURN(collective.program, programs_.Get(ShapeOf(operation, rank(), world_size())));
   collective.operation.sequence = ++launched_collectives_;
   collective.operation.communicator = id();
   collectives_.push_back(std::move(collective));

@@ -15,8 +15,6 @@
 namespace pelton {
 namespace {
 
-constexpr int kLastKind = static_cast<int>(OperationKind::kNeighborAllGather);
-
 // By judgement: few ranks and few bytes go for steps, many bytes for bytes on the wire, and where
 // both will do for the sum in rank order.
 constexpr absl::string_view kDefaultRows = R"(
@@ -61,6 +59,10 @@ bool NeedsOneRounding(const ProgramShape& shape) {
          shape.reduce_op != ReduceOp::kMax;
 }
 
+bool CanRun(const ScheduleTraits& schedule, const ProgramShape& shape) {
+  return schedule.supports(shape) && (schedule.rounds_once || !NeedsOneRounding(shape));
+}
+
 bool Fits(const SelectionRow& row, const ProgramShape& shape) {
   const uint64_t size = SizeOf(shape.dtype);
   return row.kind == shape.kind &&
@@ -69,8 +71,8 @@ bool Fits(const SelectionRow& row, const ProgramShape& shape) {
 }
 
 absl::StatusOr<OperationKind> ParseKind(absl::string_view name) {
-  for (int kind = 0; kind <= kLastKind; ++kind) {
-    if (NameOf(static_cast<OperationKind>(kind)) == name) return static_cast<OperationKind>(kind);
+  for (const OperationTraits& traits : kOperationTraits) {
+    if (traits.name == name && traits.scope == KindScope::kCollective) return traits.kind;
   }
   return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no collective"));
 }
@@ -141,9 +143,11 @@ absl::StatusOr<ScheduleRegistry::Entry> SelectionTable::Select(const ProgramShap
   for (const SelectionRow& row : rows_) {
     if (!Fits(row, shape)) continue;
     ASSIGN_OR_RETURN(ScheduleRegistry::Entry entry, ScheduleRegistry::Get().Find(row.schedule));
-    if (!entry.factory.supports(shape)) continue;
-    if (!entry.factory.rounds_once && NeedsOneRounding(shape)) continue;
-    return entry;
+    if (CanRun(entry.factory, shape)) return entry;
+  }
+  // No row: of a kind that nobody has judged yet, for instance.
+  for (const ScheduleRegistry::Entry& entry : ScheduleRegistry::Get().List()) {
+    if (CanRun(entry.factory, shape)) return entry;
   }
   return absl::UnimplementedError(absl::StrCat("no schedule for ", NameOf(shape.kind), " of ",
                                                NameOf(shape.dtype), " on ", shape.world_size,

@@ -31,8 +31,9 @@ class SelectionTable {
   // What Parse reads, with all rows.
   std::string Serialize() const;
 
-  // The schedule for `shape`: the first row that fits and whose schedule supports it and rounds as
-  // the dtype needs. Errors: Unimplemented: none does.
+  // The schedule for `shape`: that of the first row that fits and whose schedule supports it and
+  // rounds as the dtype needs; where there is no such row, the first such schedule by name. Errors:
+  // Unimplemented: none does.
   absl::StatusOr<ScheduleRegistry::Entry> Select(const ProgramShape& shape) const;
 
  private:

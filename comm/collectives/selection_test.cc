@@ -101,7 +101,20 @@ TEST(SelectionTableTest, ARowWhoseScheduleDoesNotSupportTheKindIsPassedBy) {
             "pairwise");
 }
 
-TEST(SelectionTableTest, AKindWithoutARowIsUnimplemented) {
+// As a kind that is new: its schedule is found by being registered.
+TEST(SelectionTableTest, WithoutARowTheFirstScheduleByNameThatCanRunIsTaken) {
+  const SelectionTable empty;
+  EXPECT_EQ(NameFor(empty, {.kind = OperationKind::kBroadcast, .world_size = 3}), "pairwise");
+  EXPECT_EQ(NameFor(empty, {.kind = OperationKind::kBroadcast, .world_size = 1}), "alone");
+  EXPECT_EQ(NameFor(empty, {.kind = OperationKind::kReduceScatter, .world_size = 3}),
+            "halving_doubling");
+  EXPECT_EQ(
+      NameFor(empty,
+              {.kind = OperationKind::kReduceScatter, .world_size = 3, .dtype = DType::kBFloat16}),
+      "pairwise");  // rounds once
+}
+
+TEST(SelectionTableTest, AKindThatNoScheduleRunsIsUnimplemented) {
   const auto entry =
       SelectionTable::Default().Select({.kind = OperationKind::kAllToAllV, .world_size = 2});
   EXPECT_EQ(entry.status().code(), absl::StatusCode::kUnimplemented);

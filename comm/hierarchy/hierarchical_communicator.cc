@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/hierarchy/stages.h"
 #include "core/base/status.h"
 
 namespace pelton::hierarchy {
@@ -18,13 +17,15 @@ constexpr absl::Duration kLastSlice = absl::Milliseconds(1);
 
 HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation generation,
                                                    Layout layout, Ends ends, SelectionTable table,
-                                                   OnClose on_close, const Clock& clock)
+                                                   OnClose on_close, const Clock& clock,
+                                                   KindSet staged_kinds)
     : id_(id),
       generation_(generation),
       layout_(std::move(layout)),
       rank_(ends.users_between->rank()),
       table_(std::move(table)),
       on_close_(std::move(on_close)),
+      staged_kinds_(staged_kinds),
       users_(layout_, std::move(ends.users_inside), std::move(ends.users_between)),
       collectives_(layout_, std::move(ends.collectives_inside),
                    std::move(ends.collectives_between)),
@@ -167,7 +168,7 @@ absl::StatusOr<bool> HierarchicalCommunicator::CallRoll() {
     return true;
   }
   const Collective& collective = queue_.front();
-  if (!WideMean::IsFor(collective.operation, layout_)) {
+  if (!IsWide(collective.operation)) {
     return BeginStages(collective.operation, collective.memory);
   }
   RETURN_IF_ERROR(wide_.Start(collective.operation, collective.memory, rank_, world_size()));
@@ -175,9 +176,15 @@ absl::StatusOr<bool> HierarchicalCommunicator::CallRoll() {
   return true;
 }
 
+// A flat schedule rounds the sum of all ranks once.
+bool HierarchicalCommunicator::IsWide(const Operation& operation) const {
+  return staged_kinds_.Contains(operation.kind) && WideMean::IsFor(operation, layout_);
+}
+
 absl::StatusOr<bool> HierarchicalCommunicator::BeginStages(const Operation& operation,
                                                            const OperationMemory& memory) {
-  absl::StatusOr<StagedCollective> stages = MakeStages(operation, rank_.value(), layout_, table_);
+  absl::StatusOr<StagedCollective> stages =
+      MakeStages(operation, rank_.value(), layout_, table_, staged_kinds_.Contains(operation.kind));
   if (!stages.ok()) {
     FinishCollective(stages.status());  // the same on all ranks, which have not begun
     return true;

@@ -16,6 +16,7 @@
 #include "comm/hierarchy/layout.h"
 #include "comm/hierarchy/roll_call.h"
 #include "comm/hierarchy/staged_run.h"
+#include "comm/hierarchy/stages.h"
 #include "comm/hierarchy/wide_mean.h"
 #include "comm/hierarchy/wires.h"
 #include "comm/transport/operation_check.h"
@@ -42,7 +43,7 @@ class HierarchicalCommunicator final : public Communicator {
 
   HierarchicalCommunicator(CommunicatorId id, Generation generation, Layout layout, Ends ends,
                            SelectionTable table, OnClose on_close,
-                           const Clock& clock = Clock::Real());
+                           const Clock& clock = Clock::Real(), KindSet staged_kinds = kStagedKinds);
   ~HierarchicalCommunicator() override;
 
   Rank rank() const override { return rank_; }
@@ -81,6 +82,8 @@ class HierarchicalCommunicator final : public Communicator {
   // Each does what can be done now; true if it moved anything. A status ends the communicator.
   absl::StatusOr<bool> AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> CallRoll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it is a mean that has stages and overflows in them.
+  bool IsWide(const Operation& operation) const;
   absl::StatusOr<bool> BeginStages(const Operation& operation, const OperationMemory& memory)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> Run() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,6 +97,7 @@ class HierarchicalCommunicator final : public Communicator {
   const Rank rank_;
   const SelectionTable table_;
   const OnClose on_close_;
+  const KindSet staged_kinds_;  // all others run by a flat schedule
   // Their Park, Wake and Abort need no lock.
   Wires users_;
   Wires collectives_;

@@ -40,6 +40,7 @@ class HostsFixture : public TransportFixture {
       options.host_of = host_of;
       options.inside = std::move(inside[rank]);
       options.between = between_->MakeTransport(Rank(rank));
+      options.staged_kinds = StagedKinds();
       transports.push_back(MakeHierarchicalTransport(std::move(options)));
     }
     return transports;
@@ -52,6 +53,7 @@ class HostsFixture : public TransportFixture {
 
  protected:
   virtual std::vector<int32_t> HostOf(int32_t world_size) const = 0;
+  virtual KindSet StagedKinds() const { return hierarchy::kStagedKinds; }
   // By rank.
   virtual std::vector<std::unique_ptr<Transport>> MakeInside(
       const std::vector<int32_t>& host_of) = 0;
@@ -62,7 +64,7 @@ class HostsFixture : public TransportFixture {
 
 // Threads: one. Owns: a fabric per host.
 template <int32_t... kSizes>
-class SimHosts final : public HostsFixture {
+class SimHosts : public HostsFixture {
  protected:
   std::vector<int32_t> HostOf(int32_t size) const override { return HostsOf<kSizes...>(size); }
   std::vector<std::unique_ptr<Transport>> MakeInside(const std::vector<int32_t>& host_of) override {
@@ -80,6 +82,13 @@ class SimHosts final : public HostsFixture {
 
  private:
   std::vector<std::unique_ptr<SimFabric>> hosts_;
+};
+
+// Every collective has a flat schedule, as one has that there are no stages for.
+template <int32_t... kSizes>
+class FlatHosts final : public SimHosts<kSizes...> {
+ protected:
+  KindSet StagedKinds() const override { return {}; }
 };
 
 // Real shared memory inside the hosts. Threads: one. Owns: nothing more.
@@ -119,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(Twos, TransportConformanceTest,
                          testing::Values((&MakeTransportFixture<SimHosts<2>>)));
 INSTANTIATE_TEST_SUITE_P(ThreeAndOne, TransportConformanceTest,
                          testing::Values((&MakeTransportFixture<SimHosts<3, 1>>)));
+INSTANTIATE_TEST_SUITE_P(FlatThreeAndOne, TransportConformanceTest,
+                         testing::Values((&MakeTransportFixture<FlatHosts<3, 1>>)));
 INSTANTIATE_TEST_SUITE_P(OneTwoOne, TransportConformanceTest,
                          testing::Values((&MakeTransportFixture<SimHosts<1, 2, 1>>)));
 INSTANTIATE_TEST_SUITE_P(OneHost, TransportConformanceTest,

@@ -9,6 +9,7 @@
 #include "comm/collectives/scheduled_communicator.h"
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/hierarchy/layout.h"
+#include "core/base/clock.h"
 #include "core/base/shared_list.h"
 #include "core/base/status.h"
 
@@ -43,7 +44,8 @@ class HierarchicalTransport final : public HostsTransport {
     ASSIGN_OR_RETURN(Ends ends, OpenEnds(id, group, deadline));
     auto communicator = std::make_unique<HierarchicalCommunicator>(
         id, group.generation, std::move(layout), std::move(ends), table,
-        [this](HierarchicalCommunicator* closing) { open_.Remove(closing); });
+        [this](HierarchicalCommunicator* closing) { open_.Remove(closing); }, Clock::Real(),
+        options_.staged_kinds);
     open_.Add(communicator.get());
     return communicator;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/collectives/selection.h"
+#include "comm/hierarchy/stages.h"
 #include "comm/transport/transport.h"
 
 namespace pelton {
@@ -20,6 +21,7 @@ struct HierarchyOptions {
   std::unique_ptr<Transport> between;  // of all ranks of the world; needs only sends and
                                        // receives; null where there is one host
   SelectionTable table = SelectionTable::Default();
+  KindSet staged_kinds = hierarchy::kStagedKinds;  // the others run by a flat schedule
 };
 
 // Threads: as Transport; UseTable as Open. Owns: as Transport.
@@ -37,7 +39,8 @@ class HostsTransport : public Transport {
 //               host there are L slices. Bytes a host sends: twice (H - 1) / H of the tensor, for H
 //               hosts. Segments of the tensor follow each other, so that both wires are busy.
 //   broadcast, reduce, allgather, reduce_scatter, barrier   in the same manner
-//   gather, scatter, alltoall, send, recv   each message takes the wire that reaches its peer
+//   send, recv, and the messages of any other collective   each takes the wire that reaches its
+//   peer
 // The mean is the mean over ranks: sums travel, and the result is divided once.
 std::unique_ptr<HostsTransport> MakeHierarchicalTransport(HierarchyOptions options);
 

@@ -36,7 +36,8 @@ class Maker {
         self_(layout.LocalRankOf(rank)),
         local_count_(static_cast<int32_t>(layout.RanksOn(host_).size())) {}
 
-  absl::StatusOr<StagedCollective> Make();
+  absl::StatusOr<StagedCollective> MakeStaged();
+  absl::StatusOr<StagedCollective> MakeFlat();
 
  private:
   // How an AVG is shared between the levels.
@@ -65,7 +66,6 @@ class Maker {
   absl::Status AddBroadcast(Range range);
   void AddReduceScatter(Range range);
   void AddAllGather(Range range);
-  absl::Status AddFlat();
 
   void ReduceSlices(Stage& stage, Range range, Piece partial) const;
   void SpreadSlices(Stage& stage, Range range) const;
@@ -301,21 +301,18 @@ void Maker::AddAllGather(Range range) {
   stage.messages.lanes.push_back({std::move(round)});
 }
 
-absl::Status Maker::AddFlat() {
-  Stage& stage = stages_.emplace_back();
-  ProgramShape shape;
-  shape.kind = operation_.kind;
-  shape.rank = rank_;
-  shape.world_size = layout_.world_size();
-  shape.root = std::max(operation_.peer, 0);
-  shape.count = operation_.count;
-  shape.dtype = operation_.dtype;
+absl::StatusOr<StagedCollective> Maker::MakeFlat() {
+  const WorldSize world_size(layout_.world_size());
+  const ProgramShape shape = ShapeOf(operation_, Rank(rank_), world_size);
   ASSIGN_OR_RETURN(const ScheduleRegistry::Entry schedule, table_.Select(shape));
+  Stage& stage = stages_.emplace_back();
   stage.messages = schedule.factory.make(shape);
-  stage.peers = Group::World(WorldSize(layout_.world_size())).members;
+  stage.peers = Group::World(world_size).members;
   stage.source = At(Buffer::kSource, 0, 0);
   stage.target = At(Buffer::kTarget, 0, 0);
-  return absl::OkStatus();
+  stage.reduce_op = shape.reduce_op;
+  stage.divisor = layout_.world_size();
+  return StagedCollective{0, std::move(stages_)};
 }
 
 absl::Status Maker::Add(Range range) {
@@ -338,15 +335,10 @@ absl::Status Maker::Add(Range range) {
   }
 }
 
-absl::StatusOr<StagedCollective> Maker::Make() {
-  const OperationKind kind = operation_.kind;
-  if (kind == OperationKind::kGather || kind == OperationKind::kScatter ||
-      kind == OperationKind::kAllToAll) {
-    RETURN_IF_ERROR(AddFlat());
-    return StagedCollective{0, std::move(stages_)};
-  }
+absl::StatusOr<StagedCollective> Maker::MakeStaged() {
+  const OperationTraits& traits = TraitsOf(operation_.kind);
   const bool has_chunks =
-      kind == OperationKind::kAllGather || kind == OperationKind::kReduceScatter;
+      traits.source == TensorLength::kChunks || traits.target == TensorLength::kChunks;
   const uint64_t bytes_per_count =
       SizeOf(operation_.dtype) * (has_chunks ? static_cast<uint64_t>(layout_.world_size()) : 1);
   const uint64_t stage_bytes = std::clamp(operation_.count * bytes_per_count / kStagesPerCollective,
@@ -362,8 +354,10 @@ absl::StatusOr<StagedCollective> Maker::Make() {
 }  // namespace
 
 absl::StatusOr<StagedCollective> MakeStages(const Operation& operation, int32_t rank,
-                                            const Layout& layout, const SelectionTable& table) {
-  return Maker(operation, rank, layout, table).Make();
+                                            const Layout& layout, const SelectionTable& table,
+                                            bool has_stages) {
+  Maker maker(operation, rank, layout, table);
+  return has_stages ? maker.MakeStaged() : maker.MakeFlat();
 }
 
 }  // namespace pelton::hierarchy

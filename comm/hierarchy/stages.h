@@ -15,6 +15,12 @@
 
 namespace pelton::hierarchy {
 
+// The kinds that have stages. Any other collective runs by a flat schedule, whose messages take the
+// wire that reaches the peer.
+inline constexpr KindSet kStagedKinds = {OperationKind::kBarrier,   OperationKind::kAllReduce,
+                                         OperationKind::kReduce,    OperationKind::kReduceScatter,
+                                         OperationKind::kAllGather, OperationKind::kBroadcast};
+
 // An operation of this host's ranks, with their numbers there. Its kScratch is the run's.
 // Threads: a value. Owns: nothing.
 struct InsideStep {
@@ -47,9 +53,10 @@ struct StagedCollective {
   std::vector<Stage> stages;
 };
 
-// For group rank `rank`; `table` chooses the schedule of a lane's messages. L lanes, H hosts, S
-// bytes of a tensor, n ranks. Bytes that a host of L ranks sends and receives are of its lanes
-// together, each lane the L-th part.
+// For group rank `rank`; `table` chooses the schedule of a lane's messages. `has_stages`: whether
+// the kind is of kStagedKinds, or is taken as one that is not. L lanes, H hosts, S bytes of a
+// tensor, n ranks. Bytes that a host of L ranks sends and receives are of its lanes together, each
+// lane the L-th part.
 //   allreduce       up: each slice l of L is reduced onto local rank l; messages: an allreduce of
 //                   the slice along lane l; down: the slices go from their owners to all.
 //                   A host sends 2 (H - 1) / H S with a schedule that is optimal in bytes.
@@ -63,8 +70,8 @@ struct StagedCollective {
 //                   rank that is not its own.
 //   allgather       each rank sends its part to one rank of every other host; down: parts go to
 //                   all. A host sends H - 1 times its ranks' parts.
-//   gather, scatter, alltoall   a flat schedule, whose messages take the wire that reaches the
-//   peer.
+//   barrier         none: the roll call (roll_call.h) was all of it.
+//   all others      a flat schedule, and sums as it says.
 //
 // Order of sums: in rank order among the ranks of a host, then as the schedule says among the
 // hosts; all hosts get the same bits, for one owner of each slice and host copies the lane's result
@@ -74,7 +81,8 @@ struct StagedCollective {
 // of them. (On hosts of unequal size a mean of float16 comes here as one of float32: wide_mean.h.)
 // Errors: those of SelectionTable::Select.
 absl::StatusOr<StagedCollective> MakeStages(const Operation& operation, int32_t rank,
-                                            const Layout& layout, const SelectionTable& table);
+                                            const Layout& layout, const SelectionTable& table,
+                                            bool has_stages);
 
 }  // namespace pelton::hierarchy
 

@@ -13,7 +13,7 @@ namespace pelton::hierarchy {
 inline constexpr int32_t kStageTags[] = {kFirstProgramTag, kFirstProgramTag + kMaxProgramLanes};
 inline constexpr int32_t kStepTag = kFirstProgramTag + 2 * kMaxProgramLanes;
 inline constexpr int32_t kRollCallTag = kStepTag + 1;
-static_assert(IsCollectiveTag(kRollCallTag));
+static_assert(kRollCallTag < kFirstTransportProgramTag);
 
 }  // namespace pelton::hierarchy
 

@@ -29,7 +29,7 @@ absl::Status WideMean::Start(const Operation& operation, const OperationMemory& 
   const uint64_t size = SizeOf(DType::kFloat16);
   source_count_ = extent.source_bytes / size;
   target_count_ = extent.target_bytes / size;
-  const bool is_apart = operation.kind == OperationKind::kReduceScatter;
+  const bool is_apart = HasChunks(TraitsOf(operation.kind).source);
   target_begin_ = is_apart ? source_count_ : 0;
   const uint64_t size_bytes = (source_count_ + (is_apart ? target_count_ : 0)) * sizeof(float);
   if (region_ == nullptr || region_->size_bytes() < size_bytes) {

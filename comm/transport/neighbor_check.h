@@ -14,10 +14,6 @@
 
 namespace pelton {
 
-inline constexpr bool IsNeighborKind(OperationKind kind) {
-  return kind == OperationKind::kNeighborAllReduce || kind == OperationKind::kNeighborAllGather;
-}
-
 // What a neighbour operation works with. Threads: a value. Owns: a share of its table.
 struct NeighborOperation {
   std::shared_ptr<const WeightTable> table;  // shared: see WeightTable::Create

@@ -10,33 +10,6 @@
 namespace pelton {
 namespace {
 
-// What a kind asks of the field `peer`.
-enum class PeerUse { kNone, kRoot, kOther, kUnsupported };
-
-PeerUse PeerUseOf(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::kBarrier:
-    case OperationKind::kAllReduce:
-    case OperationKind::kReduceScatter:
-    case OperationKind::kAllGather:
-    case OperationKind::kAllToAll:
-      return PeerUse::kNone;
-    case OperationKind::kReduce:
-    case OperationKind::kBroadcast:
-    case OperationKind::kGather:
-    case OperationKind::kScatter:
-      return PeerUse::kRoot;
-    case OperationKind::kSend:
-    case OperationKind::kRecv:
-      return PeerUse::kOther;
-    case OperationKind::kAllToAllV:
-    case OperationKind::kNeighborAllReduce:
-    case OperationKind::kNeighborAllGather:
-      return PeerUse::kUnsupported;
-  }
-  return PeerUse::kUnsupported;
-}
-
 // In Operation::flags, beside the kind.
 constexpr uint8_t kSendsWeights = 0x80;
 
@@ -56,13 +29,14 @@ absl::Status Refuse(Rank rank, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank.value(), ": ", what));
 }
 
-absl::Status CheckPeer(const Operation& operation, PeerUse use, Rank rank, WorldSize world_size) {
-  if (use == PeerUse::kNone) return absl::OkStatus();
+absl::Status CheckPeer(const Operation& operation, Rank rank, WorldSize world_size) {
+  const bool is_pair = IsPointToPoint(operation.kind);
+  if (!is_pair && !HasRoot(operation.kind)) return absl::OkStatus();
   if (operation.peer < 0 || operation.peer >= world_size.value()) {
     return Refuse(rank, absl::StrCat("peer: ", operation.peer, " of ", NameOf(operation.kind),
                                      " is not in [0, ", world_size.value(), ")"));
   }
-  if (use == PeerUse::kOther && operation.peer == rank.value()) {
+  if (is_pair && operation.peer == rank.value()) {
     return Refuse(rank, absl::StrCat("peer: ", operation.peer, " of ", NameOf(operation.kind),
                                      " is the rank itself"));
   }
@@ -83,12 +57,12 @@ absl::StatusOr<std::byte*> Address(Location location, uint64_t size_bytes, absl:
 }  // namespace
 
 absl::Status CheckOperation(const Operation& operation, Rank rank, WorldSize world_size) {
-  const PeerUse use = PeerUseOf(operation.kind);
-  if (use == PeerUse::kUnsupported) {
+  const KindScope scope = TraitsOf(operation.kind).scope;
+  if (scope == KindScope::kNeighbors || scope == KindScope::kReserved) {
     return Refuse(rank, absl::StrCat("kind: ", NameOf(operation.kind), " (",
                                      static_cast<int>(operation.kind), ") is not implemented"));
   }
-  RETURN_IF_ERROR(CheckPeer(operation, use, rank, world_size));
+  RETURN_IF_ERROR(CheckPeer(operation, rank, world_size));
   if (static_cast<int>(operation.dtype) >= kDTypeCount) {
     return Refuse(rank, absl::StrCat("dtype: ", static_cast<int>(operation.dtype), " is not one"));
   }

@@ -5,41 +5,6 @@
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {
-
-absl::string_view NameOf(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::kBarrier:
-      return "barrier";
-    case OperationKind::kAllReduce:
-      return "allreduce";
-    case OperationKind::kReduce:
-      return "reduce";
-    case OperationKind::kReduceScatter:
-      return "reduce_scatter";
-    case OperationKind::kAllGather:
-      return "allgather";
-    case OperationKind::kBroadcast:
-      return "broadcast";
-    case OperationKind::kGather:
-      return "gather";
-    case OperationKind::kScatter:
-      return "scatter";
-    case OperationKind::kAllToAll:
-      return "alltoall";
-    case OperationKind::kAllToAllV:
-      return "alltoall_v";
-    case OperationKind::kSend:
-      return "send";
-    case OperationKind::kRecv:
-      return "recv";
-    case OperationKind::kNeighborAllReduce:
-      return "neighbor_allreduce";
-    case OperationKind::kNeighborAllGather:
-      return "neighbor_allgather";
-  }
-  return "unknown operation";
-}
-
 namespace {
 
 template <typename A, typename B>
@@ -87,7 +52,7 @@ std::string Describe(const Operation& operation) {
   if (operation.bucket != kNoBucket) {
     absl::StrAppend(&text, " of bucket ", WithoutMode(operation.bucket).value());
   }
-  if (operation.kind == OperationKind::kBarrier) return text;
+  if (HasNoTensors(operation.kind)) return text;
   absl::StrAppend(&text, " (", NameOf(operation.dtype), " x ", operation.count);
   if (Reduces(operation.kind)) absl::StrAppend(&text, ", ", NameOf(operation.reduce_op));
   if (HasRoot(operation.kind)) absl::StrAppend(&text, ", root ", operation.peer);
@@ -114,67 +79,24 @@ uint64_t GatheredFromNeighbors(const Operation& operation) {
 }  // namespace
 
 uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size) {
+  const OperationTraits& traits = TraitsOf(operation.kind);
   const uint64_t one = operation.count * SizeOf(operation.dtype);
-  const auto size = static_cast<uint64_t>(world_size.value());
-  const uint64_t others = size - 1;
-  const bool is_root = operation.peer == rank.value();
-  switch (operation.kind) {
-    case OperationKind::kAllReduce:
-      return 2 * one * others / size;
-    case OperationKind::kReduce:
-      return is_root ? 0 : one;
-    case OperationKind::kBroadcast:
-      return is_root && others > 0 ? one : 0;
-    case OperationKind::kGather:
-      return is_root ? 0 : one;
-    case OperationKind::kScatter:
-      return is_root ? one * others : 0;
-    case OperationKind::kReduceScatter:
-    case OperationKind::kAllGather:
-    case OperationKind::kAllToAll:
-      return one * others;
-    case OperationKind::kSend:
-      return one;
-    case OperationKind::kNeighborAllReduce:
-    case OperationKind::kNeighborAllGather:
-      return SentToNeighbors(operation.peer, one);
-    default:
-      return 0;
-  }
+  if (traits.scope == KindScope::kNeighbors) return SentToNeighbors(operation.peer, one);
+  if (traits.sent_bytes == nullptr) return 0;
+  return traits.sent_bytes({one, static_cast<uint64_t>(world_size.value()),
+                            traits.has_root && operation.peer == rank.value()});
 }
 
 Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size) {
+  const OperationTraits& traits = TraitsOf(operation.kind);
   const uint64_t one = operation.count * SizeOf(operation.dtype);
-  const uint64_t all = one * static_cast<uint64_t>(world_size.value());
-  const bool is_root = operation.peer == rank.value();
-  switch (operation.kind) {
-    case OperationKind::kAllReduce:
-      return {one, one};
-    case OperationKind::kReduce:
-      return {one, is_root ? one : 0};
-    case OperationKind::kReduceScatter:
-      return {all, one};
-    case OperationKind::kAllGather:
-      return {one, all};
-    case OperationKind::kBroadcast:
-      return {0, one};
-    case OperationKind::kGather:
-      return {one, is_root ? all : 0};
-    case OperationKind::kScatter:
-      return {is_root ? all : 0, one};
-    case OperationKind::kAllToAll:
-      return {all, all};
-    case OperationKind::kSend:
-      return {one, 0};
-    case OperationKind::kRecv:
-      return {0, one};
-    case OperationKind::kNeighborAllReduce:
-      return {one, one};
-    case OperationKind::kNeighborAllGather:
-      return {one, GatheredFromNeighbors(operation)};
-    default:
-      return {};
-  }
+  const auto bytes_of = [&](TensorLength length) -> uint64_t {
+    if (length == TensorLength::kNone) return 0;
+    if (length == TensorLength::kOfNeighbors) return GatheredFromNeighbors(operation);
+    if (IsOnRootOnly(length) && operation.peer != rank.value()) return 0;
+    return HasChunks(length) ? one * static_cast<uint64_t>(world_size.value()) : one;
+  };
+  return {bytes_of(traits.source), bytes_of(traits.target)};
 }
 
 std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& theirs, Rank peer) {

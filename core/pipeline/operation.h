@@ -7,65 +7,18 @@
 #include <string>
 #include <type_traits>
 
-#include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/memory/dtype.h"
 #include "core/memory/region.h"
+#include "core/pipeline/operation_kind.h"
 
 namespace pelton {
-
-// The numbers are part of the wire format: append only.
-enum class OperationKind : uint8_t {
-  kBarrier = 0,
-  kAllReduce = 1,
-  kReduce = 2,
-  kReduceScatter = 3,
-  kAllGather = 4,
-  kBroadcast = 5,
-  kGather = 6,
-  kScatter = 7,
-  kAllToAll = 8,
-  kAllToAllV = 9,
-  kSend = 10,
-  kRecv = 11,
-  kNeighborAllReduce = 12,
-  kNeighborAllGather = 13,
-};
-
-absl::string_view NameOf(OperationKind kind);
-
-inline constexpr bool IsPointToPoint(OperationKind kind) {
-  return kind == OperationKind::kSend || kind == OperationKind::kRecv;
-}
-
-// Whether it looks at `reduce_op`.
-inline constexpr bool Reduces(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
-// Whether `peer` is a root.
-inline constexpr bool HasRoot(OperationKind kind) {
-  return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
-         kind == OperationKind::kGather || kind == OperationKind::kScatter;
-}
 
 inline constexpr int32_t kNoPeer = -1;
 inline constexpr BucketId kNoBucket{-1};
 
-// What `count` and the two locations mean, by kind (n = world size; in place means source ==
-// target):
-//   kAllReduce      source [count], target [count]; in place or apart
-//   kReduce         source [count]; target [count] on rank `peer`, unused elsewhere
-//   kReduceScatter  source [n, count], target [count]; in place: target is chunk `rank` of source
-//   kAllGather      source [count], target [n, count]; in place: source is chunk `rank` of target
-//   kBroadcast      target [count], from rank `peer`; source is unused
-//   kGather         source [count]; target [n, count] on rank `peer`
-//   kScatter        source [n, count] on rank `peer`; target [count]
-//   kAllToAll       source [n, count], target [n, count]
-//   kSend           source [count], to rank `peer`, matched by `tag` in launch order
-//   kRecv           target [count], from rank `peer`
-//   kBarrier        nothing
+// What `count`, `peer` and the two locations mean is in the row of the kind (operation_kind.h). In
+// place means that source and target share memory.
 struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
@@ -110,9 +63,8 @@ struct Extent {
 };
 Extent ExtentOf(const Operation& operation, Rank rank, WorldSize world_size);
 
-// Bytes that `rank` sends in an optimal schedule of `operation`, where everything but a root's part
-// is spread evenly: what the wire of a rank cannot do without. An allreduce sends 2 (n-1)/n times
-// its tensor. Units: bytes, rounded down.
+// Bytes that `rank` sends in an optimal schedule of `operation`: what the wire of a rank cannot do
+// without. An allreduce sends 2 (n-1)/n times its tensor. Units: bytes, rounded down.
 uint64_t SentBytesOf(const Operation& operation, Rank rank, WorldSize world_size);
 
 // What differs between the posts of two ranks for the same collective: "" if they agree, else for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tools.lint import build_files, classes, layers, size, text, threads
+from tools.lint import build_files, classes, kinds, layers, size, text, threads
 from tools.lint.source import Finding, Source
 
 Rule = Callable[[Source], Iterator[Finding]]
@@ -33,4 +33,4 @@ def check(sources: Sequence[Source]) -> list[Finding]:
             findings += rule(source)
         findings += text.check_own_header_first(source, paths)
     findings += build_files.check_dependencies(sources)
-    return [*findings, *layers.check_circles(sources), *threads.check(sources)]
+    return [*findings, *layers.check_circles(sources), *threads.check(sources), *kinds.check(sources)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterator
 
-from tools.lint import build_files, classes, compiler, layers, size, text, threads
+from tools.lint import build_files, classes, compiler, kinds, layers, size, text, threads
 from tools.lint.source import Finding, Source
 
 CLASS = "// What it is. Threads: any. Owns: nothing.\nclass Wheel {\n};\n"
@@ -205,6 +205,39 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(list(threads.check(sources)), [])
         self.assertEqual(len(list(threads.check(sources[1:]))), 1)
         self.assertLessEqual(len(threads.OWNERS), threads.MOST_OWNERS)
+
+    def decisions(self, path: str, code: str) -> list[int]:
+        """The lines of the findings on one file, those on the list's other entries left out."""
+        return [finding.line for finding in kinds.check([Source(path, code)]) if finding.path == path]
+
+    def test_who_decides_by_kind_is_listed(self) -> None:
+        for bad in (
+            "switch (kind) {\n  case OperationKind::kGather:\n",
+            "const bool is_sum =\n    operation.kind == OperationKind::kAllReduce;",
+            "if (OperationKind::kBarrier\n!= kind) return;",
+            "\nif (kind > OperationKind::kNeighborAllGather || kind > pelton::OperationKind::kAllToAll) return;",
+            "\nif (set.Contains(OperationKind::kReduce)) return;",
+            "constexpr KindSet kKinds = {\n    OperationKind::kBarrier, OperationKind::kSend};",
+        ):
+            self.assertEqual(self.decisions("comm/x.cc", bad), [2], bad)
+            self.assertEqual(self.decisions("comm/x_test.cc", bad), [])
+            self.assertEqual(self.decisions("comm/collectives/schedules/x.cc", bad), [])
+            self.assertEqual(self.decisions("comm/transport/shm/plan.h", bad), [])
+        for good in (
+            "operation.kind = OperationKind::kAllReduce;",
+            "return LaunchCollective(communicator, {.kind = OperationKind::kBarrier});",
+            "LaunchCollective(communicator, {OperationKind::kAllGather, source, target});",
+            "const bool sends = kind == OperationKind::kSend || OperationKind::kRecv == kind;",
+            "bool combines() const { return kind == OperationKind::kNeighborAllReduce; }",
+            "// case OperationKind::kGather: is no code",
+        ):
+            self.assertEqual(self.decisions("comm/x.cc", good), [], good)
+
+    def test_the_list_of_those_who_decide_by_kind_only_becomes_shorter(self) -> None:
+        sources = [Source(f"{owner}.cc", "case OperationKind::kGather:") for owner in kinds.NATIVE]
+        self.assertEqual(list(kinds.check(sources)), [])
+        self.assertEqual(len(list(kinds.check(sources[1:]))), 1)
+        self.assertLessEqual(len(kinds.NATIVE), kinds.MOST_NATIVE)
 
     def test_packages_are_not_public_by_default(self) -> None:
         bad = 'package(default_visibility = ["//visibility:public"])\n'

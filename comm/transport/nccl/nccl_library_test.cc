@@ -127,6 +127,15 @@ TEST_F(NcclLibraryTest, WhatIsOnlyMovedIsBytes) {
   EXPECT_EQ(MappingOf(operation, **library)->per_element, 2u);
 }
 
+TEST_F(NcclLibraryTest, RefusesAKindThatItDoesNotKnowAndSaysWhatToDo) {
+  const auto library = BindWithout("");
+  Operation operation;
+  operation.kind = OperationKind::kAllToAllV;
+  const absl::Status status = MappingOf(operation, **library).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(TextOf(status), AllOf(HasSubstr("kind: alltoall_v"), HasSubstr("to the host")));
+}
+
 TEST_F(NcclLibraryTest, RefusesWhatItCannotReduceAndSaysWhatToDo) {
   const auto library = BindWithout("");
   const std::pair<DType, ReduceOp> refused[] = {{DType::kInt32, ReduceOp::kBitXor},

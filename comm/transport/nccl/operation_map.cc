@@ -78,11 +78,6 @@ std::optional<Op> OpOf(DType dtype, ReduceOp op) {
   }
 }
 
-bool IsReduction(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
 }  // namespace
 
 bool Reduces(DType dtype, ReduceOp op) {
@@ -90,12 +85,18 @@ bool Reduces(DType dtype, ReduceOp op) {
 }
 
 absl::StatusOr<Mapping> MappingOf(const Operation& operation, const NcclLibrary& library) {
+  if (!kNcclKinds.Contains(operation.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kind: ", NameOf(operation.kind),
+                     " is none that NCCL runs; copy the tensors to the host and launch it there"));
+  }
   if (IsPointToPoint(operation.kind) && operation.tag != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("tag: ", operation.tag,
                      "; NCCL has none, messages to a peer match in launch order: use 0"));
   }
-  if (!IsReduction(operation.kind)) return Mapping{Type::kInt8, SizeOf(operation.dtype), Op::kSum};
+  if (!pelton::Reduces(operation.kind))
+    return Mapping{Type::kInt8, SizeOf(operation.dtype), Op::kSum};
   const std::optional<TypeRow> type = TypeOf(operation.dtype);
   const std::optional<Op> op = OpOf(operation.dtype, operation.reduce_op);
   if (!type.has_value() || !op.has_value()) {

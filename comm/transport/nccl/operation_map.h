@@ -10,6 +10,22 @@
 
 namespace pelton::nccl {
 
+// The kinds that Submit (submission.h) knows. What any other kind would compute between its
+// messages is for the host, and the memory is the device's.
+inline constexpr KindSet kNcclKinds = {OperationKind::kBarrier,
+                                       OperationKind::kAllReduce,
+                                       OperationKind::kReduce,
+                                       OperationKind::kReduceScatter,
+                                       OperationKind::kAllGather,
+                                       OperationKind::kBroadcast,
+                                       OperationKind::kGather,
+                                       OperationKind::kScatter,
+                                       OperationKind::kAllToAll,
+                                       OperationKind::kSend,
+                                       OperationKind::kRecv,
+                                       OperationKind::kNeighborAllReduce,
+                                       OperationKind::kNeighborAllGather};
+
 // `count` elements of the operation are `count * per_element` of `type`.
 struct Mapping {
   Type type = Type::kInt8;
@@ -22,8 +38,9 @@ struct Mapping {
 // none.
 bool Reduces(DType dtype, ReduceOp op);
 
-// Bytes, for what is only moved. Errors: InvalidArgument: NCCL cannot reduce this, names dtype and
-// op and what to do instead; it has no tags; Unimplemented: this version cannot.
+// Bytes, for what is only moved. Errors: InvalidArgument: the kind is none of kNcclKinds; NCCL
+// cannot reduce this, names dtype and op; both say what to do instead; it has no tags;
+// Unimplemented: this version cannot.
 absl::StatusOr<Mapping> MappingOf(const Operation& operation, const NcclLibrary& library);
 
 }  // namespace pelton::nccl

@@ -20,24 +20,23 @@ constexpr uint64_t kKeptStagingBytes = uint64_t{4} << 20;
 
 // Whether rank `rank` puts data into its slot, and how much every contributor puts there.
 bool Contributes(const Operation& operation, int rank) {
-  const bool from_root =
-      operation.kind == OperationKind::kBroadcast || operation.kind == OperationKind::kScatter;
+  const TensorLength source = TraitsOf(operation.kind).source;
+  const bool from_root = source == TensorLength::kNone || IsOnRootOnly(source);
   return !from_root || operation.peer == rank;
 }
 
 uint64_t EagerBytesOf(const Operation& operation, int world_size) {
-  if (operation.kind == OperationKind::kBarrier) return 0;
-  const bool per_rank = operation.kind == OperationKind::kReduceScatter ||
-                        operation.kind == OperationKind::kScatter ||
-                        operation.kind == OperationKind::kAllToAll;
+  if (HasNoTensors(operation.kind)) return 0;
+  const bool per_rank = HasChunks(TraitsOf(operation.kind).source);
   const uint64_t factor = per_rank ? static_cast<uint64_t>(world_size) : 1;
   return operation.count * SizeOf(operation.dtype) * factor;
 }
 
 }  // namespace
 
-Collective::Collective(const Context& context)
+Collective::Collective(const Context& context, PointToPoint& point_to_point)
     : context_(context),
+      point_to_point_(point_to_point),
       sources_(context.world_size()),
       targets_(context.world_size()),
       source_pointers_(context.world_size()),
@@ -59,7 +58,7 @@ void Collective::Start(const Operation& operation, std::byte* source, std::byte*
   PELTON_CHECK(!is_active());
   whole_ = operation;
   whole_.sequence = ++operation_count_;
-  if (whole_.kind == OperationKind::kBroadcast && whole_.peer == context_.rank) {
+  if (RootReadsTarget(whole_.kind) && whole_.peer == context_.rank) {
     whole_.set_source(whole_.target());
     source = target;
   }
@@ -76,7 +75,7 @@ void Collective::Begin(const Operation& operation, std::byte* source, std::byte*
   source_ = source;
   target_ = target;
   extent_ = PostedExtentOf(operation_, context_.rank, context_.world_size());
-  is_eager_ = EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
+  is_eager_ = IsPlanned() && EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
   unstages_ = false;
   staged_bytes_ = 0;
   arrived_count_ = 0;
@@ -141,6 +140,8 @@ absl::StatusOr<Collective::Outcome> Collective::Advance() {
       return Finish();
     case Phase::kUnstage:
       return Unstage();
+    case Phase::kProgram:
+      return RunProgram();
     case Phase::kIdle:
       break;
   }
@@ -149,6 +150,7 @@ absl::StatusOr<Collective::Outcome> Collective::Advance() {
 
 bool Collective::NeedsStaging(uint64_t source_bytes) const {
   if (is_eager_ || source_bytes == 0 || context_.world_size() == 1) return false;
+  if (!IsPlanned()) return false;
   const bool is_allreduce = operation_.kind == OperationKind::kAllReduce;
   const bool is_private = operation_.source_region == kPrivateRegion ||
                           (is_allreduce && operation_.target_region == kPrivateRegion);
@@ -236,6 +238,11 @@ absl::Status Collective::ComparePosts() const {
 absl::StatusOr<Collective::Outcome> Collective::Arrive() {
   if (!AllArrived()) return Outcome::kWaiting;
   RETURN_IF_ERROR(ComparePosts());
+  if (!IsPlanned()) {
+    RETURN_IF_ERROR(programs_->Start(operation_, source_, target_));
+    phase_ = Phase::kProgram;
+    return Outcome::kMoved;
+  }
   if (is_eager_) {
     FinishEagerly();
     return Outcome::kDone;
@@ -248,6 +255,18 @@ absl::StatusOr<Collective::Outcome> Collective::Arrive() {
       Plan(operation_, context_.world_size(), IsDirect() ? Plan::Mode::kDirect : Plan::Mode::kPull);
   phase_ = Phase::kReach;
   return Outcome::kMoved;
+}
+
+absl::Status Collective::Check(const Operation& operation) {
+  if (context_.native_kinds.Contains(operation.kind)) return absl::OkStatus();
+  if (programs_ == nullptr) programs_ = std::make_unique<Programs>(context_, point_to_point_);
+  return programs_->Check(operation);
+}
+
+absl::StatusOr<Collective::Outcome> Collective::RunProgram() {
+  ASSIGN_OR_RETURN(const bool is_done, programs_->Advance());
+  if (is_done) return Outcome::kDone;
+  return programs_->moved() ? Outcome::kMoved : Outcome::kWaiting;
 }
 
 // One synchronisation in all: the slots hold everything. Each rank adds all of them up by itself,
@@ -346,8 +365,9 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
 }
 
 RegionId Collective::WrittenByPeers() const {
-  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1)
+  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1 || !IsPlanned()) {
     return kPrivateRegion;
+  }
   return operation_.target_region;
 }
 

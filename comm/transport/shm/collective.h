@@ -11,6 +11,8 @@
 #include "comm/pieces.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/plan.h"
+#include "comm/transport/shm/point_to_point.h"
+#include "comm/transport/shm/programs.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
 
@@ -25,6 +27,9 @@ namespace pelton::shm {
 //   finish   wait until all tasks of all ranks are done
 //   unstage  copy the result out of our region
 //
+// A kind that is not of context.native_kinds is posted and arrives, so that ranks whose operations
+// differ find that out, and then runs as a program over the communicator's sends and receives.
+//
 // A large allreduce of private memory goes through stage to unstage once per segment. One that is
 // launched in pieces finds each segment in its region, and leaves the result there.
 //
@@ -36,7 +41,8 @@ class Collective {
   // ranks goes through it in segments of this size, which stay in the cache that the cores share.
   static constexpr uint64_t kStageBytes = uint64_t{1} << 20;
 
-  explicit Collective(const Context& context);
+  // Both outlive this object.
+  Collective(const Context& context, PointToPoint& point_to_point);
   ~Collective();
 
   bool is_active() const { return phase_ != Phase::kIdle; }
@@ -47,6 +53,12 @@ class Collective {
   // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
+  // Whether `operation`, of any kind, can be started. Errors: Unimplemented: no schedule runs it.
+  absl::Status Check(const Operation& operation);
+  // A message that a program launched has ended.
+  void EndMessage(uint64_t ticket, const absl::Status& status) {
+    programs_->messages().End(ticket, status);
+  }
   // Ends the one under way, whose staged tensors nobody reads any more.
   void Cancel();
   // The user's region that peers may be writing: that of the one under way, or of the last one.
@@ -57,7 +69,17 @@ class Collective {
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Phase : uint8_t { kIdle, kStage, kPost, kArrive, kReach, kWork, kFinish, kUnstage };
+  enum class Phase : uint8_t {
+    kIdle,
+    kStage,
+    kPost,
+    kArrive,
+    kReach,
+    kWork,
+    kFinish,
+    kUnstage,
+    kProgram
+  };
   enum class Outcome : uint8_t { kWaiting, kMoved, kDone };
   static constexpr uint64_t kNotInSegments = ~uint64_t{0};
 
@@ -74,7 +96,9 @@ class Collective {
   absl::StatusOr<Outcome> Work();
   absl::StatusOr<Outcome> Finish();
   absl::StatusOr<Outcome> Unstage();
+  absl::StatusOr<Outcome> RunProgram();
 
+  bool IsPlanned() const { return context_.native_kinds.Contains(operation_.kind); }
   bool NeedsStaging(uint64_t source_bytes) const;
   absl::Status ProvideStaging(uint64_t size_bytes);
   void DropStaging();
@@ -94,6 +118,8 @@ class Collective {
   const Operation& PostOf(int peer) const;
 
   const Context& context_;
+  PointToPoint& point_to_point_;
+  std::unique_ptr<Programs> programs_;  // from the first one on
   Phase phase_ = Phase::kIdle;
   std::atomic<uint64_t> sequence_ = 0;
   uint64_t operation_count_ = 0;

@@ -11,6 +11,11 @@
 
 namespace pelton::shm {
 
+Location Context::Reachable(Location location, std::byte* address) const {
+  if (location.region == kPrivateRegion || links.IsRegistered(location.region)) return location;
+  return {kPrivateRegion, reinterpret_cast<uintptr_t>(address)};
+}
+
 void Context::Ring(int peer) const {
   if (arena.header().parked.load() == 0) return;
   RankBlock& block = arena.rank(peer);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "comm/transport/shm/arena.h"
 #include "comm/transport/shm/links.h"
+#include "core/pipeline/operation_kind.h"
 
 namespace pelton::shm {
 
@@ -20,9 +21,13 @@ struct Context {
   int rank;
   std::vector<int> world_ranks;  // by rank
   bool has_core_per_rank;        // of those that this process may run on
+  KindSet native_kinds;          // the collectives that run by plan.h; the others are programs
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   pid_t pid(int peer) const { return links.pid(world_ranks[peer]); }
+  // Where peers find what lies at `address`, which is `location`, in this process: a region that
+  // was never registered is private memory like any other.
+  Location Reachable(Location location, std::byte* address) const;
   bool IsAborted() const { return arena.header().abort.state.load() != AbortRecord::kNone; }
 
   // Wakes `peer`, or all others, if asleep: one load when nobody is. Whoever waits says so before

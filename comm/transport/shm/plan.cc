@@ -19,7 +19,7 @@ constexpr uint64_t kSliceAlignmentBytes = 64;  // whole elements, whole cache li
 
 Extent PostedExtentOf(const Operation& operation, int rank, int world_size) {
   Extent extent = ExtentOf(operation, Rank(rank), WorldSize(world_size));
-  if (operation.kind == OperationKind::kBroadcast && operation.peer == rank) {
+  if (RootReadsTarget(operation.kind) && operation.peer == rank) {
     extent.source_bytes = extent.target_bytes;
     extent.target_bytes = 0;
   }

@@ -10,6 +10,12 @@
 
 namespace pelton::shm {
 
+// The kinds that Plan and Collective know. All others are programs (programs.h).
+inline constexpr KindSet kPlannedKinds = {
+    OperationKind::kBarrier,       OperationKind::kAllReduce, OperationKind::kReduce,
+    OperationKind::kReduceScatter, OperationKind::kAllGather, OperationKind::kBroadcast,
+    OperationKind::kGather,        OperationKind::kScatter,   OperationKind::kAllToAll};
+
 // A piece of work: bounded, so that Progress is. Units: bytes, offsets into tensors.
 struct Task {
   enum Kind : uint8_t { kReduce, kCopy };

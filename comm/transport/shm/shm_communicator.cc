@@ -30,7 +30,7 @@ ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Conte
       context_(std::move(context)),
       on_close_(std::move(on_close)),
       abort_(context_),
-      collective_(context_),
+      collective_(context_, point_to_point_),
       point_to_point_(context_),
       neighbors_(context_) {}
 
@@ -49,7 +49,9 @@ ShmCommunicator::~ShmCommunicator() {
 int ShmCommunicator::spins() const { return context_.has_core_per_rank ? kSpins : 0; }
 
 uint64_t ShmCommunicator::piece_bytes() const {
-  return context_.world_size() > 1 ? Collective::kStageBytes : 0;
+  const bool takes_pieces =
+      context_.world_size() > 1 && context_.native_kinds.Contains(OperationKind::kAllReduce);
+  return takes_pieces ? Collective::kStageBytes : 0;
 }
 
 absl::Status ShmCommunicator::Register(const Region& region) {
@@ -62,22 +64,14 @@ void ShmCommunicator::Deregister(RegionId region) {
   if (registered_.Remove(region)) context_.links.Deregister(region);
 }
 
-// A region that was never registered is private memory like any other.
-Location ShmCommunicator::Reachable(Location location, std::byte* address) const {
-  if (location.region == kPrivateRegion || context_.links.IsRegistered(location.region)) {
-    return location;
-  }
-  return {kPrivateRegion, reinterpret_cast<uintptr_t>(address)};
-}
-
 absl::Status ShmCommunicator::Prepare(Operation* operation, Queued* queued) const {
   RETURN_IF_ERROR(CheckOperation(*operation, rank(), world_size()));
   ASSIGN_OR_RETURN(const OperationMemory memory,
                    ResolveOperation(*operation, rank(), world_size()));
   operation->communicator = id_;
   operation->generation = generation_;
-  operation->set_source(Reachable(operation->source(), memory.source));
-  operation->set_target(Reachable(operation->target(), memory.target));
+  operation->set_source(context_.Reachable(operation->source(), memory.source));
+  operation->set_target(context_.Reachable(operation->target(), memory.target));
   queued->operation = *operation;
   queued->source = memory.source;
   queued->target = memory.target;
@@ -99,7 +93,7 @@ absl::StatusOr<Completion> ShmCommunicator::LaunchToNeighbors(const Operation& o
                    CheckNeighborOperation(operation, stream, rank(), world_size()));
   RETURN_IF_ERROR(CheckOpen());
   Operation reachable = operation;
-  reachable.set_source(Reachable(operation.source(), checked.memory.source));
+  reachable.set_source(context_.Reachable(operation.source(), checked.memory.source));
   RETURN_IF_ERROR(neighbors_.Start(reachable, completions_.launched() + 1, std::move(checked)));
   const Completion completion = completions_.Begin().completion;
   Progress();  // shows it to the peers at once
@@ -117,15 +111,24 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
   RETURN_IF_ERROR(Prepare(&checked, &queued));
   queued.ticket = completions_.launched() + 1;
   if (IsPointToPoint(operation.kind)) {
+    RETURN_IF_ERROR(CheckTag(operation));
     std::byte* const memory =
         operation.kind == OperationKind::kSend ? queued.source : queued.target;
     RETURN_IF_ERROR(point_to_point_.Start(queued.operation, queued.ticket, memory));
   } else {
+    RETURN_IF_ERROR(collective_.Check(operation));
     queue_.push_back(queued);
   }
   const Completion completion = completions_.Begin().completion;
   Progress();  // shows it to the peers at once
   return completion;
+}
+
+absl::Status ShmCommunicator::CheckTag(const Operation& operation) const {
+  if (!IsTagOfPrograms(operation.tag)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", context_.rank, ": tag: ", operation.tag,
+                                                 " of ", NameOf(operation.kind),
+                                                 " is one of the collectives'"));
 }
 
 absl::StatusOr<Completion> ShmCommunicator::LaunchInPieces(const Operation& operation,
@@ -202,10 +205,10 @@ bool ShmCommunicator::AdvanceCollectives() {
     Queued& next = queue_.front();
     // What was shared when it was launched may be no more.
     if (IsUnshared(next.operation.source_region)) {
-      next.operation.set_source(Reachable(next.operation.source(), next.source));
+      next.operation.set_source(context_.Reachable(next.operation.source(), next.source));
     }
     if (IsUnshared(next.operation.target_region)) {
-      next.operation.set_target(Reachable(next.operation.target(), next.target));
+      next.operation.set_target(context_.Reachable(next.operation.target(), next.target));
     }
     collective_.Start(next.operation, next.source, next.target, next.pieces);
   }
@@ -228,9 +231,14 @@ bool ShmCommunicator::AdvanceCollectives() {
   return true;
 }
 
+void ShmCommunicator::EndMessage(uint64_t ticket, const absl::Status& status) {
+  if ((ticket & kIsMessageOfProgram) != 0) return collective_.EndMessage(ticket, status);
+  completions_.End(ticket, status);
+}
+
 bool ShmCommunicator::AdvancePointToPoint() {
   absl::StatusOr<bool> moved = point_to_point_.Step(
-      [this](uint64_t ticket, const absl::Status& status) { completions_.End(ticket, status); });
+      [this](uint64_t ticket, const absl::Status& status) { EndMessage(ticket, status); });
   if (moved.ok()) return *moved;
   abort_.Throw(moved.status(), /*is_death=*/false);
   return true;

@@ -72,8 +72,10 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   // What a new operation fails with; nothing while they may still be taken in.
   absl::Status CheckOpen() const;
   absl::StatusOr<Completion> LaunchToNeighbors(const Operation& operation, Stream& stream);
+  absl::Status CheckTag(const Operation& operation) const;
   absl::Status Prepare(Operation* operation, Queued* queued) const;
-  Location Reachable(Location location, std::byte* address) const;
+  // Takes note of the end of a message, of the caller's or of a program.
+  void EndMessage(uint64_t ticket, const absl::Status& status);
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
   bool AdvanceNeighbors();

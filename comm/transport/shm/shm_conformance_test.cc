@@ -11,8 +11,19 @@ class ShmFixture : public TransportFixture {
   }
 };
 
+// Every collective runs as a program, as one does that there is no plan for.
+class ShmProgramsFixture : public TransportFixture {
+ public:
+  std::vector<std::unique_ptr<Transport>> Make(WorldSize world_size) override {
+    return shm::MakeTestTransports(world_size, {});
+  }
+  TransportPromises promises() const override { return {.sums_in_rank_order = false}; }
+};
+
 INSTANTIATE_TEST_SUITE_P(Shm, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<ShmFixture>));
+INSTANTIATE_TEST_SUITE_P(ShmPrograms, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<ShmProgramsFixture>));
 
 }  // namespace
 }  // namespace pelton

@@ -12,6 +12,7 @@
 #include "comm/group.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/links.h"
+#include "comm/transport/shm/plan.h"
 #include "comm/transport/shm/shm_communicator.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
@@ -36,8 +37,9 @@ int CoreCount() {
 // Threads: as Transport. Owns: the links, and through them the watching thread.
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(Rank rank, std::vector<Peer> peers)
+  ShmTransport(Rank rank, std::vector<Peer> peers, KindSet native_kinds)
       : rank_(rank.value()),
+        native_kinds_(native_kinds),
         links_(rank.value(), std::move(peers),
                [this](int peer, const absl::Status& reason) { Lose(peer, reason); }) {}
 
@@ -50,8 +52,12 @@ class ShmTransport final : public Transport {
     if (!arena.ok()) return Annotate(arena.status(), what);
     absl::Status joined = Join(*arena, group, deadline);
     if (!joined.ok()) return Annotate(joined, what);
-    Context context{
-        *arena, links_, group.RankOf(Rank(rank_))->value(), {}, links_.world_size() <= CoreCount()};
+    Context context{*arena,
+                    links_,
+                    group.RankOf(Rank(rank_))->value(),
+                    {},
+                    links_.world_size() <= CoreCount(),
+                    native_kinds_};
     for (const Rank member : group.members) context.world_ranks.push_back(member.value());
     auto communicator = std::make_unique<ShmCommunicator>(
         id, group.generation, std::move(context),
@@ -129,6 +135,7 @@ class ShmTransport final : public Transport {
   }
 
   const int rank_;
+  const KindSet native_kinds_;
   SharedList<ShmCommunicator*> open_;
   Links links_;  // last: its thread uses the others
 };
@@ -137,9 +144,14 @@ class ShmTransport final : public Transport {
 }  // namespace shm
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransport(const TransportOptions& options) {
+  return MakeShmTransportOf(shm::kPlannedKinds, options);
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransportOf(KindSet native_kinds,
+                                                              const TransportOptions& options) {
   RaiseDescriptorLimit();
   ASSIGN_OR_RETURN(std::vector<shm::Peer> peers, shm::MeetPeers(options));
-  return std::make_unique<shm::ShmTransport>(options.rank, std::move(peers));
+  return std::make_unique<shm::ShmTransport>(options.rank, std::move(peers), native_kinds);
 }
 
 REGISTER_TRANSPORT(shm, "shared memory between the ranks of one host", MakeShmTransport);

@@ -6,12 +6,17 @@
 
 #include "absl/status/statusor.h"
 #include "comm/transport/transport.h"
+#include "core/pipeline/operation_kind.h"
 
 namespace pelton {
 
 // Meets the other ranks, which must all be on this host. Registered as "shm". Blocks: until
 // options.deadline. Errors: see shm::MeetPeers.
 absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransport(const TransportOptions& options);
+// The same, and collectives of other kinds than `native_kinds`, the same on all ranks, run as
+// programs: for tests.
+absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransportOf(KindSet native_kinds,
+                                                              const TransportOptions& options);
 
 }  // namespace pelton
 

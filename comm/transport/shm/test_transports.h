@@ -5,12 +5,15 @@
 #include <memory>
 #include <vector>
 
+#include "comm/transport/shm/plan.h"
 #include "comm/transport/transport.h"
 
 namespace pelton::shm {
 
-// By rank. Blocks: until all have met.
-std::vector<std::unique_ptr<Transport>> MakeTestTransports(WorldSize world_size);
+// By rank. Collectives of other kinds than `native_kinds` run as programs. Blocks: until all have
+// met.
+std::vector<std::unique_ptr<Transport>> MakeTestTransports(WorldSize world_size,
+                                                           KindSet native_kinds = kPlannedKinds);
 
 }  // namespace pelton::shm
 

@@ -12,6 +12,12 @@
 
 namespace pelton {
 
+// What the functions below know; programs.h has what the fabric runs of the others.
+inline constexpr KindSet kSimKinds = {
+    OperationKind::kBarrier,       OperationKind::kAllReduce, OperationKind::kReduce,
+    OperationKind::kReduceScatter, OperationKind::kAllGather, OperationKind::kBroadcast,
+    OperationKind::kGather,        OperationKind::kScatter,   OperationKind::kAllToAll};
+
 // One rank's part in a collective: what it launched and where its memory is.
 // Threads: a value. Owns: nothing.
 struct Part {
@@ -27,8 +33,8 @@ struct Outcome {
   uint64_t stride_bytes = 0;  // 0: all ranks get the same
 };
 
-// Runs the collective that `parts` agree on, parts[r] being rank r's. Reductions are in rank order
-// (SUM-1b).
+// Runs the collective that `parts` agree on, of kSimKinds, parts[r] being rank r's. Reductions are
+// in rank order (SUM-1b).
 Outcome RunCollective(absl::Span<const Part> parts);
 
 // When each rank has all it is to receive and has sent all it is to send, if all are ready at

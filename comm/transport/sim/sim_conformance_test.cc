@@ -28,10 +28,19 @@ class SlowSimFixture : public SimFixture {
   }
 };
 
+// The same, and every collective runs as a program, as one does that the fabric does not know.
+class SimProgramsFixture : public SlowSimFixture {
+ public:
+  SimProgramsFixture() { options_.native_kinds = {}; }
+  TransportPromises promises() const override { return {.sums_in_rank_order = false}; }
+};
+
 INSTANTIATE_TEST_SUITE_P(Sim, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<SimFixture>));
 INSTANTIATE_TEST_SUITE_P(SlowSim, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<SlowSimFixture>));
+INSTANTIATE_TEST_SUITE_P(SimPrograms, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<SimProgramsFixture>));
 
 }  // namespace
 }  // namespace pelton

@@ -19,6 +19,7 @@ size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
 SimFabric::SimFabric(WorldSize world_size, const SimOptions& options)
     : world_size_(world_size),
       clock_(*options.clock),
+      native_kinds_(options.native_kinds),
       network_(world_size, options.link, options.seed),
       stalled_until_(static_cast<size_t>(world_size.value()), absl::InfinitePast()),
       dead_(static_cast<size_t>(world_size.value()), false) {}
@@ -48,7 +49,7 @@ absl::Status SimFabric::CheckAlive(const Group& group) const {
 }
 
 SimGroup* SimFabric::AddGroup(CommunicatorId id, const Group& group) {
-  groups_.push_back(std::make_unique<SimGroup>(id, group, network_, events_));
+  groups_.push_back(std::make_unique<SimGroup>(id, group, native_kinds_, network_, events_));
   return groups_.back().get();
 }
 

@@ -26,6 +26,8 @@ struct SimOptions {
   // Virtual for a simulation in one thread, which then lets the events happen through RunDue and
   // opens communicators with OpenAll: nothing blocks. Outlives the fabric.
   const Clock* clock = &Clock::Real();
+  // Collectives of other kinds run as programs.
+  KindSet native_kinds = kSimKinds;
 };
 
 // The wires between the ranks of a simulated world. In real time each rank has a thread of its own
@@ -108,6 +110,7 @@ class SimFabric final : public EventSource {
 
   const WorldSize world_size_;
   const Clock& clock_;
+  const KindSet native_kinds_;
   Mutex mutex_;
   CondVar opened_;
   Network network_ ABSL_GUARDED_BY(mutex_);

@@ -4,13 +4,19 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "comm/transport/sim/programs.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace pelton {
 
-SimGroup::SimGroup(CommunicatorId id, Group group, Network& network, EventQueue& events)
-    : id_(id), group_(std::move(group)), network_(network), events_(events) {
+SimGroup::SimGroup(CommunicatorId id, Group group, KindSet native_kinds, Network& network,
+                   EventQueue& events)
+    : id_(id),
+      group_(std::move(group)),
+      native_kinds_(native_kinds),
+      network_(network),
+      events_(events) {
   members_.resize(group_.members.size());
 }
 
@@ -35,7 +41,7 @@ absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operatio
                                             absl::Time visible_at) {
   Member& member = At(rank);
   RETURN_IF_ERROR(member.ended);
-  RETURN_IF_ERROR(CheckOperation(operation, rank, group_.size()));
+  RETURN_IF_ERROR(Check(rank, operation));
   ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank, group_.size()));
   if (!member.completions.has_room()) {
     return absl::ResourceExhaustedError(
@@ -51,6 +57,14 @@ absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operatio
     events_.Schedule(visible_at, {SimEvent::Kind::kPost, this, rank, place.ticket, {}});
   }
   return Completion{place.ticket};
+}
+
+absl::Status SimGroup::Check(Rank rank, const Operation& operation) const {
+  RETURN_IF_ERROR(CheckOperation(operation, rank, group_.size()));
+  if (IsPointToPoint(operation.kind) || native_kinds_.Contains(operation.kind)) {
+    return absl::OkStatus();
+  }
+  return CheckHasProgram(operation, group_.size());
 }
 
 SimGroup::Place SimGroup::Enqueue(Rank rank, Operation operation, OperationMemory memory) {
@@ -131,15 +145,19 @@ void SimGroup::StartCollective(absl::Time now) {
   for (int32_t r = 0; r < group_.size().value(); ++r) {
     Flight& flight = FlightAt({Rank(r), At(Rank(r)).collectives.front()});
     flight.started = true;
-    const bool is_broadcast = flight.operation.kind == OperationKind::kBroadcast;
+    const bool reads_target = RootReadsTarget(flight.operation.kind);
     parts.push_back(
-        {&flight.operation, is_broadcast ? flight.memory.target : flight.memory.source});
+        {&flight.operation, reads_target ? flight.memory.target : flight.memory.source});
   }
   std::vector<absl::Time> times(members_.size(), now);
   std::shared_ptr<const Outcome> outcome;
-  if (agreement.ok()) {
+  if (agreement.ok() && native_kinds_.Contains(parts[0].operation->kind)) {
     outcome = std::make_shared<const Outcome>(RunCollective(parts));
     times = CompletionTimes(*parts[0].operation, group_.members, now, network_);
+  } else if (agreement.ok()) {
+    const ProgramWorld world(parts);
+    outcome = std::make_shared<const Outcome>(world.Run());
+    times = world.CompletionTimes(group_.members, now, network_);
   }
   for (int32_t r = 0; r < group_.size().value(); ++r) {
     const Place place{Rank(r), At(Rank(r)).collectives.front()};

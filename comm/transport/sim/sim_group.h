@@ -31,8 +31,10 @@ namespace pelton {
 // state of all ranks' operations, never their memory.
 class SimGroup {
  public:
-  // `network` and `events` outlive this object.
-  SimGroup(CommunicatorId id, Group group, Network& network, EventQueue& events);
+  // Collectives of other kinds than `native_kinds` run as programs. `network` and `events` outlive
+  // this object.
+  SimGroup(CommunicatorId id, Group group, KindSet native_kinds, Network& network,
+           EventQueue& events);
   SimGroup(const SimGroup&) = delete;
   SimGroup& operator=(const SimGroup&) = delete;
 
@@ -106,6 +108,7 @@ class SimGroup {
   const Flight* OldestInFlight(const Member& member) const;
   Rank WorldRank(Rank rank) const { return group_.members[static_cast<size_t>(rank.value())]; }
 
+  absl::Status Check(Rank rank, const Operation& operation) const;
   Place Enqueue(Rank rank, Operation operation, OperationMemory memory);
   void Finish(Flight& flight);
   void Post(Place place, absl::Time now);
@@ -122,6 +125,7 @@ class SimGroup {
 
   const CommunicatorId id_;
   const Group group_;
+  const KindSet native_kinds_;
   Network& network_;
   EventQueue& events_;
   std::vector<Member> members_;
