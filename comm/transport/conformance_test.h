@@ -21,6 +21,8 @@ namespace pelton {
 // What a transport says of itself where the wire under it cannot do all that the suite asks; the
 // suite then holds it to what it does say. Threads: a value. Owns: nothing.
 struct TransportPromises {
+  // The collectives that it runs, natively or as programs; Launch refuses others by name.
+  bool (*runs)(OperationKind kind) = [](OperationKind) { return true; };
   // The pairs that it reduces; Launch refuses others with InvalidArgument, naming both.
   bool (*reduces)(DType dtype, ReduceOp op) = [](DType, ReduceOp) { return true; };
   // Sums equal the reference in rank order (SUM-1b) and a NaN wins. Else the inputs are such that

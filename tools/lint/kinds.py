@@ -33,12 +33,15 @@ MOST_NATIVE = 9
 _EXEMPT = ("comm/collectives/schedules/", "comm/transport/nccl/stand_in/", "core/pipeline/fake_world.")
 # No collectives: a message has two ends, and an operation between neighbours takes a mean or concatenates.
 _KIND = r"OperationKind::k(?!Send\b|Recv\b|NeighborAll)\w+"
-_COMPARES = r"(?:==|!=|<=|>=|[<>])"
-# Naming a kind to launch it decides nothing.
+_ANY = r"OperationKind::k\w+"
+# Naming a kind to launch it decides nothing. The number of any kind is a bound, which a new kind moves.
 _DECIDES = re.compile(
     rf"\bcase\s+(?:\w+::)*{_KIND}\s*:"
-    rf"|{_COMPARES}\s*(?:\w+::)*{_KIND}"
-    rf"|{_KIND}\s*{_COMPARES}"
+    rf"|[=!]=\s*(?:\w+::)*{_KIND}"
+    rf"|{_KIND}\s*[=!]="
+    rf"|[<>]=?\s*(?:\w+::)*{_ANY}"
+    rf"|{_ANY}\s*[<>]"
+    rf"|\bstatic_cast<\w+>\(\s*(?:\w+::)*{_ANY}"
     rf"|\bContains\(\s*(?:\w+::)*{_KIND}"
     rf"|\bKindSet\b[^;{{]*\{{\s*(?:\w+::)*{_KIND}"
 )

@@ -215,7 +215,8 @@ class RulesTest(unittest.TestCase):
             "switch (kind) {\n  case OperationKind::kGather:\n",
             "const bool is_sum =\n    operation.kind == OperationKind::kAllReduce;",
             "if (OperationKind::kBarrier\n!= kind) return;",
-            "\nif (kind > OperationKind::kNeighborAllGather || kind > pelton::OperationKind::kAllToAll) return;",
+            "\nif (kind > pelton::OperationKind::kNeighborAllGather) return;",
+            "\nconstexpr int kLast = static_cast<int>(OperationKind::kNeighborAllGather);",
             "\nif (set.Contains(OperationKind::kReduce)) return;",
             "constexpr KindSet kKinds = {\n    OperationKind::kBarrier, OperationKind::kSend};",
         ):

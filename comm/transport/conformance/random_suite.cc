@@ -14,7 +14,9 @@ constexpr int32_t kRanks = 3;
 ExchangeSpec RandomSpec(std::mt19937_64& random, const TransportPromises& promises) {
   auto below = [&random](uint64_t bound) { return random() % bound; };
   ExchangeSpec spec;
-  spec.kind = DataKinds()[below(DataKinds().size())];
+  do {
+    spec.kind = DataKinds()[below(DataKinds().size())];
+  } while (!promises.runs(spec.kind));
   spec.dtype = static_cast<DType>(below(kDTypeCount));
   std::vector<ReduceOp> ops = OpsOf(spec.dtype);
   std::erase_if(ops, [&](ReduceOp op) { return !promises.reduces(spec.dtype, op); });

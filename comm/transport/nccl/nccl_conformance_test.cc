@@ -22,6 +22,7 @@ class NcclFixture : public TransportFixture {
 
   TransportPromises promises() const override {
     TransportPromises promises;
+    promises.runs = [](OperationKind kind) { return nccl::kNcclKinds.Contains(kind); };
     promises.reduces = &nccl::Reduces;
     promises.has_tags = false;
     promises.neighbors_match_by_tag = false;

@@ -26,8 +26,8 @@ class FakeClock final : public Clock {
 class SimWorld {
  public:
   explicit SimWorld(int32_t world_size, LinkModel link = {absl::Microseconds(10), 1e9, {}},
-                    uint64_t seed = 0)
-      : fabric(WorldSize(world_size), SimOptions{link, seed, &clock}) {
+                    uint64_t seed = 0, KindSet native_kinds = kSimKinds)
+      : fabric(WorldSize(world_size), SimOptions{link, seed, &clock, native_kinds}) {
     auto opened = fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(world_size)));
     EXPECT_TRUE(opened.ok()) << opened.status();
     communicators = *std::move(opened);
@@ -93,6 +93,28 @@ TEST(SimFabricTest, LatencyAndBandwidthDecideWhenAnOperationIsDone) {
   world.RunUntil(begin + absl::Microseconds(14));
   EXPECT_TRUE(world.at(1).Query({1}).done);
   EXPECT_TRUE(world.at(2).Query({1}).done);
+}
+
+// As a tree: the root sends to rank 2, and then to rank 1.
+TEST(SimFabricTest, AProgramTakesTheTimeOfItsRoundsAndBooksItsTransfers) {
+  SimWorld world(3, {absl::Microseconds(10), 1e9, {}}, 0, {});
+  std::vector<float> values[] = {std::vector<float>(1000, 7), std::vector<float>(1000, 1),
+                                 std::vector<float>(1000, 2)};
+  for (int32_t r = 0; r < 3; ++r) {
+    Launched(Broadcast(world.at(r), {values[r].data(), 1000, DType::kFloat32}, Rank(0)));
+  }
+  const absl::Time begin = world.clock.now;
+  world.RunUntil(begin + absl::Microseconds(14));
+  EXPECT_TRUE(world.at(0).Query({1}).done);
+  EXPECT_TRUE(world.at(2).Query({1}).done);
+  EXPECT_EQ(values[2], values[0]);
+  world.RunUntil(begin + absl::Microseconds(17));
+  EXPECT_FALSE(world.at(1).Query({1}).done);
+  EXPECT_EQ(values[1][0], 1);
+  world.RunUntil(begin + absl::Microseconds(18));
+  EXPECT_TRUE(world.at(1).Query({1}).done);
+  EXPECT_EQ(values[1], values[0]);
+  EXPECT_EQ(world.fabric.TotalBytesSent(), 8000u);
 }
 
 TEST(SimFabricTest, AResultIsNotVisibleBeforeItsCompletion) {
