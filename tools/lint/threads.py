@@ -19,7 +19,6 @@ OWNERS: dict[str, str] = {
     "backend/link/link_client": "any thread calls the daemon; one thread, which waits in poll(2) for its notices",
     "backend/link/link_server": "one thread for each connection, which waits in poll(2) for what a trainer says",
     "backend/link/trainer_seat": "one thread, which waits at the coordinator; connections of several threads",
-    "backend/link/link_socket": "the packets of one message follow each other, whichever threads send",
     "comm/collectives/scheduled_communicator": _LAUNCH,
     "comm/control/connection_door": "one thread, which waits in accept(2) and poll(2) for strangers",
     "comm/control/coordinator_shell": "gRPC calls from its own threads; one thread for the deadlines of parked calls",
@@ -40,7 +39,7 @@ OWNERS: dict[str, str] = {
 # stays), shared_list.h (entries that are visited while they are there), shared_queue.h (entries that another thread
 # takes), live_table.h (made once for all who ask), shared_table.h (values by key), turn.h (one caller at a time, until
 # a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block).
-MOST_OWNERS = 19
+MOST_OWNERS = 18
 
 # The last two are linked by tests only: a library that stands in for NVIDIA's, and ranks in threads.
 _EXEMPT = (
