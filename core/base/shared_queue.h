@@ -39,6 +39,14 @@ class SharedQueue {
     entries_.pop_front();
     return taken;
   }
+  // For what is as good as any other one, and better if it has just been used.
+  std::optional<T> TakeNewest() {
+    MutexLock lock(&mutex_);
+    if (entries_.empty()) return std::nullopt;
+    std::optional<T> taken(std::move(entries_.back()));
+    entries_.pop_back();
+    return taken;
+  }
   // All of them, the oldest first.
   std::deque<T> TakeAll() {
     std::deque<T> taken;

@@ -68,6 +68,16 @@ TEST(SharedListTest, TakesBackOneOfSeveralThatAreEqual) {
   EXPECT_EQ(list.size(), 2u);
 }
 
+TEST(SharedListTest, TakesBackTheOneThatWasEnteredFirst) {
+  SharedList<int> list;
+  for (int entry : {3, 1, 2}) list.Add(entry);
+  EXPECT_EQ(list.TakeFirst(), 3);
+  EXPECT_EQ(list.TakeFirst(), 1);
+  EXPECT_THAT(list.All(), ElementsAre(2));
+  EXPECT_EQ(list.TakeFirst(), 2);
+  EXPECT_EQ(list.TakeFirst(), std::nullopt);
+}
+
 TEST(SharedListTest, AddsNewOnesOnly) {
   SharedList<int> list;
   EXPECT_TRUE(list.AddNew(1));
@@ -112,7 +122,10 @@ TEST(SharedQueueTest, GivesTheOldestFirst) {
   for (const char* entry : {"first", "second", "third"}) EXPECT_TRUE(queue.Push(entry));
   EXPECT_FALSE(queue.is_empty());
   EXPECT_EQ(queue.Take(), "first");
+  EXPECT_TRUE(queue.Push("fourth"));
+  EXPECT_EQ(queue.TakeNewest(), "fourth");
   EXPECT_THAT(queue.TakeAll(), ElementsAre("second", "third"));
+  EXPECT_EQ(queue.TakeNewest(), std::nullopt);
   EXPECT_THAT(queue.TakeAll(), IsEmpty());
   EXPECT_TRUE(queue.is_empty());
 }
