@@ -20,7 +20,6 @@ OWNERS: dict[str, str] = {
     "backend/link/trainer_seat": "one thread, which waits at the coordinator; connections of several threads",
     "comm/collectives/scheduled_communicator": _LAUNCH,
     "comm/control/coordinator_shell": "gRPC calls from its own threads; one thread for the deadlines of parked calls",
-    "comm/control/heartbeat_client": "two threads, because a gRPC stream reads and writes by blocking calls",
     "comm/control/in_process_control": "ranks in threads of one process share a coordinator",
     "comm/hierarchy/hierarchical_communicator": _LAUNCH,
     "comm/lane/lane": "whoever waits drives the communicator; threads for jobs that nobody waits for",
@@ -36,7 +35,7 @@ OWNERS: dict[str, str] = {
 # stays), shared_list.h (entries that are visited while they are there), shared_queue.h (entries that another thread
 # takes), live_table.h (made once for all who ask), shared_table.h (values by key), turn.h (one caller at a time, until
 # a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits for sockets).
-MOST_OWNERS = 15
+MOST_OWNERS = 14
 
 # The last two are linked by tests only: a library that stands in for NVIDIA's, and ranks in threads.
 _EXEMPT = (
