@@ -1,9 +1,11 @@
 #include "backend/link/link_client.h"
 
+#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "comm/control/wire.h"
@@ -14,8 +16,6 @@
 
 namespace pelton {
 namespace {
-
-constexpr size_t kMostIdle = 8;
 
 // The process that listens there, which is this user's.
 absl::StatusOr<pid_t> DaemonOf(const LinkSocket& socket, const std::string& path) {
@@ -35,13 +35,21 @@ absl::StatusOr<std::unique_ptr<LinkClient>> LinkClient::Attach(const LinkPlace& 
   hello.set_purpose(proto::LinkHello::ATTACH);
   ASSIGN_OR_RETURN(client->attached_, client->Connect(hello, &client->welcome_, deadline));
   client->daemon_pid_ = client->welcome_.daemon_pid();
-  client->reader_ = std::thread([raw = client.get()] { raw->ReadNotices(); });
+  LinkClient* const raw = client.get();
+  client->reader_.Start(
+      [raw](std::vector<pollfd>& entries) {
+        entries.push_back({raw->attached_->descriptor(), POLLIN, 0});
+        return raw->is_over_ ? std::nullopt : std::optional(absl::InfiniteFuture());
+      },
+      [raw](const std::vector<pollfd>& entries) {
+        if (entries.front().revents != 0) raw->ReadNotice();
+      });
   return client;
 }
 
 LinkClient::~LinkClient() {
   Leave(Clock::Real().Now() + absl::Seconds(1));
-  if (reader_.joinable()) reader_.join();
+  reader_.Stop();
 }
 
 absl::Status LinkClient::Explain(const absl::Status& status) const {
@@ -61,16 +69,21 @@ absl::Status LinkClient::Silence(absl::Duration waited) const {
                    " s; look whether ", others, "it is stopped or stuck, and end the job"));
 }
 
-absl::Status LinkClient::WhyUnanswered(const absl::Status& failed, absl::Time began) const {
-  if (!ended_.ok()) return ended_;
-  return absl::IsDeadlineExceeded(failed) ? Silence(Clock::Real().Now() - began) : Explain(failed);
+// No exchange outlasts the link's end: either this finds the reason, or Deliver, which gives the
+// reason first, finds the socket and shuts it down.
+absl::Status LinkClient::Exchange(LinkSocket& socket, absl::FunctionRef<absl::Status()> messages) {
+  const absl::Time began = Clock::Real().Now();
+  busy_.Add(&socket);
+  const absl::Status met = ended_.is_given() ? ended_.Get() : messages();
+  busy_.Remove(&socket);
+  if (met.ok() || ended_.is_given()) return met.ok() ? met : ended_.Get();
+  return absl::IsDeadlineExceeded(met) ? Silence(Clock::Real().Now() - began) : Explain(met);
 }
 
 absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Connect(proto::LinkHello hello,
                                                                 proto::LinkWelcome* welcome,
                                                                 absl::Time deadline,
                                                                 absl::Duration grace) {
-  const absl::Time began = Clock::Real().Now();
   hello.set_version(kLinkProtocolVersion);
   hello.set_job(place_.job);
   hello.set_rank(place_.rank.value());
@@ -84,31 +97,19 @@ absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Connect(proto::LinkHello
   CloseInChildren(socket->descriptor());
   ASSIGN_OR_RETURN(const pid_t daemon, DaemonOf(*socket, place_.path));
   if (attached_ == nullptr) daemon_pid_ = daemon;
-  {
-    MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(ended_);
-    busy_.push_back(socket.get());
-  }
-  absl::Status met = socket->Send(hello, deadline);
-  if (met.ok()) met = socket->Receive(*welcome, deadline + grace);
-  MutexLock lock(&mutex_);
-  std::erase(busy_, socket.get());
-  if (!met.ok()) return WhyUnanswered(met, began);
+  RETURN_IF_ERROR(Exchange(*socket, [&] {
+    const absl::Status sent = socket->Send(hello, deadline);
+    return sent.ok() ? socket->Receive(*welcome, deadline + grace) : sent;
+  }));
   if (welcome->code() != 0) return wire::ErrorFromProto(welcome->code(), welcome->message());
   return socket;
 }
 
 absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Borrow(absl::Time deadline,
                                                                absl::Duration grace) {
-  {
-    MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(ended_);
-    if (!idle_.empty()) {
-      std::unique_ptr<LinkSocket> socket = std::move(idle_.back());
-      idle_.pop_back();
-      return socket;
-    }
-  }
+  RETURN_IF_ERROR(ended_.Get());
+  std::optional<std::unique_ptr<LinkSocket>> idle = idle_.TakeNewest();
+  if (idle.has_value()) return *std::move(idle);
   proto::LinkHello hello;
   hello.set_purpose(proto::LinkHello::CALL);
   proto::LinkWelcome welcome;
@@ -116,26 +117,20 @@ absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Borrow(absl::Time deadli
 }
 
 void LinkClient::GiveBack(std::unique_ptr<LinkSocket> socket) {
-  MutexLock lock(&mutex_);
-  if (ended_.ok() && idle_.size() < kMostIdle) idle_.push_back(std::move(socket));
+  idle_.Push(std::move(socket));
+  // Whoever ended the link may have emptied it before.
+  if (ended_.is_given()) idle_.TakeAll();
 }
 
 absl::StatusOr<proto::LinkReply> LinkClient::CallOver(LinkSocket& socket,
                                                       const proto::LinkCall& call,
                                                       absl::Time deadline, absl::Duration grace) {
-  const absl::Time began = Clock::Real().Now();
-  {
-    MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(ended_);
-    busy_.push_back(&socket);
-  }
   proto::LinkReply reply;
-  absl::Status answered = socket.Send(call, deadline + grace);
-  if (answered.ok()) answered = socket.Receive(reply, deadline + grace);
-  MutexLock lock(&mutex_);
-  std::erase(busy_, &socket);
-  if (answered.ok()) return reply;
-  return WhyUnanswered(answered, began);
+  RETURN_IF_ERROR(Exchange(socket, [&] {
+    const absl::Status sent = socket.Send(call, deadline + grace);
+    return sent.ok() ? socket.Receive(reply, deadline + grace) : sent;
+  }));
+  return reply;
 }
 
 absl::StatusOr<proto::LinkReply> LinkClient::Call(proto::LinkCall call, absl::Time deadline,
@@ -150,37 +145,31 @@ absl::StatusOr<proto::LinkReply> LinkClient::Call(proto::LinkCall call, absl::Ti
 }
 
 void LinkClient::Deliver(const proto::Order& order) {
-  const absl::Status reason = wire::ErrorFromProto(order.code(), order.message());
-  {
-    // Nothing that waits at the daemon can succeed any more, and it need not know that.
-    MutexLock lock(&mutex_);
-    if (has_left_) return;
-    // Who needs a rank that has left is for the session to say.
-    if (order.kind() == proto::Order::ABORT) {
-      if (ended_.ok()) ended_ = reason;
-      for (LinkSocket* const socket : busy_) socket->Shutdown();
-      idle_.clear();
-    }
+  if (has_left_) return;
+  // Nothing that waits at the daemon can succeed any more, and it need not know that. Who needs a
+  // rank that has left is for the session to say.
+  if (order.kind() == proto::Order::ABORT &&
+      ended_.Give(wire::ErrorFromProto(order.code(), order.message()))) {
+    busy_.ForEach([](LinkSocket* socket) { socket->Shutdown(); });
+    idle_.TakeAll();
   }
   notices_.Push(order);
   notices_.Deliver();
 }
 
-void LinkClient::ReadNotices() {
-  while (true) {
-    proto::LinkNotice notice;
-    const absl::Status received = attached_->Receive(notice, absl::InfiniteFuture());
-    if (received.ok() && notice.has_order()) Deliver(notice.order());
-    if (received.ok()) continue;
-    const absl::Status reason = Explain(received);
-    proto::Order lost;
-    lost.set_kind(proto::Order::ABORT);
-    lost.set_culprit(place_.rank.value());
-    lost.set_code(static_cast<int32_t>(reason.code()));
-    lost.set_message(std::string(reason.message()));
-    Deliver(lost);
-    return;
-  }
+void LinkClient::ReadNotice() {
+  proto::LinkNotice notice;
+  const absl::Status received = attached_->Receive(notice, absl::InfinitePast());
+  if (received.ok() && notice.has_order()) Deliver(notice.order());
+  if (received.ok() || absl::IsDeadlineExceeded(received)) return;
+  is_over_ = true;
+  const absl::Status reason = Explain(received);
+  proto::Order lost;
+  lost.set_kind(proto::Order::ABORT);
+  lost.set_culprit(place_.rank.value());
+  lost.set_code(static_cast<int32_t>(reason.code()));
+  lost.set_message(std::string(reason.message()));
+  Deliver(lost);
 }
 
 void LinkClient::SendRound(Round round) {
@@ -190,13 +179,9 @@ void LinkClient::SendRound(Round round) {
 }
 
 void LinkClient::Leave(absl::Time deadline) {
-  {
-    MutexLock lock(&mutex_);
-    if (has_left_) return;
-    has_left_ = true;
-    if (ended_.ok()) ended_ = absl::FailedPreconditionError("this trainer has left its daemon");
-    idle_.clear();
-  }
+  if (has_left_.exchange(true)) return;
+  ended_.Give(absl::FailedPreconditionError("this trainer has left its daemon"));
+  idle_.TakeAll();
   if (attached_ == nullptr) return;
   proto::LinkNotice goodbye;
   goodbye.set_leaves(true);

@@ -7,18 +7,20 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backend/link/link_socket.h"
+#include "core/base/end_reason.h"
 #include "core/base/ids.h"
 #include "core/base/inbox.h"
-#include "core/base/sync.h"
+#include "core/base/poll_thread.h"
+#include "core/base/shared_list.h"
+#include "core/base/shared_queue.h"
 #include "proto/link.pb.h"
 
 namespace pelton {
@@ -85,16 +87,18 @@ class LinkClient {
   absl::Status Silence(absl::Duration waited) const;
 
  private:
+  static constexpr size_t kMostIdle = 8;
+
   LinkClient(const LinkPlace& place) : place_(place) {}
 
-  void ReadNotices();
+  // Takes in a notice that has come, or that none comes any more.
+  void ReadNotice();
   void Deliver(const proto::Order& order);
   absl::StatusOr<std::unique_ptr<LinkSocket>> Borrow(absl::Time deadline, absl::Duration grace);
   absl::StatusOr<proto::LinkReply> CallOver(LinkSocket& socket, const proto::LinkCall& call,
                                             absl::Time deadline, absl::Duration grace);
-  // Why an exchange of messages that began at `began` has failed.
-  absl::Status WhyUnanswered(const absl::Status& failed, absl::Time began) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes an exchange of messages over `socket`, which the link's end ends. Errors: why it failed.
+  absl::Status Exchange(LinkSocket& socket, absl::FunctionRef<absl::Status()> messages);
   void GiveBack(std::unique_ptr<LinkSocket> socket);
 
   const LinkPlace place_;
@@ -102,15 +106,15 @@ class LinkClient {
   // The one that the welcome names; before it that of the process that listens, or 0.
   std::atomic<pid_t> daemon_pid_{0};
   std::unique_ptr<LinkSocket> attached_;
-  std::thread reader_;
+  bool is_over_ = false;  // the reader's: no notice comes any more
 
-  mutable Mutex mutex_;
-  std::vector<std::unique_ptr<LinkSocket>> idle_ ABSL_GUARDED_BY(mutex_);
-  std::vector<LinkSocket*> busy_ ABSL_GUARDED_BY(mutex_);
-  bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // why no call can succeed
+  std::atomic<bool> has_left_{false};
+  EndReason ended_;  // why no call can succeed
+  SharedQueue<std::unique_ptr<LinkSocket>> idle_{kMostIdle};
+  SharedList<LinkSocket*> busy_;
 
   Inbox<proto::Order> notices_;
+  PollThread reader_{"pelton-notices"};  // last: its callbacks use the others
 };
 
 }  // namespace pelton

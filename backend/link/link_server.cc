@@ -25,6 +25,7 @@ namespace {
 constexpr absl::Duration kReplyPatience = absl::Seconds(60);
 constexpr absl::Duration kEndPatience = absl::Seconds(2);
 constexpr int kLookMs = 10;
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 // What has ended is cleared away then, or when the next stranger comes.
 constexpr absl::Duration kAcceptSlice = absl::Seconds(5);
 // For a model that does not answer, because a stage computes.
@@ -85,32 +86,31 @@ LinkServer::LinkServer(Backend* backend, std::string path, Descriptor listener,
       path_(std::move(path)),
       listener_(std::move(listener)),
       trainer_grace_(trainer_grace),
-      seat_(backend),
-      acceptor_([this] { Accept(); }) {
+      seat_(backend) {
+  acceptor_.Start([this](std::vector<pollfd>& entries) { return Enter(entries); },
+                  [this](const std::vector<pollfd>&) { Accept(); });
   // A trainer beside each daemon: neither may spin as if the cores were the daemons' alone.
   SetProcessesOnHost(2 * static_cast<int>(backend_.host_ranks().size()));
 }
 
 LinkServer::~LinkServer() {
   stops_ = true;
-  // A stranger ends the wait for strangers.
-  (void)LinkSocket::Connect(path_, Clock::Real().Now() + absl::Seconds(1));
-  acceptor_.join();
+  acceptor_.Stop();
   unlink(path_.c_str());
   const absl::Status failure = backend_.failure();
   // Before the connections: to a round that is under way their end must not look like the
   // trainer's.
-  EndBecause(!failure.ok() ? failure
-                           : absl::UnavailableError(
-                                 absl::StrCat("the pelton-daemon of rank ", backend_.rank().value(),
-                                              " (pid ", getpid(), ") has ended in good order")));
+  own_end_.Give(!failure.ok() ? failure
+                              : absl::UnavailableError(absl::StrCat(
+                                    "the pelton-daemon of rank ", backend_.rank().value(), " (pid ",
+                                    getpid(), ") has ended in good order")));
   const absl::Time patience = Clock::Real().Now() + kEndPatience;
   bool has_some = true;
   while (has_some && Clock::Real().Now() < patience) {
     has_some = ShutDownAll();
     if (has_some) poll(nullptr, 0, kLookMs);
   }
-  ClearLeft(own_end());
+  ClearLeft(own_end_.Get());
   // Ends the calls that still wait at the coordinator.
   (void)backend_.Stop(Clock::Real().Now() + limits::kStopTimeout);
   std::list<Connection> left;
@@ -119,7 +119,7 @@ LinkServer::~LinkServer() {
     left.swap(connections_);
   }
   for (Connection& connection : left) connection.thread.join();
-  ClearLeft(own_end());  // what has come meanwhile
+  ClearLeft(own_end_.Get());  // what has come meanwhile
 }
 
 // Whether one still has a thread.
@@ -133,31 +133,23 @@ bool LinkServer::ShutDownAll() {
   return has_some;
 }
 
-void LinkServer::EndBecause(const absl::Status& reason) {
-  MutexLock lock(&mutex_);
-  own_end_.Update(reason);
-}
-
-absl::Status LinkServer::own_end() const {
-  MutexLock lock(&mutex_);
-  return own_end_;
+absl::Time LinkServer::Enter(std::vector<pollfd>& entries) {
+  entries.push_back({lacks_descriptors_ ? -1 : listener_.get(), POLLIN, 0});
+  return Clock::Real().Now() + (lacks_descriptors_ ? kRetryInterval : kAcceptSlice);
 }
 
 void LinkServer::Accept() {
-  while (!stops_) {
-    absl::StatusOr<Descriptor> accepted =
-        shm::Accept(listener_.get(), Clock::Real().Now() + kAcceptSlice);
-    if (accepted.ok()) Enter(*std::move(accepted));
-    if (!accepted.ok() && !absl::IsDeadlineExceeded(accepted.status()) && !stops_) {
-      // Out of descriptors, perhaps: those of others' connections become free.
-      Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", accepted.status().ToString()));
-      poll(nullptr, 0, kLookMs);
-    }
-    Reap();
+  absl::StatusOr<Descriptor> accepted = shm::Accept(listener_.get(), absl::InfinitePast());
+  // Those of others' connections become free.
+  lacks_descriptors_ = !accepted.ok() && !absl::IsDeadlineExceeded(accepted.status());
+  if (lacks_descriptors_) {
+    Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", accepted.status().ToString()));
   }
+  if (accepted.ok()) Serve(*std::move(accepted));
+  Reap();
 }
 
-void LinkServer::Enter(Descriptor accepted) {
+void LinkServer::Serve(Descriptor accepted) {
   auto socket = std::make_shared<LinkSocket>(std::move(accepted));
   MutexLock lock(&mutex_);
   if (connections_.size() >= kMostConnections) {
@@ -338,7 +330,7 @@ void LinkServer::ServeModel(const proto::LinkHello& hello,
   options.on_failure = [](const absl::Status& reason) {
     Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", reason.message()));
   };
-  options.own_end = [this] { return own_end(); };
+  options.own_end = [this] { return own_end_.Get(); };
   options.keeps_progress = trainer_grace_ > absl::ZeroDuration();
   options.snapshots = &snapshots_;
   if (trainer->is_heir) {
@@ -387,7 +379,7 @@ void LinkServer::EndTrainers(const absl::Status& step, absl::Time deadline) {
   const absl::Status reason = absl::UnavailableError(absl::StrCat(
       "the pelton-daemon of rank ", backend_.rank().value(), " (pid ", getpid(),
       ") was told to end", step.ok() ? "" : ", and the step did not end before: ", step.message()));
-  EndBecause(reason);
+  own_end_.Give(reason);
   if (!step.ok()) (void)seat_.Report(trainer, backend_.rank(), reason, deadline);
   seat_.TellOwn(trainer, reason);
   while (!step.ok() && seat_.Current().attachment == trainer.attachment &&

@@ -20,6 +20,8 @@
 #include "backend/link/served_communicator.h"
 #include "backend/link/set_up_log.h"
 #include "backend/link/trainer_seat.h"
+#include "core/base/end_reason.h"
+#include "core/base/poll_thread.h"
 #include "core/base/sync.h"
 #include "proto/link.pb.h"
 
@@ -82,13 +84,12 @@ class LinkServer {
 
   LinkServer(Backend* backend, std::string path, Descriptor listener, absl::Duration trainer_grace);
 
+  // What the acceptor waits for, and until when: what has ended is cleared away then, too.
+  absl::Time Enter(std::vector<pollfd>& entries);
   void Accept();
   bool ShutDownAll();
-  void Enter(Descriptor accepted);
+  void Serve(Descriptor accepted);
   void Reap();
-  // Keeps the first reason that is given.
-  void EndBecause(const absl::Status& reason);
-  absl::Status own_end() const;
   void ServeConnection(const std::shared_ptr<LinkSocket>& socket);
   absl::Status CheckHello(const LinkSocket& socket, const proto::LinkHello& hello) const;
   void ServeTrainer(const proto::LinkHello& hello, const std::shared_ptr<LinkSocket>& socket);
@@ -137,10 +138,10 @@ class LinkServer {
   SetUpLog set_up_ ABSL_GUARDED_BY(mutex_);
   // The last attachment whose trainer has died in the middle of a communicator's operation.
   uint64_t broken_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Why this daemon closes its connections; OK while it does not.
-  absl::Status own_end_ ABSL_GUARDED_BY(mutex_);
+  EndReason own_end_;  // why this daemon closes its connections
 
-  std::thread acceptor_;  // last: it uses the others
+  bool lacks_descriptors_ = false;        // the acceptor's
+  PollThread acceptor_{"pelton-accept"};  // last: its callbacks use the others
 };
 
 }  // namespace pelton

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/shm/socket.h"
 #include "core/actor/wait_hook.h"
+#include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
@@ -230,7 +231,12 @@ absl::Status LinkSocket::Send(absl::string_view payload, absl::Span<const int> d
         "a message of ", payload.size(), " bytes with ", descriptors.size(),
         " descriptors; at most ", kMaxMessageBytes, " and ", kMaxDescriptors, " may be sent"));
   }
-  MutexLock lock(&sending_);
+  // The clock is for those that wait: most sends find the turn free.
+  if (!sending_.Take(absl::InfinitePast()) &&
+      !sending_.Take(std::max(deadline, Clock::Real().Now() + kTurnPatience))) {
+    return absl::DeadlineExceededError("the peer does not take the message before this one");
+  }
+  const TurnHolder turn(&sending_);
   PacketHeader header;
   header.total_bytes = static_cast<uint32_t>(payload.size());
   do {

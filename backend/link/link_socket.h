@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "comm/transport/descriptor.h"
-#include "core/base/sync.h"
+#include "core/base/turn.h"
 #include "google/protobuf/message_lite.h"
 
 namespace pelton {
@@ -28,6 +28,9 @@ class LinkSocket {
   static constexpr size_t kMaxDescriptors = 4;
   // Between the packets of one message; a peer that stops in the middle is given up after it.
   static constexpr absl::Duration kPacketPatience = absl::Seconds(5);
+  // For the message of another thread that is on its way, whatever the deadline. A peer that takes
+  // messages has taken it by then.
+  static constexpr absl::Duration kTurnPatience = absl::Milliseconds(100);
 
   struct Message {
     std::string payload;
@@ -42,7 +45,8 @@ class LinkSocket {
   // Errors: InvalidArgument: as Listen; NotFound: nobody listens there; DeadlineExceeded.
   static absl::StatusOr<Descriptor> Connect(const std::string& path, absl::Time deadline);
 
-  // Blocks: until `deadline`, while the peer does not take what was sent before. Errors:
+  // Blocks: until `deadline`, while the peer does not take what was sent before; kTurnPatience at
+  // least, where another thread sends. Errors:
   // InvalidArgument: too long, or too many descriptors; Unavailable: the peer is gone;
   // DeadlineExceeded: nothing more may be sent.
   absl::Status Send(absl::string_view payload, absl::Span<const int> descriptors,
@@ -65,7 +69,7 @@ class LinkSocket {
                           absl::Span<const int> descriptors, absl::Time deadline);
 
   const Descriptor socket_;
-  Mutex sending_;  // the packets of one message follow each other
+  Turn sending_;  // the packets of one message follow each other
 };
 
 }  // namespace pelton

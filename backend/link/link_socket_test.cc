@@ -1,12 +1,15 @@
 #include "backend/link/link_socket.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -51,6 +54,44 @@ TEST(LinkSocketTest, AMessageLongerThanAPacketArrivesWhole) {
   ASSERT_TRUE(sent.ok()) << sent;
   ASSERT_TRUE(message.ok()) << message.status();
   EXPECT_TRUE(message->payload == payload);
+}
+
+TEST(LinkSocketTest, LongMessagesOfTwoThreadsDoNotMix) {
+  Pair pair = Connection();
+  std::vector<std::thread> senders;
+  for (const char letter : {'a', 'b'}) {
+    senders.emplace_back([&pair, letter] {
+      const std::string payload(1'000'000, letter);
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(pair.here->Send(payload, {}, Soon()).ok());
+    });
+  }
+  for (int i = 0; i < 6; ++i) {
+    const auto message = pair.there->Receive(Soon());
+    ASSERT_TRUE(message.ok()) << message.status();
+    const char letter = message->payload.front();
+    EXPECT_TRUE(message->payload == std::string(1'000'000, letter));
+  }
+  for (std::thread& sender : senders) sender.join();
+}
+
+TEST(LinkSocketTest, AMessageBehindOneThatIsNotTakenWaitsNoLongerThanItMay) {
+  Pair pair = Connection();
+  const std::string payload(LinkSocket::kMaxMessageBytes, 'a');
+  absl::Status sent;
+  std::thread sender([&] { sent = pair.here->Send(payload, {}, Soon()); });
+  // The first packet is there, and the socket has no room for all of them.
+  pollfd entry{pair.there->descriptor(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, -1), 1);
+  const absl::Time began = Clock::Real().Now();
+  const absl::Status behind = pair.here->Send("behind", {}, absl::InfinitePast());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(behind)) << behind;
+  EXPECT_GE(Clock::Real().Now() - began, LinkSocket::kTurnPatience);
+  const auto message = pair.there->Receive(Soon());
+  sender.join();
+  EXPECT_TRUE(sent.ok()) << sent;
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_TRUE(message->payload == payload);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(pair.there->Receive(absl::InfinitePast()).status()));
 }
 
 TEST(LinkSocketTest, AnEmptyMessageIsOne) {

@@ -28,7 +28,8 @@ RoundsServer::RoundsServer(ModelRounds& rounds, RoundsServerOptions options, Lin
       desk_(rounds, options_.model_name, options_.rank),
       page_(std::move(page)),
       waker_(&page_.header().daemon_sleeps),
-      trainer_(&page_.header().trainer_sleeps) {}
+      trainer_(&page_.header().trainer_sleeps),
+      questions_(kMostQuestions) {}
 
 absl::StatusOr<std::unique_ptr<RoundsServer>> RoundsServer::Start(ModelRounds& rounds,
                                                                   RoundsServerOptions options) {
@@ -111,12 +112,8 @@ absl::Status RoundsServer::Receive() {
     return absl::OkStatus();
   }
   question.descriptors = std::move(received.descriptors);
-  {
-    MutexLock lock(&mutex_);
-    if (questions_.size() == kMostQuestions) {
-      return absl::InvalidArgumentError("it does not wait for answers");
-    }
-    questions_.push_back(std::move(question));
+  if (!questions_.Push(std::move(question))) {
+    return absl::InvalidArgumentError("it does not wait for answers");
   }
   waker_.Kick();
   return absl::OkStatus();
@@ -436,19 +433,13 @@ void RoundsServer::PublishRuns(const std::vector<bool>& runs) {
 }
 
 bool RoundsServer::TakeQuestion() {
-  TrainersQuestion question;
-  {
-    MutexLock lock(&mutex_);
-    if (questions_.empty()) return false;
-    question = std::move(questions_.front());
-    questions_.pop_front();
-  }
-  if (!BeginsToBlock()) return false;
+  std::optional<TrainersQuestion> question = questions_.Take();
+  if (!question.has_value() || !BeginsToBlock()) return false;
   link::RoundsAnswer answer;
   std::vector<Descriptor> descriptors;
   const absl::Status answered =
-      desk_.Answer(question, {has_marked_, has_inherited_}, answer, descriptors);
-  const bool has_moved = question.message.has_replan() && !has_inherited_;
+      desk_.Answer(*question, {has_marked_, has_inherited_}, answer, descriptors);
+  const bool has_moved = question->message.has_replan() && !has_inherited_;
   if (answered.ok() && has_moved) OpenRound();
   *answer.mutable_status() = ToMessage(answered);
   std::vector<int> numbers;

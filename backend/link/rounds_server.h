@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,7 +22,7 @@
 #include "core/actor/side_thread.h"
 #include "core/actor/waker.h"
 #include "core/base/ids.h"
-#include "core/base/sync.h"
+#include "core/base/shared_queue.h"
 #include "core/round/model_rounds.h"
 #include "proto/link_rounds.pb.h"
 
@@ -165,8 +164,7 @@ class RoundsServer {
   std::atomic<bool> is_left_{false};
   PromiseAndFuture<void> page_end_ = MakePromise<void>();  // of the page's thread
   bool says_goodbye_ = false;                              // the socket's thread's
-  Mutex mutex_;
-  std::deque<TrainersQuestion> questions_ ABSL_GUARDED_BY(mutex_);
+  SharedQueue<TrainersQuestion> questions_;                // from the socket's thread to the page's
   SideThread page_thread_;
   SideThread socket_thread_;
 };

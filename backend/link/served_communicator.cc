@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,17 +20,21 @@ namespace {
 
 // A trainer that is stopped, by a debugger for instance, takes its answers later.
 constexpr absl::Duration kTellPatience = absl::Seconds(60);
-// Records that wait for the driver: launches are bounded by the trainer, but it may be another one.
+// Records that wait for whoever drives: launches are bounded by the trainer, but it may be another
+// one.
 constexpr size_t kMostQueued = 4 * limits::kMaxOperationsInFlight;
 // Fewer than in a trainer, because each rank has two processes: Linux's scheduler (EEVDF) lets a
 // thread that has yielded often wait for some time slices when it is woken, so that an allreduce of
 // 4 KiB takes twice as long on two cores.
 constexpr int kYields = 5;
 // How long the thread that reads waits for peers in the middle of an operation in pieces, before
-// the driver does: the hop would take as long as the wait. An abort by the trainer is read after
+// the worker does: the hop would take as long as the wait. An abort by the trainer is read after
 // one of them.
 constexpr absl::Duration kPiecePark = absl::Milliseconds(1);
 constexpr int kPieceParks = 5;
+// A call that the worker makes may be about to end. One more sees all that it has not, so that a
+// third would find nothing.
+constexpr size_t kMostCalls = 2;
 
 }  // namespace
 
@@ -39,16 +44,12 @@ ServedCommunicator::ServedCommunicator(Line line, std::shared_ptr<LinkSocket> so
       socket_(std::move(socket)),
       regions_({[this](const Region& region) { return communicator_->Register(region); },
                 [this](RegionId region) { communicator_->Deregister(region); }}),
-      driver_([this] { Drive(); }) {}
+      queue_(kMostQueued),
+      worker_("pelton-drive", kMostCalls) {}
 
 ServedCommunicator::~ServedCommunicator() {
-  {
-    MutexLock lock(&mutex_);
-    is_closing_ = true;
-    news_.SignalAll();
-  }
-  communicator_->Wake();
-  driver_.join();
+  is_closing_.store(true);
+  communicator_->Wake();  // the worker, which then ends what is in flight
 }
 
 absl::Status ServedCommunicator::Serve(absl::string_view gone) {
@@ -80,9 +81,9 @@ absl::Status ServedCommunicator::Serve(absl::string_view gone) {
 // knows.
 bool ServedCommunicator::MayBeLeft() {
   if (line_.log == nullptr || launches_.load() != kept_launches_.load()) return false;
-  MutexLock driving(&driving_);
-  MutexLock lock(&mutex_);
-  return in_flight_.empty() && queue_.empty() && line_.log->is_whole();
+  if (!driving_.Take(absl::InfiniteFuture())) return false;
+  const TurnHolder driving(&driving_);
+  return in_flight_.empty() && queue_.is_empty() && line_.log->is_whole();
 }
 
 // Errors: Cancelled: it was the last one.
@@ -110,12 +111,8 @@ absl::Status ServedCommunicator::Take(LinkSocket::Message message) {
       return absl::InvalidArgumentError(
           absl::StrCat("a record of kind ", record.kind, " from a trainer"));
   }
-  MutexLock lock(&mutex_);
-  if (queue_.size() >= kMostQueued) {
-    return absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " records wait already"));
-  }
-  queue_.push_back(record);
-  return absl::OkStatus();
+  if (queue_.Push(record)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(kMostQueued, " records wait already"));
 }
 
 void ServedCommunicator::Tell(const LinkRecord& record, const absl::Status& status) {
@@ -257,12 +254,7 @@ void ServedCommunicator::FindSender(const LinkRecord& question) {
 
 // Whether there was anything.
 bool ServedCommunicator::RunQueue() {
-  std::deque<LinkRecord> taken;
-  {
-    MutexLock lock(&mutex_);
-    if (queue_.empty()) return false;
-    taken.swap(queue_);
-  }
+  const std::deque<LinkRecord> taken = queue_.TakeAll();
   for (const LinkRecord& record : taken) {
     if (record.kind == LinkRecord::kLaunch) Launch(record);
     if (record.kind == LinkRecord::kLaunchInPieces) LaunchInPieces(record);
@@ -271,7 +263,7 @@ bool ServedCommunicator::RunQueue() {
       regions_.Erase(RegionId(static_cast<uint32_t>(record.ticket)));
     }
   }
-  return true;
+  return !taken.empty();
 }
 
 bool ServedCommunicator::TellEnds() {
@@ -314,11 +306,6 @@ void ServedCommunicator::TellEnd(const Launched& ended, absl::Status status) {
   Tell(answer, status);
 }
 
-bool ServedCommunicator::IsClosing() {
-  MutexLock lock(&mutex_);
-  return is_closing_;
-}
-
 bool ServedCommunicator::Step() {
   bool has_moved = RunQueue();
   has_moved |= communicator_->Progress();
@@ -327,11 +314,11 @@ bool ServedCommunicator::Step() {
 }
 
 // Most operations end before it is time to park, so that what the trainer waits for passes through
-// one thread of this process and wakes no other. No record is left: it was queued before TryLock,
-// and who holds the lock looks at the queue again after it has given the lock back.
+// one thread of this process and wakes no other. No record is left: it was queued before this asks
+// for the turn, and the worker looks at the queue again after it has given the turn back.
 absl::Status ServedCommunicator::DriveSome() {
-  if (!driving_.TryLock()) {
-    communicator_->Wake();  // the driver may be parked
+  if (!driving_.Take(absl::InfinitePast())) {
+    communicator_->Wake();  // the worker may be parked
     return absl::OkStatus();
   }
   absl::Status ended;
@@ -361,24 +348,18 @@ absl::Status ServedCommunicator::DriveSome() {
     if (next == Patience::Next::kYield) sched_yield();
   }
   const bool is_left = !in_flight_.empty() && !AwaitsTrainer();
-  driving_.Unlock();
-  MutexLock lock(&mutex_);
-  is_left_ |= is_left;
-  if (is_left_ || !queue_.empty()) news_.Signal();
+  driving_.GiveBack();
+  // Where the worker refuses, a call waits there that it has not begun to make.
+  if (is_left || !queue_.is_empty()) worker_.Add([this] { Drive(); });
   return ended;
 }
 
 void ServedCommunicator::Drive() {
-  while (true) {
-    {
-      MutexLock lock(&mutex_);
-      while (!is_left_ && queue_.empty() && !is_closing_) news_.Wait(&mutex_);
-      if (!is_left_ && queue_.empty()) return;
-      is_left_ = false;
-    }
-    MutexLock lock(&driving_);
+  do {
+    if (!driving_.Take(absl::InfiniteFuture())) return;
+    const TurnHolder driving(&driving_);
     DriveAll();
-  }
+  } while (!queue_.is_empty());
 }
 
 void ServedCommunicator::DriveAll() {
@@ -390,7 +371,8 @@ void ServedCommunicator::DriveAll() {
     }
     if (in_flight_.empty()) return;
     // What a trainer leaves behind in flight ends now, and not when its peers come.
-    if (IsClosing()) communicator_->Abort(absl::AbortedError("the trainer closed it meanwhile"));
+    if (is_closing_.load())
+      communicator_->Abort(absl::AbortedError("the trainer closed it meanwhile"));
     const Patience::Next next = patience.OnIdle();
     if (next == Patience::Next::kYield) sched_yield();
     if (next != Patience::Next::kLook && reader_looks_.load() && AwaitsTrainer()) return;

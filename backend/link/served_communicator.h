@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,7 +17,9 @@
 #include "backend/link/set_up_log.h"
 #include "backend/link/trainer_regions.h"
 #include "comm/communicator.h"
-#include "core/base/sync.h"
+#include "core/base/shared_queue.h"
+#include "core/base/turn.h"
+#include "core/base/worker_thread.h"
 
 namespace pelton {
 
@@ -27,8 +27,8 @@ namespace pelton {
 // of the peers map, and tells of each end. Anything that is no proper record, and any memory
 // outside of what was registered, is refused with an error that names it.
 // Threads: Serve by one, which reads, and drives the communicator until it is time to park; a
-// thread of its own drives what lasts longer. MissingAfter and in_flight by any. Owns: the
-// communicator, the connection, its share of the regions.
+// worker drives what lasts longer. MissingAfter and in_flight by any. Owns: the communicator, the
+// connection, its share of the regions, the worker.
 class ServedCommunicator {
  public:
   // What an heir of the trainer goes on with.
@@ -47,6 +47,7 @@ class ServedCommunicator {
   }
   // `socket` is shared with the server, which ends it when it stops.
   ServedCommunicator(Line line, std::shared_ptr<LinkSocket> socket);
+  // Blocks: until nothing is in flight, which it ends.
   ~ServedCommunicator();
   ServedCommunicator(const ServedCommunicator&) = delete;
   ServedCommunicator& operator=(const ServedCommunicator&) = delete;
@@ -91,9 +92,10 @@ class ServedCommunicator {
   };
 
   absl::Status Take(LinkSocket::Message message);
-  // On the thread that reads, as long as it is not time to park; the driver has the rest. Errors:
+  // On the thread that reads, as long as it is not time to park; the worker has the rest. Errors:
   // as Take.
   absl::Status DriveSome();
+  // The worker's call.
   void Drive();
   // Until nothing is in flight.
   void DriveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
@@ -109,7 +111,6 @@ class ServedCommunicator {
   bool MayBeLeft();
   // Has the operation name regions of this process, which `launched` keeps.
   absl::Status Translate(Operation* operation, Launched* launched) const;
-  bool IsClosing();
   void FindSender(const LinkRecord& question);
   bool TellEnds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
   void TellEnd(const Launched& ended, absl::Status status);
@@ -119,7 +120,7 @@ class ServedCommunicator {
   Communicator* const communicator_;  // of the line
   const std::shared_ptr<LinkSocket> socket_;
   TrainerRegions regions_;
-  Mutex driving_;  // held by whoever drives the communicator
+  Turn driving_;  // of whoever drives the communicator
   std::vector<Launched> in_flight_ ABSL_GUARDED_BY(driving_);
   std::atomic<size_t> in_flight_count_{0};
   std::atomic<bool> has_pieces_{false};    // something in flight was launched in pieces
@@ -130,14 +131,10 @@ class ServedCommunicator {
   std::atomic<bool> has_kept_{false};       // so that its set-up is over
   bool is_left_to_heir_ = false;
 
-  mutable Mutex mutex_;
-  CondVar news_;
-  std::deque<LinkRecord> queue_ ABSL_GUARDED_BY(mutex_);
-  bool is_left_ ABSL_GUARDED_BY(mutex_) =
-      false;  // something is in flight that the driver is to end
-  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  SharedQueue<LinkRecord> queue_;
+  std::atomic<bool> is_closing_{false};
 
-  std::thread driver_;  // last: it uses the others
+  WorkerThread worker_;  // last: its calls use the others
 };
 
 }  // namespace pelton

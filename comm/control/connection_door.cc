@@ -4,24 +4,24 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
 
 namespace pelton {
 namespace {
 
 // How often it is tried again to accept what waits, while this process has no descriptor left.
-constexpr int kRetryMs = 100;
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 constexpr int kAcceptsPerTurn = 64;
 
 // As gRPC names the other end of a connection; "" for what is no IP address.
@@ -65,14 +65,13 @@ absl::Status ConnectionDoor::Bind(const std::string& host, int port) {
     return CannotListen(wanted);
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   listener_ = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   // What an earlier server of this port has left in TIME_WAIT is no hindrance.
   const int on = 1;
   setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_storage bound = {};
   socklen_t size = sizeof bound;
-  if (wake_ < 0 || listener_ < 0 || bind(listener_, found->ai_addr, found->ai_addrlen) != 0 ||
+  if (listener_ < 0 || bind(listener_, found->ai_addr, found->ai_addrlen) != 0 ||
       listen(listener_, SOMAXCONN) != 0 ||
       getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     return CannotListen(wanted);
@@ -82,83 +81,47 @@ absl::Status ConnectionDoor::Bind(const std::string& host, int port) {
   return absl::OkStatus();
 }
 
-ConnectionDoor::~ConnectionDoor() {
-  Close();
-  if (wake_ >= 0) close(wake_);
-}
+ConnectionDoor::Stranger::~Stranger() { close(socket); }
+
+ConnectionDoor::~ConnectionDoor() { Close(); }
 
 void ConnectionDoor::Close() {
-  {
-    MutexLock lock(&mutex_);
-    is_stopping_ = true;
-  }
-  if (thread_.joinable()) {
-    Poke();
-    thread_.join();
-  }
-  MutexLock lock(&mutex_);
-  while (!strangers_.empty()) Forget(strangers_.begin());
+  thread_.Stop();
+  watched_.clear();
+  strangers_.RemoveIf([](const StrangerPointer&) { return true; });
   if (listener_ >= 0) close(std::exchange(listener_, -1));
 }
 
 void ConnectionDoor::Open(size_t max_strangers, Take take) {
   max_strangers_ = max_strangers;
   take_ = std::move(take);
-  thread_ = std::thread([this] { Run(); });
+  thread_.Start([this](std::vector<pollfd>& entries) { return Enter(entries); },
+                [this](const std::vector<pollfd>& entries) { LookAt(entries); });
 }
 
 void ConnectionDoor::Admit(absl::string_view peer) {
-  {
-    MutexLock lock(&mutex_);
-    const auto found =
-        std::find_if(strangers_.begin(), strangers_.end(),
-                     [peer](const Stranger& stranger) { return stranger.peer == peer; });
-    if (found == strangers_.end()) return;
-    found->is_known = true;
-  }
-  Poke();  // the thread may be waiting for that descriptor
+  bool was_stranger = false;
+  strangers_.RemoveIf([&](const StrangerPointer& stranger) {
+    was_stranger |= stranger->peer == peer;
+    return stranger->peer == peer;
+  });
+  if (was_stranger) thread_.Wake();  // it may be waiting for that descriptor, which it lets go of
 }
 
-void ConnectionDoor::Poke() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+absl::Time ConnectionDoor::Enter(std::vector<pollfd>& entries) {
+  watched_ = strangers_.All();
+  entries.push_back({lacks_descriptors_ ? -1 : listener_, POLLIN, 0});
+  for (const StrangerPointer& stranger : watched_) entries.push_back({stranger->socket, 0, 0});
+  return lacks_descriptors_ ? Clock::Real().Now() + kRetryInterval : absl::InfiniteFuture();
 }
 
-void ConnectionDoor::Forget(std::deque<Stranger>::iterator stranger) {
-  close(stranger->socket);
-  strangers_.erase(stranger);
-}
-
-void ConnectionDoor::Run() {
-  while (true) {
-    AwaitNews();
-    {
-      MutexLock lock(&mutex_);
-      if (is_stopping_) return;
-    }
-    AcceptAll();
-  }
-}
-
-void ConnectionDoor::AwaitNews() {
-  std::vector<pollfd> files = {
-      {wake_, POLLIN, 0},
-      {lacks_descriptors_ ? -1 : listener_, POLLIN, 0},
-  };
-  {
-    MutexLock lock(&mutex_);
-    for (const Stranger& stranger : strangers_) files.push_back({stranger.socket, 0, 0});
-  }
-  poll(files.data(), files.size(), lacks_descriptors_ ? kRetryMs : -1);
+void ConnectionDoor::LookAt(const std::vector<pollfd>& entries) {
   lacks_descriptors_ = false;
-  uint64_t pokes = 0;
-  [[maybe_unused]] const ssize_t taken = read(wake_, &pokes, sizeof pokes);
-  MutexLock lock(&mutex_);
-  // Only this thread adds and removes: the order is that of `files`.
-  for (size_t i = files.size(); i-- > 2;) {
-    const auto stranger = strangers_.begin() + static_cast<ptrdiff_t>(i - 2);
-    if (stranger->is_known || files[i].revents != 0) Forget(stranger);
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    if (entries[1 + i].revents != 0) strangers_.Remove(watched_[i]);
   }
+  watched_.clear();
+  AcceptAll();
 }
 
 void ConnectionDoor::AcceptAll() {
@@ -186,14 +149,12 @@ void ConnectionDoor::Welcome(int socket, const sockaddr_storage& from) {
     close(socket);
     return;
   }
-  {
-    MutexLock lock(&mutex_);
-    if (strangers_.size() >= max_strangers_) {
-      shutdown(strangers_.front().socket, SHUT_RDWR);  // its owner hears of that, and closes it
-      Forget(strangers_.begin());
-    }
-    strangers_.push_back({second, PeerName(from)});
+  if (strangers_.size() >= max_strangers_) {
+    const std::optional<StrangerPointer> oldest = strangers_.TakeFirst();
+    // Its owner hears of that, and closes it.
+    if (oldest.has_value()) shutdown((*oldest)->socket, SHUT_RDWR);
   }
+  strangers_.Add(std::make_shared<Stranger>(second, PeerName(from)));
   take_(socket);
 }
 

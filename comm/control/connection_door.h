@@ -6,16 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/sync.h"
+#include "core/base/poll_thread.h"
+#include "core/base/shared_list.h"
 
 namespace pelton {
 
@@ -45,32 +46,38 @@ class ConnectionDoor {
   void Admit(absl::string_view peer);
 
  private:
+  // Threads: a value. Owns: the second descriptor.
   struct Stranger {
-    int socket = -1;  // the second descriptor
-    std::string peer;
-    bool is_known = false;
+    Stranger(int socket, std::string peer) : socket(socket), peer(std::move(peer)) {}
+    ~Stranger();
+    Stranger(const Stranger&) = delete;
+    Stranger& operator=(const Stranger&) = delete;
+
+    const int socket;
+    const std::string peer;
   };
+  // Shared: the thread may be waiting for one that has just been admitted.
+  using StrangerPointer = std::shared_ptr<Stranger>;
 
   ConnectionDoor() = default;
   absl::Status Bind(const std::string& host, int port);
-  void Run();
-  // Waits for a connection, an end of one, or Poke.
-  void AwaitNews();
+  // What the thread waits for: a connection, or an end of one.
+  absl::Time Enter(std::vector<pollfd>& entries);
+  void LookAt(const std::vector<pollfd>& entries);
   void AcceptAll();
   void Welcome(int socket, const sockaddr_storage& from);
-  void Forget(std::deque<Stranger>::iterator stranger) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Poke();
 
   std::string address_;
   int listener_ = -1;
-  int wake_ = -1;  // an eventfd
   size_t max_strangers_ = 0;
   Take take_;
-  bool lacks_descriptors_ = false;  // the thread's
-  Mutex mutex_;
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<Stranger> strangers_ ABSL_GUARDED_BY(mutex_);  // the oldest first
-  std::thread thread_;
+  SharedList<StrangerPointer> strangers_;  // the oldest first; the thread adds them
+
+  // The thread's.
+  bool lacks_descriptors_ = false;
+  std::vector<StrangerPointer> watched_;  // that it waits for, behind the listener
+
+  PollThread thread_{"pelton-door"};  // last: its callbacks use the others
 };
 
 }  // namespace pelton

@@ -2,12 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/control/coordinator_messages.h"
@@ -17,8 +16,8 @@
 #include "core/base/clock.h"
 #include "core/base/inbox.h"
 #include "core/base/long_wait.h"
+#include "core/base/shared_list.h"
 #include "core/base/status.h"
-#include "core/base/sync.h"
 #include "proto/control.grpc.pb.h"
 
 namespace pelton {
@@ -107,12 +106,11 @@ class GrpcControl final : public Control {
   const std::unique_ptr<proto::Coordinator::Stub> stub_;
   Inbox<Order> inbox_;
 
-  Mutex mutex_;
-  std::optional<Caller> self_ ABSL_GUARDED_BY(mutex_);
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
   // Set once by Join, which happens before all other calls.
+  std::optional<Caller> self_;
   std::unique_ptr<HeartbeatClient> heartbeat_;
+  std::atomic<bool> left_{false};
+  SharedList<grpc::ClientContext*> under_way_;
 };
 
 template <typename Request, typename Response>
@@ -121,19 +119,13 @@ absl::Status GrpcControl::Run(Rank rank, Method<Request, Response> method, const
   grpc::ClientContext context;
   context.AddMetadata(wire::kTokenKey, options_.token);
   context.set_deadline(ToGrpcTime(deadline));
-  {
-    MutexLock lock(&mutex_);
-    under_way_.insert(&context);
-  }
+  under_way_.Add(&context);
   grpc::CompletionQueue queue;
   grpc::Status status;
   const auto call = (stub_.get()->*method)(&context, request, &queue);
   call->Finish(response, &status, nullptr);
   const absl::Status interrupted = AwaitEnd(rank, context, queue);
-  {
-    MutexLock lock(&mutex_);
-    under_way_.erase(&context);
-  }
+  under_way_.Remove(&context);
   if (!interrupted.ok()) return Annotate(interrupted, absl::StrCat("rank ", rank.value()));
   return Annotate(ToAbsl(status, context), absl::StrCat("rank ", rank.value()));
 }
@@ -186,7 +178,6 @@ absl::Status GrpcControl::ToAbsl(const grpc::Status& status,
 }
 
 absl::StatusOr<Caller> GrpcControl::Self() {
-  MutexLock lock(&mutex_);
   if (!self_) return absl::FailedPreconditionError("this rank has not joined");
   if (left_) {
     return absl::FailedPreconditionError(
@@ -230,10 +221,7 @@ std::string GrpcControl::LastConnectionError() {
 }
 
 absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::Time deadline) {
-  {
-    MutexLock lock(&mutex_);
-    if (self_) return absl::FailedPreconditionError("this rank has already joined");
-  }
+  if (self_) return absl::FailedPreconditionError("this rank has already joined");
   RETURN_IF_ERROR(Connect(request, deadline));
   proto::JoinRequest message;
   wire::ToProto(request, &message);
@@ -247,7 +235,6 @@ absl::StatusOr<Membership> GrpcControl::Join(const JoinRequest& request, absl::T
       HeartbeatClient::Options{self, options_.address, options_.token,
                                options_.heartbeat_interval});
   RETURN_IF_ERROR(heartbeat_->AwaitOpen(deadline + kGrace));
-  MutexLock lock(&mutex_);
   self_ = self;
   return wire::FromProto(response);
 }
@@ -280,29 +267,20 @@ absl::Status GrpcControl::Report(Rank culprit, const absl::Status& reason, absl:
 }
 
 absl::Status GrpcControl::Leave(absl::Time deadline) {
-  {
-    MutexLock lock(&mutex_);
-    if (left_) return absl::OkStatus();
-  }
+  if (left_) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Caller self, Self());
   proto::LeaveRequest message;
   wire::ToProto(self, message.mutable_caller());
   proto::LeaveResponse response;
   absl::Status status =
       Run(self.rank, &proto::Coordinator::Stub::AsyncLeave, message, deadline, &response);
-  {
-    MutexLock lock(&mutex_);
-    left_ = true;
-  }
+  left_ = true;
   Disconnect();
   return status;
 }
 
 void GrpcControl::Disconnect() {
-  {
-    MutexLock lock(&mutex_);
-    for (grpc::ClientContext* const context : under_way_) context->TryCancel();
-  }
+  under_way_.ForEach([](grpc::ClientContext* context) { context->TryCancel(); });
   if (heartbeat_ != nullptr) heartbeat_->Stop();
 }
 

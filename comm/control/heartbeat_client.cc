@@ -14,30 +14,22 @@ HeartbeatClient::HeartbeatClient(proto::Coordinator::Stub* stub, Inbox<Order>* i
     : options_(std::move(options)), inbox_(*inbox) {
   context_.AddMetadata(wire::kTokenKey, options_.token);
   stream_ = stub->Heartbeat(&context_);
-  beats_ = std::thread(&HeartbeatClient::RunBeats, this);
-  reader_ = std::thread(&HeartbeatClient::RunReader, this);
+  beats_.Add([this] { RunBeats(); });
+  reader_.Add([this] { RunReader(); });
 }
 
 absl::Status HeartbeatClient::AwaitOpen(absl::Time deadline) {
-  MutexLock lock(&mutex_);
-  while (state_ == State::kOpening) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline) && state_ == State::kOpening) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the coordinator at ", options_.address, " did not open a stream in time"));
-    }
-  }
-  return state_ == State::kOpen ? absl::OkStatus() : loss_;
+  if (opening_.future.WaitUntil(deadline)) return std::move(opening_.future).Take();
+  return absl::DeadlineExceededError(
+      absl::StrCat("the coordinator at ", options_.address, " did not open a stream in time"));
 }
 
 void HeartbeatClient::Stop() {
-  {
-    MutexLock lock(&mutex_);
-    if (std::exchange(stopping_, true)) return;
-    changed_.SignalAll();
-  }
+  if (is_stopping_.exchange(true)) return;
+  between_beats_.Kick();
   inbox_.Close();
   context_.TryCancel();
-  reader_.join();
+  reader_.AwaitIdle(absl::InfiniteFuture());
 }
 
 void HeartbeatClient::RunBeats() {
@@ -50,23 +42,21 @@ void HeartbeatClient::RunBeats() {
     beat.set_number(beat_number_.fetch_add(1, std::memory_order_release) + 1);
     if (!stream_->Write(beat)) return;
     const absl::Time next = Clock::Real().Now() + options_.interval;
-    MutexLock lock(&mutex_);
-    while (!stopping_ && reading_) {
-      if (changed_.WaitWithDeadline(&mutex_, next)) break;
+    // The kick that ends the beats comes after what GoesOn looks at, and ends a park that is about
+    // to begin, too.
+    while (GoesOn() && Clock::Real().Now() < next) {
+      between_beats_.Park(next - Clock::Real().Now());
     }
-    if (stopping_ || !reading_) return;
+    if (!GoesOn()) return;
   }
 }
 
 void HeartbeatClient::RunReader() {
   proto::Order message;
   while (stream_->Read(&message)) Receive(message);
-  {
-    MutexLock lock(&mutex_);
-    reading_ = false;
-    changed_.SignalAll();
-  }
-  beats_.join();
+  is_reading_.store(false);
+  between_beats_.Kick();
+  beats_.AwaitIdle(absl::InfiniteFuture());  // gRPC finishes a stream that nobody writes to
   End(stream_->Finish());
 }
 
@@ -74,9 +64,7 @@ void HeartbeatClient::Receive(const proto::Order& message) {
   if (Generation(message.generation()) != options_.self.generation) return;  // GEN-1
   if (message.kind() == proto::Order::ECHO) return OnEcho(message.number());
   if (message.kind() == proto::Order::WATCHING) {
-    MutexLock lock(&mutex_);
-    state_ = State::kOpen;
-    changed_.SignalAll();
+    if (!std::exchange(is_open_, true)) opening_.promise.Set(absl::OkStatus());
     return;
   }
   given_up_ = given_up_ || message.final();
@@ -97,17 +85,10 @@ void HeartbeatClient::End(const grpc::Status& status) {
   const absl::Status loss = absl::UnavailableError(
       absl::StrCat("rank ", options_.self.rank.value(), ": coordinator lost at ", options_.address,
                    ": ", status.error_message()));
-  bool tell;
-  {
-    MutexLock lock(&mutex_);
-    // A stream that never opened is Join's error, not an order; one that ends well was ended by
-    // this rank's Leave.
-    tell = !status.ok() && !stopping_ && !given_up_ && state_ == State::kOpen;
-    loss_ = loss;
-    state_ = State::kEnded;
-    changed_.SignalAll();
-  }
-  if (!tell) return;
+  // A stream that never opened is Join's error, not an order; one that ends well was ended by this
+  // rank's Leave.
+  if (!is_open_) return opening_.promise.Set(loss);
+  if (status.ok() || is_stopping_.load() || given_up_) return;
   inbox_.Push({Order::Kind::kCoordinatorLost, std::nullopt, loss});
   inbox_.Deliver();
 }

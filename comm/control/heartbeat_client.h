@@ -8,22 +8,23 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
+#include "core/actor/promise.h"
+#include "core/actor/waker.h"
 #include "core/base/inbox.h"
-#include "core/base/sync.h"
+#include "core/base/worker_thread.h"
 #include "proto/control.grpc.pb.h"
 
 namespace pelton {
 
 // Sends a heartbeat every interval and delivers the orders that come, until it is stopped or the
 // connection ends, which is an order of its own.
-// Threads: any. Owns: the stream and two threads; borrows stub and inbox.
+// Threads: any. Owns: the stream and two workers, because gRPC's reads and writes block; borrows
+// stub and inbox.
 class HeartbeatClient {
  public:
   struct Options {
@@ -36,20 +37,20 @@ class HeartbeatClient {
   HeartbeatClient(proto::Coordinator::Stub* stub, Inbox<Order>* inbox, Options options);
   ~HeartbeatClient() { Stop(); }
 
-  // Returns once the coordinator watches this rank. Errors: DeadlineExceeded, Unavailable.
+  // Once. Blocks: until the coordinator watches this rank, or `deadline`. Errors: DeadlineExceeded;
+  // Unavailable: the connection has ended before.
   absl::Status AwaitOpen(absl::Time deadline);
   void SetRound(Round round) { round_.store(round.value(), std::memory_order_relaxed); }
   // Ends the stream; no order is delivered afterwards. Before a Leave this is a death.
   void Stop();
 
  private:
-  enum class State { kOpening, kOpen, kEnded };
-
   void RunReader();
   void RunBeats();
   void Receive(const proto::Order& message);
   void OnEcho(uint64_t beat_number);
   void End(const grpc::Status& status);
+  bool GoesOn() const { return !is_stopping_.load() && is_reading_.load(); }
 
   const Options options_;
   Inbox<Order>& inbox_;
@@ -60,17 +61,18 @@ class HeartbeatClient {
   std::atomic<int64_t> round_trip_us_{0};
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<proto::HeartbeatRequest, proto::Order>> stream_;
-  bool given_up_ = false;  // the reader's: the coordinator takes this rank for dead
+  PromiseAndFuture<void> opening_ = MakePromise<void>();
+  std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> is_reading_{true};
+  Waker between_beats_;  // kicked once they are to end
 
-  Mutex mutex_;
-  CondVar changed_;
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kOpening;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = true;
-  absl::Status loss_ ABSL_GUARDED_BY(mutex_);
+  // The reader's.
+  bool is_open_ = false;
+  bool given_up_ = false;  // the coordinator takes this rank for dead
 
-  std::thread beats_;
-  std::thread reader_;
+  // Last: their calls use the others.
+  WorkerThread beats_{"pelton-beats"};
+  WorkerThread reader_{"pelton-orders"};
 };
 
 }  // namespace pelton

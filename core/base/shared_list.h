@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,14 @@ class SharedList {
     if (found == entries_.end()) return false;
     entries_.erase(found);
     return true;
+  }
+  // Takes back the one that was entered first; nothing: there is none. Blocks: as Remove.
+  std::optional<T> TakeFirst() {
+    MutexLock lock(&mutex_);
+    if (entries_.empty()) return std::nullopt;
+    std::optional<T> taken(std::move(entries_.front()));
+    entries_.erase(entries_.begin());
+    return taken;
   }
   // Takes back all that `is_over` says. True: none is left. Blocks: as Remove.
   bool RemoveIf(absl::FunctionRef<bool(const T&)> is_over) {

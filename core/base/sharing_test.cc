@@ -1,4 +1,6 @@
-// What threads share by one small type each: why something ended, a list, a table of what lives.
+// What threads share by one small type each: why something ended, a list, a queue, a table of what
+// lives.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +10,7 @@
 #include "core/base/end_reason.h"
 #include "core/base/live_table.h"
 #include "core/base/shared_list.h"
+#include "core/base/shared_queue.h"
 #include "core/base/shared_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,6 +68,16 @@ TEST(SharedListTest, TakesBackOneOfSeveralThatAreEqual) {
   EXPECT_EQ(list.size(), 2u);
 }
 
+TEST(SharedListTest, TakesBackTheOneThatWasEnteredFirst) {
+  SharedList<int> list;
+  for (int entry : {3, 1, 2}) list.Add(entry);
+  EXPECT_EQ(list.TakeFirst(), 3);
+  EXPECT_EQ(list.TakeFirst(), 1);
+  EXPECT_THAT(list.All(), ElementsAre(2));
+  EXPECT_EQ(list.TakeFirst(), 2);
+  EXPECT_EQ(list.TakeFirst(), std::nullopt);
+}
+
 TEST(SharedListTest, AddsNewOnesOnly) {
   SharedList<int> list;
   EXPECT_TRUE(list.AddNew(1));
@@ -100,6 +113,52 @@ TEST(SharedListTest, VisitsNothingThatItsOwnerHasTakenBack) {
   }
   owner.join();
   EXPECT_THAT(list.All(), IsEmpty());
+}
+
+TEST(SharedQueueTest, GivesTheOldestFirst) {
+  SharedQueue<std::string> queue;
+  EXPECT_TRUE(queue.is_empty());
+  EXPECT_EQ(queue.Take(), std::nullopt);
+  for (const char* entry : {"first", "second", "third"}) EXPECT_TRUE(queue.Push(entry));
+  EXPECT_FALSE(queue.is_empty());
+  EXPECT_EQ(queue.Take(), "first");
+  EXPECT_TRUE(queue.Push("fourth"));
+  EXPECT_EQ(queue.TakeNewest(), "fourth");
+  EXPECT_THAT(queue.TakeAll(), ElementsAre("second", "third"));
+  EXPECT_EQ(queue.TakeNewest(), std::nullopt);
+  EXPECT_THAT(queue.TakeAll(), IsEmpty());
+  EXPECT_TRUE(queue.is_empty());
+}
+
+TEST(SharedQueueTest, RefusesEntriesBeyondItsBound) {
+  SharedQueue<int> queue(/*most=*/2);
+  EXPECT_TRUE(queue.Push(1));
+  EXPECT_TRUE(queue.Push(2));
+  EXPECT_FALSE(queue.Push(3));
+  EXPECT_EQ(queue.Take(), 1);
+  EXPECT_TRUE(queue.Push(4));
+  EXPECT_THAT(queue.TakeAll(), ElementsAre(2, 4));
+}
+
+TEST(SharedQueueTest, LosesNoneOfSeveralThreads) {
+  SharedQueue<int> queue;
+  constexpr int kEach = 2000;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&queue, i] {
+      for (int k = 0; k < kEach; ++k) queue.Push(2 * k + i);
+    });
+  }
+  std::vector<int> taken[2];
+  while (taken[0].size() + taken[1].size() < 2 * kEach) {
+    for (int entry : queue.TakeAll()) taken[entry % 2].push_back(entry);
+    if (const std::optional<int> entry = queue.Take()) taken[*entry % 2].push_back(*entry);
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<int>& mine : taken) {
+    EXPECT_EQ(mine.size(), static_cast<size_t>(kEach));
+    EXPECT_TRUE(std::is_sorted(mine.begin(), mine.end()));
+  }
 }
 
 TEST(SharedTableTest, EntersUnderFreeKeysAsFarAsThereIsRoom) {

@@ -12,6 +12,7 @@ namespace pelton {
 bool Turn::Take(absl::Time deadline) {
   uint32_t free = kFree;
   if (state_.compare_exchange_strong(free, kTaken)) return true;
+  if (deadline == absl::InfinitePast()) return false;  // no GiveBack need look for this thread
   while (state_.exchange(kAwaited) != kFree) {
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) return false;

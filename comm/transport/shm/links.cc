@@ -1,8 +1,6 @@
 #include "comm/transport/shm/links.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,23 +26,16 @@ Links::Links(int rank, std::vector<Peer> peers, LossObserver on_loss)
       peers_(std::move(peers)),
       owner_(getpid()),
       on_loss_(std::move(on_loss)),
-      poke_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       links_(peers_.size()) {
-  if (peers_.size() > 1) watcher_ = std::thread([this] { Watch(); });
+  if (peers_.size() <= 1) return;
+  watcher_.Start([this](std::vector<pollfd>& entries) { return Enter(entries); },
+                 [this](const std::vector<pollfd>& entries) { LookAt(entries); });
 }
 
 Links::~Links() {
-  if (getpid() != owner_) {
-    if (watcher_.joinable()) watcher_.detach();  // ALLOW: it is not in this child
-    return;
-  }
+  if (getpid() != owner_) return;
   SayGoodbye();
-  {
-    MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  Poke();
-  if (watcher_.joinable()) watcher_.join();
+  watcher_.Stop();
 }
 
 void Links::SayGoodbye() {
@@ -115,7 +106,7 @@ Mapping::Pointer Links::FindRegion(int peer, RegionId region) {
     const absl::Status drained = Drain(peer);
     if (!drained.ok() && !absl::IsUnavailable(drained)) {
       links_[peer].drained = drained;
-      Poke();
+      watcher_.Wake();
     }
     found = regions.find(region.value());
   }
@@ -169,11 +160,6 @@ bool Links::HasLeft(int peer) const {
   return links_[peer].said_goodbye && !links_[peer].loss.ok();
 }
 
-void Links::Poke() {
-  const uint64_t one = 1;
-  (void)!write(poke_.get(), &one, sizeof one);
-}
-
 void Links::Post(int peer, const Frame& frame, int attached) {
   Link& link = links_[peer];
   if (peer == rank_ || !link.loss.ok()) return;
@@ -183,7 +169,7 @@ void Links::Post(int peer, const Frame& frame, int attached) {
     if (!absl::IsResourceExhausted(sent)) return;
   }
   link.outbox.push_back({frame, Duplicate(attached)});
-  Poke();
+  watcher_.Wake();
 }
 
 void Links::Flush(int peer) {
@@ -256,31 +242,24 @@ std::optional<absl::Status> Links::Examine(int peer) {
   return link.loss;
 }
 
-void Links::Watch() {
-  while (true) {
-    std::vector<pollfd> entries = {{poke_.get(), POLLIN, 0}};
-    std::vector<int> watched;
-    bool has_news = false;
-    {
-      MutexLock lock(&mutex_);
-      if (stopping_) return;
-      for (int peer = 0; peer < world_size(); ++peer) {
-        if (peer == rank_ || !links_[peer].loss.ok()) continue;
-        const short sending = links_[peer].outbox.empty() ? 0 : POLLOUT;
-        entries.push_back({peers_[peer].socket.get(), static_cast<short>(POLLIN | sending), 0});
-        watched.push_back(peer);
-        has_news |= !links_[peer].drained.ok();
-      }
-    }
-    const int timeout_ms = has_news ? 0 : -1;
-    poll(entries.data(), entries.size(),
-         timeout_ms);  // ended by Poke: it is no wait for an event to come
-    uint64_t pokes;
-    (void)!read(poke_.get(), &pokes, sizeof pokes);
-    for (size_t i = 0; i < watched.size(); ++i) {
-      if (entries[1 + i].revents == 0 && !has_news) continue;
-      if (auto loss = Examine(watched[i])) on_loss_(watched[i], *loss);
-    }
+absl::Time Links::Enter(std::vector<pollfd>& entries) {
+  watched_.clear();
+  has_news_ = false;
+  MutexLock lock(&mutex_);
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_ || !links_[peer].loss.ok()) continue;
+    const short sending = links_[peer].outbox.empty() ? 0 : POLLOUT;
+    entries.push_back({peers_[peer].socket.get(), static_cast<short>(POLLIN | sending), 0});
+    watched_.push_back(peer);
+    has_news_ |= !links_[peer].drained.ok();
+  }
+  return has_news_ ? absl::InfinitePast() : absl::InfiniteFuture();
+}
+
+void Links::LookAt(const std::vector<pollfd>& entries) {
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    if (entries[i].revents == 0 && !has_news_) continue;
+    if (auto loss = Examine(watched_[i])) on_loss_(watched_[i], *loss);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,6 +14,7 @@
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"
 #include "core/base/ids.h"
+#include "core/base/poll_thread.h"
 #include "core/base/sync.h"
 #include "core/memory/region.h"
 
@@ -76,8 +76,9 @@ class Links {
     absl::Status loss;
   };
 
-  void Watch();
-  void Poke();
+  // What the watcher waits for, and until when.
+  absl::Time Enter(std::vector<pollfd>& entries);
+  void LookAt(const std::vector<pollfd>& entries);
   void Post(int peer, const Frame& frame, int attached) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Flush(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes in what `peer` has sent; the reason if it is gone.
@@ -89,14 +90,16 @@ class Links {
   const std::vector<Peer> peers_;
   const pid_t owner_;  // a forked child must not speak in our name
   const LossObserver on_loss_;
-  Descriptor poke_;  // an eventfd
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::pair<int, int>> registered_ ABSL_GUARDED_BY(mutex_);  // uses, descriptor
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread watcher_;
+  // The watcher's.
+  std::vector<int> watched_;  // the peers whose sockets it waits for
+  bool has_news_ = false;     // of one that another thread has found out about
+
+  PollThread watcher_{"pelton-links"};  // last: its callbacks use the others
 };
 
 }  // namespace pelton::shm
