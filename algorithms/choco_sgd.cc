@@ -41,17 +41,16 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/graph_options.h"
 #include "algorithms/stage/neighbor_mean.h"
-#include "algorithms/stage/neighbor_messages.h"
 #include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
 #include "core/pipeline/operation_batch.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

@@ -18,7 +18,7 @@
 #include "comm/reduction/reference.h"
 #include "comm/tiers.h"
 #include "comm/transport/shm/shm_transport.h"
-#include "comm/transport/shm/test_bootstrap.h"
+#include "comm/transport/shm/test_transports.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "comm/window/test_windows.h"
 #include "comm/window/window_source.h"

@@ -3,7 +3,7 @@
 // those gradients to the averages.
 //
 //   all        x_i = mean of all ranks' x.
-//   shift_one  x_i = (x_i + x_peer) / 2 with the peer of the step (comm/topology/shift_one.h; with
+//   shift_one  x_i = (x_i + x_peer) / 2 with the peer of the step (comm/topology/matching.h; with
 //              an odd number of ranks one sits each step out). Steps count rounds, from 0.
 //   random_matching, latency_aware
 //              the same with the peer that the control plane chooses (comm/topology/matching.h), or
@@ -11,7 +11,7 @@
 //              agreed on at the head of the round (algorithms/stage/round_peers.h).
 //   avoid_stragglers
 //              the same with a rank that arrives at about the same time, whatever its round
-//              (comm/control/peers/arrival_state.h); who finds nobody in time keeps its weights.
+//              (comm/control/arrival_state.h); who finds nobody in time keeps its weights.
 //              Ranks need not take equally many steps; nothing in a round concerns a third rank (a
 //              host, where it is hierarchical: the ranks of a host go together).
 //

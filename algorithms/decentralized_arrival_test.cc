@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/test_ranks.h"
+#include "comm/control/arrival_state.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/peers/arrival_state.h"
-#include "comm/topology/matchmaker.h"
+#include "comm/topology/peer_source.h"
 #include "core/actor/event_source.h"
 #include "core/actor/sim_test.h"
 #include "core/base/clock.h"

@@ -12,7 +12,6 @@
 #include "algorithms/test_world.h"
 #include "comm/topology/matching.h"
 #include "comm/topology/peer_source.h"
-#include "comm/topology/shift_one.h"
 #include "core/actor/sim_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

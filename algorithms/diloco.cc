@@ -27,7 +27,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
-#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/outer_step.h"
 #include "core/base/status.h"
 

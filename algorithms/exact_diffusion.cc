@@ -40,7 +40,7 @@
 #include "comm/graph/graph_sequence.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

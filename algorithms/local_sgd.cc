@@ -15,7 +15,7 @@
 // Source: Stich, Local SGD Converges Fast and Communicates Little, arXiv 1805.09767, algorithm 1;
 // Lin et al., Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217 (post-local SGD).
 #include "algorithms/algorithm.h"
-#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/outer_step.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"

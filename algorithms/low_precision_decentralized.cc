@@ -40,17 +40,16 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/compression_options.h"
-#include "algorithms/stage/deliver.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/tier_stages.h"
 #include "comm/communicator.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/reduction/reduction.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/operation_batch.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

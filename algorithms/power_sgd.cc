@@ -16,8 +16,8 @@
 #include <array>
 
 #include "algorithms/algorithm.h"
-#include "algorithms/stage/deliver.h"
 #include "algorithms/stage/power_sgd_stage.h"
+#include "algorithms/stage/tier_stages.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 

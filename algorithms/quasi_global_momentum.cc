@@ -30,7 +30,7 @@
 #include "algorithms/stage/neighbor_mean.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

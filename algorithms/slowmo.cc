@@ -32,7 +32,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
-#include "algorithms/stage/compression_options.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/graph_options.h"
 #include "algorithms/stage/neighbor_mean.h"
 #include "algorithms/stage/outer_step.h"

@@ -11,13 +11,11 @@
 #include "algorithms/algorithm.h"
 #include "comm/communicator.h"
 #include "comm/tiers.h"
-#include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "comm/window/test_windows.h"
 #include "core/actor/sim_executor.h"
 #include "core/bucket/plan.h"
-#include "core/bucket/tensor_spec.h"
 #include "core/pipeline/pipeline.h"
 #include "core/round/model_rounds.h"
 

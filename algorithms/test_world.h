@@ -10,7 +10,6 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/test_ranks.h"
 #include "core/bucket/plan.h"
-#include "core/bucket/tensor_spec.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

@@ -1,5 +1,3 @@
-#include "backend/arrival_matchmaker.h"
-
 #include <deque>
 #include <memory>
 #include <optional>
@@ -8,10 +6,11 @@
 #include <variant>
 #include <vector>
 
+#include "backend/peer_selector.h"
 #include "backend/test_control.h"
 #include "comm/control/in_process_control.h"
 #include "core/base/clock.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/base/sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

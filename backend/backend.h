@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "backend/hosts.h"
 #include "backend/link/attach.h"
-#include "backend/model_sight.h"
 #include "backend/session.h"
 #include "backend/trace_file.h"
 #include "backend/watched_communicator.h"
@@ -33,12 +32,24 @@
 #include "core/base/absences.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/turn.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
+#include "core/round/round_sight.h"
 
 namespace pelton {
+
+// A model as people see it from outside.
+// Threads: a value. Owns: its texts.
+struct ModelSight {
+  std::string name;
+  absl::StatusOr<RoundSight> round;  // an error: why it is not known
+  uint64_t sent_bytes = 0;
+};
+
+// Blocks: until `deadline`.
+using ModelLook = std::function<ModelSight(absl::Time deadline)>;
 
 struct BackendOptions {
   Rank rank;

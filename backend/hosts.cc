@@ -1,12 +1,9 @@
 #include "backend/hosts.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "backend/group_bootstrap.h"
 #include "comm/control/host_identity.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"

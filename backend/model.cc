@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "backend/arrival_matchmaker.h"
 #include "backend/group_windows.h"
 #include "backend/peer_selector.h"
 #include "backend/watched_communicator.h"

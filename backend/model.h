@@ -17,7 +17,6 @@
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/bucket/plan.h"
-#include "core/bucket/tensor_spec.h"
 #include "core/memory/cuda/cuda_queue.h"
 #include "core/memory/region.h"
 #include "core/round/model_rounds.h"

@@ -15,7 +15,7 @@
 #include "algorithms/algorithm.h"
 #include "backend/fixture_ranks.h"
 #include "backend/model_port.h"
-#include "backend/test_port.h"
+#include "backend/test_port_worlds.h"
 #include "backend/test_ranks.h"
 #include "backend/test_tensors.h"
 #include "core/base/clock.h"

@@ -15,7 +15,7 @@
 #include "backend/model_port.h"
 #include "backend/test_ranks.h"
 #include "backend/test_tensors.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/transport/transport.h"
 #include "core/base/check.h"
 #include "core/base/status.h"

@@ -1,9 +1,8 @@
-#include "backend/pair_wires.h"
-
 #include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "backend/group_windows.h"
 #include "backend/test_ranks.h"
 #include "comm/await.h"
 #include "comm/collectives.h"

@@ -16,7 +16,6 @@
 #include "comm/group.h"
 #include "comm/transport/transport.h"
 #include "core/actor/actor.h"
-#include "core/actor/down.h"
 #include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"

@@ -13,7 +13,7 @@
 #include "backend/averaging_loop.h"
 #include "backend/session.h"
 #include "backend/test_control.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/tiers.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "comm/window/peer_link.h"

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "comm/forwarding_communicator.h"
-#include "comm/pieces.h"
+#include "comm/communicator.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation.h"
 

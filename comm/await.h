@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "core/base/long_wait.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton {
 

@@ -7,12 +7,12 @@
 
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
 #include "core/base/log.h"
 #include "core/base/long_wait.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -17,7 +17,7 @@ struct EdgeLabel {
   int32_t tag = 0;              // in [0, kNeighborTags)
   BucketId bucket = kNoBucket;  // must be the same at both ends, for operations that have more
                                 // names than tags
-  int32_t shape_mark = 0;       // see comm/shape_mark.h; the same at both ends
+  int32_t shape_mark = 0;       // see comm/tags.h; the same at both ends
 };
 
 // Both: on a communicator that runs them (collectives/neighbor_communicator.h), between ranks whose

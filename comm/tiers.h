@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
-#include "comm/topology/matchmaker.h"
 #include "comm/topology/peer_source.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation_runner.h"
@@ -37,7 +36,7 @@ struct Tiers {
   Communicator* leaders = nullptr;
   std::vector<int32_t> host_sizes;  // ranks of each host, by its leader's rank in `leaders`
   // Chooses peers among the leaders, or among all ranks where the tiers are not open; null: nobody
-  // does, ranks follow a rule of their own (comm/topology/shift_one.h).
+  // does, ranks follow a rule of their own (comm/topology/matching.h).
   PeerSource* peers = nullptr;
   // Finds peers among the same as they arrive; null: they are agreed on.
   Matchmaker* matchmaker = nullptr;

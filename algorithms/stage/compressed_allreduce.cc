@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/stage/compressed_exchange.h"
-#include "algorithms/stage/deliver.h"
 #include "algorithms/stage/tier_stages.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"

@@ -1,18 +1,16 @@
 #include "algorithms/stage/compressed_exchange.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/chunks.h"
 #include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/piece_codec.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
 #include "core/pipeline/operation_batch.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

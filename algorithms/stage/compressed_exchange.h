@@ -2,6 +2,7 @@
 #ifndef PELTON_ALGORITHMS_STAGE_COMPRESSED_EXCHANGE_H_
 #define PELTON_ALGORITHMS_STAGE_COMPRESSED_EXCHANGE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -14,6 +15,32 @@
 #include "core/pipeline/stage.h"
 
 namespace pelton {
+
+// How a tensor is shared out among ranks.
+// A chunk a rank, one after the other, all of the same count but for the last ones, which are
+// shorter or empty: ceil(count / ranks), rounded up to whole cache lines.
+// Threads: a value. Owns: nothing.
+class Chunks {
+ public:
+  static constexpr uint64_t kAlignmentCount = 32;
+
+  Chunks(uint64_t count, int32_t ranks) : count_(count) {
+    const auto parts = static_cast<uint64_t>(ranks);
+    const uint64_t share = (count + parts - 1) / parts;
+    largest_ = (share + kAlignmentCount - 1) / kAlignmentCount * kAlignmentCount;
+  }
+
+  // Units of all: elements.
+  uint64_t largest_count() const { return largest_; }
+  uint64_t BeginOf(int32_t rank) const {
+    return std::min(count_, static_cast<uint64_t>(rank) * largest_);
+  }
+  uint64_t CountOf(int32_t rank) const { return BeginOf(rank + 1) - BeginOf(rank); }
+
+ private:
+  uint64_t count_;
+  uint64_t largest_;
+};
 
 // The stage's name and those of what it keeps with error feedback, under which a group that
 // exchanges nothing keeps the same (deliver.h).

@@ -4,7 +4,6 @@
 #include "algorithms/stage/exchange_worker.h"
 #include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/piece_sum.h"
 
 namespace pelton {
 namespace {

@@ -1,8 +1,7 @@
-#include "algorithms/stage/low_rank.h"
-
 #include <cmath>
 #include <vector>
 
+#include "algorithms/stage/power_sgd_stage.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

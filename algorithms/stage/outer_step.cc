@@ -6,7 +6,7 @@
 #include "algorithms/stage/compressed_allreduce.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
+#include "core/pipeline/stage.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/stage/graph_options.h"
 #include "comm/reduction/linear_combination.h"
-#include "comm/topology/neighbor_source.h"
+#include "comm/topology/peer_source.h"
 #include "comm/window/window.h"
 #include "comm/window/window_source.h"
 #include "core/base/status.h"

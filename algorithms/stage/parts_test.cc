@@ -5,10 +5,9 @@
 
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/reference.h"
-#include "algorithms/stage/chunks.h"
+#include "algorithms/stage/compressed_exchange.h"
 #include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/piece_sum.h"
 #include "comm/reduction/reference.h"
 #include "gtest/gtest.h"
 

@@ -10,7 +10,7 @@
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/flat_state.h"
+#include "core/pipeline/stage.h"
 
 namespace pelton {
 namespace {

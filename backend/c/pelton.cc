@@ -23,7 +23,6 @@
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/bucket/plan.h"
-#include "core/bucket/tensor_spec.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation.h"
 #include "core/round/model_rounds.h"

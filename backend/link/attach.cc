@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "backend/link/link_client.h"
+#include "backend/link/link_communicator.h"
 #include "backend/link/link_control.h"
-#include "backend/link/link_transport.h"
 #include "core/base/status.h"
 
 namespace pelton {

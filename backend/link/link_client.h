@@ -15,12 +15,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backend/link/link_socket.h"
-#include "core/base/end_reason.h"
 #include "core/base/ids.h"
 #include "core/base/inbox.h"
 #include "core/base/poll_thread.h"
-#include "core/base/shared_list.h"
-#include "core/base/shared_queue.h"
+#include "core/base/sharing.h"
 #include "proto/link.pb.h"
 
 namespace pelton {

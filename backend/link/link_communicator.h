@@ -18,9 +18,9 @@
 #include "backend/link/staging.h"
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
+#include "comm/transport/transport.h"
 #include "core/actor/backoff.h"
-#include "core/base/end_reason.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/pipeline/completion_table.h"
 
 namespace pelton {
@@ -100,6 +100,12 @@ class LinkCommunicator final : public Communicator {
   // How long the daemon had not answered when it was last asked who is missing; 0: it has.
   mutable std::atomic<int64_t> silent_for_ns_{0};
 };
+
+// Communicators that live in the daemon of a trainer's rank.
+// A transport whose communicators hand every operation to the daemon, which runs it among the
+// daemons of the group's ranks. Memory in registered regions is used where it lies, because the
+// daemon maps it; any other memory is staged. `client` is shared with the rank's LinkControl.
+std::unique_ptr<Transport> MakeLinkTransport(std::shared_ptr<LinkClient> client);
 
 }  // namespace pelton
 

@@ -20,8 +20,8 @@
 #include "backend/link/served_communicator.h"
 #include "backend/link/set_up_log.h"
 #include "backend/link/trainer_seat.h"
-#include "core/base/end_reason.h"
 #include "core/base/poll_thread.h"
+#include "core/base/sharing.h"
 #include "core/base/sync.h"
 #include "proto/link.pb.h"
 

@@ -13,8 +13,8 @@
 #include "backend/link/link_socket.h"
 #include "backend/model.h"
 #include "core/base/ids.h"
-#include "core/base/standstill.h"
-#include "core/bucket/tensor_spec.h"
+#include "core/base/moving_deadline.h"
+#include "core/bucket/plan.h"
 
 namespace pelton {
 

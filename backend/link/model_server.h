@@ -18,7 +18,7 @@
 #include "backend/model.h"
 #include "comm/group.h"
 #include "core/base/ids.h"
-#include "core/bucket/tensor_spec.h"
+#include "core/bucket/plan.h"
 
 namespace pelton {
 

@@ -8,12 +8,39 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "backend/link/page_word.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/mapping.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/ids.h"
 
 namespace pelton {
+
+// A word of memory that a trainer and its daemon both see.
+// Comes after each access to what both sides see: in a simulation the other one may have its turn
+// here, and either may die. Else it costs a load. Blocks: never.
+inline void PauseInSimulation() {
+  if (!WaitHook::IsAnyInstalled()) return;
+  if (WaitHook* const hook = WaitHook::Current()) hook->Pause();
+}
+
+// An atomic of the page, with a pause after each access.
+// Threads: any. Owns: the value.
+template <typename T>
+class PageWord {
+ public:
+  T load(std::memory_order order = std::memory_order_seq_cst) const {
+    const T value = word_.load(order);
+    PauseInSimulation();
+    return value;
+  }
+  void store(T value, std::memory_order order = std::memory_order_seq_cst) {
+    word_.store(value, order);
+    PauseInSimulation();
+  }
+
+ private:
+  std::atomic<T> word_;
+};
 
 // Grows with every change of the page or of proto/link_rounds.proto.
 inline constexpr uint32_t kLinkVersion = 3;

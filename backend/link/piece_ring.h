@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "comm/pieces.h"
+#include "comm/communicator.h"
 #include "core/memory/region.h"
 
 namespace pelton {

@@ -1,5 +1,3 @@
-#include "backend/link/private_mapping.h"
-
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/link/shared_places.h"
 #include "core/base/fork.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

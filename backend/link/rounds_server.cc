@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "backend/link/page_word.h"
+#include "backend/link/page.h"
 #include "backend/link/rounds_messages.h"
 #include "core/actor/backoff.h"
 #include "core/actor/wait_hook.h"

@@ -22,7 +22,7 @@
 #include "core/actor/side_thread.h"
 #include "core/actor/waker.h"
 #include "core/base/ids.h"
-#include "core/base/shared_queue.h"
+#include "core/base/sharing.h"
 #include "core/round/model_rounds.h"
 #include "proto/link_rounds.pb.h"
 

@@ -17,7 +17,7 @@
 #include "backend/link/set_up_log.h"
 #include "backend/link/trainer_regions.h"
 #include "comm/communicator.h"
-#include "core/base/shared_queue.h"
+#include "core/base/sharing.h"
 #include "core/base/turn.h"
 #include "core/base/worker_thread.h"
 

@@ -1,9 +1,7 @@
 #include "backend/link/shared_places.h"
 
 #include <cstring>
-#include <utility>
 
-#include "comm/transport/descriptor.h"
 #include "core/base/status.h"
 
 namespace pelton {

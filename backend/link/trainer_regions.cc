@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/descriptor_limit.h"
-#include "core/base/live_table.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton {

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "comm/transport/descriptor.h"
 #include "core/base/ids.h"
-#include "core/base/shared_table.h"
+#include "core/base/sharing.h"
 #include "core/memory/region.h"
 
 namespace pelton {

@@ -1,11 +1,10 @@
-#include "comm/collectives/neighbor_program.h"
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/collectives/interpreter.h"
+#include "comm/collectives/neighbor_communicator.h"
 #include "comm/graph/graph_sequence.h"
 #include "gtest/gtest.h"
 

@@ -209,7 +209,7 @@ absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, L
   operation.count = transfer.piece.count;
   operation.bucket = binding_.bucket;
   operation.tag = tag;
-  // The end that a message has not; see comm/shape_mark.h.
+  // The end that a message has not; see comm/tags.h.
   const auto mark = static_cast<uint64_t>(binding_.shape_mark);
   (sends ? operation.target_offset : operation.source_offset) = mark;
   if (bytes > 0) {

@@ -42,7 +42,7 @@ struct ProgramBinding {
   OperationKind kind = OperationKind::kAllReduce;
   bool sends_weights = false;  // of neighbour operations: see WeightTable::Form
   BucketId bucket = kNoBucket;
-  int32_t shape_mark = 0;  // of neighbour operations: see comm/shape_mark.h
+  int32_t shape_mark = 0;  // of neighbour operations: see comm/tags.h
 };
 
 inline constexpr int32_t kMaxProgramLanes = 64;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "comm/collectives/scheduled_communicator.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/transport/transport.h"
 #include "core/base/status.h"
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/poll_thread.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 
 namespace pelton {
 

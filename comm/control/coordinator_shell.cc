@@ -1,13 +1,77 @@
 #include "comm/control/coordinator_shell.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "comm/control/wire.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace pelton {
+
+void HeartbeatStream::End(grpc::Status status) {
+  if (!end_) end_ = std::move(status);
+}
+
+HeartbeatStream::Step HeartbeatStream::NextStep() {
+  if (stepping_) return Step::kNone;
+  if (!broken_ && !outgoing_.empty()) {
+    writing_ = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    stepping_ = true;
+    return Step::kWrite;
+  }
+  if (!end_) return Step::kNone;
+  stepping_ = true;
+  return Step::kFinish;
+}
+
+void HeartbeatStream::StepEnded(bool ok) {
+  stepping_ = false;
+  broken_ = broken_ || !ok;
+}
+
+void HeartbeatStream::Take(Step step) {
+  switch (step) {
+    case Step::kNone:
+      return;
+    case Step::kWrite:
+      StartWrite(&writing_);
+      return;
+    case Step::kFinish:
+      Finish(*end_);
+      return;
+  }
+}
+
+void HeartbeatStream::OnWriteDone(bool ok) { shell_->OnStepDone(this, ok); }
+void HeartbeatStream::OnCancel() { shell_->OnStreamBroke(this); }
+
+void HeartbeatStream::OnReadDone(bool ok) {
+  if (!ok) return shell_->OnStreamBroke(this);
+  if (shell_->OnHeartbeat(this, incoming_)) StartRead(&incoming_);
+}
+
+void HeartbeatStream::OnDone() {
+  shell_->OnStreamDone(this);
+  delete this;
+}
+
+grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext* context) {
+  if (status.ok()) return grpc::Status::OK;
+  context->AddTrailingMetadata(wire::kOriginKey, wire::kOriginCoordinator);
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+void ParkedCall::Answer(Reply reply) {
+  const grpc::Status status = ToGrpc(reply.status, context_);
+  if (status.ok()) Fill(std::move(reply));
+  End(status);
+}
+
+void ParkedCall::Cancel() {
+  is_cancelled_.store(true);  // before the shell's lock: Park looks under it
+  shell_->OnCallCancelled(this);
+}
+
 namespace {
 
 using Step = HeartbeatStream::Step;

@@ -16,7 +16,7 @@
 #include "core/base/clock.h"
 #include "core/base/inbox.h"
 #include "core/base/long_wait.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
 

@@ -5,10 +5,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "comm/control/arrival_state.h"
 #include "comm/control/gather_state.h"
 #include "comm/control/key_value_state.h"
 #include "comm/control/peer_selection_state.h"
-#include "comm/control/peers/arrival_state.h"
 
 namespace pelton {
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "comm/collectives/selection.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
@@ -17,14 +18,53 @@
 #include "comm/hierarchy/roll_call.h"
 #include "comm/hierarchy/staged_run.h"
 #include "comm/hierarchy/stages.h"
-#include "comm/hierarchy/wide_mean.h"
 #include "comm/hierarchy/wires.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
+#include "core/memory/region.h"
 #include "core/pipeline/completion_table.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton::hierarchy {
+
+// A mean of float16 tensors over hosts of unequal size, by way of float32.
+// Hosts of one size pass on means, and the mean of those is the result. Hosts of unequal size pass
+// on sums, and a host's sum of finite values may be more than float16 holds although the mean is
+// not. So the tensor is widened to float32, which travels, and the result rounded once.
+// Threads: those of the wires' Launch. Owns: the widened tensors; the wires outlive it.
+class WideMean {
+ public:
+  explicit WideMean(Wires& wires) : wires_(wires) {}
+  ~WideMean();
+  WideMean(const WideMean&) = delete;
+  WideMean& operator=(const WideMean&) = delete;
+
+  // Whether `operation` needs it on these hosts: all ranks answer alike.
+  static bool IsFor(const Operation& operation, const Layout& layout);
+
+  // Begins for `operation` of `rank`. Errors: ResourceExhausted: no memory for float32.
+  absl::Status Start(const Operation& operation, const OperationMemory& memory, Rank rank,
+                     WorldSize world_size);
+  bool is_active() const { return is_active_; }
+  // Each does a bounded step; true once the whole is done. The result is there after Narrow.
+  bool Widen();
+  bool Narrow();
+  // The same in float32.
+  const Operation& operation() const { return operation_; }
+  OperationMemory memory() const;
+
+ private:
+  Wires& wires_;
+  std::unique_ptr<Region> region_;
+  Operation operation_;
+  OperationMemory narrow_;
+  uint64_t source_count_ = 0;  // elements
+  uint64_t target_count_ = 0;
+  uint64_t target_begin_ = 0;  // in the region, elements
+  uint64_t done_count_ = 0;
+  bool is_active_ = false;
+};
 
 // What a rank communicates by. Users' messages and the collectives' have communicators of their
 // own, so that a user's receive that waits long takes no place from a collective that it waits for.

@@ -7,7 +7,7 @@
 #include "comm/hierarchy/hierarchical_transport.h"
 #include "comm/transport/conformance_test.h"
 #include "comm/transport/shm/shm_transport.h"
-#include "comm/transport/shm/test_bootstrap.h"
+#include "comm/transport/shm/test_transports.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/base/check.h"
 

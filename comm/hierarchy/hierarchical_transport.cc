@@ -10,7 +10,7 @@
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/hierarchy/layout.h"
 #include "core/base/clock.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton {

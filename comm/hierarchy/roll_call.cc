@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/hierarchy/tags.h"
+#include "comm/hierarchy/wires.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/hierarchy/tags.h"
+#include "comm/hierarchy/wires.h"
 #include "core/base/status.h"
 #include "core/memory/stream.h"
 

@@ -4,6 +4,7 @@
 #define PELTON_COMM_HIERARCHY_WIRES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -12,11 +13,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/collectives/program_run.h"
 #include "comm/communicator.h"
 #include "comm/hierarchy/layout.h"
+#include "comm/tags.h"
 #include "core/pipeline/operation_runner.h"
 
 namespace pelton::hierarchy {
+
+// Tags of the messages that collectives send on a group's wires (comm/tags.h has everybody's).
+
+// Of the stages with even and with odd numbers.
+inline constexpr int32_t kStageTags[] = {kFirstProgramTag, kFirstProgramTag + kMaxProgramLanes};
+inline constexpr int32_t kStepTag = kFirstProgramTag + 2 * kMaxProgramLanes;
+inline constexpr int32_t kRollCallTag = kStepTag + 1;
+static_assert(kRollCallTag < kFirstTransportProgramTag);
 
 // Sends and receives name their peer by its number in the group; any other operation is a
 // collective of this host's ranks, with their numbers there. A completion names the operation's

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/lane/job.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton::lane {
 

@@ -19,7 +19,7 @@
 #include "comm/lane/job.h"
 #include "comm/lane/job_queue.h"
 #include "core/actor/waker.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/base/sync.h"
 
 namespace pelton::lane {

@@ -19,7 +19,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/timer.h"
 #include "core/base/check.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
 

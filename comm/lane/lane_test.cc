@@ -10,7 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/lane/from_any.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"

@@ -3,12 +3,15 @@
 #define PELTON_COMM_TOPOLOGY_MATCHING_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "comm/topology/peer_source.h"
+#include "core/base/ids.h"
 
 namespace pelton {
 
@@ -36,6 +39,31 @@ Matching MatchAtRandom(std::vector<int32_t> places, size_t count, uint64_t seed)
 // the third and the fourth and so on; in odd steps the second and the third and so on, so that
 // everybody's weights reach everybody in time.
 Matching MatchAlong(absl::Span<const absl::Duration> distances, uint64_t step);
+
+// One-peer exchange by a rule that every rank computes for itself.
+
+// Who a rank is, among how many.
+struct Seat {
+  Rank rank;
+  WorldSize world_size{1};
+};
+
+// The peer of `seat.rank` at `step`. With h = n / 2 and n even, rank r of the lower half meets
+// h + (step + r) mod h of the upper half: after h steps each of the lower has met each of the upper
+// half. With n odd, r meets (step - r) mod n; one rank meets itself and sits the step out: after n
+// steps each has met every other once, and sat out once. Alone, it sits out always.
+// Source: even n: Bagua's shift_one.
+Rank ShiftOnePeer(Seat seat, uint64_t step);
+
+// Threads: any. Owns: nothing.
+class ShiftOne final : public PeerSource {
+ public:
+  explicit ShiftOne(Seat seat) : seat_(seat) {}
+  std::optional<Rank> PeerAt(uint64_t step) override { return ShiftOnePeer(seat_, step); }
+
+ private:
+  const Seat seat_;
+};
 
 }  // namespace pelton
 

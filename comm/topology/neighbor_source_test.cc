@@ -1,5 +1,3 @@
-#include "comm/topology/neighbor_source.h"
-
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -7,7 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/topology/shift_one.h"
+#include "comm/topology/matching.h"
+#include "comm/topology/peer_source.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -3,9 +3,14 @@
 #define PELTON_COMM_TOPOLOGY_PEER_SOURCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "comm/graph/graph_sequence.h"
 #include "core/base/ids.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
 
@@ -22,6 +27,68 @@ class PeerSource {
   virtual std::optional<Rank> PeerAt(uint64_t step) = 0;
   // `step` will be asked for soon: time to find out. Blocks: never.
   virtual void Prefetch(uint64_t step) {}
+};
+
+// Who exchanges with whom where ranks do so in pairs, and nobody waits for who has not come.
+// Finds a peer for each round of one rank among the ranks that look for one at the same time, in
+// whichever rounds of their own they are. Each is the other's peer then, and neither may do without
+// the other: a rank that has asked takes part in what is decided.
+// Threads: any. Owns: what its subclass says.
+class Matchmaker {
+ public:
+  virtual ~Matchmaker() = default;
+
+  // Begins to look for a peer for `round`. Rounds rise; one is asked for at a time. Blocks: never.
+  virtual void Ask(Round round) = 0;
+  // For the round that was asked for last: the peer, the rank itself where it goes on alone, or
+  // nothing yet. Whoever made the matchmaker sees to it that the asking scheduler looks again when
+  // that changes. Blocks: never. Errors: there will be no answer; names rank, round and why.
+  virtual absl::StatusOr<std::optional<Rank>> Answer() = 0;
+};
+
+// With whom a rank averages in a step, and by which weights.
+// What one rank does in each step. The ranks' sources say the same of each edge in a step, whatever
+// step another rank is in. Steps count from 0.
+// Threads: one at a time. Owns: what its subclass says.
+class NeighborSource {
+ public:
+  virtual ~NeighborSource() = default;
+
+  // This rank's own weight, its sources and its destinations, with theirs; nothing where the answer
+  // is not known here, which says nothing about the other ranks. Asked for steps that never
+  // decrease. Blocks: never.
+  virtual std::optional<Neighborhood> NeighborsAt(uint64_t step) = 0;
+  // `step` will be asked for soon: time to find out. Blocks: never.
+  virtual void Prefetch(uint64_t) {}
+};
+
+// By a graph, or by one after another: those of comm/graph, a graph's own one-peer sequence
+// (OnePeerOf), and so every iterator of BlueFog's topology_util.
+// Threads: one at a time. Owns: the graphs.
+class GraphNeighbors final : public NeighborSource {
+ public:
+  GraphNeighbors(std::unique_ptr<GraphSequence> graphs, Rank rank)
+      : graphs_(std::move(graphs)), rank_(rank) {}
+  std::optional<Neighborhood> NeighborsAt(uint64_t step) override;
+
+ private:
+  const std::unique_ptr<GraphSequence> graphs_;
+  const Rank rank_;
+  uint64_t step_ = 0;  // of the graph that was made last
+  std::optional<Neighborhood> last_;
+};
+
+// Pairs: both ends of one take the mean. Who sits a step out keeps what it has.
+// Threads: as the peers' source. Owns: nothing; the source outlives it.
+class PairNeighbors final : public NeighborSource {
+ public:
+  PairNeighbors(PeerSource& peers, Rank rank) : peers_(peers), rank_(rank) {}
+  std::optional<Neighborhood> NeighborsAt(uint64_t step) override;
+  void Prefetch(uint64_t step) override { peers_.Prefetch(step); }
+
+ private:
+  PeerSource& peers_;
+  const Rank rank_;
 };
 
 }  // namespace pelton

@@ -1,8 +1,7 @@
-#include "comm/topology/shift_one.h"
-
 #include <map>
 #include <vector>
 
+#include "comm/topology/matching.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -30,6 +30,16 @@ absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operat
                                                          const Stream& stream, Rank rank,
                                                          WorldSize world_size);
 
+// Marks communicators that run neighbour operations by themselves.
+// A communicator that is one takes kNeighborAllReduce and kNeighborAllGather in Launch, with the
+// results, errors and guarantees of collectives/neighbor_communicator.h, which then adds nothing;
+// one that keeps less of EDGE-1, such as NCCL's, says so itself.
+// Threads: any. Owns: nothing.
+class NativeNeighbors {
+ public:
+  virtual ~NativeNeighbors() = default;
+};
+
 }  // namespace pelton
 
 #endif  // PELTON_COMM_TRANSPORT_NEIGHBOR_CHECK_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reducible.h"
-#include "comm/shape_mark.h"
+#include "comm/tags.h"
 #include "core/base/status.h"
 
 namespace pelton {

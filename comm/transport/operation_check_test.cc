@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "comm/shape_mark.h"
+#include "comm/tags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

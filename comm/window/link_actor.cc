@@ -1,6 +1,5 @@
 #include "comm/window/link_actor.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

@@ -20,7 +20,6 @@
 #include "core/actor/spawn.h"
 #include "core/base/check.h"
 #include "core/base/moving_deadline.h"
-#include "core/base/standstill.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -11,7 +11,6 @@
 #include "core/base/long_wait.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/sanitizer.h"
-#include "core/base/standstill.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -2,11 +2,25 @@
 #ifndef PELTON_CORE_ACTOR_ACTOR_H_
 #define PELTON_CORE_ACTOR_ACTOR_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/actor/down.h"
+#include "core/base/ids.h"
 
 namespace pelton {
+
+// Name of an actor inside its process; the same for all of its incarnations.
+using ActorId = Id<struct ActorIdTag, uint64_t>;
+
+// What a watcher hears: sent once per Watch, when the actor has ended for good (not when it is
+// restarted), or at once if it has already.
+struct Down {
+  ActorId who;
+  std::string name;
+  absl::Status why;  // OK after an orderly stop; kNotFound if it had ended before it was watched
+};
 
 class Context;
 namespace internal {

@@ -7,7 +7,6 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "core/actor/down.h"
 #include "core/actor/dropped_promises.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"

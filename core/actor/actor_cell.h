@@ -14,7 +14,6 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "core/actor/actor.h"
-#include "core/actor/down.h"
 #include "core/actor/executor.h"
 #include "core/actor/mailbox.h"
 #include "core/actor/message.h"
@@ -299,5 +298,30 @@ MessageNode* NewSystemCall(F call) {
 
 }  // namespace internal
 }  // namespace pelton
+
+namespace pelton::internal {
+
+// A first-in-first-out queue of scheduled actors, linked through the actors themselves.
+// Threads: one at a time. Owns: the turns of the actors in it.
+class CellQueue {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  void Push(ActorCell& cell) {
+    cell.next_scheduled = nullptr;
+    (head_ == nullptr ? head_ : tail_->next_scheduled) = &cell;
+    tail_ = &cell;
+  }
+  ActorCell* Pop() {
+    ActorCell* cell = head_;
+    if (cell != nullptr) head_ = cell->next_scheduled;
+    return cell;
+  }
+
+ private:
+  ActorCell* head_ = nullptr;
+  ActorCell* tail_ = nullptr;  // undefined while empty
+};
+
+}  // namespace pelton::internal
 
 #endif  // PELTON_CORE_ACTOR_ACTOR_CELL_H_

@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/handles.h"
-#include "core/actor/permit.h"
 #include "core/actor/promise.h"
 #include "core/actor/ref_ptr.h"
 #include "core/actor/spawn_options.h"

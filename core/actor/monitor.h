@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/actor/actor.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/actor_ref.h"
-#include "core/actor/down.h"
 #include "core/actor/promise.h"
 
 namespace pelton {

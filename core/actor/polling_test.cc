@@ -7,7 +7,6 @@
 
 #include "core/actor/borrow.h"
 #include "core/actor/context.h"
-#include "core/actor/drive.h"
 #include "core/actor/event_source.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"

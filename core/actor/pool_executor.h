@@ -13,8 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "core/actor/actor_cell.h"
 #include "core/actor/backoff.h"
-#include "core/actor/cell_queue.h"
 #include "core/actor/executor_base.h"
 #include "core/actor/waker.h"
 #include "core/base/sync.h"

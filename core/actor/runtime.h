@@ -6,7 +6,6 @@
 #include "core/actor/actor_ref.h"        // IWYU pragma: export
 #include "core/actor/borrow.h"           // IWYU pragma: export
 #include "core/actor/context.h"          // IWYU pragma: export
-#include "core/actor/drive.h"            // IWYU pragma: export
 #include "core/actor/monitor.h"          // IWYU pragma: export
 #include "core/actor/pool_executor.h"    // IWYU pragma: export
 #include "core/actor/promise.h"          // IWYU pragma: export

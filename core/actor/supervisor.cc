@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/actor/down.h"
+#include "core/actor/actor.h"
 #include "core/base/status.h"
 
 namespace pelton::internal {

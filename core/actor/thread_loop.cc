@@ -1,7 +1,6 @@
 #include "core/actor/thread_loop.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/base/check.h"
 

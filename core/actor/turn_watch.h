@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "core/actor/down.h"
+#include "core/actor/actor.h"
 #include "core/actor/executor_base.h"
 
 namespace pelton {

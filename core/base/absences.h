@@ -9,7 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/log.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/base/sync.h"
 
 namespace pelton {

@@ -1,5 +1,7 @@
 // What threads share by one small type each: why something ended, a list, a queue, a table of what
 // lives.
+#include "core/base/sharing.h"
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -7,11 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/end_reason.h"
-#include "core/base/live_table.h"
-#include "core/base/shared_list.h"
-#include "core/base/shared_queue.h"
-#include "core/base/shared_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

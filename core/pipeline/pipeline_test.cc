@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/pipeline/flat_state.h"
+#include "core/pipeline/stage.h"
 #include "core/pipeline/standard_stages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/base/limits.h"
-#include "core/bucket/round_mode.h"
 
 namespace pelton {
 
@@ -65,6 +64,12 @@ void BucketRun::PruneFinished() {
   };
   in_flight_.erase(std::remove_if(in_flight_.begin(), in_flight_.end(), finished),
                    in_flight_.end());
+}
+
+void FlatState::Add(StateBuffer buffer) {
+  owned_.push_back(std::make_unique<std::byte[]>(buffer.count * SizeOf(buffer.dtype)));
+  buffer.data = owned_.back().get();
+  buffers_.push_back(buffer);
 }
 
 }  // namespace pelton

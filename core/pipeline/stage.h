@@ -2,10 +2,13 @@
 #ifndef PELTON_CORE_PIPELINE_STAGE_H_
 #define PELTON_CORE_PIPELINE_STAGE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -18,6 +21,7 @@
 #include "core/bucket/ready_tracker.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/device_queue.h"
+#include "core/memory/dtype.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
 
@@ -151,6 +155,32 @@ class Stage {
   // Whether all that it launches in this round has been launched, so that another bucket's
   // operations may follow while it waits for its own. Asked between Start and the end.
   virtual bool has_launched_all() const { return false; }
+};
+
+// The state that most stages keep: arrays beside a bucket's flat part.
+// Threads: as StageState. Owns: the arrays.
+class FlatState final : public StageState {
+ public:
+  FlatState() = default;
+  // Arrays of `dtype` beside the whole flat part of `layout`, filled with zeros. The names outlive
+  // the state: literals.
+  FlatState(const BucketLayout& layout, DType dtype, std::initializer_list<absl::string_view> names,
+            StateScope scope = StateScope::kOwn) {
+    for (absl::string_view name : names) {
+      Add({.name = name, .dtype = dtype, .scope = scope, .count = layout.flat_count});
+    }
+  }
+
+  // Adds zeros, as `buffer` describes them but for its data.
+  void Add(StateBuffer buffer);
+
+  absl::Span<const StateBuffer> buffers() const override { return buffers_; }
+  // The elements of the array added as number `index`.
+  std::byte* data(size_t index) const { return buffers_[index].data; }
+
+ private:
+  std::vector<StateBuffer> buffers_;
+  std::vector<std::unique_ptr<std::byte[]>> owned_;
 };
 
 }  // namespace pelton

@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
-#include "core/base/weak_table.h"
 
 namespace pelton {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/check.h"
-#include "core/base/shared_table.h"
+#include "core/base/sharing.h"
 
 namespace pelton {
 

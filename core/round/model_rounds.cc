@@ -17,7 +17,6 @@
 #include "core/round/round_usage.h"
 #include "core/round/round_waiter.h"
 #include "core/round/scheduler.h"
-#include "core/round/scheduler_sink.h"
 #include "core/round/shared_state.h"
 #include "core/round/slot_state.h"
 #include "core/trace/trace.h"

@@ -18,7 +18,7 @@
 #include "core/actor/promise.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/bucket/plan.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/device_queue.h"

@@ -1,6 +1,4 @@
-#include "core/round/round_ledger.h"
-
-#include "core/round/release_policy.h"
+#include "core/round/scheduler.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

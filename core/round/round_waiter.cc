@@ -1,8 +1,6 @@
 #include "core/round/round_waiter.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/actor/backoff.h"

@@ -3,6 +3,7 @@
 #define PELTON_CORE_ROUND_SCHEDULER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,25 +11,95 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/actor/actor.h"
 #include "core/actor/promise.h"
 #include "core/actor/timer.h"
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/bucket/plan_version.h"
 #include "core/pipeline/channel.h"
 #include "core/pipeline/completion.h"
 #include "core/pipeline/operation.h"
 #include "core/round/bucket_times.h"
 #include "core/round/plan_instance.h"
-#include "core/round/release_policy.h"
-#include "core/round/round_ledger.h"
 #include "core/round/round_sight.h"
 #include "core/trace/range_viewer.h"
 
 namespace pelton {
+
+// Releases buckets that are ready to the channel, in the plan's order, which is the same on all
+// ranks, so that all release in the same order whatever order buckets become ready in (ORDER-1).
+// Threads: the scheduler's turns. Owns: a bit per bucket.
+class PlanOrderPolicy {
+ public:
+  // A round of `bucket_count` buckets begins.
+  void Reset(int32_t bucket_count) {
+    ready_.assign(static_cast<size_t>(bucket_count), false);
+    next_ = 0;
+  }
+  void OnReady(BucketId bucket) { ready_[static_cast<size_t>(bucket.value())] = true; }
+  // As if the bucket had not been ready; false: it was not, or has been released.
+  bool TakeBack(BucketId bucket) {
+    const auto i = static_cast<size_t>(bucket.value());
+    if (i < next_ || !ready_[i]) return false;
+    ready_[i] = false;
+    return true;
+  }
+  // The next bucket to release, if it may be released already.
+  std::optional<BucketId> Next() {
+    if (next_ == ready_.size() || !ready_[next_]) return std::nullopt;
+    return BucketId(static_cast<int32_t>(next_++));
+  }
+  // The bucket that everything waits for; nothing once all are released.
+  std::optional<BucketId> Awaited() const {
+    if (next_ == ready_.size()) return std::nullopt;
+    return BucketId(static_cast<int32_t>(next_));
+  }
+
+ private:
+  std::vector<bool> ready_;
+  size_t next_ = 0;
+};
+
+// Which buckets of a round are complete.
+// A round is complete when each of its buckets is, exactly once (ONCE-1).
+// Threads: one at a time. Owns: the round's first error.
+class RoundLedger {
+ public:
+  void Reset(int32_t bucket_count) {
+    done_.assign(static_cast<size_t>(bucket_count), false);
+    remaining_ = bucket_count;
+    first_error_ = absl::OkStatus();
+  }
+
+  // Errors: Internal: no such bucket, or complete already.
+  absl::Status Complete(BucketId bucket, const absl::Status& status) {
+    const auto index = static_cast<size_t>(bucket.value());
+    if (bucket.value() < 0 || index >= done_.size()) {
+      return absl::InternalError(absl::StrCat("there is no bucket ", bucket.value()));
+    }
+    if (done_[index]) {
+      return absl::InternalError(absl::StrCat("bucket ", bucket.value(), " is complete twice"));
+    }
+    done_[index] = true;
+    --remaining_;
+    first_error_.Update(status);
+    return absl::OkStatus();
+  }
+
+  bool done(BucketId bucket) const { return done_[static_cast<size_t>(bucket.value())]; }
+  bool complete() const { return remaining_ == 0; }
+  int32_t complete_count() const { return static_cast<int32_t>(done_.size()) - remaining_; }
+  const absl::Status& first_error() const { return first_error_; }
+
+ private:
+  std::vector<bool> done_;
+  int32_t remaining_ = 0;
+  absl::Status first_error_;
+};
 
 // A bucket's last tensor is ready.
 struct BucketReady {

@@ -12,7 +12,7 @@
 #include "core/actor/monitor.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/spawn.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/fake_world.h"

@@ -1,5 +1,3 @@
-#include "core/trace/trace_names.h"
-
 #include <array>
 #include <set>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/trace/trace.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

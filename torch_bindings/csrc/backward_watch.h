@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <functional>
@@ -12,9 +13,30 @@
 #include <utility>
 #include <vector>
 
-#include "torch_bindings/csrc/grad_accumulator.h"
-
 namespace pelton::torch_bindings {
+
+// The node of autograd's that writes a parameter's gradient.
+// Owns the node. Which kind of pointer depends on PyTorch's version.
+using GradAccumulatorPtr =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+// What is done when the outermost backward ends, in an order that does not depend on who asked
+// first.
+
+// In this order, each for all models before the next for any: ranks may run several models in one
+// backward in different orders, and where one waits for a model that another rank has not launched
+// yet, because it waits for the other model first, both would wait for ever.
+enum class EndStage : uint8_t {
+  kLaunch,  // the rest of a round
+  kSettle,  // what must be through before a round ends
+  kWait,    // for it
+  kAdopt,   // what the ranks agreed on after it
+  kAfter,   // whatever needs complete rounds
+};
+
+// Queues `callback` with the backward that runs on this thread. Exceptions of a callback leave the
+// backward, and those that have not run are dropped. Called without the GIL.
+void QueueAtEnd(EndStage stage, std::function<void()> callback);
 
 // A backward pass begins with the first gradient that it accumulates into one of the parameters,
 // and ends with the outermost backward. What torch.autograd.grad computes is none. Threads: the

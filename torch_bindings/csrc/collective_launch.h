@@ -7,7 +7,7 @@
 
 #include "comm/collectives.h"
 #include "comm/lane/job.h"
-#include "comm/shape_mark.h"
+#include "comm/tags.h"
 #include "core/memory/cuda/cuda_stream.h"
 
 namespace pelton::torch_bindings {

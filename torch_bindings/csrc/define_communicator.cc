@@ -1,8 +1,7 @@
-#include "torch_bindings/csrc/define_communicator.h"
-
 #include <pybind11/stl.h>
 
 #include "core/base/fork.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/python_communicator.h"
 
 namespace pelton::torch_bindings {

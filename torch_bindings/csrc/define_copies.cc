@@ -1,5 +1,3 @@
-#include "torch_bindings/csrc/define_copies.h"
-
 #include <c10/core/CPUAllocator.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -13,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/memory/copy_beside.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {

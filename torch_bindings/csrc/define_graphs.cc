@@ -1,5 +1,3 @@
-#include "torch_bindings/csrc/define_graphs.h"
-
 #include <pybind11/stl.h>
 
 #include <array>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "comm/graph/graph_sequence.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {

@@ -1,5 +1,3 @@
-#include "torch_bindings/csrc/define_model.h"
-
 #include <ATen/ops/empty.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -23,7 +21,7 @@
 #include "core/round/training_event.h"
 #include "core/tuning/plan_tuner.h"
 #include "torch_bindings/csrc/backward_watch.h"
-#include "torch_bindings/csrc/named_tensors.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"

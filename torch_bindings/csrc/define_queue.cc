@@ -1,5 +1,3 @@
-#include "torch_bindings/csrc/define_queue.h"
-
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "core/base/fork.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/python_queue.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/weight_bucket.h"

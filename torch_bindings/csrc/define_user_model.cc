@@ -1,5 +1,3 @@
-#include "torch_bindings/csrc/define_user_model.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <pybind11/stl.h>
@@ -16,6 +14,7 @@
 #include "core/base/clock.h"
 #include "core/round/training_event.h"
 #include "torch_bindings/csrc/averaging_control.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/profiler_range.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"

@@ -1,11 +1,10 @@
-#include "torch_bindings/csrc/define_windows.h"
-
 #include <pybind11/stl.h>
 
 #include <memory>
 #include <vector>
 
 #include "core/base/fork.h"
+#include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/python_windows.h"
 
 namespace pelton::torch_bindings {

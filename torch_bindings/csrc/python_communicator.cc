@@ -1,7 +1,6 @@
 #include "torch_bindings/csrc/python_communicator.h"
 
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,8 +12,6 @@
 #include "core/base/fork.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
-#include "torch_bindings/csrc/devices.h"
-#include "torch_bindings/csrc/gpu_communicator.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"

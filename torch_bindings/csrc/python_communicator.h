@@ -18,10 +18,33 @@
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/lane/lane.h"
-#include "core/base/shared_table.h"
+#include "core/base/sharing.h"
 #include "core/base/turn.h"
+#include "core/memory/cuda/cuda_queue.h"
+#include "core/memory/cuda/cuda_stream.h"
 
 namespace pelton::torch_bindings {
+
+// A communicator of a GPU as Python's collectives see it: in the order of the current stream.
+// Launches everything on the calling thread's current stream, so that an operation comes after what
+// made its tensors. Threads: as Communicator. Owns: the communicator it wraps.
+class GpuCommunicator final : public ForwardingCommunicator {
+ public:
+  GpuCommunicator(std::unique_ptr<Communicator> wrapped, CudaQueue::CallersStream callers,
+                  int device_index)
+      : ForwardingCommunicator(std::move(wrapped)),
+        callers_(std::move(callers)),
+        device_index_(device_index) {}
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream&) override {
+    CudaStream stream(callers_(), device_index_);
+    return ForwardingCommunicator::Launch(operation, stream);
+  }
+
+ private:
+  const CudaQueue::CallersStream callers_;
+  const int device_index_;
+};
 
 // Runs each collective on the calling thread, which borrows the lane: a small allreduce takes about
 // a microsecond, a hop to another thread up to sixty. Called without the GIL. Threads: any; calls

@@ -12,18 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
-#include "comm/shape_mark.h"
 #include "comm/tags.h"
 #include "core/base/fork.h"
 #include "core/bucket/round_mode.h"
 #include "core/memory/stream.h"
 #include "torch_bindings/csrc/collective_launch.h"
-#include "torch_bindings/csrc/devices.h"
-#include "torch_bindings/csrc/neighbor_gather.h"
-#include "torch_bindings/csrc/rank_gather.h"
+#include "torch_bindings/csrc/gathers.h"
 #include "torch_bindings/csrc/shape_message.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -57,7 +55,7 @@ int32_t TagOf(const PythonQueue::Run& run) {
   return 1 + static_cast<int32_t>(HashOf(*run.name) % (kHalfOfTags - 1));
 }
 
-// Positive: see comm/shape_mark.h. Source: FNV-1a, of words.
+// Positive: see comm/tags.h. Source: FNV-1a, of words.
 int32_t ShapeMarkOf(const at::Tensor& tensor) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (const int64_t size : tensor.sizes()) {

@@ -20,7 +20,7 @@
 #include "core/memory/cuda/cuda_stream.h"
 #include "core/pipeline/weight_table.h"
 #include "torch_bindings/csrc/c10d/call.h"
-#include "torch_bindings/csrc/neighbor_gather.h"
+#include "torch_bindings/csrc/gathers.h"
 #include "torch_bindings/csrc/python_handle.h"
 
 namespace pelton::torch_bindings {

@@ -11,12 +11,24 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "backend/backend.h"
 #include "backend/group_windows.h"
 #include "comm/window/window.h"
 #include "core/base/moving_deadline.h"
 
 namespace pelton::torch_bindings {
+
+// Memory of the host that a GPU reads and writes itself, for tensors that other processes reach.
+
+// The storage of `tensor`, which is on a GPU, and with it every view of it, moves to shared memory
+// of the host that the GPU has mapped: what kernels write there needs no copy to be seen by the
+// host, and what the host writes, none to be seen by kernels that are launched after it. The result
+// is the same memory as a tensor of the CPU; both keep it alive. A tensor that lies there already
+// stays. Blocks: until the tensor is copied. Errors: InvalidArgument: it is not contiguous, or a
+// part of other memory; Unimplemented: this GPU has other addresses for the host's memory; those of
+// CUDA's runtime.
+absl::StatusOr<at::Tensor> MoveToMappedMemory(const at::Tensor& tensor);
 
 // A window with its tensor. Called without the GIL. Threads: as Window; the binding's caller sees
 // to it. Owns: the window, and a hold on its tensor and on the memory that this had at first, which

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/round/schedule.h"
-#include "torch_bindings/csrc/grad_accumulator.h"
+#include "torch_bindings/csrc/backward_watch.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 
 namespace pelton::torch_bindings {

@@ -2,14 +2,35 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/fork.h"
+#include "core/base/status.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
+
+bool IsGpu(const at::Device& device) { return device.is_cuda() || device.is_privateuseone(); }
+
+absl::StatusOr<Device> ToDevice(const at::Device& device, const std::string& what) {
+  if (device.is_cpu()) return Device{};
+  if (IsGpu(device)) return Device{DeviceKind::kCuda, device.index()};
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is on ", device.str(), "; tensors of the CPU and of GPUs are served"));
+}
+
+CudaQueue::CallersStream CurrentStreamOf(const at::Device& device) {
+  return [device] {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const c10::Stream stream = guard.getStream(device);
+    return static_cast<cuda::StreamHandle>(stream.native_handle());
+  };
+}
 
 absl::StatusOr<DType> ToDType(at::ScalarType type) {
   switch (type) {
@@ -117,6 +138,46 @@ at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
         if (!IsForkedChild()) SharedPool().Free(pointer);
       },
       at::TensorOptions().dtype(type));
+}
+
+namespace {
+
+uint64_t ColumnsOf(const at::Tensor& tensor) {
+  if (tensor.dim() < 2 || tensor.numel() == 0) return 0;
+  return static_cast<uint64_t>(tensor.numel() / tensor.size(0));
+}
+
+// Slots lie as their tensors do, where those are dense. A dimension of one element has no say.
+std::string LayoutOf(const at::Tensor& tensor) {
+  if (tensor.dim() < 2 || tensor.numel() == 0) return "";
+  const bool is_dense = tensor.is_non_overlapping_and_dense();
+  std::vector<int64_t> strides = (is_dense ? tensor : tensor.contiguous()).strides().vec();
+  for (size_t i = 0; i < strides.size(); ++i) {
+    if (tensor.size(static_cast<int64_t>(i)) == 1) strides[i] = 1;
+  }
+  return absl::StrCat("strides [", absl::StrJoin(strides, ", "), "]");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const NamedTensors& tensors, BucketsAt buckets) {
+  if (tensors.empty()) {
+    return absl::InvalidArgumentError("parameters: none of them requires a gradient");
+  }
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    ASSIGN_OR_RETURN(const Device device,
+                     ToDevice(tensor.device(), absl::StrCat("parameter '", name, "'")));
+    absl::StatusOr<DType> dtype = ToDType(tensor.scalar_type());
+    if (!dtype.ok()) return Annotate(dtype.status(), absl::StrCat("parameter '", name, "'"));
+    specs.push_back({.name = name,
+                     .dtype = *dtype,
+                     .count = static_cast<uint64_t>(tensor.numel()),
+                     .device = buckets == BucketsAt::kTensors ? device : Device{},
+                     .columns = ColumnsOf(tensor),
+                     .layout = LayoutOf(tensor)});
+  }
+  return specs;
 }
 
 }  // namespace pelton::torch_bindings

@@ -3,15 +3,32 @@
 #define PELTON_TORCH_BINDINGS_CSRC_TENSORS_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
+#include "core/bucket/plan.h"
+#include "core/memory/cuda/cuda_queue.h"
 #include "core/memory/dtype.h"
+#include "core/memory/stream.h"
 
 namespace pelton::torch_bindings {
+
+// Between PyTorch's devices and the runtime's.
+
+// Whether the device's streams are CUDA's. A device of PyTorch's PrivateUse1 kind is taken for one:
+// tests make such a device of their stand-in for a GPU.
+bool IsGpu(const at::Device& device);
+
+// Errors: InvalidArgument: names `what`, whose device is neither the host nor a GPU.
+absl::StatusOr<Device> ToDevice(const at::Device& device, const std::string& what);
+
+// The stream that is current for the GPU on the thread that asks.
+CudaQueue::CallersStream CurrentStreamOf(const at::Device& device);
 
 // Errors: InvalidArgument: a type that no reduction knows, by name.
 absl::StatusOr<DType> ToDType(at::ScalarType type);
@@ -28,6 +45,20 @@ at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type);
 
 // An uninitialised tensor in memory that the ranks of this host reach directly. Shape: `sizes`.
 at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type);
+
+// The tensors of a model as the planner sees them.
+
+// In registration order, each tensor once.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Where buckets are: on the tensors' device, or in the host's memory, where tensors of a device are
+// copied to.
+enum class BucketsAt { kHost, kTensors };
+
+// One spec per tensor; those of two dimensions and more are matrices of [shape[0], rest]. Errors:
+// InvalidArgument: there is none, or one is neither on the CPU nor on a GPU or of a dtype that
+// cannot be communicated; names it.
+absl::StatusOr<std::vector<TensorSpec>> SpecsOf(const NamedTensors& tensors, BucketsAt buckets);
 
 }  // namespace pelton::torch_bindings
 

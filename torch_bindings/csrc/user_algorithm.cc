@@ -1,14 +1,258 @@
 #include "torch_bindings/csrc/user_algorithm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
+#include "core/memory/region.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/operation_batch.h"
 
 namespace pelton::torch_bindings {
+namespace {
+
+uint64_t SizeBytesOf(const UserMemory& memory) { return memory.count * SizeOf(memory.dtype); }
+
+// Threads: as Stage. Owns: the function.
+class FunctionStage final : public Stage {
+ public:
+  FunctionStage(std::function<absl::Status()> call, std::shared_ptr<Outcomes> outcomes)
+      : call_(std::move(call)), outcomes_(std::move(outcomes)) {}
+  absl::string_view name() const override { return "user's function"; }
+  StageKind kind() const override { return StageKind::kTransform; }
+  absl::Status Start(BucketRun&, StageState*) override {
+    outcomes_->Commit();
+    return call_();
+  }
+
+ private:
+  const std::function<absl::Status()> call_;
+  const std::shared_ptr<Outcomes> outcomes_;
+};
+
+// Threads: as Stage. Owns: nothing.
+class NothingStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "nothing"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
+};
+
+uint64_t FlatBytesOf(const BucketRun& run) {
+  return run.layout().flat_count * SizeOf(run.layout().dtype);
+}
+
+// Threads: as Stage. Owns: shares the memory with the stage that puts it back.
+class KeepStage final : public Stage {
+ public:
+  explicit KeepStage(std::shared_ptr<std::vector<std::byte>> kept) : kept_(std::move(kept)) {}
+  absl::string_view name() const override { return "keep"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+  absl::Status Start(BucketRun& run, StageState*) override {
+    kept_->assign(run.flat(), run.flat() + FlatBytesOf(run));
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<std::vector<std::byte>> kept_;
+};
+
+// Threads: as Stage. Owns: as KeepStage; keeps the user's tensor alive.
+class MoveAsideStage final : public Stage {
+ public:
+  MoveAsideStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target,
+                 std::shared_ptr<Outcomes> outcomes)
+      : kept_(std::move(kept)), target_(std::move(target)), outcomes_(std::move(outcomes)) {}
+  absl::string_view name() const override { return "move aside"; }
+  StageKind kind() const override { return StageKind::kMerge; }
+  absl::Status Start(BucketRun& run, StageState*) override {
+    PELTON_CHECK(target_.count <= run.layout().flat_count) << "a peer weight of another bucket";
+    if (target_.count == 0) return absl::OkStatus();
+    std::swap_ranges(kept_->begin(), kept_->end(), run.flat());
+    outcomes_->Add(kept_->data(), target_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<std::vector<std::byte>> kept_;
+  const UserMemory target_;
+  const std::shared_ptr<Outcomes> outcomes_;
+};
+
+// A stage that leaves to another what it does not change.
+// Threads: as Stage. Owns: the other stage.
+class WrappedStage : public Stage {
+ public:
+  explicit WrappedStage(std::unique_ptr<Stage> stage) : stage_(std::move(stage)) {}
+  absl::string_view name() const override { return stage_->name(); }
+  StageKind kind() const override { return stage_->kind(); }
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return stage_->MakeState(layout);
+  }
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    stage_->Prime(layout, flat, state);
+  }
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    return stage_->Start(run, state);
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    return stage_->Advance(run, state);
+  }
+
+ private:
+  const std::unique_ptr<Stage> stage_;
+};
+
+// Threads: as Stage. Owns: as WrappedStage; keeps the user's tensors alive.
+class ReplicasStage final : public WrappedStage {
+ public:
+  ReplicasStage(std::unique_ptr<Stage> stage, NamedMemory replicas,
+                std::shared_ptr<Outcomes> outcomes)
+      : WrappedStage(std::move(stage)),
+        replicas_(std::move(replicas)),
+        outcomes_(std::move(outcomes)) {}
+
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    for (const auto& replica : replicas_) {
+      const StateBuffer* const buffer = BufferOf(state, replica.first);
+      if (buffer == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("stage '", name(), "' keeps no '", replica.first, "'"));
+      }
+      std::memcpy(buffer->data, outcomes_->LatestOf(replica.second), SizeBytesOf(replica.second));
+    }
+    return WrappedStage::Start(run, state);
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    const absl::StatusOr<bool> done = WrappedStage::Advance(run, state);
+    if (!done.ok() || !*done) return done;
+    for (const auto& replica : replicas_) {
+      outcomes_->Add(BufferOf(state, replica.first)->data, replica.second);
+    }
+    return true;
+  }
+
+ private:
+  static const StateBuffer* BufferOf(const StageState* state, const std::string& name) {
+    if (state == nullptr) return nullptr;
+    const absl::Span<const StateBuffer> buffers = state->buffers();
+    const auto found = std::find_if(buffers.begin(), buffers.end(),
+                                    [&](const StateBuffer& buffer) { return buffer.name == name; });
+    return found == buffers.end() ? nullptr : &*found;
+  }
+
+  const NamedMemory replicas_;
+  const std::shared_ptr<Outcomes> outcomes_;
+};
+
+// One byte, of which the smallest counts: 1 where a rank wants to stop.
+// Threads: as Stage. Owns: the byte; shares the control with the user's handle.
+class AgreeToStopStage final : public Stage {
+ public:
+  explicit AgreeToStopStage(std::shared_ptr<AveragingControl> control)
+      : control_(std::move(control)) {}
+  absl::string_view name() const override { return "agree to stop"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+
+  absl::Status Start(BucketRun&, StageState*) override {
+    wish_ = control_->wants_stop() ? 1 : 0;
+    Operation operation;
+    operation.kind = OperationKind::kAllReduce;
+    operation.dtype = DType::kUInt8;
+    operation.reduce_op = ReduceOp::kMin;
+    operation.count = 1;
+    operation.set_source(Locate(&wish_, 1));
+    operation.set_target(Locate(&wish_, 1));
+    batch_.Clear();
+    batch_.Add(operation);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    const absl::StatusOr<bool> done = batch_.Advance(run);
+    if (done.ok() && *done) control_->set_running(wish_ == 0);
+    return done;
+  }
+
+ private:
+  const std::shared_ptr<AveragingControl> control_;
+  uint8_t wish_ = 0;
+  OperationBatch batch_;
+};
+
+// Threads: as Stage. Owns: as WrappedStage; shares the control with the user's handle.
+class UnlessStoppedStage final : public WrappedStage {
+ public:
+  UnlessStoppedStage(std::unique_ptr<Stage> stage, std::shared_ptr<AveragingControl> control)
+      : WrappedStage(std::move(stage)), control_(std::move(control)) {}
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    runs_ = control_->is_running();
+    return runs_ ? WrappedStage::Start(run, state) : absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    if (!runs_) return true;
+    return WrappedStage::Advance(run, state);
+  }
+
+ private:
+  const std::shared_ptr<AveragingControl> control_;
+  bool runs_ = true;
+};
+
+}  // namespace
+
+void Outcomes::Add(const std::byte* data, UserMemory target) {
+  outcomes_.push_back({data, std::move(target)});
+}
+
+const std::byte* Outcomes::LatestOf(const UserMemory& memory) const {
+  for (auto outcome = outcomes_.rbegin(); outcome != outcomes_.rend(); ++outcome) {
+    if (outcome->target.data == memory.data) return outcome->data;
+  }
+  return memory.data;
+}
+
+void Outcomes::Commit() {
+  for (const Outcome& outcome : outcomes_) {
+    std::memcpy(outcome.target.data, outcome.data, SizeBytesOf(outcome.target));
+  }
+  outcomes_.clear();
+}
+
+std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
+                                         std::shared_ptr<Outcomes> outcomes) {
+  return std::make_unique<FunctionStage>(std::move(call), std::move(outcomes));
+}
+
+std::unique_ptr<Stage> MakeNothingStage() { return std::make_unique<NothingStage>(); }
+
+AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes) {
+  // Shared by the two: each is a stage of its own.
+  const auto kept = std::make_shared<std::vector<std::byte>>();
+  return {std::make_unique<KeepStage>(kept),
+          std::make_unique<MoveAsideStage>(kept, std::move(peer_weight), std::move(outcomes))};
+}
+
+std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
+                                    std::shared_ptr<Outcomes> outcomes) {
+  return std::make_unique<ReplicasStage>(std::move(stage), std::move(replicas),
+                                         std::move(outcomes));
+}
+
+std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control) {
+  return std::make_unique<AgreeToStopStage>(std::move(control));
+}
+
+std::unique_ptr<Stage> UnlessStopped(std::unique_ptr<Stage> stage,
+                                     std::shared_ptr<AveragingControl> control) {
+  return std::make_unique<UnlessStoppedStage>(std::move(stage), std::move(control));
+}
+
 namespace {
 
 // A bucket that one of the operations cannot work on is refused as a whole.

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/fork.h"
-#include "torch_bindings/csrc/devices.h"
 #include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 

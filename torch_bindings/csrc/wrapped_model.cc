@@ -10,14 +10,11 @@
 #include "algorithms/algorithm.h"
 #include "core/base/fork.h"
 #include "core/base/status.h"
-#include "torch_bindings/csrc/devices.h"
-#include "torch_bindings/csrc/gradient_slot.h"
-#include "torch_bindings/csrc/momentum_slot.h"
 #include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/slot.h"
 #include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/tensor_slots.h"
 #include "torch_bindings/csrc/tensors.h"
-#include "torch_bindings/csrc/weight_slot.h"
 
 namespace pelton::torch_bindings {
 namespace {

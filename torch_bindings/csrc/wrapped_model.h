@@ -19,9 +19,9 @@
 #include "core/bucket/round_mode.h"
 #include "core/round/model_state.h"
 #include "core/round/tensor_port.h"
-#include "torch_bindings/csrc/end_of_backward.h"
-#include "torch_bindings/csrc/named_tensors.h"
+#include "torch_bindings/csrc/backward_watch.h"
 #include "torch_bindings/csrc/profiler_range.h"
+#include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
 

@@ -17,10 +17,21 @@
 #include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/model_port.h"
+#include "comm/communicator.h"
 #include "torch_bindings/csrc/backward_watch.h"
+#include "torch_bindings/csrc/tensors.h"
 #include "torch_bindings/csrc/wrapped_model.h"
 
 namespace pelton {
+
+// A module's tensors before training: the same on all ranks.
+
+// Gives all ranks the values that `tensors` have on rank 0 of `communicator`; on a GPU by way of
+// the host. Collective. Blocks: until `deadline`. Errors: FailedPrecondition: number, names, shapes
+// or dtypes differ: says on which ranks from rank 0's, before a byte is changed; those of
+// operations.
+absl::Status TakeFirstRanksState(Communicator& communicator, const std::string& module,
+                                 const torch_bindings::NamedTensors& tensors, absl::Time deadline);
 
 struct ParallelModuleOptions {
   std::string name = "module";   // in reports and errors; the same on all ranks

@@ -13,7 +13,6 @@
 #include "algorithms/codec/reference.h"
 #include "algorithms/codec/test_tensors.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/piece_sum.h"
 #include "core/bucket/plan.h"
 #include "gtest/gtest.h"
 

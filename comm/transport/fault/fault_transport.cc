@@ -2,9 +2,23 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace pelton {
+
+absl::Status FaultDice::OnLaunch() {
+  const uint64_t launch = ++launches_;
+  if (launch == plan_.kill_launch) {
+    return absl::UnavailableError(
+        absl::StrCat("injected fault: the connection broke at launch ", launch));
+  }
+  if (launch == plan_.fail_launch) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("injected fault: launch ", launch, " is refused"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Completion> FaultCommunicator::Launch(const Operation& operation, Stream& stream) {
   const absl::Status fault = dice_.OnLaunch();

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "comm/transport/nccl/neighbor_part.h"
+#include "comm/transport/nccl/neighbor_edges.h"
 #include "comm/transport/nccl/operation_map.h"
 #include "comm/transport/nccl/posts.h"
 #include "comm/transport/operation_check.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/transport/nccl/gpu_world.h"
 #include "comm/transport/nccl/stand_in/stand_in_library.h"
 #include "comm/transport/operation_check.h"

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/transport/native_neighbors.h"
+#include "comm/transport/nccl/lane.h"
 #include "comm/transport/nccl/native_communicator.h"
-#include "comm/transport/nccl/pair_lane.h"
-#include "core/base/end_reason.h"
-#include "core/base/shared_list.h"
+#include "comm/transport/neighbor_check.h"
+#include "core/base/sharing.h"
 #include "core/base/worker_thread.h"
 #include "core/pipeline/completion_table.h"
 

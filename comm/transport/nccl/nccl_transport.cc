@@ -10,7 +10,7 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/transport/nccl/nccl_communicator.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 #include "core/base/worker_thread.h"
 

@@ -1,7 +1,6 @@
 #include "comm/transport/nccl/neighbor_edges.h"
 
 #include <algorithm>
-#include <cstddef>
 
 #include "comm/transport/operation_check.h"
 
@@ -9,7 +8,7 @@ namespace pelton::nccl {
 namespace {
 
 // As the message that carries the tensor, which DifferenceOfPair compares. The shape's mark lies
-// where comm/shape_mark.h says.
+// where comm/tags.h says.
 Operation MessageOf(const Operation& operation, const WeightTable& table, OperationKind kind) {
   Operation message;
   message.kind = kind;

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/transport/network/session.h"
-#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/connection.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/tcp/tcp_network.h"
 #include "comm/transport/tcp/trunk.h"

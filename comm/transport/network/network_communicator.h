@@ -13,7 +13,7 @@
 #include "comm/transport/descriptor.h"
 #include "comm/transport/network/control.h"
 #include "comm/transport/network/session.h"
-#include "core/base/end_reason.h"
+#include "core/base/sharing.h"
 #include "core/base/sync.h"
 
 namespace pelton::network {

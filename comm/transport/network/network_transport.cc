@@ -12,7 +12,7 @@
 #include "comm/transport/network/session.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton::network {

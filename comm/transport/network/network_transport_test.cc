@@ -13,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "comm/transport/network/worker.h"
-#include "comm/transport/shm/test_bootstrap.h"
+#include "comm/transport/shm/test_transports.h"
 #include "comm/transport/tcp/tcp_network.h"
 #include "core/base/check.h"
 #include "gtest/gtest.h"

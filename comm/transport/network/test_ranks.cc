@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "comm/transport/shm/test_bootstrap.h"
+#include "comm/transport/shm/test_transports.h"
 #include "core/base/check.h"
 
 namespace pelton::network {

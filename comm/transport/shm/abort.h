@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/transport/shm/context.h"
-#include "core/base/end_reason.h"
+#include "core/base/sharing.h"
 
 namespace pelton::shm {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/pieces.h"
+#include "comm/communicator.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/plan.h"
 #include "comm/transport/shm/point_to_point.h"

@@ -1,15 +1,89 @@
 #include "comm/transport/shm/context.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/transport/shm/remote_memory.h"
+#include "core/base/descriptor_limit.h"
 #include "core/base/futex.h"
+#include "core/base/status.h"
 
 namespace pelton::shm {
+namespace {
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared by processes");
+
+constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
+constexpr uint32_t kLayoutVersion = 4;
+constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
+
+constexpr size_t PageAligned(size_t size_bytes) {
+  return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+}  // namespace
+
+Arena::Arena(int world_size) : world_size_(world_size) {
+  const auto n = static_cast<size_t>(world_size);
+  ranks_offset_ = PageAligned(sizeof(ArenaHeader));
+  slots_offset_ = ranks_offset_ + PageAligned(n * sizeof(RankBlock));
+  channels_offset_ = slots_offset_ + PageAligned(n * kDepth * kEagerBytes);
+  edge_lanes_offset_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
+  size_bytes_ = edge_lanes_offset_ + PageAligned(n * n * sizeof(EdgeLane));
+}
+
+absl::StatusOr<Descriptor> Arena::Create(CommunicatorId id, Generation generation,
+                                         WorldSize world_size) {
+  Arena arena(world_size.value());
+  ASSIGN_OR_RETURN(Descriptor memory, NewSharedMemory(arena.size_bytes_, "pelton-communicator"));
+  // What every collective uses. Channels and lanes, of which there are n * n, take memory when they
+  // are used.
+  if (fallocate(memory.get(), 0, 0, static_cast<off_t>(arena.channels_offset_)) != 0 &&
+      errno != EOPNOTSUPP && errno != ENOSYS) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "control block: fallocate of ", arena.channels_offset_, " bytes: ", ErrorText(errno)));
+  }
+  ASSIGN_OR_RETURN(arena.mapping_, Mapping::Of(memory.get()));
+  ArenaHeader& header = arena.header();
+  header.magic = kMagic;
+  header.layout_version = kLayoutVersion;
+  header.size_bytes = arena.size_bytes_;
+  header.world_size = static_cast<uint32_t>(world_size.value());
+  header.communicator = id.value();
+  header.generation = generation.value();
+  return memory;
+}
+
+absl::StatusOr<Arena> Arena::Map(int descriptor, CommunicatorId id, Generation generation,
+                                 WorldSize world_size) {
+  Arena arena(world_size.value());
+  ASSIGN_OR_RETURN(arena.mapping_, Mapping::Of(descriptor));
+  if (arena.mapping_->size_bytes() < sizeof(ArenaHeader)) {
+    return absl::InvalidArgumentError("control block: too small");
+  }
+  const ArenaHeader& header = arena.header();
+  if (header.magic != kMagic || header.layout_version != kLayoutVersion ||
+      header.size_bytes != arena.mapping_->size_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("control block: layout version ", header.layout_version, ", ours is ",
+                     kLayoutVersion, "; the ranks run different builds"));
+  }
+  if (header.world_size != static_cast<uint32_t>(world_size.value()) ||
+      header.communicator != id.value() || header.generation != generation.value() ||
+      header.size_bytes != arena.size_bytes_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "communicator ", id.value(), " of generation ", generation.value(), " with ",
+        world_size.value(), " ranks here, but communicator ", header.communicator,
+        " of generation ", header.generation, " with ", header.world_size, " ranks on its rank 0"));
+  }
+  return arena;
+}
 
 Location Context::Reachable(Location location, std::byte* address) const {
   if (location.region == kPrivateRegion || links.IsRegistered(location.region)) return location;

@@ -17,7 +17,7 @@
 #include "comm/control/host_identity.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/socket.h"
-#include "comm/transport/shm/test_bootstrap.h"
+#include "comm/transport/shm/test_transports.h"
 
 namespace pelton::shm {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/descriptor_limit.h"
-#include "core/base/live_table.h"
+#include "core/base/sharing.h"
 
 namespace pelton::shm {
 namespace {

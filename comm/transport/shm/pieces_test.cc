@@ -1,6 +1,4 @@
 // Allreduces of which some ranks bring their tensors piece by piece.
-#include "comm/pieces.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/await.h"
 #include "comm/collectives.h"
+#include "comm/communicator.h"
 #include "comm/transport/shm/test_transports.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"

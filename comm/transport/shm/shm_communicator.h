@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/pieces.h"
-#include "comm/transport/native_neighbors.h"
+#include "comm/transport/neighbor_check.h"
 #include "comm/transport/shm/abort.h"
 #include "comm/transport/shm/collective.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/neighbors.h"
 #include "comm/transport/shm/point_to_point.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/pipeline/completion_table.h"
 
 namespace pelton::shm {

@@ -18,7 +18,7 @@
 #include "core/base/descriptor_limit.h"
 #include "core/base/futex.h"
 #include "core/base/long_wait.h"
-#include "core/base/shared_list.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton {

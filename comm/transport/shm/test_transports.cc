@@ -4,7 +4,6 @@
 
 #include "absl/time/time.h"
 #include "comm/transport/shm/shm_transport.h"
-#include "comm/transport/shm/test_bootstrap.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "comm/transport/sim/event_queue.h"
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/sim_group.h"
 #include "comm/transport/transport.h"

@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "comm/group.h"
 #include "comm/transport/operation_check.h"
-#include "comm/transport/sim/event_queue.h"
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/schedule.h"
 #include "core/actor/waker.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/sim/sim_communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
-#include "core/base/live_table.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton {

@@ -1,20 +1,99 @@
-// A socket and what comes in on it: nobody knows whose it is before its greeting.
+// A connection of a trunk: the frames that it carries, and what has come in.
 #ifndef PELTON_COMM_TRANSPORT_TCP_CONNECTION_H_
 #define PELTON_COMM_TRANSPORT_TCP_CONNECTION_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/network/wire.h"
-#include "comm/transport/tcp/frame.h"
-#include "comm/transport/tcp/inbox.h"
 #include "core/base/ids.h"
 
 namespace pelton::tcp {
+
+// What stands before everything that a TCP connection carries, either way.
+
+// The numbers are part of the wire format: append only.
+enum class FrameType : uint32_t {
+  kMessage = 1,    // a Header follows, then `size_bytes` of payload
+  kOffer = 2,      // a Header follows; `size_bytes` wait at the sender under `id`
+  kFetch = 3,      // asks for what was offered under `id`
+  kDecline = 4,    // nobody wants what was offered under `id`, or the rest of it
+  kBody = 5,       // the next `size_bytes` of what was offered under `id` follow
+  kGreeting = 6,   // a Header follows, which proves whose end this is; the first frame of each end
+  kWithdrawn = 7,  // nothing more of what was offered under `id` will come
+  kGone = 8,       // the sender has no worker behind `port`, to which something has come
+};
+
+struct Frame {
+  FrameType type = FrameType::kMessage;
+  uint32_t port = 0;  // of the receiver's worker, for a message and an offer; see kGone
+  uint64_t id = 0;    // of the offer, by its sender
+  uint64_t size_bytes = 0;
+};
+static_assert(sizeof(Frame) == 24, "part of the wire format");
+static_assert(std::is_trivially_copyable_v<Frame>);
+
+// A message that is not offered; more is no rank's.
+inline constexpr size_t kMaxMessageBytes = 8192;
+
+// What comes in on one connection, cut into frames.
+
+// Where the frames of an inbox go. Threads: the inbox's. Owns: what its subclass says.
+class FrameSink {
+ public:
+  // `header` and the payload are there for kMessage, the header for kOffer and kGreeting. Errors
+  // end the connection.
+  virtual absl::Status OnFrame(const Frame& frame, const network::Header& header,
+                               const std::byte* payload) = 0;
+  // Where the bytes of a kBody go: at least `frame.size_bytes`; null: nowhere. Errors end the
+  // connection.
+  virtual absl::StatusOr<std::byte*> OnBody(const Frame& frame) = 0;
+  // All of them are there.
+  virtual void OnBodyDone(const Frame& frame) = 0;
+
+ protected:
+  ~FrameSink() = default;
+};
+
+// Bytes of a body go from the kernel to their place without a copy of ours; all else is short.
+// Threads: one at a time. Owns: a buffer for what is short.
+class Inbox {
+ public:
+  explicit Inbox(FrameSink& sink);
+
+  // Takes in what the socket has, up to a bound. True: there was anything. Blocks: never. Errors:
+  // Unavailable: the connection is broken or was closed; InvalidArgument: no rank sends that.
+  absl::StatusOr<bool> Read(int socket);
+
+  // What is still to come of the body under way goes nowhere, if it is of the offer `id`.
+  void Divert(uint64_t id);
+  // The offer whose bytes are coming in; 0: none.
+  uint64_t body_under_way() const { return body_left_ > 0 ? body_.id : 0; }
+
+ private:
+  absl::StatusOr<size_t> Receive(int socket);
+  absl::Status Parse();
+  // False: a frame is not whole yet.
+  absl::StatusOr<bool> ParseFrame();
+  absl::Status Begin(const Frame& frame);
+  void EndBody();
+  void TakeBuffered();
+
+  FrameSink& sink_;
+  const std::unique_ptr<std::byte[]> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  Frame body_;                        // the kBody under way
+  std::byte* body_target_ = nullptr;  // null: no body is under way, or it goes nowhere
+  size_t body_left_ = 0;
+};
 
 class Connection;
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/transport/network/worker.h"
-#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/connection.h"
 
 namespace pelton::tcp {
 

@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "comm/group.h"
 #include "comm/transport/network/members.h"
-#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/connection.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/tcp/tcp_worker.h"
 #include "comm/transport/tcp/trunk.h"

@@ -24,7 +24,6 @@
 #include "comm/transport/network/members.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/tcp/connection.h"
-#include "comm/transport/tcp/frame.h"
 #include "comm/transport/tcp/outbox.h"
 #include "core/base/ids.h"
 

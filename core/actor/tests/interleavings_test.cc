@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/actor/future_core.h"
-#include "core/actor/inbound.h"
 #include "core/actor/mailbox.h"
 #include "core/actor/message.h"
+#include "core/actor/promise.h"
+#include "core/actor/thread_loop.h"
 #include "core/actor/waker.h"
 #include "core/base/check.h"
 #include "gtest/gtest.h"

@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "comm/lane/lane.h"
 #include "core/base/moving_deadline.h"
-#include "core/base/standstill.h"
 #include "core/base/turn.h"
 
 namespace pelton::torch_bindings {

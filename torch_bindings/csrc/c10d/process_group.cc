@@ -3,13 +3,11 @@
 #include <pybind11/gil.h>
 
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
-#include "torch_bindings/csrc/c10d/record.h"
 #include "torch_bindings/csrc/c10d/rules.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"

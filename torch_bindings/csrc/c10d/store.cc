@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
-#include "core/base/ask_until.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/limits.h"
+#include "core/base/moving_deadline.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 
 namespace pelton::torch_bindings {

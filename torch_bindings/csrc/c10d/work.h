@@ -2,15 +2,26 @@
 #ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
 #define PELTON_TORCH_BINDINGS_CSRC_C10D_WORK_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <atomic>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "comm/lane/lane.h"
-#include "core/base/standstill.h"
+#include "core/base/moving_deadline.h"
 
 namespace pelton::torch_bindings {
+
+// What PyTorch's profilers see of an operation.
+
+// Begins an event "<backend>:<operation>" with the shapes of `inputs`, under the names that gloo
+// gives its own. The answer ends it, on any thread; null if nobody is profiling.
+absl::AnyInvocable<void()> BeginRecord(const std::string& backend, ::c10d::OpType type,
+                                       const std::vector<at::Tensor>& inputs);
 
 // Its waits release nothing and need nothing: PyTorch's bindings give Python's lock away before.
 // Threads: any. Owns: the results, until it dies.

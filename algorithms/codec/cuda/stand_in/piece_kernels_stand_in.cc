@@ -14,7 +14,6 @@
 #include "algorithms/codec/convert.h"
 #include "algorithms/codec/cuda/piece_kernels.h"
 #include "algorithms/stage/piece_codec.h"
-#include "algorithms/stage/piece_sum.h"
 #include "comm/reduction/cuda/mean_kernel.h"
 #include "comm/reduction/cuda/mean_on_host.h"
 #include "core/base/check.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/forwarding_communicator.h"
+#include "comm/communicator.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"

@@ -1,5 +1,3 @@
-#include "comm/transport/nccl/gpu_ipc/ipc_calls.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "comm/transport/nccl/gpu_ipc/device.h"
 #include "comm/transport/nccl/stand_in/stand_in_library.h"
 #include "comm/transport/shm/test_processes.h"
 #include "core/base/clock.h"
