@@ -225,14 +225,6 @@ void RunRound(absl::Span<const InterpretedRank> ranks, std::vector<Machine>& mac
   }
 }
 
-void RunRounds(absl::Span<const InterpretedRank> ranks, std::vector<Machine>& machines) {
-  const size_t rounds = RoundsOf(ranks);
-  const size_t lanes = LanesOf(ranks);
-  for (size_t round = 0; round < rounds; ++round) {
-    for (size_t lane = 0; lane < lanes; ++lane) RunRound(ranks, machines, lane, round);
-  }
-}
-
 }  // namespace
 
 std::string CheckPrograms(absl::Span<const InterpretedRank> ranks) {
@@ -249,12 +241,6 @@ std::string CheckPrograms(absl::Span<const InterpretedRank> ranks) {
   return "";
 }
 
-void RunPrograms(absl::Span<const InterpretedRank> ranks, DType dtype, ReduceOp op) {
-  std::vector<Machine> machines;
-  for (const InterpretedRank& rank : ranks) machines.emplace_back(rank, dtype, op, ranks.size());
-  RunRounds(ranks, machines);
-}
-
 std::string Interpret(absl::Span<const InterpretedRank> ranks, DType dtype, ReduceOp op) {
   if (std::string wrong = CheckPrograms(ranks); !wrong.empty()) return wrong;
   std::vector<Machine> machines;
@@ -263,7 +249,10 @@ std::string Interpret(absl::Span<const InterpretedRank> ranks, DType dtype, Redu
     const std::string wrong = machines[r].CheckTouches();
     if (!wrong.empty()) return absl::StrCat("rank ", r, ": ", wrong);
   }
-  RunRounds(ranks, machines);
+  const size_t rounds = RoundsOf(ranks);
+  for (size_t round = 0; round < rounds; ++round) {
+    for (size_t lane = 0; lane < LanesOf(ranks); ++lane) RunRound(ranks, machines, lane, round);
+  }
   return "";
 }
 

@@ -1,5 +1,5 @@
-// Runs the programs of all ranks over plain memory, in one thread: for a simulated world, and for
-// tests, where it refuses what a real run would only sometimes do wrong.
+// For tests: runs the programs of all ranks over plain memory, in one thread, and refuses what a
+// real run would only sometimes do wrong.
 #ifndef PELTON_COMM_COLLECTIVES_INTERPRETER_H_
 #define PELTON_COMM_COLLECTIVES_INTERPRETER_H_
 
@@ -30,9 +30,6 @@ struct InterpretedRank {
 // in the same lane and round or of another length, memory that is received into while it is sent or
 // received into otherwise, lanes that touch each other's memory.
 std::string Interpret(absl::Span<const InterpretedRank> ranks, DType dtype, ReduceOp op);
-
-// The same of programs that are known to be right, without the checks.
-void RunPrograms(absl::Span<const InterpretedRank> ranks, DType dtype, ReduceOp op);
 
 // The checks that need no memory: of all programs' pieces and messages. Works for any count.
 std::string CheckPrograms(absl::Span<const InterpretedRank> ranks);

@@ -121,7 +121,7 @@ T DivideBy(T sum, size_t divisor) {
 
 template <typename Type>
 void Reduce(absl::Span<const std::byte* const> sources, std::byte* target, uint64_t count,
-            ReduceOp op) {
+            ReduceOp op, size_t divisor) {
   using Stored = typename Type::Stored;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t offset = i * sizeof(Stored);
@@ -134,13 +134,14 @@ void Reduce(absl::Span<const std::byte* const> sources, std::byte* target, uint6
     for (const std::byte* source : sources.subspan(1)) {
       accumulator = Combine(op, accumulator, load(source));
     }
-    if (op == ReduceOp::kAvg) accumulator = DivideBy(accumulator, sources.size());
+    if (op == ReduceOp::kAvg) accumulator = DivideBy(accumulator, divisor);
     const Stored stored = Type::Narrow(accumulator);
     std::memcpy(target + offset, &stored, sizeof(stored));
   }
 }
 
-using ReduceFunction = void (*)(absl::Span<const std::byte* const>, std::byte*, uint64_t, ReduceOp);
+using ReduceFunction = void (*)(absl::Span<const std::byte* const>, std::byte*, uint64_t, ReduceOp,
+                                size_t);
 
 // By DType.
 constexpr ReduceFunction kReduceFunctions[kDTypeCount] = {
@@ -164,7 +165,15 @@ absl::Status ReferenceReduce(absl::Span<const std::byte* const> sources, std::by
                              uint64_t count, DType dtype, ReduceOp op) {
   PELTON_CHECK(!sources.empty());
   RETURN_IF_ERROR(CheckReducible(dtype, op));
-  kReduceFunctions[static_cast<int>(dtype)](sources, target, count, op);
+  kReduceFunctions[static_cast<int>(dtype)](sources, target, count, op, sources.size());
+  return absl::OkStatus();
+}
+
+absl::Status ReferenceReduceToMean(absl::Span<const std::byte* const> sources, std::byte* target,
+                                   uint64_t count, DType dtype, size_t divisor) {
+  PELTON_CHECK(!sources.empty());
+  RETURN_IF_ERROR(CheckReducible(dtype, ReduceOp::kAvg));
+  kReduceFunctions[static_cast<int>(dtype)](sources, target, count, ReduceOp::kAvg, divisor);
   return absl::OkStatus();
 }
 

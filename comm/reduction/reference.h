@@ -26,6 +26,11 @@ namespace pelton {
 absl::Status ReferenceReduce(absl::Span<const std::byte* const> sources, std::byte* target,
                              uint64_t count, DType dtype, ReduceOp op);
 
+// AVG by `divisor` in the place of the number of sources: the last part of a mean over more of
+// them.
+absl::Status ReferenceReduceToMean(absl::Span<const std::byte* const> sources, std::byte* target,
+                                   uint64_t count, DType dtype, size_t divisor);
+
 }  // namespace pelton
 
 #endif  // PELTON_COMM_REDUCTION_REFERENCE_H_

@@ -43,6 +43,17 @@ TEST(ReferenceTest, AveragesAfterTheSum) {
               ElementsAre(std::numeric_limits<float>::infinity(), 1.5f));
 }
 
+TEST(ReferenceTest, TheLastPartOfAMeanIsDividedByTheNumberOfAllSources) {
+  const float parts[] = {12, 4};
+  const std::byte* const sources[] = {reinterpret_cast<const std::byte*>(&parts[0]),
+                                      reinterpret_cast<const std::byte*>(&parts[1])};
+  float mean = 0;
+  std::byte* const target = reinterpret_cast<std::byte*>(&mean);
+  EXPECT_EQ(ReferenceReduceToMean(sources, target, 1, DType::kFloat32, 4), absl::OkStatus());
+  EXPECT_EQ(mean, 4);
+  EXPECT_FALSE(ReferenceReduceToMean(sources, target, 1, DType::kBool, 4).ok());
+}
+
 TEST(ReferenceTest, Float16AccumulatesInFloatAndRoundsOnce) {
   // 2048 + 1 is no float16: rounding at each step would give 2048.
   EXPECT_THAT(

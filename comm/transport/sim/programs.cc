@@ -3,114 +3,196 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
 
-#include "comm/collectives/interpreter.h"
 #include "comm/collectives/selection.h"
+#include "comm/reduction/reference.h"
 #include "core/base/check.h"
 
 namespace pelton {
 namespace {
 
-absl::StatusOr<ScheduleRegistry::Entry> ScheduleFor(const Operation& operation, Rank rank,
+absl::StatusOr<ScheduleRegistry::Entry> ScheduleFor(const Operation& operation,
                                                     WorldSize world_size) {
-  return SelectionTable::Default().Select(ShapeOf(operation, rank, world_size));
+  return SelectionTable::Default().Select(ShapeOf(operation, Rank(0), world_size));
 }
 
-WorldSize SizeOf(absl::Span<const Part> parts) {
-  return WorldSize(static_cast<int32_t>(parts.size()));
-}
-
-// A rank's tensors while its program runs: the sources must stay as they are, and the targets must
-// not show anything before the rank's completion. Threads: one. Owns: copies of both.
-struct Copies {
-  Copies(const Part& part, Rank rank, WorldSize world_size) {
-    const Operation& operation = *part.operation;
-    const Extent extent = ExtentOf(operation, rank, world_size);
-    source.resize(extent.source_bytes);
-    target.resize(extent.target_bytes);
-    const bool is_root = RootReadsTarget(operation.kind) && operation.peer == rank.value();
-    std::vector<std::byte>& read = is_root ? target : source;
+// One rank at work on copies of its tensors: its source must stay as it is, and its target must not
+// show anything before the rank's completion. Threads: one. Owns: the copies and the program.
+class Machine {
+ public:
+  Machine(const Part& part, Rank rank, WorldSize world_size, Program program)
+      : operation_(*part.operation), world_size_(world_size), program_(std::move(program)) {
+    const Extent extent = ExtentOf(operation_, rank, world_size);
+    source_.resize(extent.source_bytes);
+    target_.resize(extent.target_bytes);
+    scratch_.resize(program_.scratch_count * SizeOf(operation_.dtype));
+    const bool is_root = RootReadsTarget(operation_.kind) && operation_.peer == rank.value();
+    std::vector<std::byte>& read = is_root ? target_ : source_;
     if (!read.empty()) std::memcpy(read.data(), part.source, read.size());
   }
 
-  std::vector<std::byte> source;
-  std::vector<std::byte> target;
+  const Program& program() const { return program_; }
+  const std::vector<std::byte>& target() const { return target_; }
+  uint64_t BytesOf(const Piece& piece) const { return piece.count * SizeOf(operation_.dtype); }
+  std::byte* At(const Piece& piece) {
+    std::vector<std::byte>& buffer = piece.buffer == Buffer::kSource   ? source_
+                                     : piece.buffer == Buffer::kTarget ? target_
+                                                                       : scratch_;
+    return buffer.data() + piece.offset * SizeOf(operation_.dtype);
+  }
+  // Null: it has no such round.
+  const ProgramRound* RoundOf(size_t lane, size_t round) const {
+    if (lane >= program_.lanes.size() || round >= program_.lanes[lane].size()) return nullptr;
+    return &program_.lanes[lane][round];
+  }
+  void Run(const LocalStep& step);
+
+ private:
+  const Operation operation_;
+  const WorldSize world_size_;
+  const Program program_;
+  std::vector<std::byte> source_;
+  std::vector<std::byte> target_;
+  std::vector<std::byte> scratch_;
 };
+
+void Machine::Run(const LocalStep& step) {
+  std::vector<const std::byte*> sources;
+  for (const Piece& source : step.sources) sources.push_back(At(source));
+  std::byte* const target = At(step.target);
+  const uint64_t count = step.target.count;
+  const bool is_mean = operation_.reduce_op == ReduceOp::kAvg;
+  if (step.kind == LocalStep::Kind::kCopy) {
+    std::memmove(target, sources[0], BytesOf(step.target));
+  } else if (step.kind == LocalStep::Kind::kReduceLast && is_mean) {
+    PELTON_CHECK_OK(ReferenceReduceToMean(sources, target, count, operation_.dtype,
+                                          static_cast<size_t>(world_size_.value())));
+  } else {
+    PELTON_CHECK(step.kind <= LocalStep::Kind::kReduceLast) << "a collective has no factors";
+    PELTON_CHECK_OK(ReferenceReduce(sources, target, count, operation_.dtype,
+                                    is_mean ? ReduceOp::kSum : operation_.reduce_op));
+  }
+}
+
+// The messages and the time of all ranks. Threads: one. Owns: the machines.
+class World {
+ public:
+  World(absl::Span<const Part> parts, absl::Span<const Rank> members, absl::Time now,
+        Network& network);
+
+  void RunAll();
+  ProgramResult Result() const;
+
+ private:
+  using Wires = std::map<std::pair<size_t, size_t>, std::deque<std::vector<std::byte>>>;
+
+  void RunRound(size_t lane, size_t round);
+  void Send(size_t from, const Transfer& transfer, size_t lane);
+
+  const absl::Span<const Rank> members_;
+  Network& network_;
+  std::vector<Machine> machines_;
+  size_t rounds_ = 0;
+  // When a lane's next round may begin. Shape: [lanes, ranks].
+  std::vector<std::vector<absl::Time>> ready_;
+  std::vector<absl::Time> next_;  // the same after this round
+  Wires wires_;                   // what is sent and not received, by sender and receiver
+  std::vector<absl::Time> done_;
+};
+
+World::World(absl::Span<const Part> parts, absl::Span<const Rank> members, absl::Time now,
+             Network& network)
+    : members_(members), network_(network), done_(members.size(), now) {
+  const Operation& first = *parts[0].operation;
+  const WorldSize size(static_cast<int32_t>(parts.size()));
+  const auto schedule = ScheduleFor(first, size);
+  PELTON_CHECK(schedule.ok()) << schedule.status();
+  size_t lanes = 0;
+  machines_.reserve(parts.size());
+  for (int32_t r = 0; r < size.value(); ++r) {
+    const ProgramShape shape = ShapeOf(first, Rank(r), size);
+    const Program& program = machines_
+                                 .emplace_back(parts[static_cast<size_t>(r)], Rank(r), size,
+                                               schedule->factory.make(shape))
+                                 .program();
+    lanes = std::max(lanes, program.lanes.size());
+    for (const ProgramLane& lane : program.lanes) rounds_ = std::max(rounds_, lane.size());
+  }
+  ready_.assign(lanes, done_);
+}
+
+void World::Send(size_t from, const Transfer& transfer, size_t lane) {
+  const auto to = static_cast<size_t>(transfer.peer);
+  Machine& sender = machines_[from];
+  const uint64_t bytes = sender.BytesOf(transfer.piece);
+  const std::byte* const begin = sender.At(transfer.piece);
+  wires_[{from, to}].emplace_back(begin, begin + bytes);
+  const auto times = network_.Transfer({members_[from], members_[to]}, bytes, ready_[lane][from]);
+  next_[from] = std::max(next_[from], times.left);
+  next_[to] = std::max(next_[to], times.arrived);
+}
+
+void World::RunRound(size_t lane, size_t round) {
+  next_ = ready_[lane];
+  for (size_t from = 0; from < machines_.size(); ++from) {
+    const ProgramRound* const own = machines_[from].RoundOf(lane, round);
+    if (own == nullptr) continue;
+    for (const Transfer& transfer : own->transfers) {
+      if (transfer.direction == Transfer::Direction::kSend) Send(from, transfer, lane);
+    }
+  }
+  for (size_t to = 0; to < machines_.size(); ++to) {
+    const ProgramRound* const own = machines_[to].RoundOf(lane, round);
+    if (own == nullptr) continue;
+    for (const Transfer& transfer : own->transfers) {
+      if (transfer.direction == Transfer::Direction::kSend) continue;
+      auto& wire = wires_[{static_cast<size_t>(transfer.peer), to}];
+      std::copy(wire.front().begin(), wire.front().end(), machines_[to].At(transfer.piece));
+      wire.pop_front();
+    }
+    for (const LocalStep& step : own->local) machines_[to].Run(step);
+  }
+  ready_[lane] = next_;
+}
+
+void World::RunAll() {
+  for (size_t round = 0; round < rounds_; ++round) {
+    for (size_t lane = 0; lane < ready_.size(); ++lane) RunRound(lane, round);
+  }
+  for (const std::vector<absl::Time>& lane : ready_) {
+    for (size_t r = 0; r < done_.size(); ++r) done_[r] = std::max(done_[r], lane[r]);
+  }
+}
+
+ProgramResult World::Result() const {
+  ProgramResult result{{}, done_};
+  uint64_t& stride = result.outcome.stride_bytes;
+  for (const Machine& machine : machines_) {
+    stride = std::max<uint64_t>(stride, machine.target().size());
+  }
+  result.outcome.bytes.resize(stride * machines_.size());
+  for (size_t r = 0; r < machines_.size(); ++r) {
+    const std::vector<std::byte>& target = machines_[r].target();
+    std::copy(target.begin(), target.end(),
+              result.outcome.bytes.begin() + static_cast<ptrdiff_t>(r * stride));
+  }
+  return result;
+}
 
 }  // namespace
 
 absl::Status CheckHasProgram(const Operation& operation, WorldSize world_size) {
-  return ScheduleFor(operation, Rank(0), world_size).status();
+  return ScheduleFor(operation, world_size).status();
 }
 
-ProgramWorld::ProgramWorld(absl::Span<const Part> parts) : parts_(parts.begin(), parts.end()) {
-  const Operation& first = *parts_[0].operation;
-  const auto schedule = ScheduleFor(first, Rank(0), SizeOf(parts_));
-  PELTON_CHECK(schedule.ok()) << schedule.status();
-  for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    programs_.push_back(
-        schedule->factory.make(ShapeOf(first, Rank(static_cast<int32_t>(rank)), SizeOf(parts_))));
-  }
-}
-
-Outcome ProgramWorld::Run() const {
-  const Operation& first = *parts_[0].operation;
-  const uint64_t size = pelton::SizeOf(first.dtype);
-  std::vector<Copies> copies;
-  copies.reserve(parts_.size());
-  std::vector<InterpretedRank> ranks;
-  Outcome outcome;
-  for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    Copies& own =
-        copies.emplace_back(parts_[rank], Rank(static_cast<int32_t>(rank)), SizeOf(parts_));
-    outcome.stride_bytes = std::max<uint64_t>(outcome.stride_bytes, own.target.size());
-    ranks.push_back({&programs_[rank], own.source.data(), own.source.size() / size,
-                     own.target.data(), own.target.size() / size});
-  }
-  RunPrograms(ranks, first.dtype, first.reduce_op);
-  outcome.bytes.resize(outcome.stride_bytes * parts_.size());
-  for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    const std::vector<std::byte>& target = copies[rank].target;
-    std::copy(target.begin(), target.end(),
-              outcome.bytes.begin() + static_cast<ptrdiff_t>(rank * outcome.stride_bytes));
-  }
-  return outcome;
-}
-
-std::vector<absl::Time> ProgramWorld::CompletionTimes(absl::Span<const Rank> members,
-                                                      absl::Time now, Network& network) const {
-  size_t lanes = 0;
-  size_t rounds = 0;
-  for (const Program& program : programs_) {
-    lanes = std::max(lanes, program.lanes.size());
-    for (const ProgramLane& lane : program.lanes) rounds = std::max(rounds, lane.size());
-  }
-  // Shape: [lanes, ranks].
-  std::vector<std::vector<absl::Time>> ready(lanes, std::vector<absl::Time>(members.size(), now));
-  const uint64_t size = pelton::SizeOf(parts_[0].operation->dtype);
-  for (size_t round = 0; round < rounds; ++round) {
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      std::vector<absl::Time> next = ready[lane];
-      for (size_t from = 0; from < members.size(); ++from) {
-        const std::vector<ProgramLane>& own = programs_[from].lanes;
-        if (lane >= own.size() || round >= own[lane].size()) continue;
-        for (const Transfer& transfer : own[lane][round].transfers) {
-          if (transfer.direction != Transfer::Direction::kSend) continue;
-          const auto to = static_cast<size_t>(transfer.peer);
-          const auto times = network.Transfer({members[from], members[to]},
-                                              transfer.piece.count * size, ready[lane][from]);
-          next[from] = std::max(next[from], times.left);
-          next[to] = std::max(next[to], times.arrived);
-        }
-      }
-      ready[lane] = std::move(next);
-    }
-  }
-  std::vector<absl::Time> done(members.size(), now);
-  for (const std::vector<absl::Time>& lane : ready) {
-    for (size_t rank = 0; rank < done.size(); ++rank) done[rank] = std::max(done[rank], lane[rank]);
-  }
-  return done;
+ProgramResult RunAsPrograms(absl::Span<const Part> parts, absl::Span<const Rank> members,
+                            absl::Time now, Network& network) {
+  World world(parts, members, now, network);
+  world.RunAll();
+  return world.Result();
 }
 
 }  // namespace pelton

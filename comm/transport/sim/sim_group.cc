@@ -155,9 +155,9 @@ void SimGroup::StartCollective(absl::Time now) {
     outcome = std::make_shared<const Outcome>(RunCollective(parts));
     times = CompletionTimes(*parts[0].operation, group_.members, now, network_);
   } else if (agreement.ok()) {
-    const ProgramWorld world(parts);
-    outcome = std::make_shared<const Outcome>(world.Run());
-    times = world.CompletionTimes(group_.members, now, network_);
+    ProgramResult result = RunAsPrograms(parts, group_.members, now, network_);
+    outcome = std::make_shared<const Outcome>(std::move(result.outcome));
+    times = std::move(result.times);
   }
   for (int32_t r = 0; r < group_.size().value(); ++r) {
     const Place place{Rank(r), At(Rank(r)).collectives.front()};
