@@ -231,9 +231,7 @@ absl::Status LinkSocket::Send(absl::string_view payload, absl::Span<const int> d
         "a message of ", payload.size(), " bytes with ", descriptors.size(),
         " descriptors; at most ", kMaxMessageBytes, " and ", kMaxDescriptors, " may be sent"));
   }
-  // The clock is for those that wait: most sends find the turn free.
-  if (!sending_.Take(absl::InfinitePast()) &&
-      !sending_.Take(std::max(deadline, Clock::Real().Now() + kTurnPatience))) {
+  if (!sending_.Take(std::max(deadline, Clock::Real().Now() + kTurnPatience))) {
     return absl::DeadlineExceededError("the peer does not take the message before this one");
   }
   const TurnHolder turn(&sending_);
