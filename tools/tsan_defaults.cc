@@ -8,7 +8,7 @@
 // (core/base/fork.cc) looks at descriptors that another thread may be closing: it compares what it
 // finds with what it noted, so that either answer is right. The sanitizer does not see
 // memfd_create, nor a close inside gRPC, and takes fstat of memory whose descriptor was a
-// connection's before for a use of that connection.
+// connection's before for a use of that connection; gcc 12's calls it by the interceptor's name.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
@@ -20,5 +20,5 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:grpc::internal::CallOp\nrace:grpc::internal::MetadataMap\n"
          "race:grpc::internal::CallbackWithSuccessTag::Set\n"
          "race:absl::*::Status::Unref\nrace:_dl_deallocate_tls\n"
-         "race:SocketAt\nrace:^fstat$\n";
+         "race:SocketAt\nrace:^fstat$\nrace:^__interceptor_fstat$\n";
 }
