@@ -31,10 +31,10 @@ OWNERS: dict[str, str] = {
     "core/memory/region": "a table of the process: regions by number and by address",
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
 }
-# To be lowered, never raised. What several files need is a type of core/base instead: end_reason.h (the first reason
-# stays), shared_list.h (entries that are visited while they are there), shared_queue.h (entries that another thread
-# takes), live_table.h (made once for all who ask), shared_table.h (values by key), turn.h (one caller at a time, until
-# a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits for sockets).
+# To be lowered, never raised. What several files need is a type of core/base instead: those of sharing.h (a reason that
+# stays, entries that are visited or taken, things made once for all who ask, values by key), turn.h (one caller at a
+# time, until a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits
+# for descriptors).
 MOST_OWNERS = 14
 
 # The last two are linked by tests only: a library that stands in for NVIDIA's, and ranks in threads.
