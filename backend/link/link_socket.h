@@ -28,9 +28,10 @@ class LinkSocket {
   static constexpr size_t kMaxDescriptors = 4;
   // Between the packets of one message; a peer that stops in the middle is given up after it.
   static constexpr absl::Duration kPacketPatience = absl::Seconds(5);
-  // For the message of another thread that is on its way, whatever the deadline. A peer that takes
-  // messages has taken it by then.
-  static constexpr absl::Duration kTurnPatience = absl::Milliseconds(100);
+  // For the message of another thread that is on its way, whatever the deadline: more than the
+  // second that a trainer's own messages have, so that an abort behind one is told, and its
+  // connection is not cut in its place.
+  static constexpr absl::Duration kTurnPatience = absl::Milliseconds(1500);
 
   struct Message {
     std::string payload;

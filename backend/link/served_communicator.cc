@@ -49,7 +49,10 @@ ServedCommunicator::ServedCommunicator(Line line, std::shared_ptr<LinkSocket> so
 
 ServedCommunicator::~ServedCommunicator() {
   is_closing_.store(true);
-  communicator_->Wake();  // the worker, which then ends what is in flight
+  reader_looks_.store(false);  // nobody reads any more
+  communicator_->Wake();       // the worker, which then ends what is in flight
+  // What awaits the trainer alone is in no call yet. As in DriveSome where the worker refuses.
+  if (in_flight_count_.load() > 0) worker_.Add([this] { Drive(); });
 }
 
 absl::Status ServedCommunicator::Serve(absl::string_view gone) {

@@ -38,7 +38,8 @@ class PollThread {
   PollThread(const PollThread&) = delete;
   PollThread& operator=(const PollThread&) = delete;
 
-  // Once. The thread calls `prepare` and `react` in turns from now on.
+  // Once, in the process that has made this object. The thread calls `prepare` and `react` in turns
+  // from now on.
   void Start(Prepare prepare, React react);
   // Has `prepare` called once more, which sees what the caller has written before. Blocks: never.
   void Wake();

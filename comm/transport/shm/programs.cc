@@ -14,9 +14,12 @@ absl::StatusOr<Completion> ProgramMessages::Launch(const Operation& operation, S
   reachable.set_source(context_.Reachable(operation.source(), memory.source));
   reachable.set_target(context_.Reachable(operation.target(), memory.target));
   const bool sends = operation.kind == OperationKind::kSend;
-  RETURN_IF_ERROR(point_to_point_.Start(reachable,
-                                        (completions_.launched() + 1) | kIsMessageOfProgram,
-                                        sends ? memory.source : memory.target));
+  const absl::Status started =
+      point_to_point_.Start(reachable, (completions_.launched() + 1) | kIsMessageOfProgram,
+                            sends ? memory.source : memory.target);
+  // A program tries again where there is no room for an operation, which a lack of memory is not.
+  if (absl::IsResourceExhausted(started)) return absl::InternalError(started.message());
+  RETURN_IF_ERROR(started);
   return completions_.Begin().completion;
 }
 

@@ -158,32 +158,38 @@ absl::StatusOr<Completion> ShmCommunicator::LaunchInPieces(const Operation& oper
 absl::StatusOr<std::optional<Rank>> ShmCommunicator::FindSender(int32_t tag) {
   const std::optional<absl::Status> reason = abort_.is_thrown() ? abort_.Reason() : std::nullopt;
   if (reason) return *reason;
-  const bool have_all_left = HaveAllLeft();  // first: they may have sent before that
+  // First, because they may have sent before that.
+  const bool have_all_left =
+      HowManyHaveLeft() >= static_cast<size_t>(std::max(context_.world_size() - 1, 1));
   const int peer = point_to_point_.FindSender(tag);
   if (peer != kNoPeer) return Rank(peer);
   if (have_all_left) return absl::NotFoundError("all other ranks have left");
   return std::nullopt;
 }
 
-bool ShmCommunicator::HaveAllLeft() {
-  if (!has_anybody_left_.load(std::memory_order_relaxed)) return false;
-  return left_.size() + 1 >= static_cast<size_t>(context_.world_size());
+size_t ShmCommunicator::HowManyHaveLeft() const {
+  return has_anybody_left_.load(std::memory_order_acquire) ? left_.size() : 0;
 }
 
 bool ShmCommunicator::Progress() {
   if (abort_.is_thrown()) return ProgressAborted();
+  // Before the steps, which then see all that these ranks did before they left: whoever is still
+  // needed after them has left too early. One that leaves meanwhile may have done its part after a
+  // step has looked.
+  const size_t have_left = HowManyHaveLeft();
   bool moved = AdvanceCollectives();
   moved = point_to_point_.LookIfSought() || moved;
   moved = (!point_to_point_.is_idle() && AdvancePointToPoint()) || moved;
   moved = (!neighbors_.is_idle() && AdvanceNeighbors()) || moved;
-  if (moved || !has_anybody_left_.load(std::memory_order_relaxed)) return moved;
-  return EndIfLeft();
+  if (moved || have_left == 0) return moved;
+  return EndIfLeft(have_left);
 }
 
-bool ShmCommunicator::EndIfLeft() {
+bool ShmCommunicator::EndIfLeft(size_t have_left) {
   bool has_ended = false;
+  size_t looked_at = 0;
   left_.ForEach([&](const std::pair<int, absl::Status>& left) {
-    if (has_ended || !Needs(left.first)) return;
+    if (has_ended || looked_at++ >= have_left || !Needs(left.first)) return;
     abort_.Throw(left.second, /*is_death=*/true);
     has_ended = true;
   });

@@ -82,10 +82,12 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   // Makes sure that no peer reads or writes this rank's memory; false while that is not so.
   bool TakeMemoryBack();
   bool IsIdle() const { return completions_.in_flight() == 0; }
-  // Ends the communicator if what is in flight waits for a member that has left; true if so.
-  bool EndIfLeft();
+  // Ends the communicator if what is in flight waits for one of the first `have_left` members that
+  // have left; true if so.
+  bool EndIfLeft(size_t have_left);
   bool Needs(int member) const;
-  bool HaveAllLeft();
+  // Costs one load while nobody has.
+  size_t HowManyHaveLeft() const;
   void FailAll(const absl::Status& reason);
 
   const CommunicatorId id_;
