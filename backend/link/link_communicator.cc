@@ -125,7 +125,7 @@ absl::StatusOr<LinkRecord> LinkCommunicator::Prepare(const Operation& operation,
     RETURN_IF_ERROR(StageInPieces(places, options_.piece_bytes, pool_, &record.operation, &staged));
     return record;
   }
-  RETURN_IF_ERROR(Stage(places, pool_, &record.operation, &staged));
+  RETURN_IF_ERROR(CopyIntoStaging(places, pool_, &record.operation, &staged));
   return record;
 }
 
@@ -186,7 +186,7 @@ void LinkCommunicator::OnDone(const ParsedRecord& answer) {
     TakeBack(in_flight_[place]);
     if (status.ok()) status = absl::InternalError("it ended well, and a peer may yet write to it");
   }
-  table_.End(answer.record.ticket, Unstage(in_flight_[place], pool_, status));
+  table_.End(answer.record.ticket, CopyOutOfStaging(in_flight_[place], pool_, status));
   // Ranks that disagree go on; any other failure of an operation is the communicator's end.
   const bool goes_on = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
   if (!status.ok() && !goes_on) aborted_.Give(status);

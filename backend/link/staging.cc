@@ -118,8 +118,8 @@ void StagingPool::GiveBack(std::unique_ptr<Region> region) {
   kept_.erase(kept_.begin());
 }
 
-absl::Status Stage(const OperationPlaces& places, StagingPool& pool, Operation* record,
-                   StagedOperation* staged) {
+absl::Status CopyIntoStaging(const OperationPlaces& places, StagingPool& pool, Operation* record,
+                             StagedOperation* staged) {
   *staged = StagedOperation();
   const absl::Status status = StageParts(places, pool, record, staged);
   if (!status.ok()) {
@@ -153,7 +153,8 @@ absl::Status StageInPieces(const OperationPlaces& places, uint64_t piece_bytes, 
   return absl::OkStatus();
 }
 
-absl::Status Unstage(StagedOperation& staged, StagingPool& pool, const absl::Status& status) {
+absl::Status CopyOutOfStaging(StagedOperation& staged, StagingPool& pool,
+                              const absl::Status& status) {
   absl::Status outcome = status;
   if (status.ok() && staged.pieces != nullptr) staged.pieces->Finish();
   if (status.ok() && staged.target != nullptr) {

@@ -69,8 +69,8 @@ struct OperationPlaces {
 // Copies what the operation reads into regions of `pool`, and has `record` name these. A source and
 // a target that overlap, as in place, overlap in the copy too. Errors: those of StagingPool::Take;
 // then nothing is kept.
-absl::Status Stage(const OperationPlaces& places, StagingPool& pool, Operation* record,
-                   StagedOperation* staged);
+absl::Status CopyIntoStaging(const OperationPlaces& places, StagingPool& pool, Operation* record,
+                             StagedOperation* staged);
 
 // Whether an operation on these places may be staged piece by piece, as far as they decide it: they
 // are the same, or apart, and something has to be copied.
@@ -81,7 +81,8 @@ absl::Status StageInPieces(const OperationPlaces& places, uint64_t piece_bytes, 
 
 // Brings the result to its place where `status` is OK, and the regions back. Answers `status`, or
 // Aborted where the target's region has been taken back from peers meanwhile.
-absl::Status Unstage(StagedOperation& staged, StagingPool& pool, const absl::Status& status);
+absl::Status CopyOutOfStaging(StagedOperation& staged, StagingPool& pool,
+                              const absl::Status& status);
 
 }  // namespace pelton
 

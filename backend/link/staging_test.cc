@@ -42,13 +42,13 @@ TEST(StagingTest, TheSourceIsReadAndTheTargetWritten) {
   std::vector<float> target = {0, 0};
   Operation record;
   StagedOperation staged;
-  ASSERT_TRUE(Stage(PlacesOf(source, target), counting.pool, &record, &staged).ok());
+  ASSERT_TRUE(CopyIntoStaging(PlacesOf(source, target), counting.pool, &record, &staged).ok());
   const float* const copy = At(record.source(), 12);
   EXPECT_EQ(copy[2], 3);
   float* const result = At(record.target(), 8);
   result[1] = 7;
   EXPECT_EQ(target[1], 0);
-  ASSERT_TRUE(Unstage(staged, counting.pool, absl::OkStatus()).ok());
+  ASSERT_TRUE(CopyOutOfStaging(staged, counting.pool, absl::OkStatus()).ok());
   EXPECT_EQ(target[1], 7);
 }
 
@@ -61,13 +61,13 @@ TEST(StagingTest, InPlaceStaysInPlace) {
   places.extent.source_bytes = 8;
   Operation record;
   StagedOperation staged;
-  ASSERT_TRUE(Stage(places, counting.pool, &record, &staged).ok());
+  ASSERT_TRUE(CopyIntoStaging(places, counting.pool, &record, &staged).ok());
   EXPECT_EQ(counting.announced, 1);
   float* const result = At(record.target(), 16);
   EXPECT_EQ(At(record.source(), 8), result + 2);
   EXPECT_EQ(result[3], 4);
   result[0] = 9;
-  ASSERT_TRUE(Unstage(staged, counting.pool, absl::OkStatus()).ok());
+  ASSERT_TRUE(CopyOutOfStaging(staged, counting.pool, absl::OkStatus()).ok());
   EXPECT_EQ(tensor[0], 9);
   EXPECT_EQ(tensor[3], 4);
 }
@@ -82,10 +82,10 @@ TEST(StagingTest, ACopyLiesInItsCacheLineAsTheOriginalDoes) {
     places.extent = {16, 0};
     Operation record;
     StagedOperation staged;
-    ASSERT_TRUE(Stage(places, counting.pool, &record, &staged).ok());
+    ASSERT_TRUE(CopyIntoStaging(places, counting.pool, &record, &staged).ok());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(At(record.source(), 16)) % 64,
               reinterpret_cast<uintptr_t>(places.source) % 64);
-    ASSERT_TRUE(Unstage(staged, counting.pool, absl::OkStatus()).ok());
+    ASSERT_TRUE(CopyOutOfStaging(staged, counting.pool, absl::OkStatus()).ok());
   }
 }
 
@@ -95,10 +95,10 @@ TEST(StagingTest, AFailedOperationLeavesTheTargetAlone) {
   std::vector<float> target = {5};
   Operation record;
   StagedOperation staged;
-  ASSERT_TRUE(Stage(PlacesOf(source, target), counting.pool, &record, &staged).ok());
+  ASSERT_TRUE(CopyIntoStaging(PlacesOf(source, target), counting.pool, &record, &staged).ok());
   *At(record.target(), 4) = 8;
   const absl::Status failed = absl::AbortedError("peer");
-  EXPECT_EQ(Unstage(staged, counting.pool, failed), failed);
+  EXPECT_EQ(CopyOutOfStaging(staged, counting.pool, failed), failed);
   EXPECT_EQ(target[0], 5);
 }
 
@@ -111,7 +111,7 @@ TEST(StagingTest, WhatTheDaemonReachesIsNotCopied) {
   Operation record;
   record.target_region = RegionId(77);
   StagedOperation staged;
-  ASSERT_TRUE(Stage(places, counting.pool, &record, &staged).ok());
+  ASSERT_TRUE(CopyIntoStaging(places, counting.pool, &record, &staged).ok());
   EXPECT_EQ(counting.announced, 0);
   EXPECT_EQ(record.target_region, RegionId(77));
 }
@@ -127,9 +127,9 @@ TEST(StagingTest, ATargetThatWasTakenBackMeanwhileFails) {
   Operation record;
   record.set_target(Locate((*region)->data(), 4));
   StagedOperation staged;
-  ASSERT_TRUE(Stage(places, counting.pool, &record, &staged).ok());
+  ASSERT_TRUE(CopyIntoStaging(places, counting.pool, &record, &staged).ok());
   ASSERT_TRUE(Unshare((*region)->id()).ok());
-  const absl::Status status = Unstage(staged, counting.pool, absl::OkStatus());
+  const absl::Status status = CopyOutOfStaging(staged, counting.pool, absl::OkStatus());
   EXPECT_TRUE(absl::IsAborted(status)) << status;
 }
 
@@ -150,7 +150,8 @@ TEST(StagingTest, AnAnnouncementThatFailsIsTheLaunchsError) {
   std::vector<float> target = {2};
   Operation record;
   StagedOperation staged;
-  EXPECT_TRUE(absl::IsUnavailable(Stage(PlacesOf(source, target), pool, &record, &staged)));
+  EXPECT_TRUE(
+      absl::IsUnavailable(CopyIntoStaging(PlacesOf(source, target), pool, &record, &staged)));
   EXPECT_TRUE(staged.regions.empty());
 }
 
