@@ -32,6 +32,7 @@ constexpr int kYields = 5;
 // one of them.
 constexpr absl::Duration kPiecePark = absl::Milliseconds(1);
 constexpr int kPieceParks = 5;
+constexpr absl::Duration kMissingPatience = absl::Milliseconds(500);
 // A call that the worker makes may be about to end. One more sees all that it has not, so that a
 // third would find nothing.
 constexpr size_t kMostCalls = 2;
@@ -237,10 +238,35 @@ void ServedCommunicator::Replay(const LinkRecord& record, size_t number) {
   Tell(answer, status);
 }
 
-std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) const {
-  const absl::Time patience = Clock::Real().Now() + absl::Milliseconds(500);
+std::vector<Rank> ServedCommunicator::MissingAfter(uint64_t launches) {
+  const absl::Time patience = Clock::Real().Now() + kMissingPatience;
+  if (!asking_.Take(patience)) return {};
+  const TurnHolder asking(&asking_);
   while (launches_.load() < launches && Clock::Real().Now() < patience) poll(nullptr, 0, 1);
-  return communicator_->Missing();
+  missing_.TakeAll();  // of a question that nobody waited for any more
+  is_asked_.store(true);
+  while (Clock::Real().Now() < patience) {
+    communicator_->Wake();  // who drives may be parked
+    TellMissingMyself();
+    if (std::optional<std::vector<Rank>> missing = missing_.Take()) return *std::move(missing);
+    poll(nullptr, 0, 1);
+  }
+  return {};
+}
+
+void ServedCommunicator::TellMissing() {
+  if (!is_asked_.load(std::memory_order_relaxed)) return;
+  is_asked_.store(false);
+  missing_.Push(communicator_->Missing());
+}
+
+// Where nobody drives. No record is left: the thread that reads has queued it before it found the
+// turn taken here, and this looks at the queue after it has given the turn back.
+void ServedCommunicator::TellMissingMyself() {
+  if (!driving_.Take(absl::InfinitePast())) return;
+  TellMissing();
+  driving_.GiveBack();
+  if (!queue_.is_empty()) worker_.Add([this] { Drive(); });
 }
 
 void ServedCommunicator::FindSender(const LinkRecord& question) {
@@ -312,6 +338,7 @@ void ServedCommunicator::TellEnd(const Launched& ended, absl::Status status) {
 bool ServedCommunicator::Step() {
   bool has_moved = RunQueue();
   has_moved |= communicator_->Progress();
+  TellMissing();
   has_moved |= TellEnds();
   return has_moved;
 }

@@ -71,9 +71,9 @@ class ServedCommunicator {
   // Once Serve has returned: whether an heir can go on with it.
   bool is_left() const { return is_left_to_heir_; }
 
-  // Once `launches` of the trainer have come, which travel apart from the question. Blocks: for
-  // half a second at most.
-  std::vector<Rank> MissingAfter(uint64_t launches) const;
+  // Once `launches` of the trainer have come, which travel apart from the question; asked of
+  // whoever drives. Blocks: for half a second at most; nobody is missing as far as is known then.
+  std::vector<Rank> MissingAfter(uint64_t launches);
   size_t in_flight() const { return in_flight_count_.load(std::memory_order_relaxed); }
 
  private:
@@ -112,6 +112,8 @@ class ServedCommunicator {
   // Has the operation name regions of this process, which `launched` keeps.
   absl::Status Translate(Operation* operation, Launched* launched) const;
   void FindSender(const LinkRecord& question);
+  void TellMissing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
+  void TellMissingMyself();
   bool TellEnds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
   void TellEnd(const Launched& ended, absl::Status status);
   void Tell(const LinkRecord& record, const absl::Status& status);
@@ -132,6 +134,9 @@ class ServedCommunicator {
   bool is_left_to_heir_ = false;
 
   SharedQueue<LinkRecord> queue_;
+  Turn asking_;  // of whoever asks which ranks are missing
+  std::atomic<bool> is_asked_{false};
+  SharedQueue<std::vector<Rank>> missing_;  // the answer
   std::atomic<bool> is_closing_{false};
 
   WorkerThread worker_;  // last: its calls use the others

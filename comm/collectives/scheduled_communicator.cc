@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 #include "comm/tags.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
-#include "core/base/sync.h"
+#include "core/base/sharing.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/completion_table.h"
 
@@ -93,8 +94,9 @@ constexpr int32_t kAgreementTag = kFirstProgramTag + kMaxProgramLanes;
 static_assert(IsCollectiveTag(kAgreementTag));
 constexpr size_t kMaxMessages = limits::kMaxOperationsInFlight - kMaxProgramTransfers;
 
-// Threads: as Communicator; a lock lets Abort and Missing in between. Owns: the wire, the programs
-// and the state of the operations in flight.
+// An abort by any thread is noted, and ends the wire, at once; what is in flight here ends with the
+// driving thread's next call. Threads: as Communicator. Owns: the wire, the programs and the state
+// of the operations in flight.
 class ScheduledCommunicator final : public ForwardingCommunicator {
  public:
   ScheduledCommunicator(std::unique_ptr<Communicator> wire, SelectionTable table)
@@ -107,8 +109,7 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
 
   // What is in flight needs this object's memory, which goes before the wire.
   ~ScheduledCommunicator() override {
-    MutexLock lock(&mutex_);
-    if (ended_.ok() && HasInFlight()) {
+    if (!ended_.is_given() && HasInFlight()) {
       wrapped().Abort(absl::UnavailableError("closed the communicator with operations in flight"));
     }
   }
@@ -132,33 +133,30 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
     ProgramCache::Pointer program;
   };
 
-  bool HasInFlight() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !messages_.empty() || !collectives_.empty();
-  }
-  absl::Status Check(const Operation& operation, const Stream& stream) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LaunchMessage(const Operation& operation, Stream& stream)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LaunchCollective(const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool PollMessages() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<bool> StepCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Begin(const Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FailAll(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasInFlight() const { return !messages_.empty() || !collectives_.empty(); }
+  absl::Status Check(const Operation& operation, const Stream& stream) const;
+  absl::Status LaunchMessage(const Operation& operation, Stream& stream);
+  absl::Status LaunchCollective(const Operation& operation);
+  bool PollMessages();
+  bool AdvanceCollective();
+  absl::StatusOr<bool> StepCollective();
+  absl::Status Begin(const Collective& collective);
+  // True: the communicator has been aborted, and nothing is in flight any more.
+  bool EndIfAborted();
 
   std::vector<Rank> peers_;  // all ranks: programs are among all of them
-  mutable Mutex mutex_;
-  ProgramCache programs_ ABSL_GUARDED_BY(mutex_);
-  ProgramRun run_ ABSL_GUARDED_BY(mutex_);
-  Agreement agreement_ ABSL_GUARDED_BY(mutex_);
-  CompletionTable completions_ ABSL_GUARDED_BY(mutex_);
-  uint64_t launched_collectives_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);       // in flight, in launch order
-  std::deque<Collective> collectives_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  bool run_done_ ABSL_GUARDED_BY(mutex_) = false;
-  bool step_moved_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+  ProgramCache programs_;
+  ProgramRun run_;
+  Agreement agreement_;
+  CompletionTable completions_;
+  uint64_t launched_collectives_ = 0;
+  std::vector<Message> messages_;       // in flight, in launch order
+  std::deque<Collective> collectives_;  // the first one is under way
+  bool begun_ = false;
+  bool run_done_ = false;
+  bool step_moved_ = false;
+  bool has_ended_ = false;  // what was in flight has learned of the abort
+  EndReason ended_;
 };
 
 absl::Status ScheduledCommunicator::Check(const Operation& operation, const Stream& stream) const {
@@ -176,8 +174,7 @@ absl::Status ScheduledCommunicator::Check(const Operation& operation, const Stre
 
 absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operation,
                                                          Stream& stream) {
-  MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(ended_);
+  RETURN_IF_ERROR(ended_.Get());
   RETURN_IF_ERROR(Check(operation, stream));
   const bool is_message = IsPointToPoint(operation.kind);
   if (is_message) PollMessages();
@@ -190,7 +187,7 @@ absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operat
   RETURN_IF_ERROR(is_message ? LaunchMessage(operation, stream) : LaunchCollective(operation));
   const Completion completion = completions_.Begin().completion;
   if (!is_message) AdvanceCollective();
-  RETURN_IF_ERROR(ended_);  // the wire had been aborted
+  RETURN_IF_ERROR(ended_.Get());  // the wire had been aborted
   return completion;
 }
 
@@ -211,9 +208,8 @@ absl::Status ScheduledCommunicator::LaunchCollective(const Operation& operation)
 }
 
 bool ScheduledCommunicator::Progress() {
-  MutexLock lock(&mutex_);
   bool moved = wrapped().Progress();
-  if (!ended_.ok()) return moved;
+  if (EndIfAborted()) return moved;
   moved |= PollMessages();
   moved |= AdvanceCollective();
   return moved;
@@ -255,9 +251,8 @@ bool ScheduledCommunicator::AdvanceCollective() {
   while (!collectives_.empty()) {
     const absl::StatusOr<bool> done = StepCollective();
     if (!done.ok()) {
-      wrapped().Abort(done.status());
-      FailAll(done.status());
-      return true;
+      Abort(done.status());
+      return EndIfAborted();
     }
     if (!*done) return moved || step_moved_;
     completions_.End(collectives_.front().ticket, absl::OkStatus());
@@ -285,27 +280,25 @@ absl::StatusOr<bool> ScheduledCommunicator::StepCollective() {
 }
 
 OperationRunner::State ScheduledCommunicator::Query(Completion completion) {
-  MutexLock lock(&mutex_);
+  EndIfAborted();
   return completions_.Query(completion);
 }
 
 void ScheduledCommunicator::Abort(const absl::Status& reason) {
-  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
-  wrapped().Abort(mine);
-  MutexLock lock(&mutex_);
-  FailAll(mine);
+  if (ended_.Give(reason)) wrapped().Abort(ended_.Get());
 }
 
-void ScheduledCommunicator::FailAll(const absl::Status& reason) {
-  if (!ended_.ok()) return;
-  ended_ = reason;
-  completions_.EndAll(reason);
+bool ScheduledCommunicator::EndIfAborted() {
+  if (!ended_.is_given()) return false;
+  if (std::exchange(has_ended_, true)) return true;
+  completions_.EndAll(ended_.Get());
   messages_.clear();
   collectives_.clear();
+  return true;
 }
 
 std::vector<Rank> ScheduledCommunicator::Missing() const {
-  MutexLock lock(&mutex_);
+  if (ended_.is_given()) return {};
   if (!messages_.empty() &&
       (collectives_.empty() || messages_.front().ticket < collectives_.front().ticket)) {
     return {messages_.front().peer};

@@ -106,9 +106,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorId id, Generation
 
 HierarchicalCommunicator::~HierarchicalCommunicator() {
   on_close_(this);
-  MutexLock lock(&mutex_);
   if (!queue_.empty() || !pairs_.empty()) {
-    AbortLocked(absl::CancelledError("closed with operations in flight"));
+    Abort(absl::CancelledError("closed with operations in flight"));
   }
   // Before the roll call and the stages go: peers may be reading what they have sent.
   users_.Close();
@@ -130,8 +129,7 @@ absl::StatusOr<Completion> HierarchicalCommunicator::Launch(const Operation& ope
   if (stream.device() != DeviceKind::kHost) {
     return absl::InvalidArgumentError("stream: hosts are joined on their own memory only");
   }
-  MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(reason_);
+  RETURN_IF_ERROR(ended_.Get());
   RETURN_IF_ERROR(CheckOperation(operation, rank_, world_size()));
   ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank_, world_size()));
   if (!completions_.has_room()) {
@@ -140,15 +138,14 @@ absl::StatusOr<Completion> HierarchicalCommunicator::Launch(const Operation& ope
   }
   RETURN_IF_ERROR(Enqueue(operation, memory));
   const Completion completion = completions_.Begin().completion;
-  ProgressLocked();  // shows it to the peers at once
+  Progress();  // shows it to the peers at once
   return completion;
 }
 
 absl::StatusOr<std::optional<Rank>> HierarchicalCommunicator::FindSender(int32_t tag) {
-  MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(reason_);
+  RETURN_IF_ERROR(ended_.Get());
   absl::StatusOr<std::optional<Rank>> found = users_.FindSender(tag);
-  if (!found.ok() && !absl::IsNotFound(found.status())) AbortLocked(found.status());
+  if (!found.ok() && !absl::IsNotFound(found.status())) Abort(found.status());
   return found;
 }
 
@@ -160,7 +157,7 @@ absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
     if (launched.ok()) {
       pairs_.push_back({completions_.launched() + 1, *launched});
     } else if (!absl::IsInvalidArgument(launched.status())) {
-      AbortLocked(launched.status());
+      Abort(launched.status());
     }
     return launched.status();
   }
@@ -173,19 +170,14 @@ absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
 }
 
 bool HierarchicalCommunicator::Progress() {
-  MutexLock lock(&mutex_);
-  return ProgressLocked();
-}
-
-bool HierarchicalCommunicator::ProgressLocked() {
-  if (!reason_.ok()) return Drain();
+  if (ended_.is_given()) return Drain();
   bool moved = users_.Progress();
   moved = collectives_.Progress() || moved;
   moved = PollPairs() || moved;
-  if (!reason_.ok()) return true;
+  if (ended_.is_given()) return true;
   const absl::StatusOr<bool> advanced = AdvanceCollective();
   if (advanced.ok()) return *advanced || moved;
-  AbortLocked(advanced.status());
+  Abort(advanced.status());
   return true;
 }
 
@@ -199,7 +191,7 @@ bool HierarchicalCommunicator::PollPairs() {
     }
     moved = true;
     if (!state.status.ok() && !absl::IsInvalidArgument(state.status)) {
-      AbortLocked(state.status);
+      Abort(state.status);
       return true;
     }
     completions_.End(pairs_[i].ticket, state.status);
@@ -283,9 +275,8 @@ void HierarchicalCommunicator::FinishCollective(const absl::Status& status) {
 }
 
 OperationRunner::State HierarchicalCommunicator::Query(Completion completion) {
-  MutexLock lock(&mutex_);
   const State state = completions_.Query(completion);
-  if (state.done || reason_.ok()) return state;
+  if (state.done || !ended_.is_given()) return state;
   Drain();
   return completions_.Query(completion);
 }
@@ -308,18 +299,10 @@ void HierarchicalCommunicator::Wake() {
 }
 
 void HierarchicalCommunicator::Abort(const absl::Status& reason) {
-  {
-    MutexLock lock(&mutex_);
-    AbortLocked(reason);
-  }
+  if (!ended_.Give(reason)) return;
+  users_.Abort(ended_.Get());
+  collectives_.Abort(ended_.Get());
   Wake();
-}
-
-void HierarchicalCommunicator::AbortLocked(const absl::Status& reason) {
-  if (!reason_.ok()) return;
-  reason_ = reason;
-  users_.Abort(reason);
-  collectives_.Abort(reason);
 }
 
 // Memory is its user's again when no wire holds it (OWN-1).
@@ -328,14 +311,13 @@ bool HierarchicalCommunicator::Drain() {
   bool moved = users_.Progress();
   moved = collectives_.Progress() || moved;
   if (!users_.IsIdle() || !collectives_.IsIdle()) return moved;
-  completions_.EndAll(reason_);
+  completions_.EndAll(ended_.Get());
   pairs_.clear();
   queue_.clear();
   return true;
 }
 
 std::vector<Rank> HierarchicalCommunicator::Missing() const {
-  MutexLock lock(&mutex_);
   const bool collective_is_oldest =
       !queue_.empty() && (pairs_.empty() || queue_.front().ticket < pairs_.front().ticket);
   if (!collective_is_oldest) return users_.Missing();

@@ -21,7 +21,7 @@
 #include "comm/hierarchy/wires.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
-#include "core/base/sync.h"
+#include "core/base/sharing.h"
 #include "core/memory/region.h"
 #include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation.h"
@@ -76,7 +76,9 @@ struct Ends {
 };
 
 // Collectives run one at a time: first the roll is called (roll_call.h), then its stages run
-// (stages.h). Threads and contract: as Communicator. Owns: its ends and the operations in flight.
+// (stages.h). An abort by any thread is noted, and ends the wires, at once; what is in flight here
+// ends by the driving thread's next calls. Threads and contract: as Communicator. Owns: its ends
+// and the operations in flight.
 class HierarchicalCommunicator final : public Communicator {
  public:
   using OnClose = std::function<void(HierarchicalCommunicator*)>;
@@ -115,21 +117,18 @@ class HierarchicalCommunicator final : public Communicator {
     Completion completion;
   };
 
-  absl::Status Enqueue(const Operation& operation, const OperationMemory& memory)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool ProgressLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool PollPairs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Enqueue(const Operation& operation, const OperationMemory& memory);
+  bool PollPairs();
   // Each does what can be done now; true if it moved anything. A status ends the communicator.
-  absl::StatusOr<bool> AdvanceCollective() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<bool> CallRoll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> AdvanceCollective();
+  absl::StatusOr<bool> CallRoll();
   // Whether it is a mean that has stages and overflows in them.
   bool IsWide(const Operation& operation) const;
-  absl::StatusOr<bool> BeginStages(const Operation& operation, const OperationMemory& memory)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<bool> Run() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FinishCollective(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AbortLocked(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> BeginStages(const Operation& operation, const OperationMemory& memory);
+  absl::StatusOr<bool> Run();
+  void FinishCollective(const absl::Status& status);
+  // After an abort: what is in flight ends when no wire holds its memory.
+  bool Drain();
 
   const CommunicatorId id_;
   const Generation generation_;
@@ -138,21 +137,19 @@ class HierarchicalCommunicator final : public Communicator {
   const SelectionTable table_;
   const OnClose on_close_;
   const KindSet staged_kinds_;  // all others run by a flat schedule
-  // Their Park, Wake and Abort need no lock.
   Wires users_;
   Wires collectives_;
   std::atomic<bool> wake_ = false;
 
-  mutable Mutex mutex_;
-  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the abort
-  uint64_t collective_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  CompletionTable completions_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Pair> pairs_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Collective> queue_ ABSL_GUARDED_BY(mutex_);  // the first one is under way
-  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
-  RollCall roll_call_ ABSL_GUARDED_BY(mutex_);
-  StagedRun run_ ABSL_GUARDED_BY(mutex_);
-  WideMean wide_ ABSL_GUARDED_BY(mutex_);
+  EndReason ended_;
+  uint64_t collective_count_ = 0;
+  CompletionTable completions_;
+  std::deque<Pair> pairs_;
+  std::deque<Collective> queue_;  // the first one is under way
+  Phase phase_ = Phase::kIdle;
+  RollCall roll_call_;
+  StagedRun run_;
+  WideMean wide_;
 };
 
 }  // namespace pelton::hierarchy

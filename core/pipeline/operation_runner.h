@@ -22,8 +22,9 @@ struct Completion {
 
 // Runs operations. Collectives run one after the other in launch order, which is the same on all
 // ranks (ORDER-1); point-to-point operations are ordered per peer and direction only and never wait
-// for collectives. Threads: Launch, Progress, Query and Park by one thread at a time; Wake, Abort
-// and Missing by any. Owns: the state of the operations in flight, never their memory.
+// for collectives. Threads: Wake and Abort by any, all else by one thread at a time, which drives.
+// So a runner's state needs no lock: it notes an abort, and the driving thread finds the note.
+// Owns: the state of the operations in flight, never their memory.
 class OperationRunner {
  public:
   virtual ~OperationRunner() = default;

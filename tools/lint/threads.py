@@ -12,22 +12,16 @@ from pathlib import PurePosixPath
 
 from tools.lint.source import Finding, Source
 
-_LAUNCH = "one thread drives, and any other one aborts, or asks which ranks are missing, in between"
-
 # A header and its source count as one: the path without its ending.
 OWNERS: dict[str, str] = {
     "backend/link/link_server": "one thread for each connection, which blocks while it serves what a trainer asks",
     "backend/link/trainer_seat": "one thread, which waits at the coordinator; connections of several threads",
-    "comm/collectives/scheduled_communicator": _LAUNCH,
     "comm/control/coordinator_shell": "gRPC calls from its own threads; one thread for the deadlines of parked calls",
-    "comm/control/in_process_control": "ranks in threads of one process share a coordinator",
-    "comm/hierarchy/hierarchical_communicator": _LAUNCH,
     "comm/lane/lane": "whoever waits drives the communicator; threads for jobs that nobody waits for",
     "comm/transport/nccl/native_communicator": "an abort frees the handle that a launch may be using",
     "comm/transport/network/worker": "communicators share a wire, and each is driven by a thread of its own",
     "comm/transport/shm/links": "what peers share: any thread looks for it, and one watches their sockets",
-    "comm/transport/shm/remote_memory": "a table of the process: which processes may be read",
-    "comm/transport/sim/sim_fabric": "ranks in threads of one process share a network",
+    "comm/window/edge_mutex": "a user's lock on a window, in memory that processes share",
     "core/memory/region": "a table of the process: regions by number and by address",
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
 }
@@ -35,18 +29,21 @@ OWNERS: dict[str, str] = {
 # stays, entries that are visited or taken, things made once for all who ask, values by key), turn.h (one caller at a
 # time, until a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits
 # for descriptors).
-MOST_OWNERS = 14
+MOST_OWNERS = 10
 
-# The last two are linked by tests only: a library that stands in for NVIDIA's, and ranks in threads.
+# The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's, and
+# what simulates a job whose ranks are threads of one process.
 _EXEMPT = (
     "core/actor/",
     "core/base/",
     "examples/",
     "comm/transport/nccl/stand_in/",
     "comm/transport/nccl/gpu_world.",
+    "comm/transport/sim/",
+    "comm/control/in_process_control.",
 )
 _THREAD = r"std::j?thread|std::vector<std::j?thread>"
-_LOCK = r"Mutex|CondVar|(?:std::)?(?:counting_semaphore|binary_semaphore|latch|barrier)(?:<[^>]*>)?"
+_LOCK = r"Mutex|CondVar|pthread_mutex_t|(?:std::)?(?:counting_semaphore|binary_semaphore|latch|barrier)(?:<[^>]*>)?"
 # A declaration of an object; a reference, a pointer or a lock that is taken owns nothing.
 _OWNS = re.compile(rf"(?<![\w:.<])(?:{_THREAD}|{_LOCK})\s+[a-z]\w*\s*(?:ABSL_\w+\([^)]*\)\s*)*[;{{(=]")
 
