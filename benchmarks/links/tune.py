@@ -18,7 +18,7 @@ from pathlib import Path
 import pelton.torch_api as bagua
 import torch
 from pelton import _C
-from pelton.torch_api import _session
+from pelton._training import _session
 from rows import Seconds, table_of
 from timing import call_of, time_call
 

@@ -8,7 +8,7 @@ import pelton.torch_api as bagua
 import torch
 from cases.checks import make_mlp, seeded
 from cases.worlds import World, sgd, train_step
-from pelton.torch_api import _session
+from pelton._training import _session
 from pelton.torch_api.algorithms import Algorithm
 
 STEPS = 3

@@ -18,8 +18,9 @@ from unittest import mock
 
 import pelton.torch_api as bagua
 import torch
+from pelton._training.checkpoint import _disk
 from pelton.errors import PeltonError
-from pelton.torch_api.checkpoint import _disk, load_checkpoint, save_checkpoint
+from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 from saving_faults import Faulty
 from torch import nn
 from torch._C._distributed_c10d import FileStore
@@ -63,7 +64,7 @@ def save_and_die(folder: Path, iteration: int, doomed: int, at: int) -> int:
             return 0
         return SAVED
     faulty = Faulty(at, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with mock.patch.object(_disk, "os", faulty), mock.patch("pelton.torch_api.checkpoint._folders.os", faulty):
+    with mock.patch.object(_disk, "os", faulty), mock.patch("pelton._training.checkpoint._folders.os", faulty):
         save(folder, iteration, 2.0)
     return SAVED
 

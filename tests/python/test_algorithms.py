@@ -7,8 +7,8 @@ import networkx
 import pelton
 import pytest
 from pelton._algorithms import as_markdown, as_text
+from pelton._training.algorithms._options import to_text
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms._options import to_text
 from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry, RuntimeAlgorithm
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
 from pelton_run.command_line import main

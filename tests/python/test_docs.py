@@ -52,7 +52,7 @@ def test_every_variable_is_on_its_page() -> None:
 def test_an_operation_may_take_as_long_in_every_language() -> None:
     limits = (ROOT / "core" / "base" / "limits.h").read_text()
     minutes = re.search(r"kDefaultOperationTimeout = absl::Minutes\((\d+)\)", limits)
-    python = (ROOT / "torch_bindings" / "pelton" / "torch_api" / "env.py").read_text()
+    python = (ROOT / "torch_bindings" / "pelton" / "_training" / "env.py").read_text()
     seconds = re.search(r'"PELTON_TIMEOUT", ([\d.]+)\)', python)
     page = re.search(r"`PELTON_TIMEOUT` \|.*\| (\d+) \|", (ROOT / "docs" / "variables.md").read_text())
     assert minutes and seconds and page

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from pelton._training._encoding import decode, encode
 from pelton.errors import InvalidArgument
-from pelton.torch_api._encoding import decode, encode
 
 MALFORMED: list[Any] = [
     1.5,

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pelton import errors
+from pelton._training._encoding import decode, encode
+from pelton._training._store_meeting import Record, parse
 from pelton.errors import InvalidArgument
 from pelton.torch_api import env
-from pelton.torch_api._encoding import decode, encode
-from pelton.torch_api._store_meeting import Record, parse
 
 DEFAULTS: list[tuple[str, str | None, Any, str, Any]] = [
     ("get_rank", "RANK", 0, "3", 3),

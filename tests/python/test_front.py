@@ -38,3 +38,40 @@ def test_it_runs(program: Path) -> None:
     outcome = run([*launcher(2), str(program)], 240, environment())
     assert outcome.code == 0, outcome.errors
     assert "rank 0 is done" in outcome.output and "rank 1 is done" in outcome.output
+
+
+_IS_PLAIN = """
+import sys
+import torch
+assert "pelton.torch_api" not in sys.modules
+assert not hasattr(torch.nn.Module, "with_bagua")
+assert not [name for name in dir(torch.Tensor) if "bagua" in name]
+print("torch is plain")
+"""
+
+
+def test_it_changes_no_class_of_torchs(program: Path) -> None:
+    program.write_text(program.read_text() + _IS_PLAIN)
+    outcome = run([*launcher(2), str(program)], 240, environment())
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output.count("torch is plain") == 2
+
+
+@pytest.mark.parametrize("package", ["distributed", "bluefog.torch", "_lightning"])
+def test_other_ways_in_change_none_either(package: str) -> None:
+    _check_alone(f"import pelton.{package}\n{_IS_PLAIN}")
+
+
+def test_baguas_names_come_with_their_package() -> None:
+    _check_alone(
+        "import pelton.torch_api as bagua, torch\n"
+        "assert torch.nn.Module.with_bagua is bagua.BaguaModule.with_bagua\n"
+        "assert torch.Tensor.ensure_bagua_tensor is bagua.BaguaTensor.ensure_bagua_tensor\n"
+        "import pelton.torch_api.algorithms.bytegrad as theirs, pelton._training.algorithms.bytegrad as ours\n"
+        "assert theirs.ByteGradAlgorithm is ours.ByteGradAlgorithm\n"
+    )
+
+
+def _check_alone(script: str) -> None:
+    outcome = run([sys.executable, "-c", script], 120, environment())
+    assert outcome.code == 0, outcome.errors

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pelton._training import _addresses, _rendezvous, _store_meeting
+from pelton._training._store_meeting import Guest, follow, lead
 from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PeerLost
-from pelton.torch_api import _addresses, _rendezvous, _store_meeting
-from pelton.torch_api._store_meeting import Guest, follow, lead
 from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported on a condition
 
 TOKEN = "0123456789abcdef"

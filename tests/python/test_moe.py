@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moe_reference import Routes, gumbel, top1, top2
+from pelton._training._parameters import select
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api._parameters import select
 from pelton.torch_api.model_parallel.moe import MoE, is_moe_param
 from pelton.torch_api.model_parallel.moe.sharded_moe import (
     TopKGate,

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pelton._training import _launchers, _rendezvous
 from pelton.errors import InvalidArgument
-from pelton.torch_api import _launchers, _rendezvous, env
+from pelton.torch_api import env
 from spawn import LAUNCHERS, environment, run
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")

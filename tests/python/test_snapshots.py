@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from pelton import _C
-from pelton.torch_api import _before_writes
-from pelton.torch_api.checkpoint._copying import _can_be_lent
+from pelton._training import _before_writes
+from pelton._training.checkpoint._copying import _can_be_lent
 from spawn import case_ids, check_case
 
 MODULE = "cases.snapshots"

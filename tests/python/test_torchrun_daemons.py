@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pelton.torch_api import _daemons
+from pelton._training import _daemons
 from pelton_run import daemons
 from pelton_run.job_folder import folder_of
 from spawn import launcher, run
@@ -18,7 +18,7 @@ from spawn import launcher, run
 # Rank 1 is killed in the first life of the workers; all print which daemon they have.
 TRAINS = """
 import json, os, signal, subprocess, sys, torch, pelton.torch_api as bagua
-from pelton.torch_api import _session
+from pelton._training import _session
 torch.set_num_threads(1)
 bagua.init_process_group()
 def total():

@@ -50,6 +50,11 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
 }
 
+# The Python package: Bagua's names stand on the rest of it, and change torch's classes when they are imported.
+_BAGUAS = "torch_bindings/pelton/torch_api/"
+_MAY_IMPORT_BAGUAS = (_BAGUAS, "torch_bindings/pelton/script/")
+_PYTHON_IMPORT = re.compile(r"^\s*(?:from|import) pelton\.torch_api\b|^\s*from pelton import .*\btorch_api\b")
+
 _INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 _LABEL = re.compile(r'"//([a-z_]+)((?:/[\w./]+)?)(?::[\w.]+)?"')
 
@@ -67,6 +72,17 @@ def check_includes(source: Source) -> Iterator[Finding]:
         for prefix, folders in THIRD_PARTY.items():
             if header.startswith(prefix) and not source.path.startswith(folders):
                 yield source.at(number, f"<{header}> may be included only in {', '.join(folders)}")
+
+
+def check_python_imports(source: Source) -> Iterator[Finding]:
+    """Whatever is not Bagua's leaves torch's classes as they are, because it imports nothing that changes them."""
+    if not source.path.startswith("torch_bindings/pelton/") or source.path.startswith(_MAY_IMPORT_BAGUAS):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if _PYTHON_IMPORT.match(line):
+            yield source.at(
+                number, "imports pelton.torch_api, which changes torch's classes: what it needs is of _training"
+            )
 
 
 def check_circles(sources: Sequence[Source]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ Rule = Callable[[Source], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     layers.check_includes,
     layers.check_labels,
+    layers.check_python_imports,
     size.check_file,
     size.check_functions,
     text.check_calls,

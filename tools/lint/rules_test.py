@@ -45,6 +45,13 @@ class RulesTest(unittest.TestCase):
         self.expect(layers.check_circles([above, test]), [])
         self.expect(layers.check_circles([above, below]), [2])
 
+    def test_only_baguas_names_import_what_changes_torchs_classes(self) -> None:
+        for line in ("from pelton.torch_api import env\n", "    from pelton import torch_api\n"):
+            self.expect(layers.check_python_imports(Source("torch_bindings/pelton/_front.py", line)), [1])
+            self.expect(layers.check_python_imports(Source("torch_bindings/pelton/torch_api/moe.py", line)), [])
+        text = '"""See `pelton.torch_api`."""\n'
+        self.expect(layers.check_python_imports(Source("torch_bindings/pelton/_front.py", text)), [])
+
     def test_only_control_and_backend_know_the_messages(self) -> None:
         include = '#include "proto/control.pb.h"\n'
         self.expect(layers.check_includes(Source("comm/control/wire.cc", include)), [])

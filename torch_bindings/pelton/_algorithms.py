@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pelton import _C
 
 if TYPE_CHECKING:
-    from pelton.torch_api.algorithms.base import Algorithm
+    from pelton._training.algorithms.base import Algorithm
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def algorithm(name: str, /, **options: Any) -> Algorithm:
       InvalidArgument: there is none of that name, or an option is unknown or does not fit; the text lists what there
         is.
     """
-    from pelton.torch_api.algorithms._options import to_text
-    from pelton.torch_api.algorithms.base import RuntimeAlgorithm
-    from pelton.torch_api.data_parallel._checked import checked_algorithm
+    from pelton._training.algorithms._options import to_text
+    from pelton._training.algorithms.base import RuntimeAlgorithm
+    from pelton._training.data_parallel._checked import checked_algorithm
 
     made = checked_algorithm(name, (), options)
     if isinstance(made, RuntimeAlgorithm):
@@ -64,7 +64,7 @@ def algorithm(name: str, /, **options: Any) -> Algorithm:
 
 def _as_runtime_takes_them(name: str, options: dict[str, Any]) -> dict[str, str]:
     """Those options of a class that the runtime's algorithm of the same name has."""
-    from pelton.torch_api.algorithms._options import compression, to_text
+    from pelton._training.algorithms._options import compression, to_text
 
     known = {option[0] for option in _C.describe_algorithm(name)["options"]}
     plain = to_text(**{n: v for n, v in options.items() if n in known and _is_plain(v)})
@@ -76,13 +76,13 @@ def _as_runtime_takes_them(name: str, options: dict[str, Any]) -> dict[str, str]
 
 def algorithms() -> list[AlgorithmDescription]:
     """All algorithms, by name."""
-    from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry
+    from pelton._training.algorithms.base import GlobalAlgorithmRegistry
 
     return [_describe(name) for name in GlobalAlgorithmRegistry.available_algorithms()]
 
 
 def _describe(name: str) -> AlgorithmDescription:
-    from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry
+    from pelton._training.algorithms.base import GlobalAlgorithmRegistry
 
     make, summary = GlobalAlgorithmRegistry.entry(name)
     if name not in dict(_C.algorithms()):

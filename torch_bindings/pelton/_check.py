@@ -122,7 +122,7 @@ def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> l
 
 
 def _of_values(inner: Any, was_stepped: bool) -> list[str]:
-    from pelton.torch_api.data_parallel._equality import first_difference  # which imports what imports this
+    from pelton._training.data_parallel._equality import first_difference  # which imports what imports this
 
     communicator = inner.process_group.get_global_communicator()
     left_out = set(inner.parameters_to_ignore)

@@ -1,4 +1,8 @@
-"""`pelton.init` and `pelton.wrap`: the way in for programs that are type-checked, or need nothing of Bagua's names."""
+"""`pelton.init` and `pelton.wrap`: the way in, typed, which changes no class of torch's.
+
+What these functions need is imported when they are called, because it takes a second, and `import pelton` alone is
+enough for torch.distributed's backend.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from pelton.torch_api.algorithms.base import Algorithm
-    from pelton.torch_api.communication import BaguaProcessGroup
+    import torch.distributed as dist
+
+    from pelton._training.algorithms.base import Algorithm
+    from pelton._training.communication import BaguaProcessGroup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -27,9 +33,9 @@ def init(*, timeout: float | None = None, join_timeout: float | None = None) -> 
       RepeatedInitializationError: called twice.
       DeadlineExceeded: ranks are missing; the text names them.
     """
-    from pelton import torch_api  # which puts `with_bagua` on modules: whoever only imports pelton keeps them plain
+    from pelton._training.communication import init_process_group
 
-    torch_api.init_process_group(timeout=timeout, join_timeout=join_timeout)
+    init_process_group(timeout=timeout, join_timeout=join_timeout)
 
 
 def autotune(
@@ -77,14 +83,14 @@ def autotune(
 
 def rank() -> int:
     """This process's number, as the launcher said."""
-    from pelton.torch_api import env
+    from pelton._training import env
 
     return env.get_rank()
 
 
 def world_size() -> int:
     """The number of ranks, as the launcher said."""
-    from pelton.torch_api import env
+    from pelton._training import env
 
     return env.get_world_size()
 
@@ -94,7 +100,7 @@ def wrap(
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     algorithm: str | Algorithm = "gradient_allreduce",
     *,
-    process_group: BaguaProcessGroup | None = None,
+    process_group: BaguaProcessGroup | dist.ProcessGroup | None = None,
     **options: Any,
 ) -> _Module:
     """Trains a model together with the other ranks' from now on. Collective over the group. See `Module.with_bagua`.
@@ -103,7 +109,7 @@ def wrap(
       model: the model.
       optimizers: what steps it, one or several.
       algorithm: a name of `GlobalAlgorithmRegistry`, or an algorithm.
-      process_group: the ranks that take part; None for all.
+      process_group: the ranks that take part; None for all. A group of torch's will do.
       **options: of the algorithm, where that is a name. One that asks for its own optimizer takes it of `optimizers`.
 
     Returns:
@@ -113,9 +119,8 @@ def wrap(
       InvalidArgument: an argument cannot be served, or differs between ranks; the text names it.
       FailedPrecondition: `init` was not called.
     """
-    from pelton.torch_api.data_parallel._checked import checked_algorithm, checked_optimizers
+    from pelton._training.data_parallel._checked import checked_algorithm, checked_optimizers
+    from pelton._training.data_parallel._wrap import wrap_module
 
     given = checked_optimizers(optimizers)
-    wrapping: Any = model
-    wrapping.with_bagua(given, checked_algorithm(algorithm, given, options), process_group)
-    return model
+    return wrap_module(model, given, checked_algorithm(algorithm, given, options), process_group)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pelton import torch_api
+from pelton._training import communication
+from pelton._training.algorithms.base import Algorithm
+from pelton._training.checkpoint import _entries, _one_file
+from pelton._training.checkpoint._experts import LocalExperts
+from pelton._training.checkpoint._ranks import paused
+from pelton._training.checkpoint.checkpointing import _continue_algorithm
+from pelton._training.data_parallel import DistributedDataParallel
+from pelton._training.data_parallel._checked import checked_algorithm
 from pelton.errors import Unsupported
-from pelton.torch_api.algorithms.base import Algorithm
-from pelton.torch_api.checkpoint import _entries, _one_file
-from pelton.torch_api.checkpoint._experts import LocalExperts
-from pelton.torch_api.checkpoint._ranks import paused
-from pelton.torch_api.checkpoint.checkpointing import _continue_algorithm
-from pelton.torch_api.data_parallel import DistributedDataParallel
-from pelton.torch_api.data_parallel._checked import checked_algorithm
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import DDPStrategy as _Base
@@ -117,8 +117,8 @@ class AlgorithmStrategy(_Base):
             "MASTER_PORT": str(self.cluster_environment.main_port),
         }
         os.environ.update(self._environment)
-        if not torch_api.is_initialized():
-            torch_api.init_process_group(timeout=None if self._timeout is None else self._timeout.total_seconds())
+        if not communication.is_initialized():
+            communication.init_process_group(timeout=None if self._timeout is None else self._timeout.total_seconds())
 
     def configure_ddp(self) -> None:
         """Nothing yet: the model is wrapped once there are optimizers."""

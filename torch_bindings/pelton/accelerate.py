@@ -24,12 +24,12 @@ import accelerate  # noqa: E402
 from pelton_autoload import gloos_seat  # noqa: E402
 
 import pelton  # noqa: E402
-from pelton import torch_api  # noqa: E402
-from pelton.torch_api.data_parallel._attachment import wrapping_of  # noqa: E402
-from pelton.torch_api.data_parallel.distributed import DistributedDataParallel_V1_9_0  # noqa: E402
+from pelton._training import communication  # noqa: E402
+from pelton._training.data_parallel._attachment import wrapping_of  # noqa: E402
+from pelton._training.data_parallel.distributed import DistributedDataParallel_V1_9_0  # noqa: E402
 
 if TYPE_CHECKING:
-    from pelton.torch_api.algorithms.base import Algorithm
+    from pelton._training.algorithms.base import Algorithm
 
 # What does the work of Accelerate's hooks, by their names.
 _INSTEAD = {
@@ -126,7 +126,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
                 f"prepare: {type(model).__name__} comes without an optimizer that steps it; pass both in one call. A "
                 "model that is only evaluated goes through prepare_model(model, evaluation_mode=True)"
             )
-        if not torch_api.is_initialized():
+        if not communication.is_initialized():
             pelton.init()
         pelton.wrap(model, own, self._algorithm, **self._algorithm_options)
 

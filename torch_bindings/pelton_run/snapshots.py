@@ -9,7 +9,7 @@ RESTARTS_VARIABLE = "PELTON_RESTART_COUNT"  # how often the job's ranks have bee
 BUFFERS_NAME = "pelton-snapshot"  # which the kernel shows of their memory
 # One snapshot is being made while another rank may still be at the one before it, and hold the two before that alone.
 BUFFERS_PER_RANK = 3
-_SEQUENCE_AT = 8  # of the word that is not 0 where a buffer holds a snapshot (torch_api/checkpoint/_buffers.py)
+_SEQUENCE_AT = 8  # of the word that is not 0 where a buffer holds a snapshot (_training/checkpoint/_buffers.py)
 
 
 class SnapshotBuffers:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 import torch.amp.grad_scaler
+from pelton._training.algorithms import _defaults
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api.algorithms import _defaults
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamAlgorithm, OneBitAdamOptimizer
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamAlgorithm, ZeroOneAdamOptimizer

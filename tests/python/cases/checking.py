@@ -10,9 +10,9 @@ from typing import Any
 import pelton
 import pelton.torch_api as bagua
 import torch
+from pelton._training.data_parallel._equality import hashes
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.algorithms import Algorithm
-from pelton.torch_api.data_parallel._equality import hashes
 from torch import nn
 
 from cases.checks import SHAPE, batch, make_mlp, raises, rank_and_size, run_backward, seeded, square_loss

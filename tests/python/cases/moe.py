@@ -12,7 +12,8 @@ import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
 from moe_reference import Routes, layer, top1, top2
-from pelton.torch_api.algorithms import GlobalAlgorithmRegistry, _defaults
+from pelton._training.algorithms import _defaults
+from pelton.torch_api.algorithms import GlobalAlgorithmRegistry
 from pelton.torch_api.model_parallel.moe import MoE, is_moe_param
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -10,7 +10,8 @@ from unittest import mock
 
 import pelton.torch_api as bagua
 import torch
-from pelton.torch_api.checkpoint import _disk, load_checkpoint, save_checkpoint
+from pelton._training.checkpoint import _disk
+from pelton.torch_api.checkpoint import load_checkpoint, save_checkpoint
 from saving_faults import Faulty
 
 from cases.checks import files_of_at_most, raises, rank_and_size, seeded
@@ -150,7 +151,7 @@ def one_of_the_same_number_is_put_back() -> None:
 def _saves_although(training: Training, folder: Path, at: int, iteration: int = 2) -> bool:
     """Whether all ranks saved; both say the same."""
     faulty = Faulty(at)
-    with mock.patch.object(_disk, "os", faulty), mock.patch("pelton.torch_api.checkpoint._folders.os", faulty):
+    with mock.patch.object(_disk, "os", faulty), mock.patch("pelton._training.checkpoint._folders.os", faulty):
         try:
             training.save(iteration, folder)
         except (RuntimeError, OSError) as error:

@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from pelton._training.data_parallel import _steps
 from pelton.errors import FailedPrecondition
 from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm
-from pelton.torch_api.data_parallel import _steps
 from pelton.torch_api.model_parallel.moe import MoE
 from torch import nn
 from torch.amp.grad_scaler import GradScaler

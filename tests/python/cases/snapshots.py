@@ -12,6 +12,7 @@ from typing import Any
 import pelton.torch_api as bagua
 import torch
 from pelton import _C
+from pelton._training.checkpoint import snapshots
 from pelton.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unsupported
 from pelton.torch_api.algorithms import Algorithm
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
@@ -19,7 +20,7 @@ from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
-from pelton.torch_api.checkpoint import Snapshots, snapshots
+from pelton.torch_api.checkpoint import Snapshots
 from pelton_run.snapshots import BUFFERS_VARIABLE, SnapshotBuffers
 from torch import nn
 

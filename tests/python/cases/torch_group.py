@@ -11,7 +11,7 @@ import pelton.distributed._process_group as process_group
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
-from pelton.torch_api import _session
+from pelton._training import _session
 from torch.utils.data import DistributedSampler
 
 from cases.checks import raises, rank_and_size

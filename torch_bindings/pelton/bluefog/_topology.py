@@ -9,11 +9,11 @@ from typing import Any
 import networkx as nx
 
 from pelton import _C
+from pelton._training._objects import broadcast_text
+from pelton._training._state_broadcast import agree
 from pelton.bluefog._errors import WrongType
 from pelton.bluefog.common.topology_util import GetRecvWeights, GetSendWeights
 from pelton.errors import InvalidArgument
-from pelton.torch_api._objects import broadcast_text
-from pelton.torch_api._state_broadcast import agree
 
 DiGraph = Any  # networkx's, which has no types
 Edges = list[list[float]]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from pelton import _C, _log
+from pelton._training import _fork, _session
+from pelton._training._session import Session
 from pelton.bluefog import _topology, _variables
 from pelton.bluefog._errors import NotInitialized
 from pelton.bluefog._names import NAMES, PARTING
 from pelton.bluefog._timeline import Timeline
 from pelton.bluefog._topology import DiGraph, Topology
 from pelton.errors import InvalidArgument, PeltonError
-from pelton.torch_api import _fork, _session
-from pelton.torch_api._session import Session
 
 _NODES_PER_MACHINE = "BLUEFOG_NODES_PER_MACHINE"
 _TIMELINE = "BLUEFOG_TIMELINE"

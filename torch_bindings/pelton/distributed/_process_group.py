@@ -16,8 +16,8 @@ from typing import Any
 import torch.distributed as dist
 
 from pelton import _C
+from pelton._training import _fork, _rendezvous, _session, env
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
-from pelton.torch_api import _fork, _rendezvous, _session, env
 
 _STOP_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 3.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 
 from pelton import _C
+from pelton._training import _session
 from pelton.errors import InvalidArgument
-from pelton.torch_api import _session
 
 
 class Store(_C.Store):

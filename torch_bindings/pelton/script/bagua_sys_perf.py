@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pelton import torch_api
-from pelton.torch_api.algorithms import Algorithm
+from pelton._training.algorithms import Algorithm
 
 _CLASSES = 1000
 _PIXELS = 224

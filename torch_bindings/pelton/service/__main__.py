@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from pelton._training import env
 from pelton.errors import PeltonError
 from pelton.service.autotune_service import AutotuneService, serve
-from pelton.torch_api import env
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,16 +1,10 @@
-"""The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`."""
+"""The API that training scripts use, under Bagua's names: `import pelton.torch_api as bagua`.
 
-from pelton.torch_api import (
-    _raw_communicator,
-    algorithms,
-    checkpoint,
-    communication,
-    contrib,
-    data_parallel,
-    moe,
-    utils,
-)
-from pelton.torch_api.communication import (
+It stands on `pelton._training`, as `pelton.wrap` does. Importing it puts `with_bagua` on `torch.nn.Module`, the methods
+of `BaguaTensor` on `torch.Tensor`, and those of Bagua's communicators on the runtime's.
+"""
+
+from pelton._training.communication import (
     ReduceOp,
     RepeatedInitializationError,
     allgather,
@@ -41,9 +35,21 @@ from pelton.torch_api.communication import (
     scatter_inplace,
     send,
 )
+from pelton._training.env import get_local_rank, get_local_size, get_rank, get_world_size
+from pelton._training.tensor import BaguaTensor
+from pelton.torch_api import (
+    _raw_communicator,
+    algorithms,
+    checkpoint,
+    communication,
+    contrib,
+    data_parallel,
+    distributed,
+    moe,
+    tensor,
+    utils,
+)
 from pelton.torch_api.distributed import BaguaModule, bagua_init
-from pelton.torch_api.env import get_local_rank, get_local_size, get_rank, get_world_size
-from pelton.torch_api.tensor import BaguaTensor
 
 __all__ = [
     "BaguaModule",
@@ -91,4 +97,6 @@ __all__ = [
     "utils",
 ]
 
+distributed.install()
+tensor.install()
 _raw_communicator.install()

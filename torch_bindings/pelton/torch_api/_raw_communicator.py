@@ -9,10 +9,10 @@ from typing import Any, Union
 import torch
 
 from pelton import _C
+from pelton._training import _collectives, _exchanges
+from pelton._training._arguments import AnyReduceOp
+from pelton._training.tensor import BackendTensor, effective_tensor
 from pelton.errors import InvalidArgument
-from pelton.torch_api import _collectives, _exchanges
-from pelton.torch_api._arguments import AnyReduceOp
-from pelton.torch_api.tensor import BackendTensor, effective_tensor
 
 RawTensor = Union[torch.Tensor, BackendTensor]
 _OF_TENSORS = (

@@ -10,15 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pelton.errors import InvalidArgument
-from pelton.torch_api import _session, communication
-from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl
-from pelton.torch_api.data_parallel._attachment import attach, module_numbers, name_of, wrapping_of
-from pelton.torch_api.data_parallel._rounds import Bucket
-from pelton.torch_api.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+from pelton._training.algorithms.base import Algorithm, AlgorithmImpl
+from pelton._training.data_parallel._attachment import module_numbers
+from pelton._training.data_parallel._rounds import Bucket
+from pelton._training.data_parallel._wrap import wrap_module
+from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 if TYPE_CHECKING:
-    from pelton.torch_api.communication import BaguaProcessGroup
+    from pelton._training.communication import BaguaProcessGroup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -98,18 +97,7 @@ class BaguaModule:
           FailedPrecondition: the process group is not initialised.
           DeadlineExceeded, PeerLost: not all ranks took part.
         """
-        group = _checked_group(process_group)
-        inner = BaguaDistributedDataParallel(
-            self,
-            optimizers,
-            algorithm,
-            group,
-            bagua_module_name=name_of(self),
-            gradient_as_bucket_view=do_flatten,
-            predecessor=wrapping_of(self),
-        )
-        attach(self, inner)
-        return self
+        return wrap_module(self, optimizers, algorithm, process_group, do_flatten)
 
 
 def bagua_init(
@@ -132,18 +120,9 @@ def bagua_init(
     return model, optimizer
 
 
-def _checked_group(group: BaguaProcessGroup | dist.ProcessGroup | None) -> BaguaProcessGroup:
-    if group is None:
-        return communication._get_default_group()
-    if isinstance(group, dist.ProcessGroup):
-        group = communication.from_torch_group(group)
-    if not isinstance(group, communication.BaguaProcessGroup):
-        raise InvalidArgument(f"process_group: must be a BaguaProcessGroup or None, is {group!r}")
-    rank = _session.current().backend.rank
-    if rank not in group.ranks:
-        raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
-    return group
-
-
 setattr(BaguaModule, "__id_iter", module_numbers)  # under the name in Bagua's text, not as Python would mangle it
-nn.Module.with_bagua = BaguaModule.with_bagua  # type: ignore[attr-defined]  # what `import pelton.torch_api` does
+
+
+def install() -> None:
+    """Puts `with_bagua` on every module, as `import pelton.torch_api` does. Idempotent."""
+    nn.Module.with_bagua = BaguaModule.with_bagua  # type: ignore[attr-defined]

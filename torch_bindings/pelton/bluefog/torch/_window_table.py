@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Union
 import torch
 
 from pelton import _C
+from pelton._training import _fork
 from pelton.bluefog._errors import MovedTensor
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch._basics import active_world
 from pelton.errors import InvalidArgument, NotFound, PeltonError
-from pelton.torch_api import _fork
 
 Weights = Mapping[int, float]
 Pairs = list[tuple[int, float]]

@@ -16,6 +16,8 @@ from typing import Union
 import torch
 
 from pelton import _log
+from pelton._training._objects import broadcast_text
+from pelton._training._state_broadcast import agree
 from pelton.bluefog.torch._window_table import (
     Get,
     NoSuchWindow,
@@ -37,8 +39,6 @@ from pelton.bluefog.torch._window_table import (
     windows,
 )
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
-from pelton.torch_api._objects import broadcast_text
-from pelton.torch_api._state_broadcast import agree
 
 __all__ = [
     "get_current_created_window_names",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
+from pelton._training._state_broadcast import agree
 from pelton.bluefog._world import World
 from pelton.bluefog.torch._basics import active_world
 from pelton.errors import InvalidArgument
-from pelton.torch_api._state_broadcast import agree
 
 if TYPE_CHECKING:
     import numpy

@@ -8,10 +8,10 @@ from typing import Any, Union
 import torch
 from torch.utils._pytree import tree_map
 
+from pelton._training._objects import broadcast_object
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch.mpi_ops import allreduce_nonblocking_, broadcast_nonblocking_, synchronize
 from pelton.errors import InvalidArgument
-from pelton.torch_api._objects import broadcast_object
 
 Parameters = Union[Mapping[str, Any], Iterable[torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 

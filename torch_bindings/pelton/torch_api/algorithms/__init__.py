@@ -1,31 +1,3 @@
-"""The communication algorithms, by class and by name."""
+"""Under Bagua's name: what `pelton._training.algorithms` holds."""
 
-from pelton.torch_api.algorithms import (
-    async_model_average,
-    bytegrad,
-    decentralized,
-    diloco,
-    gradient_allreduce,
-    local_sgd,
-    one_bit_adam,
-    power_sgd,
-    q_adam,
-    zero_one_adam,
-)
-from pelton.torch_api.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry
-
-__all__ = [
-    "Algorithm",
-    "AlgorithmImpl",
-    "GlobalAlgorithmRegistry",
-    "async_model_average",
-    "bytegrad",
-    "decentralized",
-    "diloco",
-    "gradient_allreduce",
-    "local_sgd",
-    "one_bit_adam",
-    "power_sgd",
-    "q_adam",
-    "zero_one_adam",
-]
+from pelton._training.algorithms import *  # noqa: F403

@@ -1,6 +1,3 @@
-"""Checkpoints of wrapped models, with Bagua's files and names, and snapshots in memory for ranks that are restarted."""
+"""Under Bagua's name: what `pelton._training.checkpoint` holds."""
 
-from pelton.torch_api.checkpoint.checkpointing import load_checkpoint, save_checkpoint
-from pelton.torch_api.checkpoint.snapshots import Snapshots
-
-__all__ = ["Snapshots", "load_checkpoint", "save_checkpoint"]
+from pelton._training.checkpoint import *  # noqa: F403

@@ -6,9 +6,9 @@ from typing import Union
 
 import torch.distributed as dist
 
+from pelton._training import _session, env
+from pelton._training.communication import BaguaProcessGroup, from_torch_group
 from pelton.errors import InvalidArgument
-from pelton.torch_api import _session, env
-from pelton.torch_api.communication import BaguaProcessGroup, from_torch_group
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from pelton._training import _encoding
 from pelton.errors import InvalidArgument, PermissionDenied
-from pelton.torch_api import _encoding
 
 _PLAIN, _PICKLED = b"P", b"K"
 _ARRAY = "\0numpy"  # begins a tuple that stands for an array, or for a number of numpy's

@@ -12,12 +12,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from pelton import _C
+from pelton._training import _session, communication, env
+from pelton._training._arguments import ReduceOp
+from pelton._training._portable import Portable
+from pelton._training.data_parallel.distributed import to_bagua_process_group
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api import _session, communication, env
-from pelton.torch_api._arguments import ReduceOp
-from pelton.torch_api._portable import Portable
 from pelton.torch_api.contrib._ranks import AnyGroup
-from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
 
 __all__ = ["SyncBatchNorm"]
 

@@ -1,7 +1,7 @@
 """Pelton under Bagua's name; see pelton.compat."""
 
+from pelton._training.algorithms import _defaults
 from pelton.compat.aliases import install
-from pelton.torch_api.algorithms import _defaults
 
 install("bagua")
 _defaults.are_baguas = True

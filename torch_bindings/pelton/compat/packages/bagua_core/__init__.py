@@ -5,9 +5,9 @@ from pelton.compat.aliases import install
 install("bagua_core")
 
 from pelton._C import Communicator as BaguaSingleCommunicatorPy  # noqa: E402, F401
-from pelton.torch_api._model_backend import ModelBackend as BaguaCommBackendPy  # noqa: E402, F401
-from pelton.torch_api.bucket import BaguaBucket as BaguaBucketPy  # noqa: E402, F401
-from pelton.torch_api.tensor import BackendTensor as BaguaTensorPy  # noqa: E402, F401
+from pelton._training._model_backend import ModelBackend as BaguaCommBackendPy  # noqa: E402, F401
+from pelton._training.bucket import BaguaBucket as BaguaBucketPy  # noqa: E402, F401
+from pelton._training.tensor import BackendTensor as BaguaTensorPy  # noqa: E402, F401
 
 
 def show_version() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from pelton.torch_api.algorithms._pieces import PIECE_ELEMENTS
+from pelton._training.algorithms._pieces import PIECE_ELEMENTS
 from pelton.torch_api.contrib.fuse._members import (
     GRADIENTS,
     WEIGHTS,

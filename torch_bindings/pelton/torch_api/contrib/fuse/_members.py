@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pelton.torch_api.algorithms._pieces import PIECE_ELEMENTS
+from pelton._training.algorithms._pieces import PIECE_ELEMENTS
 from pelton.torch_api.contrib.fuse._shelf import Shelf, place_of
 
 WEIGHTS, GRADIENTS = "weights", "gradients"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pelton.torch_api import _session
+from pelton._training import _session
 
 
 @dataclass

@@ -11,8 +11,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from pelton._training._addresses import LOOPBACK
 from pelton.errors import DeadlineExceeded, InvalidArgument, NotFound
-from pelton.torch_api._addresses import LOOPBACK
 
 _START_S = 10.0
 _SOON_S = 1.5

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pelton._extras import optional_module
+from pelton._training import _session, env
+from pelton._training._addresses import LOOPBACK
 from pelton.errors import FailedPrecondition, InvalidArgument, PeerLost, PeltonError, ResourceExhausted
-from pelton.torch_api import _session, env
-from pelton.torch_api._addresses import LOOPBACK
 from pelton.torch_api.contrib._ranks import AnyGroup
 from pelton.torch_api.contrib.utils import _redis_client, _redis_server
 from pelton.torch_api.contrib.utils.store import ClusterStore, Store, Value
@@ -220,7 +220,7 @@ def bootstrap_redis_server(
         if not _alone:
             _alone.append(_started(LOOPBACK, capacity_per_node))
         return list(_alone)
-    from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
+    from pelton._training.data_parallel.distributed import to_bagua_process_group
 
     group = to_bagua_process_group(process_group)
     session = _session.current()

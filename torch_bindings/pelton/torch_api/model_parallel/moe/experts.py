@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pelton.torch_api._torch_plans import watch_plans
+from pelton._training._torch_plans import watch_plans
 
 
 class Experts(nn.Module):

@@ -18,10 +18,10 @@ from torch import nn
 from torch._compile import _disable_dynamo
 from torch.nn import functional
 
+from pelton._training import _session, communication, env
+from pelton._training._portable import Portable
+from pelton._training.data_parallel.distributed import AnyGroup, to_bagua_process_group
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api import _session, communication, env
-from pelton.torch_api._portable import Portable
-from pelton.torch_api.data_parallel.distributed import AnyGroup, to_bagua_process_group
 
 __all__ = [
     "AnyGroup",

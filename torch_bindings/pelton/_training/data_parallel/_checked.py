@@ -1,0 +1,139 @@
+"""Checks what `with_bagua` is called with, and understands its short forms."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pelton._training._parameters import NamedTensors
+from pelton._training.algorithms.base import Algorithm, GlobalAlgorithmRegistry
+from pelton._training.communication import BaguaProcessGroup
+from pelton.errors import FailedPrecondition, InvalidArgument
+
+
+def checked_optimizers(optimizers: Iterable[Optimizer] | Optimizer) -> list[Optimizer]:
+    """The optimizers as a list; a single one stands for itself.
+
+    Raises:
+      InvalidArgument: something else is among them.
+    """
+    checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    for number, optimizer in enumerate(checked):
+        if not isinstance(optimizer, Optimizer):
+            raise InvalidArgument(f"optimizers[{number}]: must be an optimizer, is a {type(optimizer).__name__}")
+    return checked
+
+
+def checked_algorithm(
+    algorithm: Algorithm | str, optimizers: Sequence[Optimizer], options: Mapping[str, Any] | None = None
+) -> Algorithm:
+    """The algorithm; a name stands for it with its default options, or with those that are given.
+
+    Args:
+      algorithm: it, or its name.
+      optimizers: of which an algorithm takes its own, if it asks for one.
+      options: of the algorithm, where that is a name.
+
+    Raises:
+      InvalidArgument: it is neither, there is none of that name, or an option is not one of its.
+    """
+    if isinstance(algorithm, str):
+        return _named(algorithm, optimizers, dict(options or {}))
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidArgument(f"algorithm: must be an Algorithm or a name, is {algorithm!r}; see Algorithm.init(name)")
+    if options:
+        raise InvalidArgument(f"{', '.join(options)}: options go with an algorithm's name; {algorithm!r} has its own")
+    return algorithm
+
+
+def _named(name: str, optimizers: Sequence[Optimizer], options: dict[str, Any]) -> Algorithm:
+    try:
+        make = GlobalAlgorithmRegistry.get(name)
+        known = inspect.signature(make).parameters
+        _check_options(name, options, known)
+        for option in known:
+            if option.endswith("_optimizer") and option not in options and len(optimizers) == 1:
+                options[option] = optimizers[0]
+        return make(**options)
+    except (KeyError, TypeError) as error:
+        raise InvalidArgument(f"algorithm={name!r}: {error.args[0]}") from None
+
+
+def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> None:
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        word = "unknown option" if len(unknown) == 1 else "unknown options"
+        raise InvalidArgument(
+            f"algorithm={name!r}: {', '.join(unknown)}: {word}; there are: {', '.join(known) or 'none'}"
+        )
+
+
+def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:
+    """Two wrapped models would communicate a parameter of both twice.
+
+    Args:
+      this: the object behind the model that is being wrapped.
+      others: the objects behind the models that are.
+      trainable: the parameters of the former.
+
+    Raises:
+      InvalidArgument: one of them is another model's.
+    """
+    for other in others:
+        if type(other) is not type(this) or other is this or other._rounds is None:
+            continue
+        owned = {id(tensor): name for name, tensor in other._selected.trainable}
+        for name, tensor in trainable:
+            if id(tensor) in owned:
+                raise InvalidArgument(
+                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
+                    f"{other.bagua_module_name}; ignore it in one of the two"
+                )
+
+
+def check_experts(module: nn.Module, process_group: BaguaProcessGroup) -> None:
+    """Experts that fewer ranks share than the model is wrapped for have replicas that nobody would keep equal.
+
+    Args:
+      module: the model that is being wrapped.
+      process_group: the ranks that it is wrapped for.
+
+    Raises:
+      InvalidArgument: a layer of experts has another group.
+    """
+    for name, layer in module.named_modules():
+        if getattr(type(layer), "shares_experts", False) and layer.ranks != process_group.ranks:
+            raise InvalidArgument(
+                f"'{name or 'the model'}' shares its experts among ranks {layer.ranks}, but the model is wrapped for "
+                f"ranks {process_group.ranks}: gradients of experts are summed over the layer's ranks alone. Give the "
+                "layer (MoE's process_group, or `group` of a pickled one, which has lost it) and with_bagua the same "
+                "group"
+            )
+
+
+def refuse_inputs(leaves: Iterable[Any], model: str) -> None:
+    """Of a forward pass none of whose outputs a backward pass could be told by.
+
+    Args:
+      leaves: what the model returned.
+      model: its name in errors.
+
+    Raises:
+      FailedPrecondition: one of them is the model's input itself, which a backward pass may start at all the same.
+    """
+    if not torch.is_grad_enabled():
+        return
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter):
+            raise FailedPrecondition(
+                f"{model}: the model returned its input itself, so that this rank would take no part in the round of "
+                "the backward pass that comes, and be a step behind from then on. Return a tensor of its own, as "
+                "x.view_as(x)"
+            )
