@@ -29,7 +29,7 @@ from pelton import _C as _C
 from pelton import errors
 from pelton._algorithms import AlgorithmDescription, OptionDescription, algorithm, algorithms
 from pelton._check import check
-from pelton._front import autotune, init, rank, world_size, wrap
+from pelton._front import autotune, init, rank, world_size, wrap, wrapping_of
 from pelton._log import set_log_callback
 
 pelton_autoload.register()
@@ -50,6 +50,7 @@ __all__ = [
     "set_log_callback",
     "world_size",
     "wrap",
+    "wrapping_of",
 ]
 
 

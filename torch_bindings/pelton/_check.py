@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pelton.errors import InvalidArgument
+from pelton._front import wrapping_of
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ def check(
     Raises:
       InvalidArgument: the model is not wrapped.
     """
-    inner = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)  # of a compiled model, too; of the class
-    if inner is None or not hasattr(inner, "bagua_optimizers"):
-        raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped with with_bagua")
+    inner = wrapping_of(model)
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     findings = [*_of_mode(inner.module), *_of_buffers(model, inner), *_of_parameters(inner)]
     findings += _of_optimizers(inner, given)

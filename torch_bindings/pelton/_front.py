@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pelton._training.algorithms.base import Algorithm
     from pelton._training.communication import BaguaProcessGroup
+    from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -73,12 +74,7 @@ def autotune(
       FailedPrecondition: a round is open, on this rank or another; or an earlier call's alternatives are still tried.
       DeadlineExceeded: not all ranks have called.
     """
-    from pelton.errors import InvalidArgument
-
-    inner: Any = getattr(model, "bagua_ddp", None) or getattr(model, "inner", None)
-    if inner is None or not hasattr(inner, "bagua_optimizers"):
-        raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped; pelton.wrap() does that")
-    inner.autotune(csv, alternatives, schedules)
+    wrapping_of(model).autotune(csv, alternatives, schedules)
 
 
 def rank() -> int:
@@ -124,3 +120,25 @@ def wrap(
 
     given = checked_optimizers(optimizers)
     return wrap_module(model, given, checked_algorithm(algorithm, given, options), process_group)
+
+
+def wrapping_of(model: nn.Module) -> BaguaDistributedDataParallel:
+    """What keeps a wrapped model's ranks together, with types, which a type checker cannot know of `model.no_sync`.
+
+    Its `no_sync()`, `detach()`, `statistics()`, `algorithm_state_dict()` and `load_algorithm_state_dict()` are for
+    users.
+
+    Args:
+      model: wrapped with `wrap`, `with_bagua` or `DistributedDataParallel`; a compiled one, too.
+
+    Raises:
+      InvalidArgument: the model is not wrapped.
+    """
+    from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+    from pelton.errors import InvalidArgument
+
+    for name in ("bagua_ddp", "inner"):
+        found = getattr(model, name, None)
+        if isinstance(found, BaguaDistributedDataParallel):
+            return found
+    raise InvalidArgument(f"model: this {type(model).__name__} was not wrapped; pelton.wrap() does that")

@@ -211,7 +211,10 @@ def backward_passes_that_make_no_gradient_on_a_rank() -> None:
 def the_short_names() -> None:
     model = seeded(rank_and_size()[0], make_mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with raises(InvalidArgument, "was not wrapped; pelton.wrap"):
+        pelton.wrapping_of(model)
     assert pelton.wrap(model, optimizer, "local_sgd", interval=2) is model
+    assert pelton.wrapping_of(model) is vars(model)["bagua_ddp"]
     assert (pelton.rank(), pelton.world_size()) == rank_and_size()
     assert model.bagua_algorithm.interval == 2 and model.bagua_optimizers == [optimizer]
     assert repr(model.bagua_ddp).startswith("BaguaDistributedDataParallel(Sequential_"), repr(model.bagua_ddp)
