@@ -5,25 +5,17 @@
 namespace pelton {
 namespace {
 
-// Threads: as Stage. Owns: the stage.
-class StageOfRounds final : public Stage {
+// Threads: as Stage. Owns: as ForwardingStage.
+class StageOfRounds final : public ForwardingStage {
  public:
   StageOfRounds(std::unique_ptr<Stage> stage, WhichRounds which, uint64_t interval)
-      : stage_(std::move(stage)), which_(which), interval_(interval) {}
-  absl::string_view name() const override { return stage_->name(); }
-  StageKind kind() const override { return stage_->kind(); }
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    return stage_->MakeState(layout);
-  }
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    stage_->Prime(layout, flat, state);
-  }
+      : ForwardingStage(std::move(stage)), which_(which), interval_(interval) {}
   absl::Status Start(BucketRun& run, StageState* state) override {
-    return RunsIn(run) ? stage_->Start(run, state) : absl::OkStatus();
+    return RunsIn(run) ? ForwardingStage::Start(run, state) : absl::OkStatus();
   }
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
     if (!RunsIn(run)) return true;
-    return stage_->Advance(run, state);
+    return ForwardingStage::Advance(run, state);
   }
 
  private:
@@ -31,7 +23,6 @@ class StageOfRounds final : public Stage {
     return IsMultiple(run, interval_) == (which_ == WhichRounds::kMultiples);
   }
 
-  const std::unique_ptr<Stage> stage_;
   const WhichRounds which_;
   const uint64_t interval_;
 };

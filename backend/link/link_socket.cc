@@ -36,11 +36,6 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 16, "part of the wire format");
 
-absl::Status SystemError(absl::string_view call) {
-  const std::string text = absl::StrCat(call, ": ", ErrorText(errno));
-  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
-}
-
 absl::Status FillAddress(const std::string& path, sockaddr_un* out) {
   out->sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof out->sun_path) {
@@ -98,22 +93,6 @@ void Attach(absl::Span<const int> descriptors, char* control, msghdr& header) {
   std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size() * sizeof(int));
 }
 
-// Whatever number came along: what is not wanted is closed with the vector.
-std::vector<Descriptor> AttachedTo(msghdr& header) {
-  std::vector<Descriptor> attached;
-  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
-       control = CMSG_NXTHDR(&header, control)) {
-    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int number = -1;
-      std::memcpy(&number, CMSG_DATA(control) + i * sizeof number, sizeof number);
-      attached.emplace_back(number);
-    }
-  }
-  return attached;
-}
-
 // One packet as it came.
 // Threads: a value. Owns: the descriptors.
 struct Packet {
@@ -157,7 +136,7 @@ absl::StatusOr<Packet> ReceivePacket(int socket, absl::Time deadline) {
     header.msg_controllen = sizeof control;
     const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     // An empty packet, which looks like the end, may bring descriptors as well.
-    if (got >= 0) packet.descriptors = AttachedTo(header);
+    if (got >= 0) packet.descriptors = shm::AttachedTo(header);
     if (got == 0) return absl::UnavailableError("the connection was closed");
     if (got < 0 && errno == EAGAIN) {
       RETURN_IF_ERROR(AwaitReadable(socket, deadline));

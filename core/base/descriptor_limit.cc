@@ -36,4 +36,9 @@ bool IsExhaustion(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
+absl::Status SystemError(absl::string_view call) {
+  const std::string text = absl::StrCat(call, ": ", ErrorText(errno));
+  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
+}
+
 }  // namespace pelton

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace pelton {
 
 // Descriptors that RaiseDescriptorLimit asks for at most: programs that close all possible ones
@@ -23,6 +26,9 @@ std::string ErrorText(int error);
 // Whether `error` says that this process, or this host, has no descriptor or memory left: not the
 // fault of the peer that was to get it.
 bool IsExhaustion(int error);
+// What errno says after `call` has failed: ResourceExhausted where the kernel lacked something, and
+// Unavailable for all else. The text begins with `call`.
+absl::Status SystemError(absl::string_view call);
 
 }  // namespace pelton
 

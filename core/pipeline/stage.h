@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -155,6 +156,31 @@ class Stage {
   // Whether all that it launches in this round has been launched, so that another bucket's
   // operations may follow while it waits for its own. Asked between Start and the end.
   virtual bool has_launched_all() const { return false; }
+};
+
+// A stage that leaves to another one what a subclass does not change. The bucket stays in the
+// host's memory, and all launches count as to come, because what the other one says of either holds
+// for rounds in which it runs. Threads: as Stage. Owns: the other stage.
+class ForwardingStage : public Stage {
+ public:
+  explicit ForwardingStage(std::unique_ptr<Stage> stage) : stage_(std::move(stage)) {}
+  absl::string_view name() const override { return stage_->name(); }
+  StageKind kind() const override { return stage_->kind(); }
+  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
+    return stage_->MakeState(layout);
+  }
+  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
+    stage_->Prime(layout, flat, state);
+  }
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    return stage_->Start(run, state);
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
+    return stage_->Advance(run, state);
+  }
+
+ private:
+  const std::unique_ptr<Stage> stage_;
 };
 
 // The state that most stages keep: arrays beside a bucket's flat part.

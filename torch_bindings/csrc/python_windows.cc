@@ -36,19 +36,12 @@ struct Mapping {
   int (*host_get_device_pointer)(void** there, void* memory, unsigned flags);
 };
 
-template <typename Function>
-absl::Status Bind(const SharedLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.Symbol(name));
-  if (function != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("CUDA runtime ", library.path(), " has no ", name));
-}
-
 absl::StatusOr<Mapping> FindMapping(const cuda::CudaRuntime& runtime) {
   ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Find({runtime.path(), {}, ""}));
   Mapping mapping;
-  RETURN_IF_ERROR(Bind(library, "cudaHostRegister", mapping.host_register));
-  RETURN_IF_ERROR(Bind(library, "cudaHostUnregister", mapping.host_unregister));
-  RETURN_IF_ERROR(Bind(library, "cudaHostGetDevicePointer", mapping.host_get_device_pointer));
+  RETURN_IF_ERROR(library.Bind("cudaHostRegister", mapping.host_register));
+  RETURN_IF_ERROR(library.Bind("cudaHostUnregister", mapping.host_unregister));
+  RETURN_IF_ERROR(library.Bind("cudaHostGetDevicePointer", mapping.host_get_device_pointer));
   return mapping;
 }
 

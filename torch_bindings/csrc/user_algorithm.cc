@@ -83,36 +83,12 @@ class MoveAsideStage final : public Stage {
   const std::shared_ptr<Outcomes> outcomes_;
 };
 
-// A stage that leaves to another what it does not change.
-// Threads: as Stage. Owns: the other stage.
-class WrappedStage : public Stage {
- public:
-  explicit WrappedStage(std::unique_ptr<Stage> stage) : stage_(std::move(stage)) {}
-  absl::string_view name() const override { return stage_->name(); }
-  StageKind kind() const override { return stage_->kind(); }
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    return stage_->MakeState(layout);
-  }
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    stage_->Prime(layout, flat, state);
-  }
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    return stage_->Start(run, state);
-  }
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
-    return stage_->Advance(run, state);
-  }
-
- private:
-  const std::unique_ptr<Stage> stage_;
-};
-
-// Threads: as Stage. Owns: as WrappedStage; keeps the user's tensors alive.
-class ReplicasStage final : public WrappedStage {
+// Threads: as Stage. Owns: as ForwardingStage; keeps the user's tensors alive.
+class ReplicasStage final : public ForwardingStage {
  public:
   ReplicasStage(std::unique_ptr<Stage> stage, NamedMemory replicas,
                 std::shared_ptr<Outcomes> outcomes)
-      : WrappedStage(std::move(stage)),
+      : ForwardingStage(std::move(stage)),
         replicas_(std::move(replicas)),
         outcomes_(std::move(outcomes)) {}
 
@@ -125,11 +101,11 @@ class ReplicasStage final : public WrappedStage {
       }
       std::memcpy(buffer->data, outcomes_->LatestOf(replica.second), SizeBytesOf(replica.second));
     }
-    return WrappedStage::Start(run, state);
+    return ForwardingStage::Start(run, state);
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
-    const absl::StatusOr<bool> done = WrappedStage::Advance(run, state);
+    const absl::StatusOr<bool> done = ForwardingStage::Advance(run, state);
     if (!done.ok() || !*done) return done;
     for (const auto& replica : replicas_) {
       outcomes_->Add(BufferOf(state, replica.first)->data, replica.second);
@@ -185,18 +161,18 @@ class AgreeToStopStage final : public Stage {
   OperationBatch batch_;
 };
 
-// Threads: as Stage. Owns: as WrappedStage; shares the control with the user's handle.
-class UnlessStoppedStage final : public WrappedStage {
+// Threads: as Stage. Owns: as ForwardingStage; shares the control with the user's handle.
+class UnlessStoppedStage final : public ForwardingStage {
  public:
   UnlessStoppedStage(std::unique_ptr<Stage> stage, std::shared_ptr<AveragingControl> control)
-      : WrappedStage(std::move(stage)), control_(std::move(control)) {}
+      : ForwardingStage(std::move(stage)), control_(std::move(control)) {}
   absl::Status Start(BucketRun& run, StageState* state) override {
     runs_ = control_->is_running();
-    return runs_ ? WrappedStage::Start(run, state) : absl::OkStatus();
+    return runs_ ? ForwardingStage::Start(run, state) : absl::OkStatus();
   }
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
     if (!runs_) return true;
-    return WrappedStage::Advance(run, state);
+    return ForwardingStage::Advance(run, state);
   }
 
  private:

@@ -25,11 +25,6 @@ namespace {
 constexpr size_t kMaxPayloadBytes = 4096;
 constexpr int kSocketType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-absl::Status SystemError(absl::string_view call) {
-  const std::string text = absl::StrCat(call, ": ", ErrorText(errno));
-  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
-}
-
 // The abstract namespace: a name that begins with a zero byte.
 socklen_t FillAddress(const std::string& address, sockaddr_un* out) {
   out->sun_family = AF_UNIX;
@@ -40,23 +35,6 @@ socklen_t FillAddress(const std::string& address, sockaddr_un* out) {
 
 absl::Status WaitReadable(int descriptor, absl::Time deadline) {
   return AwaitReadable({descriptor}, deadline).status();
-}
-
-// The first descriptor that came along; any more, which no rank sends, are closed.
-Descriptor AttachedTo(msghdr& header) {
-  Descriptor first;
-  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
-       control = CMSG_NXTHDR(&header, control)) {
-    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int number = -1;
-      std::memcpy(&number, CMSG_DATA(control) + i * sizeof number, sizeof number);
-      Descriptor attached(number);
-      if (!first.is_open()) first = std::move(attached);
-    }
-  }
-  return first;
 }
 
 }  // namespace
@@ -181,7 +159,9 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
     header.msg_controllen = sizeof control;
     const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     // An empty packet, which looks like the end, may bring a descriptor as well.
-    if (got >= 0) message.attached = AttachedTo(header);
+    std::vector<Descriptor> attached;
+    if (got >= 0) attached = AttachedTo(header);
+    if (!attached.empty()) message.attached = std::move(attached.front());  // no rank sends more
     if (got == 0) return absl::UnavailableError("the connection was closed");
     if (got < 0 && errno == EAGAIN) {
       RETURN_IF_ERROR(WaitReadable(socket, deadline));
@@ -201,6 +181,21 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
     message.payload.assign(payload, static_cast<size_t>(got) - sizeof(Frame));
     return message;
   }
+}
+
+std::vector<Descriptor> AttachedTo(msghdr& header) {
+  std::vector<Descriptor> attached;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(control) + i * sizeof number, sizeof number);
+      attached.emplace_back(number);
+    }
+  }
+  return attached;
 }
 
 }  // namespace pelton::shm

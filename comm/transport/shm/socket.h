@@ -2,6 +2,7 @@
 #ifndef PELTON_COMM_TRANSPORT_SHM_SOCKET_H_
 #define PELTON_COMM_TRANSPORT_SHM_SOCKET_H_
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -62,6 +63,10 @@ absl::Status Send(int socket, const Frame& frame, absl::string_view payload = ""
                   int attached = -1);
 // Blocks: until `deadline`; never if that is in the past. Errors: also InvalidArgument: malformed.
 absl::StatusOr<Message> Receive(int socket, absl::Time deadline);
+
+// What came along with a message, whatever its number: what is not wanted is closed with the
+// vector.
+std::vector<Descriptor> AttachedTo(msghdr& header);
 
 }  // namespace pelton::shm
 

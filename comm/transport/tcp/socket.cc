@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/fork.h"
+#include "core/base/status.h"
 
 namespace pelton::tcp {
 namespace {
@@ -61,8 +62,7 @@ absl::StatusOr<Descriptor> MakeSocket(in_addr_t host) {
 }  // namespace
 
 absl::Status SystemError(absl::string_view what) {
-  const std::string text = absl::StrCat("tcp: ", what, ": ", ErrorText(errno));
-  return IsExhaustion(errno) ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
+  return Annotate(pelton::SystemError(what), "tcp");
 }
 
 std::string AddressOf(int socket) {

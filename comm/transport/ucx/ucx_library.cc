@@ -11,12 +11,9 @@
 namespace pelton::ucx {
 namespace {
 
+// The loader also searches libucs and libucm, because libucp depends on them.
 absl::Status Bind(const SharedLibrary& library, const char* name, void** function) {
-  // The loader also searches libucs and libucm, because libucp depends on them.
-  *function = library.Symbol(name);
-  if (*function != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("UCX library ", library.path(), " has no ", name,
-                                               "; Pelton needs UCX 1.13 or newer"));
+  return Annotate(library.Bind(name, *function), "Pelton needs UCX 1.13 or newer");
 }
 
 // UCX patches mmap and its kind for the whole process while it is being loaded, unless its variable

@@ -7,33 +7,26 @@
 namespace pelton::cuda {
 namespace {
 
-template <typename Function>
-absl::Status Bind(const SharedLibrary& library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(library.Symbol(name));
-  if (function != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("CUDA runtime ", library.path(), " has no ", name));
-}
-
 absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
   CudaTable table;
-  RETURN_IF_ERROR(Bind(library, "cudaGetDeviceCount", table.get_device_count));
-  RETURN_IF_ERROR(Bind(library, "cudaGetDevice", table.get_device));
-  RETURN_IF_ERROR(Bind(library, "cudaSetDevice", table.set_device));
-  RETURN_IF_ERROR(Bind(library, "cudaRuntimeGetVersion", table.runtime_get_version));
-  RETURN_IF_ERROR(Bind(library, "cudaGetErrorString", table.get_error_string));
-  RETURN_IF_ERROR(Bind(library, "cudaStreamCreateWithFlags", table.stream_create_with_flags));
-  RETURN_IF_ERROR(Bind(library, "cudaStreamDestroy", table.stream_destroy));
-  RETURN_IF_ERROR(Bind(library, "cudaStreamSynchronize", table.stream_synchronize));
-  RETURN_IF_ERROR(Bind(library, "cudaStreamIsCapturing", table.stream_is_capturing));
-  RETURN_IF_ERROR(Bind(library, "cudaStreamWaitEvent", table.stream_wait_event));
-  RETURN_IF_ERROR(Bind(library, "cudaEventCreateWithFlags", table.event_create_with_flags));
-  RETURN_IF_ERROR(Bind(library, "cudaEventDestroy", table.event_destroy));
-  RETURN_IF_ERROR(Bind(library, "cudaEventRecord", table.event_record));
-  RETURN_IF_ERROR(Bind(library, "cudaEventQuery", table.event_query));
-  RETURN_IF_ERROR(Bind(library, "cudaMalloc", table.allocate));
-  RETURN_IF_ERROR(Bind(library, "cudaFree", table.release));
-  RETURN_IF_ERROR(Bind(library, "cudaMemcpyAsync", table.memcpy_async));
-  RETURN_IF_ERROR(Bind(library, "cudaMemsetAsync", table.memset_async));
+  RETURN_IF_ERROR(library.Bind("cudaGetDeviceCount", table.get_device_count));
+  RETURN_IF_ERROR(library.Bind("cudaGetDevice", table.get_device));
+  RETURN_IF_ERROR(library.Bind("cudaSetDevice", table.set_device));
+  RETURN_IF_ERROR(library.Bind("cudaRuntimeGetVersion", table.runtime_get_version));
+  RETURN_IF_ERROR(library.Bind("cudaGetErrorString", table.get_error_string));
+  RETURN_IF_ERROR(library.Bind("cudaStreamCreateWithFlags", table.stream_create_with_flags));
+  RETURN_IF_ERROR(library.Bind("cudaStreamDestroy", table.stream_destroy));
+  RETURN_IF_ERROR(library.Bind("cudaStreamSynchronize", table.stream_synchronize));
+  RETURN_IF_ERROR(library.Bind("cudaStreamIsCapturing", table.stream_is_capturing));
+  RETURN_IF_ERROR(library.Bind("cudaStreamWaitEvent", table.stream_wait_event));
+  RETURN_IF_ERROR(library.Bind("cudaEventCreateWithFlags", table.event_create_with_flags));
+  RETURN_IF_ERROR(library.Bind("cudaEventDestroy", table.event_destroy));
+  RETURN_IF_ERROR(library.Bind("cudaEventRecord", table.event_record));
+  RETURN_IF_ERROR(library.Bind("cudaEventQuery", table.event_query));
+  RETURN_IF_ERROR(library.Bind("cudaMalloc", table.allocate));
+  RETURN_IF_ERROR(library.Bind("cudaFree", table.release));
+  RETURN_IF_ERROR(library.Bind("cudaMemcpyAsync", table.memcpy_async));
+  RETURN_IF_ERROR(library.Bind("cudaMemsetAsync", table.memset_async));
   return table;
 }
 

@@ -51,4 +51,8 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Find(const LibrarySearch& search) {
 
 void* SharedLibrary::Symbol(const char* name) const { return dlsym(handle_, name); }
 
+absl::Status SharedLibrary::Lacks(const char* name) const {
+  return absl::UnimplementedError(absl::StrCat("library ", path_, " has no ", name));
+}
+
 }  // namespace pelton

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace pelton {
@@ -33,10 +34,19 @@ class SharedLibrary {
 
   // Null if it has none of that name.
   void* Symbol(const char* name) const;
+  // Points `function` at the one of that name, which must have its type. Errors: Unimplemented: the
+  // library has none; names both.
+  template <typename Function>
+  absl::Status Bind(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(Symbol(name));
+    return function != nullptr ? absl::OkStatus() : Lacks(name);
+  }
   // Where it was loaded from.
   const std::string& path() const { return path_; }
 
  private:
+  absl::Status Lacks(const char* name) const;
+
   SharedLibrary(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
 
   void* handle_;

@@ -14,26 +14,15 @@
 #include "core/memory/dtype.h"
 
 namespace pelton::cuda {
-namespace {
-
-template <typename Function>
-absl::Status Bind(const SharedLibrary& library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(library.Symbol(name));
-  if (function != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("CUDA runtime ", library.path(), " has no ", name));
-}
-
-}  // namespace
-
 absl::StatusOr<IpcTable> FindIpcCalls(const CudaRuntime& runtime) {
   ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Find({runtime.path(), {}, ""}));
   IpcTable table;
-  RETURN_IF_ERROR(Bind(library, "cudaIpcGetMemHandle", table.get_memory_handle));
-  RETURN_IF_ERROR(Bind(library, "cudaIpcOpenMemHandle", table.open_memory_handle));
-  RETURN_IF_ERROR(Bind(library, "cudaIpcCloseMemHandle", table.close_memory_handle));
-  RETURN_IF_ERROR(Bind(library, "cudaIpcGetEventHandle", table.get_event_handle));
-  RETURN_IF_ERROR(Bind(library, "cudaIpcOpenEventHandle", table.open_event_handle));
-  RETURN_IF_ERROR(Bind(library, "cudaMemGetInfo", table.memory_info));
+  RETURN_IF_ERROR(library.Bind("cudaIpcGetMemHandle", table.get_memory_handle));
+  RETURN_IF_ERROR(library.Bind("cudaIpcOpenMemHandle", table.open_memory_handle));
+  RETURN_IF_ERROR(library.Bind("cudaIpcCloseMemHandle", table.close_memory_handle));
+  RETURN_IF_ERROR(library.Bind("cudaIpcGetEventHandle", table.get_event_handle));
+  RETURN_IF_ERROR(library.Bind("cudaIpcOpenEventHandle", table.open_event_handle));
+  RETURN_IF_ERROR(library.Bind("cudaMemGetInfo", table.memory_info));
   return table;
 }
 
