@@ -158,7 +158,10 @@ class Decentralized final : public Algorithm {
     table.Bool("hierarchical", &hierarchical_, "false: every rank is a peer; true: every host is");
     table.Count("global_interval", &global_interval_, 0,
                 "in pairs: rounds from one mean of all ranks to the next; 0: there is none");
-    table.Refuse("codec", "the algorithm low_precision_decentralized is this one with a codec");
+    table.Refuse("codec",
+                 "ranks give each other their weights themselves, and what rounds those rounds the "
+                 "model; low_precision_decentralized, over a ring, and choco_sgd, over a graph, "
+                 "encode how far the weights have come since the last message");
   }
   absl::Status CheckOptions() override {
     in_pairs_ = mode_ != "all";
