@@ -206,9 +206,13 @@ absl::Status TestRanks::Replan(const std::vector<SlotId>& order) {
   return absl::OkStatus();
 }
 
-void TestRanks::EndAtOperation(uint64_t number) { ranks_[0]->runner->EndAt(number); }
+void TestRanks::EndAtOperation(int32_t rank, uint64_t number) {
+  ranks_[static_cast<size_t>(rank)]->runner->EndAt(number);
+}
 
-uint64_t TestRanks::operation_count() const { return ranks_[0]->runner->launched(); }
+uint64_t TestRanks::OperationCount(int32_t rank) const {
+  return ranks_[static_cast<size_t>(rank)]->runner->launched();
+}
 
 std::vector<std::byte> TestRanks::ResultOf(int32_t rank, SlotId slot) {
   const SlotResult result = rounds(rank).ResultOf(slot);

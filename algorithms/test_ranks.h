@@ -58,11 +58,11 @@ class TestRanks {
   int32_t world_size() const { return static_cast<int32_t>(ranks_.size()); }
   SimExecutor& executor() { return executor_; }
   ModelRounds& rounds(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]->rounds; }
-  // Ends the communication of rank 0 when it launches its operation of this number from now on,
+  // Ends the communication of `rank` when it launches its operation of this number from now on,
   // from 1. More than it launches: never.
-  void EndAtOperation(uint64_t number);
-  // The operations that rank 0 has launched so far.
-  uint64_t operation_count() const;
+  void EndAtOperation(int32_t rank, uint64_t number);
+  // The operations that `rank` has launched so far.
+  uint64_t OperationCount(int32_t rank) const;
   // The elements that `rank` holds for a slot after the last round.
   std::vector<std::byte> ResultOf(int32_t rank, SlotId slot);
   // Everything that has left any rank so far. Units: bytes.

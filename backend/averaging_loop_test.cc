@@ -202,8 +202,9 @@ TEST(AveragingLoopTest, RunsOnThreads) {
       *fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(kSize)));
   std::vector<std::unique_ptr<LoopRank>> ranks;
   for (auto& communicator : communicators) {
-    ranks.push_back(std::make_unique<LoopRank>(*communicator, nullptr, absl::Microseconds(100),
-                                               MakeModelAverage(communicator->rank())));
+    ranks.push_back(
+        std::make_unique<LoopRank>(*communicator, MakeModelAverage(communicator->rank())));
+    ranks.back()->Begin(nullptr, absl::Microseconds(100));
   }
   std::vector<std::thread> threads;
   for (auto& rank : ranks) {

@@ -12,16 +12,21 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
 #include "backend/averaging_loop.h"
 #include "comm/communicator.h"
 #include "comm/tiers.h"
 #include "comm/transport/sim/sim_fabric.h"
+#include "comm/window/test_windows.h"
+#include "comm/window/window.h"
+#include "comm/window/window_source.h"
 #include "core/actor/actor.h"
 #include "core/actor/context.h"
 #include "core/actor/monitor.h"
@@ -36,20 +41,54 @@ inline constexpr uint64_t kCount = 24;
 inline constexpr absl::Duration kRoundTimeout = absl::Seconds(20);
 inline constexpr absl::Duration kStopTimeout = absl::Seconds(15);
 
+// Counts what is launched, and ends the communication where it is told to.
+// Threads: the simulation's. Owns: the communicator it wraps.
+class EndingCommunicator final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+  // At the launch of this number from now on, from 1.
+  void EndAtLaunch(uint64_t number) { ends_at_ = launched_ + number; }
+  uint64_t launched() const { return launched_; }
+
+  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
+    if (++launched_ == ends_at_) wrapped().Abort(absl::AbortedError("ended for the test"));
+    return wrapped().Launch(operation, stream);
+  }
+
+ private:
+  uint64_t launched_ = 0;
+  uint64_t ends_at_ = 0;  // 0: never
+};
+
 // One rank's weights, rounds and loop.
 // Threads: the simulation's, or as AveragingLoop. Owns: all but executor and communicator.
 class LoopRank {
  public:
-  LoopRank(Communicator& communicator, Executor* executor, absl::Duration pause,
-           std::unique_ptr<Algorithm> algorithm)
-      : communicator_(communicator), algorithm_(std::move(algorithm)), weights_(kCount, 0) {
+  LoopRank(Communicator& communicator, std::unique_ptr<Algorithm> algorithm)
+      : communicator_(communicator), algorithm_(std::move(algorithm)), weights_(kCount, 0) {}
+
+  // Before Begin, of an algorithm that uses windows. Blocks: until all ranks have called it, each
+  // on a thread of its own.
+  void OpenWindows(WindowSource& source) {
+    seen_source_ = std::make_unique<SeenSource>(source, windows_);
+    const Plan plan = MakePlan();
+    for (const BucketLayout& layout : plan.buckets()) {
+      Tiers tiers = Tiers::Of(communicator_);
+      tiers.windows = seen_source_.get();
+      pipelines_.push_back(*MakePipeline(*algorithm_, layout, tiers));
+    }
+  }
+
+  void Begin(Executor* executor, absl::Duration pause) {
     const bool ranks_share_rounds = algorithm_->schedule().ranks_share_rounds;
     ModelRoundsOptions rounds;
-    rounds.rank = communicator.rank();
+    rounds.rank = communicator_.rank();
     rounds.executor = executor;
-    rounds.runner = &communicator;
-    rounds.pipeline_factory = [this](const BucketLayout& layout) {
-      return MakePipeline(*algorithm_, layout, Tiers::Of(communicator_));
+    rounds.runner = &communicator_;
+    rounds.pipeline_factory = [this](const BucketLayout& layout) -> absl::StatusOr<Pipeline> {
+      if (pipelines_.empty()) return MakePipeline(*algorithm_, layout, Tiers::Of(communicator_));
+      return std::move(pipelines_[static_cast<size_t>(layout.id.value())]);
     };
     rounds.operation_timeout = kRoundTimeout;
     rounds.on_failure = [this](const absl::Status& reason) {
@@ -58,16 +97,7 @@ class LoopRank {
     rounds.on_round = [this](Round) {
       if (throws_in_turn_) throw std::runtime_error("the loop's own bug");
     };
-    PlanOptions plan;
-    plan.world_size = communicator.world_size();
-    plan.constraints = algorithm_->Constraints();
-    plan.bucket_size_bytes = 64;
-    std::vector<TensorSpec> tensors;
-    for (const char* name : {"weight", "bias"}) {
-      tensors.push_back({name, DType::kFloat32, kCount / 2, {}});  // each a bucket of its own
-    }
-    if (ranks_share_rounds) tensors.push_back(AveragingLoop::StopTensor());
-    rounds_ = *ModelRounds::Create(*Plan::Build(std::move(tensors), plan), std::move(rounds));
+    rounds_ = *ModelRounds::Create(MakePlan(), std::move(rounds));
     AveragingLoopOptions options;
     options.ranks_share_rounds = ranks_share_rounds;
     options.failure = [this] { return failure_; };
@@ -87,8 +117,27 @@ class LoopRank {
         WeightsOf(slot)[i] += reinterpret_cast<const float*>(difference)[i];
       }
       if (slot == SlotId(0)) ++added_;
+      if (++merged_slots_ % 2 == 0) merged_.push_back({weights_, WindowTensors()});
     };
     loop_ = *AveragingLoop::Create(*rounds_, std::move(options));
+  }
+
+  // What a merge has left, once it is whole. Threads: a value. Owns: its lists.
+  struct Merged {
+    std::vector<float> weights;
+    std::vector<std::string> windows;  // as WindowTensors
+  };
+  // By merge.
+  const std::vector<Merged>& merged() const { return merged_; }
+  // The bytes of this rank's own tensor of each of its windows, in the order of the buckets.
+  std::vector<std::string> WindowTensors() const {
+    std::vector<std::string> tensors;
+    for (const Window* window : windows_) {
+      const Tensor& tensor = window->options().tensor;
+      tensors.emplace_back(static_cast<const char*>(tensor.data),
+                           tensor.count * SizeOf(tensor.dtype));
+    }
+    return tensors;
   }
 
   // What a step of training does, while the weights are claimed.
@@ -112,6 +161,36 @@ class LoopRank {
   int added() const { return added_; }
 
  private:
+  // Threads: as WindowSource. Owns: nothing.
+  class SeenSource final : public WindowSource {
+   public:
+    SeenSource(WindowSource& source, std::vector<Window*>& seen) : source_(source), seen_(seen) {}
+    absl::StatusOr<std::unique_ptr<Window>> Make(WindowOptions options) override {
+      absl::StatusOr<std::unique_ptr<Window>> window = source_.Make(std::move(options));
+      if (window.ok()) seen_.push_back(window->get());
+      return window;
+    }
+    MovingDeadline deadline() const override { return source_.deadline(); }
+
+   private:
+    WindowSource& source_;
+    std::vector<Window*>& seen_;
+  };
+
+  // Each of the weights is a bucket of its own.
+  Plan MakePlan() const {
+    PlanOptions plan;
+    plan.world_size = communicator_.world_size();
+    plan.constraints = algorithm_->Constraints();
+    plan.bucket_size_bytes = 64;
+    std::vector<TensorSpec> tensors;
+    for (const char* name : {"weight", "bias"}) {
+      tensors.push_back({name, DType::kFloat32, kCount / 2, {}});
+    }
+    if (algorithm_->schedule().ranks_share_rounds) tensors.push_back(AveragingLoop::StopTensor());
+    return *Plan::Build(std::move(tensors), plan);
+  }
+
   float* WeightsOf(SlotId slot) {
     EXPECT_LT(slot.value(), 2) << "not one of the weights";
     return weights_.data() + static_cast<uint64_t>(slot.value()) * (kCount / 2);
@@ -119,7 +198,12 @@ class LoopRank {
 
   Communicator& communicator_;
   const std::unique_ptr<Algorithm> algorithm_;
+  std::vector<Window*> windows_;  // the pipelines'
+  std::unique_ptr<SeenSource> seen_source_;
+  std::vector<Pipeline> pipelines_;  // until the rounds take them
   std::vector<float> weights_;
+  std::vector<Merged> merged_;
+  uint64_t merged_slots_ = 0;
   double trained_ = 0;
   std::atomic<bool> is_held_{false};  // atomic for the test with threads
   std::atomic<int> added_{0};
@@ -208,14 +292,21 @@ class LoopWorld {
   LoopWorld(
       uint64_t seed, int32_t size,
       const std::function<std::unique_ptr<Algorithm>(Rank)>& make_algorithm = &MakeModelAverage)
-      : executor_(seed), fabric_(WorldSize(size), NetworkOf(seed)) {
+      : executor_(seed), fabric_(WorldSize(size), NetworkOf(seed)), windows_(size) {
     executor_.AddEventSource(&fabric_);
-    communicators_ = *fabric_.OpenAll(CommunicatorId(1), Group::World(WorldSize(size)));
+    auto opened = *fabric_.OpenAll(CommunicatorId(1), Group::World(WorldSize(size)));
+    for (std::unique_ptr<Communicator>& one : opened) {
+      communicators_.push_back(std::make_unique<EndingCommunicator>(std::move(one)));
+      EndingCommunicator& communicator = *communicators_.back();
+      std::unique_ptr<Algorithm> algorithm = make_algorithm(communicator.rank());
+      uses_windows_ = algorithm->UsesWindows();
+      ranks_.push_back(std::make_unique<LoopRank>(communicator, std::move(algorithm)));
+    }
+    if (uses_windows_) OpenWindows();
     const auto pause = absl::Microseconds(static_cast<int64_t>(executor_.Uniform(400)));
-    for (auto& communicator : communicators_) {
-      ranks_.push_back(std::make_unique<LoopRank>(*communicator, &executor_, pause,
-                                                  make_algorithm(communicator->rank())));
-      refs_.push_back(Spawn<Trainer>(executor_, {}, ranks_.back().get(), &executor_));
+    for (auto& rank : ranks_) {
+      rank->Begin(&executor_, pause);
+      refs_.push_back(Spawn<Trainer>(executor_, {}, rank.get(), &executor_));
       trainers_.push_back(static_cast<Trainer*>(refs_.back().cell()->actor()));
     }
   }
@@ -274,7 +365,10 @@ class LoopWorld {
   int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
   SimExecutor& executor() { return executor_; }
   SimFabric& fabric() { return fabric_; }
-  Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
+  EndingCommunicator& communicator(int32_t rank) {
+    return *communicators_[static_cast<size_t>(rank)];
+  }
+  TestWindows& windows() { return windows_; }
   LoopRank& rank(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
   Trainer& trainer(int32_t rank) { return *trainers_[static_cast<size_t>(rank)]; }
 
@@ -288,9 +382,20 @@ class LoopWorld {
     return options;
   }
 
+  void OpenWindows() {
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < size(); ++rank) {
+      threads.emplace_back(
+          [this, rank] { ranks_[static_cast<size_t>(rank)]->OpenWindows(windows_.source(rank)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
   SimExecutor executor_;
   SimFabric fabric_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
+  TestWindows windows_;
+  bool uses_windows_ = false;
+  std::vector<std::unique_ptr<EndingCommunicator>> communicators_;
   std::vector<std::unique_ptr<LoopRank>> ranks_;
   std::vector<ActorRef<Trainer>> refs_;
   std::vector<Trainer*> trainers_;

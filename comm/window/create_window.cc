@@ -365,15 +365,18 @@ absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
 
 absl::StatusOr<std::vector<std::unique_ptr<Window>>> CreateWindowsHere(
     std::vector<WindowOptions> options, const HostsHere* hosts) {
-  const std::vector<int32_t> one_host(options.size(), 0);
+  const HostsHere one_host{std::vector<int32_t>(options.size(), 0),
+                           std::vector<std::shared_ptr<PeerLinks>>(options.size())};
+  if (hosts == nullptr) hosts = &one_host;
   std::vector<WindowMaker> makers;
   std::vector<std::string> offers;
   makers.reserve(options.size());
   for (size_t rank = 0; rank < options.size(); ++rank) {
     const Rank mine(static_cast<int32_t>(rank));
-    makers.emplace_back(mine,
-                        PeerProcesses::AllHere(mine, hosts == nullptr ? one_host : hosts->host_of),
-                        hosts == nullptr ? nullptr : hosts->links[rank]);
+    std::function<absl::Status(Rank)> check;
+    if (hosts->check != nullptr) check = std::bind_front(hosts->check, mine);
+    makers.emplace_back(mine, PeerProcesses::AllHere(mine, hosts->host_of, std::move(check)),
+                        hosts->links[rank]);
     ASSIGN_OR_RETURN(offers.emplace_back(), makers.back().MakeOffer(std::move(options[rank])));
   }
   for (WindowMaker& maker : makers) {

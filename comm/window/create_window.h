@@ -2,6 +2,7 @@
 #ifndef PELTON_COMM_WINDOW_CREATE_WINDOW_H_
 #define PELTON_COMM_WINDOW_CREATE_WINDOW_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +32,9 @@ absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
 struct HostsHere {
   std::vector<int32_t> host_of;
   std::vector<std::shared_ptr<PeerLinks>> links;  // shared: as Window's
+  // What `rank` finds when it is about to reach a near `peer`, as PeerProcesses::Check; null: all
+  // live.
+  std::function<absl::Status(Rank rank, Rank peer)> check = nullptr;
 };
 
 // The same for all ranks at once, in one process: for simulations. By rank. `hosts` null: all are

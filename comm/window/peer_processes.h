@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,10 +41,11 @@ class PeerProcesses {
   static absl::StatusOr<std::shared_ptr<const PeerProcesses>> Meet(
       Communicator& communicator, const MovingDeadline& deadline,
       const std::string& host_label = "");
-  // All ranks in this process: a simulation. `host_of`: the number of each rank's host. Shared: as
-  // Meet's.
-  static std::shared_ptr<const PeerProcesses> AllHere(Rank rank,
-                                                      const std::vector<int32_t>& host_of);
+  // All ranks in this process: a simulation. `host_of`: the number of each rank's host. `check`
+  // answers Check of near ranks; null: all live. Shared: as Meet's.
+  static std::shared_ptr<const PeerProcesses> AllHere(
+      Rank rank, const std::vector<int32_t>& host_of,
+      std::function<absl::Status(Rank peer)> check = nullptr);
 
   // Errors: Unavailable: its process has ended. OK for a far one: its link knows.
   absl::Status Check(Rank peer) const;
@@ -70,7 +72,8 @@ class PeerProcesses {
   static Card CardOf(const uint64_t& probe, const std::string& host_label);
   static absl::StatusOr<Peer> Look(const Card& mine, const Card& theirs);
 
-  std::vector<Peer> peers_;  // by rank
+  std::vector<Peer> peers_;                       // by rank
+  std::function<absl::Status(Rank peer)> check_;  // of a simulation, or null
 };
 
 }  // namespace pelton
