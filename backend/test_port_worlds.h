@@ -21,6 +21,7 @@
 #include "backend/test_tensors.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
+#include "core/round/tensor_port.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -39,10 +40,12 @@ struct PortSettings {
   bool commits_state = true;
 };
 
-// Of all ranks. Errors: those of MakeAlgorithm and of ModelPort::Create.
+// Of all ranks, over float32 tensors with `counts` elements. Errors: those of MakeAlgorithm and of
+// ModelPort::Create.
 inline absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(ModelSource source, WorldSize world_size,
                                                            const PortSettings& settings,
-                                                           PlainTensors& tensors) {
+                                                           const std::vector<uint64_t>& counts,
+                                                           TensorPort& tensors) {
   PortOptions options;
   options.model.name = "net";
   options.model.group = Group::World(world_size);
@@ -56,13 +59,21 @@ inline absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(ModelSource source, W
   options.steps = settings.steps;
   options.state = settings.state;
   std::vector<TensorSpec> specs;
-  for (const std::vector<float>& tensor : tensors.tensors()) {
-    specs.push_back({.name = absl::StrCat("t", specs.size()), .count = tensor.size()});
+  for (uint64_t count : counts) {
+    specs.push_back({.name = absl::StrCat("t", specs.size()), .count = count});
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
                    MakeAlgorithm(settings.algorithm, settings.options));
   return ModelPort::Create(std::move(source), std::move(options), std::move(algorithm),
                            std::move(specs), tensors);
+}
+
+inline absl::StatusOr<std::unique_ptr<ModelPort>> MakePort(ModelSource source, WorldSize world_size,
+                                                           const PortSettings& settings,
+                                                           PlainTensors& tensors) {
+  std::vector<uint64_t> counts;
+  for (const std::vector<float>& tensor : tensors.tensors()) counts.push_back(tensor.size());
+  return MakePort(std::move(source), world_size, settings, counts, tensors);
 }
 
 // As above, of all ranks of `backend`.
