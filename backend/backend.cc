@@ -150,20 +150,26 @@ void Backend::StartSession() {
   session.control = control_.get();
   session.transport = transport_.get();
   session.note = &failure_;
-  session_ = Spawn<Session>(*executor_, {.name = "session"}, std::move(session));
-  // A full mailbox holds as bad news as this order: it may be dropped.
-  control_->OnOrder([this, session = session_](const Order& order) {
-    const Rank culprit = order.culprit.value_or(rank());
-    if (order.kind == Order::Kind::kPeerAbsent) {
-      absences_.Begin(culprit, std::string(order.reason.message()));
-    } else if (order.kind == Order::Kind::kPeerBack) {
-      absences_.End(culprit);
-    } else {
-      // Nobody is awaited in a job that ends, and none would come back to have deadlines move on.
-      if (order.kind != Order::Kind::kPeerLeft) absences_.EndAll();
-      (void)session.Send(order);
-    }
-  });
+  SpawnOptions options;
+  options.name = "session";
+  options.mailbox_capacity = SessionDoor::MailboxCapacity(world_size());
+  session_ = Spawn<Session>(*executor_, std::move(options), std::move(session));
+  door_ = std::make_unique<SessionDoor>(session_, world_size());
+  control_->OnOrder([this](const Order& order) { Obey(order, door_.get()); });
+}
+
+// `door` is null where the session has ended, or is about to.
+void Backend::Obey(const Order& order, SessionDoor* door) {
+  const Rank culprit = order.culprit.value_or(rank());
+  if (order.kind == Order::Kind::kPeerAbsent) {
+    absences_.Begin(culprit, std::string(order.reason.message()));
+  } else if (order.kind == Order::Kind::kPeerBack) {
+    absences_.End(culprit);
+  } else {
+    // Nobody is awaited in a job that ends, and none would come back to have deadlines move on.
+    if (order.kind != Order::Kind::kPeerLeft) absences_.EndAll();
+    if (door != nullptr) door->Send(order);
+  }
 }
 
 template <typename Question>
@@ -367,13 +373,17 @@ std::vector<ModelSight> Backend::LookAtModels(absl::Time deadline) const {
 
 // A handler must not block, and whoever fails must not wait either: the session sees to it.
 void Backend::Report(const absl::Status& reason) {
-  (void)session_.Send(FailureHere{reason});  // full or ended: the job is failing or over
+  if (door_ != nullptr) door_->Report(reason);
 }
 
 absl::Status Backend::Stop(absl::Time deadline) {
   if (stopped_.exchange(true)) return absl::OkStatus();
   // The session first, so that a failure which it has yet to tell arrives before our goodbye. From
-  // now on no order is obeyed, and a rank that leaves is no failure any more.
+  // now on no order comes to it, and a rank that leaves is no failure any more.
+  if (door_ != nullptr) {
+    control_->OnOrder([this](const Order& order) { Obey(order, nullptr); });
+    door_->Close();
+  }
   absl::Status left = executor_ != nullptr ? executor_->Shutdown(deadline) : absl::OkStatus();
   if (control_ != nullptr) {
     if (absl::Status goodbye = control_->Leave(deadline); left.ok()) left = goodbye;

@@ -160,6 +160,7 @@ class Backend {
 
   absl::Status Join();
   void StartSession();
+  void Obey(const Order& order, SessionDoor* door);
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
   absl::StatusOr<SelectionTable> AgreeOnSchedules(absl::Time deadline);
@@ -204,6 +205,7 @@ class Backend {
 
   std::atomic<bool> stopped_ = false;
   ActorRef<Session> session_;
+  std::unique_ptr<SessionDoor> door_;         // null until there is a session
   std::unique_ptr<ThreadExecutor> executor_;  // last: the session uses the others
 };
 

@@ -12,6 +12,8 @@
 namespace pelton {
 namespace {
 
+constexpr int32_t kEnds = 1;  // orders that end the membership, of which the first one counts
+
 // Tells the other ranks of a failure here, then ends.
 // Threads: as every actor; its one turn waits for a round trip. Owns: nothing.
 class Teller final : public Actor {
@@ -129,6 +131,48 @@ void Session::End(const absl::Status& reason) {
   const absl::Status failure = options_.note->Get();
   if (options_.transport != nullptr) options_.transport->Abort(failure);
   for (const auto& [communicator, open] : open_) communicator->Abort(failure);
+}
+
+size_t SessionDoor::MailboxCapacity(WorldSize world_size) {
+  constexpr size_t kReports = 1;
+  return limits::kMailboxCapacity + static_cast<size_t>(world_size.value() + kEnds) + kReports;
+}
+
+SessionDoor::SessionDoor(ActorRef<Session> session, WorldSize world_size)
+    : session_(std::move(session)), has_left_(static_cast<size_t>(world_size.value())) {
+  // A session that has ended has no room, and needs none.
+  if (auto room = session_.Reserve(world_size.value() + kEnds); room.ok()) {
+    orders_.emplace(*std::move(room));
+  }
+  if (auto room = session_.Reserve(); room.ok()) report_.emplace(*std::move(room));
+}
+
+// Whether `order` is the first of its kind, for which there is room.
+bool SessionDoor::TakeRoom(const Order& order) {
+  if (!orders_.has_value()) return false;
+  if (order.kind != Order::Kind::kPeerLeft || !order.culprit.has_value()) {
+    return !std::exchange(has_ended_, true);
+  }
+  const auto rank = static_cast<size_t>(order.culprit->value());
+  if (rank >= has_left_.size() || has_left_[rank]) return false;
+  has_left_[rank] = true;
+  return true;
+}
+
+// What has no room of its own changes nothing any more: the session has been told, or has ended.
+void SessionDoor::Send(const Order& order) {
+  (void)(TakeRoom(order) ? orders_->Send(order) : session_.Send(order));
+}
+
+void SessionDoor::Report(const absl::Status& reason) {
+  const FailureHere failure{reason};
+  const bool is_first = !is_reported_.exchange(true) && report_.has_value();
+  (void)(is_first ? report_->Send(failure) : session_.Send(failure));
+}
+
+void SessionDoor::Close() {
+  orders_.reset();
+  if (!is_reported_.exchange(true)) report_.reset();
 }
 
 }  // namespace pelton

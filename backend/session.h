@@ -3,8 +3,10 @@
 #define PELTON_BACKEND_SESSION_H_
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,9 @@
 #include "comm/group.h"
 #include "comm/transport/transport.h"
 #include "core/actor/actor.h"
+#include "core/actor/actor_ref.h"
 #include "core/actor/executor.h"
+#include "core/actor/handles.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
 #include "core/base/ids.h"
@@ -133,6 +137,38 @@ class Session final : public Actor {
   absl::flat_hash_map<Communicator*, OpenCommunicator> open_;
   std::vector<const Region*> shared_;
   std::unique_ptr<Executor> telling_;  // made when there is something to tell
+};
+
+// The way in for what must reach the session however full its mailbox is, because what is lost
+// would leave waits that nothing ends. It has room for all that can count: each rank leaves once,
+// and of the reasons that end a membership, and of the failures here, the first one stays. Threads:
+// Send and Close by one at a time, Report by any. Owns: the room, which a session that stops waits
+// for until it is used or Close gives it back.
+class SessionDoor {
+ public:
+  // What the session's mailbox must hold, so that the room is there beside that of all others.
+  static size_t MailboxCapacity(WorldSize world_size);
+
+  // `session` was spawned with that capacity, and nobody else has sent to it.
+  SessionDoor(ActorRef<Session> session, WorldSize world_size);
+
+  // An order of the control plane. Blocks: never.
+  void Send(const Order& order);
+  // A failure here. Blocks: never.
+  void Report(const absl::Status& reason);
+  // What comes after it finds room if there is any, as everybody's messages do.
+  void Close();
+
+ private:
+  bool TakeRoom(const Order& order);
+
+  const ActorRef<Session> session_;
+  std::optional<Permits<Session>> orders_;
+  std::vector<bool> has_left_;  // by rank
+  bool has_ended_ = false;
+  // Whoever sets it has the permit for itself.
+  std::atomic<bool> is_reported_{false};
+  std::optional<Permits<Session>> report_;
 };
 
 }  // namespace pelton

@@ -83,10 +83,16 @@ class World {
     options.control = &control;
     options.note = &note;
     options.telling = &executor_;
-    session = Spawn<Session>(executor_, {.name = "session"}, std::move(options));
+    SpawnOptions spawning;
+    spawning.name = "session";
+    spawning.mailbox_capacity = SessionDoor::MailboxCapacity(WorldSize(3));
+    session = Spawn<Session>(executor_, std::move(spawning), std::move(options));
+    door = std::make_unique<SessionDoor>(session, WorldSize(3));
     Open(all, {0, 1, 2});
     Open(two, {0, 2});
   }
+
+  ~World() { door->Close(); }
 
   void Open(Communicator& communicator, const std::vector<int32_t>& ranks) {
     EXPECT_TRUE(Ask(Opened{{&communicator, DeviceKind::kHost, Of(ranks)}, {}}).ok());
@@ -100,14 +106,24 @@ class World {
     return Ask(MayOpen{Of(ranks), {}});
   }
   void Tell(Order order) { ASSERT_TRUE(session.Send(std::move(order)).ok()); }
+  // Sends questions until no more go in.
+  void FillTheMailbox() {
+    // No turn answers meanwhile, so that the first answer is that there is no room.
+    while (!session.Ask(MayOpen{Of({0}), {}}, absl::InfiniteFuture()).ready()) {
+    }
+  }
   void Pass(absl::Duration time) { executor_.RunFor(time); }
-  absl::Status Stop() { return executor_.Shutdown(executor_.Now() + absl::Seconds(10)); }
+  absl::Status Stop() {
+    door->Close();
+    return executor_.Shutdown(executor_.Now() + absl::Seconds(10));
+  }
 
   RecordingControl control;
   FailureNote note;
   FakeCommunicator all;
   FakeCommunicator two;
   ActorRef<Session> session;
+  std::unique_ptr<SessionDoor> door;
 
  private:
   SimExecutor executor_;
@@ -216,6 +232,38 @@ TEST(SessionTest, APartUnderASessionThatHasEndedEndsToo) {
   const ActorRef<Part> part = SpawnUnder<Part>(world.session, {.name = "part"});
   world.Pass(absl::Seconds(1));
   EXPECT_FALSE(part.alive());
+}
+
+TEST(SessionDoorTest, AnOrderComesThroughAFullMailbox) {
+  World world;
+  world.FillTheMailbox();
+  // The coordinator may repeat itself; what a rank has left behind is then in the mailbox already.
+  for (int i = 0; i < 10; ++i) world.door->Send(PeerLeft(1));
+  world.door->Send(PeerLeft(2));
+  world.door->Send(Lost(2));
+  world.door->Send(Lost(1));
+  world.Pass(absl::Milliseconds(1));
+  EXPECT_THAT(world.all.aborts, ElementsAre("rank 0 of job 'x': rank 2 died"));
+  world.Pass(2 * Session::kGrace);
+  EXPECT_EQ(world.all.aborts.size(), 3u) << "both that have left are remembered";
+}
+
+TEST(SessionDoorTest, AFailureHereComesThroughAFullMailbox) {
+  World world;
+  world.FillTheMailbox();
+  world.door->Report(absl::DataLossError("the disk is full"));
+  world.Pass(absl::Milliseconds(1));
+  EXPECT_THAT(world.control.reported, ElementsAre("the disk is full"));
+}
+
+TEST(SessionDoorTest, ASessionStopsOnceItsDoorIsClosed) {
+  World world;
+  world.door->Send(PeerLeft(1));
+  EXPECT_TRUE(world.Stop().ok()) << "it waits for room that is kept";
+  world.door->Send(Lost(2));
+  world.door->Report(absl::DataLossError("the disk is full"));
+  world.Pass(absl::Milliseconds(1));
+  EXPECT_TRUE(world.note.Get().ok());
 }
 
 }  // namespace
