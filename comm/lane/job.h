@@ -45,9 +45,12 @@ struct Job {
   // What to launch once all of `launches` is done; asked again after that, until it answers with
   // nothing. The queue's later jobs wait for it. On the thread that drives the lane; null for none.
   absl::AnyInvocable<std::vector<Launch>()> more;
-  // Called once if everything went well, on the thread that drives the lane; null for nothing.
+  // Called once if everything went well, by the thread that drives the lane; null for nothing.
   // What it throws, as `more`, becomes the job's status.
   absl::AnyInvocable<void()> finish;
+  // `finish` may block, or take longer than a hand-over of the lane does: then whoever calls it
+  // does not drive meanwhile, and jobs that do not wait for this one's end go on.
+  bool finish_lasts = false;
   // Called once in any case, last of all; null for nothing. Does not throw.
   absl::AnyInvocable<void()> ended;
 };
@@ -81,6 +84,9 @@ class JobState {
   std::vector<Completion> running_;
   bool begun_ = false;  // is in the queue's jobs_
   absl::Status status_;
+  // Of a job whose finish lasts: until it is over, status_ and the closure belong to its caller.
+  enum class Finishing : uint8_t { kNotYet, kUnderWay, kOver };
+  std::atomic<Finishing> finishing_{Finishing::kNotYet};
   std::atomic<bool> done_{false};
   // Guarded by the lane's mutex.
   Callback on_done_;

@@ -53,14 +53,14 @@ bool JobQueue::IsIdle() const {
                                       [](const Backlog& backlog) { return backlog.empty(); });
 }
 
-void JobQueue::Advance(std::vector<JobHandle>& ended) {
+void JobQueue::Advance(std::vector<JobHandle>& ended, std::vector<JobHandle>& unfinished) {
   do {
     LaunchBacklogs();
     LaunchPostponed();
     for (const JobHandle& job : jobs_) Poll(*job);
   } while (ExtendJobs());
-  // Two may be over of which only the later one was, when it was asked for: collectives finish in
-  // the order of their calls all the same.
+  // Two may be over of which only the later one was, when it was asked for, and the earlier one may
+  // be at its finish: collectives end in the order of their calls all the same.
   bool is_held = false;
   std::erase_if(jobs_, [&](const JobHandle& job) {
     const bool is_collective = job->job_.queue == Job::Queue::kCollectives;
@@ -68,7 +68,14 @@ void JobQueue::Advance(std::vector<JobHandle>& ended) {
       is_held |= is_collective;
       return false;
     }
-    Finish(job);
+    if (MustFinish(*job)) {
+      job->job_.deadline = absl::InfiniteFuture();  // it has made it
+      job->finishing_.store(JobState::Finishing::kUnderWay, std::memory_order_relaxed);
+      unfinished.push_back(job);
+      is_held |= is_collective;
+      return false;
+    }
+    End(job);
     ended.push_back(job);
     return true;
   });
@@ -176,12 +183,27 @@ bool JobQueue::ExtendJobs() {
 }
 
 // Whether nothing of `job` is left to launch or to wait for.
-bool JobQueue::IsOver(const JobState& job) const {
+bool JobQueue::IsOver(const JobState& job) {
   if (!job.running_.empty()) return false;
+  // Another thread may be writing its status.
+  if (job.finishing_.load(std::memory_order_acquire) == JobState::Finishing::kUnderWay)
+    return false;
   return !job.status_.ok() || (job.launched_ == job.job_.launches.size() && !job.job_.more);
 }
 
-void JobQueue::Finish(const JobHandle& job) {
+// Whether it is over but for a finish that lasts.
+bool JobQueue::MustFinish(const JobState& job) {
+  return job.job_.finish_lasts && job.status_.ok() && job.job_.finish != nullptr &&
+         job.finishing_.load(std::memory_order_relaxed) == JobState::Finishing::kNotYet;
+}
+
+void JobQueue::RunFinish(JobState& job) {
+  job.status_ = Guarded([&] { job.job_.finish(); });
+  job.job_.finish = nullptr;  // large memory takes long to be given back, too
+  job.finishing_.store(JobState::Finishing::kOver, std::memory_order_release);
+}
+
+void JobQueue::End(const JobHandle& job) {
   Backlog& backlog = backlogs_[IndexOf(*job)];
   if (!backlog.empty() && backlog.front() == job) backlog.pop_front();  // failed half way
   if (job->status_.ok() && job->job_.finish) job->status_ = Guarded([&] { job->job_.finish(); });

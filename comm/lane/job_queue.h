@@ -30,7 +30,10 @@ class JobQueue {
   void Take(std::vector<JobHandle>& jobs);
   // Launches what can be launched, asks what has become of the rest, and adds the jobs that have
   // ended to `ended`: they have their status and no closures any more, but are not marked as done.
-  void Advance(std::vector<JobHandle>& ended);
+  // Those whose finish lasts come to `unfinished` before: somebody is to call RunFinish for each.
+  void Advance(std::vector<JobHandle>& ended, std::vector<JobHandle>& unfinished);
+  // Afterwards Advance ends the job. Threads: any. Blocks: as the job's closure.
+  static void RunFinish(JobState& job);
   // Aborts the communicator if a job is past its deadline, which is moved if it has stood still.
   void AbortOverdue(absl::Time now);
   // No job's deadline is earlier.
@@ -50,8 +53,9 @@ class JobQueue {
   bool LaunchNext(JobState& job);
   void Poll(JobState& job);
   bool ExtendJobs();
-  bool IsOver(const JobState& job) const;
-  void Finish(const JobHandle& job);
+  static bool IsOver(const JobState& job);
+  static bool MustFinish(const JobState& job);
+  void End(const JobHandle& job);
   std::string WhatIsMissing(const JobState& job) const;
   absl::Status WhyOverdue(const JobState& job) const;
 

@@ -61,8 +61,9 @@ JobHandle Lane::Add(Job job) {
 
 // A hop to an attendant and back takes many times as long as a small operation whose peers come
 // within a few microseconds.
-void Lane::LookFor(const JobState& job, DueCallbacks& due) {
+void Lane::LookFor(const JobState& job, Due& due) {
   for (int looks = kLooks * communicator_->spins(); looks > 0 && !job.done(); --looks) {
+    if (!due.unfinished.empty()) return;  // its own, or one before which it does not end
     if (communicator_->Progress()) AdvanceJobs(due);
   }
 }
@@ -80,13 +81,13 @@ JobHandle Lane::Enqueue(Job job) {
     driven_ = true;
     driven_by_attendant_ = false;
   }
-  DueCallbacks due;
+  Due due;
   {
     const Role role{*this};
     AdvanceJobs(due);  // shows it to the peers at once
     if (is_collective) LookFor(*state, due);
   }
-  Call(std::move(due));
+  Call(std::move(due), /*drives_next=*/false);
   return state;
 }
 
@@ -170,34 +171,49 @@ void Lane::Sleep(Visit& visit, bool on_wire) {
   }
 }
 
-void Lane::AdvanceJobs(DueCallbacks& due) {
+void Lane::AdvanceJobs(Due& due) {
   if (has_incoming_.load()) {
     MutexLock lock(&mutex_);
     has_incoming_.store(false);
     taken_.swap(incoming_);
   }
   jobs_.Take(taken_);
-  jobs_.Advance(ended_);
-  if (ended_.empty()) return;
+  const size_t unfinished = due.unfinished.size();
+  jobs_.Advance(ended_, due.unfinished);
+  const size_t added = due.unfinished.size() - unfinished;
+  if (ended_.empty() && added == 0) return;
   MutexLock lock(&mutex_);
+  finishing_ += static_cast<int64_t>(added);
   for (const JobHandle& job : ended_) MarkDone(job, due);
   ended_.clear();
 }
 
-void Lane::MarkDone(const JobHandle& job, DueCallbacks& due) {
+void Lane::MarkDone(const JobHandle& job, Due& due) {
   if (!job->status_.ok() && !job->interrupted_.ok()) {
     job->status_ = Annotate(job->interrupted_, job->name());
   }
   --unfinished_;
-  if (job->on_done_) due.emplace_back(std::move(job->on_done_), job);
+  if (job->on_done_) due.callbacks.emplace_back(std::move(job->on_done_), job);
   job->done_.store(true, std::memory_order_release);
   for (Visit* visit : waiting_) {
     if (visit->job_ == job) visit->Kick();
   }
 }
 
-void Lane::Call(DueCallbacks callbacks) {
-  for (auto& [callback, job] : callbacks) callback(job->status());
+// Finishes wait for nobody, while a callback may wait for the end of a job that is finished here.
+void Lane::Call(Due due, bool drives_next) {
+  for (const JobHandle& job : due.unfinished) {
+    const bool returns_next = job == due.unfinished.back() && due.callbacks.empty();
+    JobQueue::RunFinish(*job);
+    MutexLock lock(&mutex_);
+    --finishing_;
+    if (driven_) {
+      communicator_->Wake();  // whoever drives may have parked
+    } else if (!returns_next || !drives_next) {
+      PassOn();
+    }
+  }
+  for (auto& [callback, job] : due.callbacks) callback(job->status());
 }
 
 void Lane::Release() {
@@ -210,7 +226,7 @@ void Lane::PassOn() {
   const auto next = std::find_if(waiting_.begin(), waiting_.end(),
                                  [](const Visit* visit) { return !visit->IsJobDone(); });
   if (next != waiting_.end()) return (*next)->Kick();
-  if (unfinished_ > 0) CallAttendant();
+  if (unfinished_ > finishing_) CallAttendant();
 }
 
 // All that attend may be in callbacks, which wait for the very job that nobody drives.
@@ -299,7 +315,7 @@ bool Visit::IsOver() const {
 
 bool Visit::MayDrive() const {
   if (lane_.driven_) return false;
-  return aim_ != Aim::kAttend || (lane_.waiting_.empty() && lane_.unfinished_ > 0);
+  return aim_ != Aim::kAttend || (lane_.waiting_.empty() && lane_.unfinished_ > lane_.finishing_);
 }
 
 Visit::Next Visit::StandBy() {

@@ -30,7 +30,8 @@ class Visit;
 // drives by itself, so that a small operation costs no hop to another thread; a thread of the
 // lane's drives while nobody waits. No lock is held while closures run or die: they may need
 // Python's lock. A callback may wait for a future that a later job's callback completes (PyTorch's
-// PowerSGD hook does), so whoever calls one does not drive meanwhile, and another thread does.
+// PowerSGD hook does), and a large copy at a job's end takes longer than many operations, so
+// whoever calls one of these does not drive meanwhile, and another thread does.
 //
 // What each of the threads does is a Visit, which also says why no wake-up is lost.
 // Threads: any. Owns: the communicator; its threads until Stop.
@@ -76,7 +77,12 @@ class Lane : public std::enable_shared_from_this<Lane> {
  private:
   friend class Visit;
   struct Role;
-  using DueCallbacks = std::vector<std::pair<JobState::Callback, JobHandle>>;
+  // What its driver calls once it drives no more: finishes that last, and then callbacks.
+  struct Due {
+    bool empty() const { return unfinished.empty() && callbacks.empty(); }
+    std::vector<JobHandle> unfinished;
+    std::vector<std::pair<JobState::Callback, JobHandle>> callbacks;
+  };
 
   Lane(std::shared_ptr<Communicator> communicator, StartAttendant start,
        const Standstill* standstill);
@@ -89,12 +95,13 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void Follow(Visit& visit);
   void Sleep(Visit& visit, bool on_wire);
 
-  // The driver's; the mutex is not held. Adds the callbacks that are due.
-  void AdvanceJobs(DueCallbacks& due);
-  void LookFor(const JobState& job, DueCallbacks& due);
-  static void Call(DueCallbacks callbacks);
+  // The driver's; the mutex is not held. Adds what is due.
+  void AdvanceJobs(Due& due);
+  void LookFor(const JobState& job, Due& due);
+  // Of a thread that does not drive. `drives_next`: it asks for the role when this returns.
+  void Call(Due due, bool drives_next);
 
-  void MarkDone(const JobHandle& job, DueCallbacks& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MarkDone(const JobHandle& job, Due& due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Wakes one that will drive, if nobody drives and somebody should.
   void PassOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -112,7 +119,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool driven_by_attendant_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Visit*> waiting_ ABSL_GUARDED_BY(mutex_);       // that stand by, in their order
+  int64_t finishing_ ABSL_GUARDED_BY(mutex_) = 0;        // of these, by threads that do not drive
+  std::vector<Visit*> waiting_ ABSL_GUARDED_BY(mutex_);  // that stand by, in their order
   std::vector<Visit*> attendants_ ABSL_GUARDED_BY(mutex_);    // the same of the lane's threads
   bool attendant_is_called_ ABSL_GUARDED_BY(mutex_) = false;  // and has not looked yet
   // The first thread is started for the first job that no thread of the user waits for, and a
@@ -135,7 +143,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
 //    whoever stands by has looked at all of it under the same lock. A kick that comes between that
 //    look and the sleep ends the sleep at once (core/actor/waker.h).
 // 2. Whoever stops driving kicks one that stands by and whose job goes on, or else an attendant if
-//    a job is unfinished. A visit that was kicked and does not drive in the end passes the kick on.
+//    a job is neither done nor at its finish. A visit that was kicked and does not drive in the end
+//    passes the kick on. Whoever has called a finish drives next, or wakes whoever drives, which
+//    then ends that job.
 // 3. What comes in while somebody drives is shown before the communicator's Wake, which ends the
 //    park that has begun or is about to. Whoever drives looks for it before each park.
 // Threads: the one that takes the steps. Owns: the driver's role, while it has it.
@@ -164,8 +174,8 @@ class Visit {
 
   Next Step() { return drives_ ? Drive() : Join(); }
   absl::Time until() const { return until_; }
-  // Calls what is due. Blocks: as the callbacks.
-  void Call() { Lane::Call(std::exchange(due_, {})); }
+  // Calls what is due. Blocks: as the jobs' closures, and the callbacks.
+  void Call() { lane_.Call(std::exchange(due_, {}), /*drives_next=*/true); }
 
   bool drives() const { return drives_; }
   const absl::Status& interrupted() const { return attended_.interrupted(); }
@@ -200,7 +210,7 @@ class Visit {
   bool stands_by_ = false;
   bool is_late_ = false;
   absl::Time until_ = absl::InfinitePast();
-  Lane::DueCallbacks due_;
+  Lane::Due due_;
 };
 
 }  // namespace pelton::lane

@@ -83,6 +83,7 @@ class FakeWire final : public Communicator, public EventSource {
     return true;
   }
   void EndPark() { parked_ = nullptr; }
+  bool IsRunning() const { return !running_.empty(); }
   bool HasNews() const { return !arrived_.empty() || (!reason_.ok() && !running_.empty()); }
 
  private:
@@ -120,6 +121,7 @@ struct Record {
   bool has_ended = false;
   bool holds = false;  // it has borrowed the lane
   bool attends = false;
+  bool is_calling = false;  // a finish or a callback that lasts
   JobHandle job;
   std::unique_ptr<SimVisit> visit;
 };
@@ -154,9 +156,11 @@ JobHandle World::Give() {
     ++launched;
     return wire->Begin(takes);
   });
-  if (job.queue == Job::Queue::kCollectives) {
-    job.finish = [this, number = given] { finished.push_back(static_cast<uint64_t>(number)); };
-  }
+  const bool is_collective = job.queue == Job::Queue::kCollectives;
+  job.finish_lasts = Chance(3);
+  job.finish = [this, is_collective, number = given] {
+    if (is_collective) finished.push_back(static_cast<uint64_t>(number));
+  };
   job.ended = [this] { ++ended; };
   ++given;
   jobs.push_back(lane->Enqueue(std::move(job)));
@@ -180,6 +184,10 @@ class SimThread : public Actor {
     if (go.number != 0 && go.number != sleep_) return;
     if (record_.is_asleep) WakeUp();
     if (is_about_to_sleep_) return FallAsleep();
+    if (std::exchange(record_.is_calling, false)) {
+      record_.visit->Call();
+      return GoOn();
+    }
     if (record_.visit == nullptr) return Act();
     if (record_.holds) return OnEnd();
     Step();
@@ -218,7 +226,11 @@ class SimThread : public Actor {
     is_about_to_sleep_ = next == Visit::Next::kPark || next == Visit::Next::kStandBy;
     record_.is_parked = next == Visit::Next::kPark;
     if (next == Visit::Next::kEnd) return OnEnd();
-    if (next == Visit::Next::kCall) record_.visit->Call();
+    if (next == Visit::Next::kCall) {
+      record_.is_calling = true;
+      record_.is_parked = false;
+      if (world_.Chance(2)) return SleepFor(world_.UpTo(absl::Milliseconds(1)));
+    }
     GoOn();
   }
   void FallAsleep() {
@@ -309,7 +321,7 @@ void CheckThatNothingIsLeft(World& world) {
   const Record* driver = nullptr;
   bool is_anybody_waiting = false;
   for (const Record& record : world.records) {
-    if (record.visit == nullptr) continue;
+    if (record.visit == nullptr || record.is_calling) continue;
     if (record.visit->drives()) {
       ASSERT_EQ(driver, nullptr) << "two drive";
       driver = &record;
@@ -318,13 +330,22 @@ void CheckThatNothingIsLeft(World& world) {
       ASSERT_FALSE(record.job != nullptr && record.job->done()) << "sleeps beyond its job's end";
     }
   }
-  const bool is_work_left = std::any_of(world.jobs.begin(), world.jobs.end(),
-                                        [](const JobHandle& job) { return !job->done(); });
+  const bool is_anybody_calling =
+      std::any_of(world.records.begin(), world.records.end(),
+                  [](const Record& record) { return record.is_calling; });
+  const bool is_wire_busy = world.launched != world.given || world.wire->IsRunning();
+  // A job that is called for is nobody's to drive.
+  const bool is_work_left = is_anybody_calling
+                                ? is_wire_busy
+                                : std::any_of(world.jobs.begin(), world.jobs.end(),
+                                              [](const JobHandle& job) { return !job->done(); });
   if (driver == nullptr) {
     ASSERT_FALSE(is_work_left || is_anybody_waiting) << "nobody drives";
     return;
   }
   if (driver->holds) return;
+  ASSERT_TRUE(is_wire_busy || is_anybody_calling || !is_work_left)
+      << "parked, and a job that is finished has not ended";
   ASSERT_FALSE(world.wire->HasNews()) << "parked, and operations have ended";
   ASSERT_EQ(world.launched, world.given) << "parked, and jobs have not begun";
   ASSERT_FALSE(driver->attends && is_anybody_waiting) << "an attendant keeps the lane";
@@ -364,6 +385,41 @@ TEST(LaneSimTest, OneThreadAndTheAttendant) {
 
 TEST(LaneSimTest, ThreadsThatWaitBorrowGiveUpAndAbort) {
   ForEachSeed(1500, [](uint64_t seed) { RunWorld(seed, 2 + static_cast<int>(seed % 3)); });
+}
+
+// A job that is due at 3 ms ends on the wire after 1 ms, and its finish after 7 ms, while another
+// thread drives.
+TEST(LaneSimTest, AJobAtItsFinishHasMadeItsDeadline) {
+  World world(1);
+  world.lane = Lane::Create(world.wire, [](Lane&) {});
+  Job job;
+  job.deadline = world.sim.Now() + absl::Milliseconds(3);
+  job.launches.emplace_back(
+      [&](Communicator&) { return world.wire->Begin(absl::Milliseconds(1)); });
+  job.finish_lasts = true;
+  job.finish = [] {};
+  const JobHandle given = world.lane->Enqueue(std::move(job));
+  const auto step_to = [](Visit& visit, Visit::Next awaited) {
+    for (int i = 0; i < 1000; ++i) {
+      if (visit.Step() == awaited) return true;
+    }
+    return false;
+  };
+  SimVisit finishes(*world.lane, Visit::Aim::kJob, absl::InfiniteFuture(), given, [] {});
+  ASSERT_TRUE(step_to(finishes, Visit::Next::kPark));
+  world.sim.RunFor(absl::Milliseconds(2));
+  ASSERT_TRUE(step_to(finishes, Visit::Next::kCall));
+  world.sim.RunFor(absl::Milliseconds(5));
+  {
+    SimVisit drives(*world.lane, Visit::Aim::kIdle, absl::InfiniteFuture(), nullptr, [] {});
+    ASSERT_TRUE(step_to(drives, Visit::Next::kPark)) << "the job has not ended";
+    finishes.Call();
+    ASSERT_TRUE(step_to(drives, Visit::Next::kEnd));
+  }
+  ASSERT_TRUE(step_to(finishes, Visit::Next::kEnd));
+  EXPECT_EQ(given->status(), absl::OkStatus());
+  EXPECT_EQ(world.wire->Begin(absl::ZeroDuration()).status(), absl::OkStatus()) << "aborted";
+  world.lane->Stop();
 }
 
 // A job that is due at 3 ms, and deadlines that stand still from 1 ms to 11 ms.

@@ -163,6 +163,62 @@ TEST(LaneAloneTest, ACollectiveThatEndsSoonCostsNoHop) {
   lane->Stop();
 }
 
+// Ends nothing until it is opened.
+class Gate final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  State Query(Completion completion) override {
+    return is_open ? ForwardingCommunicator::Query(completion) : State{};
+  }
+  bool is_open = false;
+};
+
+// Threads: one. Owns: the number of its kicks.
+class CountedVisit final : public Visit {
+ public:
+  using Visit::Visit;
+  int kicks = 0;
+
+ private:
+  void Kick() override { ++kicks; }
+};
+
+// The callback would wait in vain, if the thread that calls it were to end the other job.
+TEST(LaneAloneTest, ACallbackMayWaitForAJobThatItsThreadHasFinished) {
+  SimFabric fabric(WorldSize(1));
+  auto world = fabric.OpenAll(CommunicatorId(3), Group::World(fabric.world_size()));
+  ASSERT_TRUE(world.ok());
+  const auto gate = std::make_shared<Gate>(std::move((*world)[0]));
+  const auto lane = Lane::Create(gate, [](Lane&) {});
+  const auto enqueue = [&](bool finish_lasts) {
+    Job job;
+    job.launches.emplace_back([](Communicator& communicator) { return Barrier(communicator); });
+    job.finish = [] {};
+    job.finish_lasts = finish_lasts;
+    return lane->Enqueue(std::move(job));
+  };
+  const JobHandle first = enqueue(false);
+  const JobHandle second = enqueue(true);
+  CountedVisit visit(*lane, Visit::Aim::kJob, absl::InfiniteFuture(), second);
+  CountedVisit attendant(*lane, Visit::Aim::kAttend, absl::InfiniteFuture());
+  ASSERT_EQ(visit.Step(), Visit::Next::kGoOn);
+  ASSERT_EQ(attendant.Step(), Visit::Next::kStandBy);
+  int kicks = -1;
+  lane->OnDone(first, [&](const absl::Status&) { kicks = attendant.kicks; });
+  gate->is_open = true;
+  Visit::Next next;
+  while ((next = visit.Step()) == Visit::Next::kGoOn) continue;
+  ASSERT_EQ(next, Visit::Next::kCall);
+  EXPECT_FALSE(second->done());
+  EXPECT_EQ(attendant.kicks, 0) << "there is nothing to drive";
+  visit.Call();
+  EXPECT_EQ(kicks, 1) << "somebody ends the second";
+  while (visit.Step() != Visit::Next::kEnd) continue;
+  EXPECT_TRUE(second->done());
+  lane->Stop();
+  EXPECT_EQ(attendant.Step(), Visit::Next::kEnd);
+}
+
 TEST_F(LaneTest, CallsBackAtOnceWhenTheJobIsDone) {
   const JobHandle job = lane(0).Run(Job());
   bool called = false;
@@ -313,6 +369,42 @@ TEST_F(LaneTest, WhatFinishThrowsOnTheLanesThreadIsTheJobsStatus) {
   });
   lane(1).Enqueue(BarrierJob());
   EXPECT_TRUE(done.Await());
+}
+
+TEST_F(LaneTest, AFinishThatBlocksHoldsUpNoLaterJob) {
+  Notice begun, may_end;
+  std::vector<int> order;
+  Job slow = BarrierJob([&] {
+    begun.Set();
+    EXPECT_TRUE(may_end.Await());
+    order.push_back(1);
+  });
+  slow.finish_lasts = true;
+  int value = 7, received = 0;
+  const JobHandle first = lane(0).Enqueue(std::move(slow));
+  lane(1).Enqueue(BarrierJob());
+  EXPECT_TRUE(begun.Await());
+  const JobHandle second = lane(0).Enqueue(BarrierJob([&] { order.push_back(2); }));
+  EXPECT_EQ(lane(1).Run(BarrierJob())->status(), absl::OkStatus()) << "the second is launched";
+  lane(1).Enqueue(SendJob(&value, 0));
+  EXPECT_EQ(lane(0).Run(ReceiveJob(&received, 1))->status(), absl::OkStatus());
+  EXPECT_EQ(received, 7);
+  EXPECT_FALSE(first->done());
+  EXPECT_FALSE(second->done()) << "collectives end in the order of their calls";
+  may_end.Set();
+  ASSERT_TRUE(lane(0).Wait(second, Soon()));
+  EXPECT_TRUE(first->done());
+  EXPECT_THAT(order, ElementsAre(1, 2));
+}
+
+TEST_F(LaneTest, WhatALastingFinishThrowsIsTheJobsStatus) {
+  Job slow = BarrierJob([] { throw std::runtime_error("planted"); });
+  slow.finish_lasts = true;
+  lane(1).Enqueue(BarrierJob());
+  const JobHandle job = lane(0).Run(std::move(slow));
+  EXPECT_EQ(TextOf(job), "barrier: its results could not be stored: planted");
+  lane(1).Enqueue(BarrierJob());
+  EXPECT_EQ(lane(0).Run(BarrierJob())->status(), absl::OkStatus());
 }
 
 TEST_F(LaneTest, MessagesThatNobodyMatchesHoldUpNoCollective) {

@@ -16,6 +16,10 @@
 namespace pelton::torch_bindings {
 namespace {
 
+// Copies of so much are made by whoever drives. Some tens of microseconds: as long as it may take
+// until another thread drives instead.
+constexpr int64_t kMostBytesInline = int64_t{256} << 10;
+
 bool LiesAsItIs(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -117,10 +121,21 @@ void Call::CopyAtEnd(const at::Tensor& target, const at::Tensor& source) {
   copies_.emplace_back(target.detach(), source);
 }
 
+// Whether the copies are better made beside the other calls of the group.
+bool Call::FinishLasts() const {
+  int64_t bytes = 0;
+  for (const auto& [target, source] : copies_) {
+    if (!target.is_cpu() || !source.is_cpu()) return true;  // it waits for a device
+    bytes += static_cast<int64_t>(target.nbytes());
+  }
+  return last_lasts_ || bytes > kMostBytesInline;
+}
+
 // Tensors made in inference mode may be written there only, and the queue's thread is not in it.
 lane::Job Call::Take(absl::Duration timeout) {
   job_.deadline = Clock::Real().Now() + timeout;
   job_.timeout = timeout;
+  job_.finish_lasts = FinishLasts();
   job_.finish = [kept = std::move(kept_), copies = std::move(copies_),
                  last = std::move(last_)]() mutable {
     for (const auto& [target, source] : copies) {

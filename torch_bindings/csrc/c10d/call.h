@@ -49,8 +49,11 @@ class Call {
   }
   // Says that the tensors are a GPU's, else they are on the CPU.
   void TakesGpu() { takes_gpu_ = true; }
-  // Runs at the end, if everything went well.
-  void Finally(absl::AnyInvocable<void()> last) { last_ = std::move(last); }
+  // Runs at the end, if everything went well. What takes long (see Job::finish_lasts) says so.
+  void Finally(absl::AnyInvocable<void()> last, bool lasts = false) {
+    last_ = std::move(last);
+    last_lasts_ = lasts;
+  }
   // Says that it is a user's send, which other calls need not wait for.
   void SetSend() { job_.queue = lane::Job::Queue::kSends; }
   // Says that it receives one message with `tag`.
@@ -71,6 +74,7 @@ class Call {
   // Refuses what has no dense memory in this process, whether contiguous or not.
   void Check(const at::Tensor& tensor, const std::string& argument) const;
   bool IsWritten(const at::Tensor& tensor) const;
+  bool FinishLasts() const;
 
   Use use_;
   bool takes_gpu_ = false;
@@ -79,6 +83,7 @@ class Call {
   std::vector<at::Tensor> written_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, source
   absl::AnyInvocable<void()> last_;
+  bool last_lasts_ = false;
 };
 
 }  // namespace pelton::torch_bindings

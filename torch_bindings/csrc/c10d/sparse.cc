@@ -123,7 +123,7 @@ ProcessGroup::Work ProcessGroup::AllReduceSparse(Tensors& tensors,
   const auto sum = std::make_shared<SparseSum>(tensor, getRank(), getSize(), op == ReduceOp::kAvg);
   call.Launch(sum->ExchangeFacts());
   call.Continue([sum] { return sum->ExchangeElements(); });
-  call.Finally([sum] { sum->Store(); });
+  call.Finally([sum] { sum->Store(); }, /*lasts=*/true);
   return Submit(std::move(call),
                 {::c10d::OpType::_ALLREDUCE_SPARSE, options.timeout, options.asyncOp}, tensors,
                 {tensors});
