@@ -4,7 +4,7 @@
 //
 //   snapshot_i = x_i;  d_i = (sum of all ranks' snapshots) / n - snapshot_i;  later: x_i += d_i
 //
-// Who takes the snapshots and adds the results, and when: backend/averaging_loop.h.
+// backend/averaging_loop.h takes the snapshots and adds the results.
 //
 // Steps: one allreduce per bucket and round. Bytes: for a bucket of B bytes those of the
 // communicator's allreduce of B bytes, each round; B of memory for the snapshot.

@@ -8,9 +8,9 @@
 //   x is offered to one neighbour, the next in turn
 //   later: weights += by how much x has changed
 // Each d is added at one end and subtracted at the other, so that the mean over the ranks is kept,
-// up to rounding, whatever they learn meanwhile. Who takes the snapshots and adds the results, and
-// how ranks stop: backend/averaging_loop.h. When all have been asked to stop, each has a last round
-// that only collects.
+// up to rounding, whatever they learn meanwhile. backend/averaging_loop.h takes the snapshots, adds
+// the results and stops the ranks. When all have been asked to stop, each has a last round that
+// only collects.
 //
 // Windows are of float64 for weights of float64, else of float32; what is added to weights of 16
 // bits is rounded to them.

@@ -13,9 +13,9 @@
 // The sums of s and of w over all ranks and slots are kept, up to rounding, whatever ranks learn
 // meanwhile. The mean of the weights s / w is not: a rank's s / w counts by its w. In the long run
 // all ranks have the sum of s over the sum of w for their weights, so that every rank's training
-// counts alike. Who takes the snapshots and adds the results, and how ranks stop:
-// backend/averaging_loop.h. When all have been asked to stop, each has a last round that only
-// collects; s and w go on after it, from whichever weights there are then.
+// counts alike. backend/averaging_loop.h takes the snapshots, adds the results and stops the ranks.
+// When all have been asked to stop, each has a last round that only collects; s and w go on after
+// it, from whichever weights there are then.
 //
 // A rank whose rounds stand still holds up nobody on its own host (push_to_windows.h); ranks on
 // other hosts may have too little to give until it goes on. Nobody's training waits.

@@ -11,7 +11,7 @@
 //              agreed on at the head of the round (algorithms/stage/round_peers.h).
 //   avoid_stragglers
 //              the same with a rank that arrives at about the same time, whatever its round
-//              (comm/control/arrival_state.h); who finds nobody in time keeps its weights.
+// (comm/control/arrival_state.h); a rank that finds no peer in time keeps its weights.
 //              Ranks need not take equally many steps; nothing in a round concerns a third rank (a
 //              host, where it is hierarchical: the ranks of a host go together).
 //

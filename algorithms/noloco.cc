@@ -8,8 +8,8 @@
 // keeps the mean over the ranks), m the momentum and r the outer learning rate:
 //   g = a - W x;  v = m v + g;  a = a - r v;  x = a
 // which is m = mu m + eta (W x - a), a += m of the paper with v = -m / eta. Its gamma, with which
-// anchors come together, is its beta here, and so one exchange does for both. Who sits a round out
-// does the same with its own weights alone. The step is algorithms/stage/outer_step.h's.
+// anchors come together, is its beta here, and so one exchange does for both. A rank that sits a
+// round out does the same with its own weights alone. The step is algorithms/stage/outer_step.h's.
 //
 // Another number of ranks goes on with a = the weights, which are all ranks' alike then, and with
 // the mean of v over the ranks.

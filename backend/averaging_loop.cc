@@ -38,7 +38,7 @@ struct ClaimWeights {
   uint64_t number;
   Promise<void> reply;
 };
-// Whoever asked for that claim has given up.
+// Sent when a claim's caller has given up waiting.
 struct WithdrawClaim {
   uint64_t number;
 };
@@ -152,8 +152,9 @@ class AveragingActor final : public Actor {
       return FailEverywhere(status);
     }
     phase_ = Phase::kInFlight;
-    // The last of rounds that ranks do not share begins when every rank has been asked to stop,
-    // which lasts as long as it lasts: whoever waits for that has a deadline of its own.
+    // The last of rounds that ranks do not share begins when every rank has been asked to stop.
+    // That may take any time, so this wait has no deadline; the caller of the stop has one of its
+    // own.
     const absl::Time deadline =
         is_last_alone() ? absl::InfiniteFuture() : context().Now() + options_.round_timeout;
     context().Then(rounds_.RoundDone(deadline),
@@ -169,7 +170,8 @@ class AveragingActor final : public Actor {
     return options_.failure == nullptr ? absl::OkStatus() : options_.failure();
   }
 
-  // What a callback throws is a failure with its words, like those that come as a status.
+  // An exception in a callback becomes a status with the exception's text, and is treated like a
+  // status that the callback returns.
   absl::Status Call(absl::AnyInvocable<absl::Status()> body) {
     try {
       return body();
@@ -338,7 +340,7 @@ absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds
 }
 
 AveragingLoop::~AveragingLoop() {
-  // An error would be that it ended in some other way, which its callers have heard of.
+  // An error is ignored, because the callers have already got the error that ended the loop.
   StopAndWait(actor_, WaitClock().Now() + limits::kStopTimeout).IgnoreError();
 }
 

@@ -178,8 +178,8 @@ absl::Status Backend::AskSession(Question question) const {
   RETURN_IF_ERROR(CheckNotForkedChild());
   auto [promise, answer] = MakePromise<void>();
   question.reply = std::move(promise);
-  // Without a deadline: the session's turns wait for nothing, and whoever closes a communicator
-  // must not go on before the session has let go of it.
+  // Without a deadline, because the session's turns wait for nothing, and a thread that closes a
+  // communicator must not go on before the session has let go of it.
   absl::StatusOr<Permits<Session>> room =
       session_.WhenRoom(1, absl::InfiniteFuture()).Await(absl::InfiniteFuture());
   absl::Status status = room.ok() ? room->Send(std::move(question)) : room.status();
@@ -371,7 +371,8 @@ std::vector<ModelSight> Backend::LookAtModels(absl::Time deadline) const {
   return sights;
 }
 
-// A handler must not block, and whoever fails must not wait either: the session sees to it.
+// Only notes the failure, because neither an event handler nor the code that has failed may block;
+// the session acts on it.
 void Backend::Report(const absl::Status& reason) {
   if (door_ != nullptr) door_->Report(reason);
 }

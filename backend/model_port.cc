@@ -215,7 +215,7 @@ absl::Status ModelPort::OnReady(const TrainingEvent& event) {
       for (SlotId slot : rounds().UnmarkedSlots()) RETURN_IF_ERROR(Mark(slot, false));
       return rounds().EndRound();
     default:
-      trigger_.On(event);  // nothing is due, but it knows who has stepped
+      trigger_.On(event);  // no round is due, but the trigger notes which optimizers have stepped
       return absl::OkStatus();
   }
 }

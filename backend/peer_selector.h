@@ -1,5 +1,5 @@
-// A rank's peers in one group, by the control plane: matchings that are fetched ahead of their use,
-// and whoever is there at the moment.
+// A rank's peers in one group, chosen by the control plane: from matchings that are fetched ahead
+// of their use, or among the ranks that look for a peer at the same moment.
 #ifndef PELTON_BACKEND_PEER_SELECTOR_H_
 #define PELTON_BACKEND_PEER_SELECTOR_H_
 
@@ -49,7 +49,7 @@ class PeerAsker final : public Actor {
 };
 
 // The asker on a thread of its own, so that no round waits for it. An answer that does not come, or
-// makes no sense, is one that this rank lacks: who uses the source falls back.
+// makes no sense, counts as missing at this rank, and the code that uses the source falls back.
 // Threads: one at a time. Owns: the thread, and the answers.
 class PeerSelector final : public PeerSource {
  public:

@@ -29,7 +29,7 @@
 
 namespace pelton {
 
-// Why a session has failed, for those who ask at any time, also when it has ended.
+// Why a session has failed. It can be asked at any time, also when the session has ended.
 // Threads: any. Owns: the reason.
 class FailureNote {
  public:

@@ -16,8 +16,8 @@
 namespace pelton {
 
 // Whether `source` and `target` share memory in another way than the collective's own form of "in
-// place" on `rank`: then it would read what it has already overwritten. Who may copy passes a copy
-// of the source instead; the functions of collectives.h refuse.
+// place" on `rank`: then it would read what it has already overwritten. A caller that may copy
+// passes a copy of the source instead; the functions of collectives.h refuse such memory.
 bool Clash(OperationKind kind, Rank rank, absl::Span<const std::byte> source,
            absl::Span<const std::byte> target);
 

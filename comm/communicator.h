@@ -26,8 +26,9 @@ class Pieces {
  public:
   virtual ~Pieces() = default;
 
-  // Where the source of piece `index` lies, in a registered region; nothing while it is not there.
-  // Whoever drives the communicator is called once it is. Pieces are taken in their order.
+  // Where the source of piece `index` lies, in a registered region; nothing while the piece is not
+  // ready. The thread that drives the communicator is woken once it is. Pieces are taken in their
+  // order.
   virtual std::optional<Location> Take(uint64_t index) = 0;
   // The result of piece `index` lies where its source was. No rank of the host reaches there any
   // more.

@@ -1,4 +1,5 @@
-// Who may tag messages with what: all users of a communicator's sends and receives share its wires.
+// Which code may use which tags. It matters because all users of a communicator's sends and
+// receives share its wires.
 #ifndef PELTON_COMM_TAGS_H_
 #define PELTON_COMM_TAGS_H_
 
@@ -6,8 +7,8 @@
 
 namespace pelton {
 
-// From 0 on, tags are those of whoever called send or receive. Negative ones are given out here and
-// nowhere else, so that messages of different senders never meet.
+// Tags from 0 on belong to the callers of send and receive. Negative tags are given out here and
+// nowhere else, so that messages of different users never meet.
 
 // Of comm/all_to_all_v.h.
 inline constexpr int32_t kAllToAllVTag = -1;

@@ -27,8 +27,9 @@ struct Elements {
   DType dtype;
 };
 
-// The work of one codec, put on a stream: the caller hears of the device's errors late, from the
-// stream. Encoded tensors are in pieces, bit by bit as PieceCodec (stage/piece_codec.h) makes them.
+// The work of one codec, put on a stream. The stream reports errors of the device, after the call
+// has returned. Encoded tensors are in pieces, bit by bit as PieceCodec (stage/piece_codec.h) makes
+// them.
 // Threads: any. Owns: what its subclass says.
 class ExchangeKernels {
  public:

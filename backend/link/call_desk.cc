@@ -13,7 +13,8 @@
 namespace pelton {
 namespace {
 
-// Numbers that the runtime draws there are never drawn again, whoever asks.
+// Numbers that the runtime draws under this prefix are never drawn again, not even for another
+// trainer.
 constexpr absl::string_view kOfTheRuntime = "pelton/";
 // A step counts anew with each set of trainers, but not at the coordinator.
 constexpr int kStepBits = 40;

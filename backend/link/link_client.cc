@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<LinkSocket>> LinkClient::Borrow(absl::Time deadli
 
 void LinkClient::GiveBack(std::unique_ptr<LinkSocket> socket) {
   idle_.Push(std::move(socket));
-  // Whoever ended the link may have emptied it before.
+  // The thread that ended the link may have emptied the list before the push.
   if (ended_.is_given()) idle_.TakeAll();
 }
 
@@ -146,8 +146,9 @@ absl::StatusOr<proto::LinkReply> LinkClient::Call(proto::LinkCall call, absl::Ti
 
 void LinkClient::Deliver(const proto::Order& order) {
   if (has_left_) return;
-  // Nothing that waits at the daemon can succeed any more, and it need not know that. Who needs a
-  // rank that has left is for the session to say.
+  // After an abort no call that waits at the daemon can succeed, so this end shuts its sockets down
+  // without telling the daemon. Which operations need a rank that has left is for the session to
+  // decide.
   if (order.kind() == proto::Order::ABORT &&
       ended_.Give(wire::ErrorFromProto(order.code(), order.message()))) {
     busy_.ForEach([](LinkSocket* socket) { socket->Shutdown(); });

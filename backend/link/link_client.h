@@ -55,7 +55,8 @@ class LinkClient {
   const proto::LinkWelcome& welcome() const { return welcome_; }
   Rank rank() const { return place_.rank; }
 
-  // Sets who is told; what came earlier is delivered at once. Blocks: while one is delivered.
+  // Sets the receiver of notices; notices that came earlier are delivered at once. Blocks: while a
+  // notice is delivered.
   void OnNotice(NoticeCallback callback) { notices_.SetCallback(std::move(callback)); }
 
   // The daemon keeps deadlines; this long after one the trainer does without its answer.

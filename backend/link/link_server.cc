@@ -37,7 +37,7 @@ absl::Status Differs(absl::string_view field, const std::string& theirs, const s
                                                     "'; attach to the daemon of the same ", field));
 }
 
-// Whoever may connect may ask it, of whichever job.
+// Every process that may connect may ask these, of any job.
 bool IsOfTools(proto::LinkHello::Purpose purpose) {
   return purpose == proto::LinkHello::STATUS || purpose == proto::LinkHello::STOP ||
          purpose == proto::LinkHello::NO_HEIR;

@@ -41,8 +41,8 @@ class LinkServer {
   // daemon has left there is replaced. Errors: AlreadyExists: a daemon lives there; those of
   // LinkSocket::Listen.
   static absl::StatusOr<Descriptor> Listen(const std::string& path);
-  // Serves whoever comes to `listener`. `backend` has joined the job; it is borrowed and outlives
-  // the server.
+  // Serves every process that connects to `listener`. `backend` has joined the job; it is borrowed
+  // and outlives the server.
   // `trainer_grace`: how long the peers of a trainer that has died wait for another one in its
   // place, if that can go on where it was; zero: its death ends them.
   static std::unique_ptr<LinkServer> Start(Backend* backend, const std::string& path,

@@ -40,8 +40,8 @@ class LinkSocket {
 
   explicit LinkSocket(Descriptor socket) : socket_(std::move(socket)) {}
 
-  // Listens at `path`; whoever may open the folder may connect. Errors: InvalidArgument: the path
-  // does not fit into a socket's address; Unavailable: the kernel refuses.
+  // Listens at `path`; every process that may open the folder may connect. Errors: InvalidArgument:
+  // the path does not fit into a socket's address; Unavailable: the kernel refuses.
   static absl::StatusOr<Descriptor> Listen(const std::string& path);
   // Errors: InvalidArgument: as Listen; NotFound: nobody listens there; DeadlineExceeded.
   static absl::StatusOr<Descriptor> Connect(const std::string& path, absl::Time deadline);
@@ -61,7 +61,7 @@ class LinkSocket {
   // The same, parsed. Errors: also InvalidArgument: not of this type.
   absl::Status Receive(google::protobuf::MessageLite& message, absl::Time deadline);
 
-  // Ends both directions: who waits in Receive or Send, here or there, gets Unavailable.
+  // Ends both directions. Threads that wait in Receive or Send at either end get Unavailable.
   void Shutdown();
   int descriptor() const { return socket_.get(); }
 

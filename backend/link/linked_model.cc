@@ -48,7 +48,8 @@ absl::Status CheckOnHost(const std::string& model, const std::vector<TensorSpec>
   return absl::OkStatus();
 }
 
-// The daemon does not hear of other ranks' trainers, so what this one hears of them ends the wait.
+// The daemon is not told of failures of other ranks' trainers, but this trainer is, so it ends the
+// wait itself.
 absl::StatusOr<LinkSocket::Message> AwaitAnswer(LinkSocket& socket, const LinkedJob& job,
                                                 absl::Time last) {
   while (true) {

@@ -22,10 +22,11 @@ namespace pelton {
 // by the thread that waits. Owns: copies.
 struct LinkedJob {
   Rank rank;  // of this process in the world
-  // Hears of the first round that fails because its communication has ended; may be empty.
+  // Called with the error of the first round that fails because its communication has ended; may be
+  // empty.
   std::function<void(const absl::Status&)> on_failure = nullptr;
-  // Why the job has failed, by what the trainer hears of the other ranks; OK while it has not. It
-  // ends what waits for the daemon. May be empty.
+  // Why the job has failed, as far as the trainer was told of the other ranks; OK while it has not.
+  // It ends what waits for the daemon. May be empty.
   std::function<absl::Status()> failure = nullptr;
   // While it stands, so do the deadlines of waits for a round. May be null; outlives the model.
   const Standstill* standstill = nullptr;

@@ -74,8 +74,8 @@ class LinkedRounds final : public ModelRounds {
     std::string model_name;
     Rank rank;  // of this process in the world, for reports
     Round first_round{1};
-    // Hears of the first round that fails because its communication has ended, in the wait for it;
-    // may be empty.
+    // Called with the error of the first round that fails because its communication has ended, in
+    // the wait for that round; may be empty.
     std::function<void(const absl::Status&)> on_failure;
     // Why the job has failed, as the trainer knows it; may be empty.
     std::function<absl::Status()> failure;
@@ -168,7 +168,8 @@ class LinkedRounds final : public ModelRounds {
   bool HasEnded(uint64_t round) const;
   // How long deadlines have stood still so far.
   absl::Duration Stood() const;
-  // Ends the rounds once the job has failed: the daemon does not hear of other ranks' trainers.
+  // Ends the rounds once the job has failed, because the daemon is not told of failures of other
+  // ranks' trainers.
   void CheckJob();
   // Unavailable once the daemon's end of the socket is closed; stays so.
   absl::Status CheckDaemon();

@@ -30,7 +30,7 @@ class MakeModel;
 class RoundsQuestion;
 }  // namespace link
 
-// Threads: a value. Owns: its callbacks; shares the socket with whoever accepted it.
+// Threads: a value. Owns: its callbacks; shares the socket with the server that accepted it.
 struct ModelServerOptions {
   std::shared_ptr<LinkSocket> socket;
   Rank rank = {};  // of this process in the world

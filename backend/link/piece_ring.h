@@ -19,9 +19,10 @@ namespace pelton {
 // which are used in turns. The trainer fills a place, the daemons of the host reduce it where it
 // lies, the trainer copies the result out and fills the place anew. Both sides only count up.
 //
-// Whoever sleeps says first for which count of the other, and looks again (sequentially
-// consistent). The other one stores its count and looks then, so that one of the two sees the
-// other's store: no wake-up is lost. A wake-up is a record on the communicator's connection.
+// Before a side sleeps, it stores the count of the other side that it waits for, and looks again
+// (sequentially consistent). The other side stores its count first and looks then. So one of the
+// two sees the other's store, and no wake-up is lost. A wake-up is a record on the communicator's
+// connection.
 namespace piece_ring {
 
 // Of one place each piece takes two wake-ups, and more than two do not stay in the cache: docs/

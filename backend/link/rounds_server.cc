@@ -232,7 +232,7 @@ bool RoundsServer::TakeReady() {
     if (!BeginsToBlock()) return false;
     is_taken_[i] = true;
     moved = true;
-    // The trainer hears of it at its next wait, as of every error of the round.
+    // The trainer gets the error at its next wait, as it gets every error of the round.
     if (absl::Status taken = TakeMarks(bucket, true); !taken.ok()) rounds_.Abort(taken);
   }
   return moved;

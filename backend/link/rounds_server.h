@@ -30,7 +30,7 @@ namespace pelton {
 
 // Threads: a value, moved into Start. Owns: the socket.
 struct RoundsServerOptions {
-  std::shared_ptr<LinkSocket> socket;  // shared: whoever accepted it may shut it down
+  std::shared_ptr<LinkSocket> socket;  // shared: the server that accepted it may shut it down
   std::string model_name;
   Rank rank;                // of this process in the world, for reports
   Rank rank_in_group;       // told to the trainer
@@ -82,8 +82,9 @@ class RoundsServer {
   void AwaitEnd() const { is_over_.wait(false, std::memory_order_acquire); }
   // Whether the trainer has died and another one may take its place.
   bool is_left() const { return is_left_.load(std::memory_order_acquire); }
-  // Once that is so: whether the results of a round are gone that the trainer's last snapshot does
-  // not have in it. Who goes on with that snapshot could take part in no round.
+  // Once that is so: whether the results of a round are lost because the trainer's last snapshot
+  // does not have them in it. A trainer that goes on with that snapshot could take part in no
+  // round.
   bool snapshot_is_behind() const;
   // Once that is so: what another one goes on with, after which nothing but destroying this is
   // left. Blocks: until a round that the trainer waited for has ended, and what is under way of

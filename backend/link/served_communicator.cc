@@ -20,8 +20,8 @@ namespace {
 
 // A trainer that is stopped, by a debugger for instance, takes its answers later.
 constexpr absl::Duration kTellPatience = absl::Seconds(60);
-// Records that wait for whoever drives: launches are bounded by the trainer, but it may be another
-// one.
+// Records that wait for the thread that drives. A trainer of Pelton bounds its launches, but
+// another program may be at the other end.
 constexpr size_t kMostQueued = 4 * limits::kMaxOperationsInFlight;
 // Fewer than in a trainer, because each rank has two processes: Linux's scheduler (EEVDF) lets a
 // thread that has yielded often wait for some time slices when it is woken, so that an allreduce of
@@ -107,7 +107,7 @@ absl::Status ServedCommunicator::Take(LinkSocket::Message message) {
       return absl::CancelledError("closed");
     case LinkRecord::kLaunch:
     case LinkRecord::kLaunchInPieces:
-    case LinkRecord::kFilled:  // by the queue, so that whoever drives looks
+    case LinkRecord::kFilled:  // by the queue, so that the driving thread looks
     case LinkRecord::kFindSender:
     case LinkRecord::kDeregister:
       break;

@@ -122,7 +122,7 @@ class ServedCommunicator {
   Communicator* const communicator_;  // of the line
   const std::shared_ptr<LinkSocket> socket_;
   TrainerRegions regions_;
-  Turn driving_;  // of whoever drives the communicator
+  Turn driving_;  // of the thread that drives the communicator
   std::vector<Launched> in_flight_ ABSL_GUARDED_BY(driving_);
   std::atomic<size_t> in_flight_count_{0};
   std::atomic<bool> has_pieces_{false};    // something in flight was launched in pieces

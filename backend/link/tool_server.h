@@ -22,9 +22,9 @@ struct ToolAnswers {
 };
 
 // Serves pelton.proto.Daemon, grpc.health.v1 and reflection at a Unix socket: that of a daemon, or
-// of a rank whose backend is in its own process. Nobody is asked for a token, because the folder of
-// the socket is this user's alone, which whoever makes it sees to. It needs nothing of the threads
-// that train, so that it answers while they are stuck.
+// of a rank whose backend is in its own process. No caller is asked for a token, because the code
+// that makes the socket's folder makes it accessible to this user alone. It needs nothing of the
+// threads that train, so that it answers while they are stuck.
 // Threads: any; gRPC has its own. Owns: the gRPC server and its socket.
 class ToolServer {
  public:

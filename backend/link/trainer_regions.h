@@ -27,7 +27,7 @@ class TrainerRegions {
  public:
   static constexpr size_t kMostRegions = 4096;
 
-  // How the peers hear of a region, and that it is no longer used. Threads: any.
+  // How the peers are told of a region, and that it is no longer used. Threads: any.
   struct Peers {
     std::function<absl::Status(const Region&)> tell;
     std::function<void(RegionId)> forget;

@@ -103,8 +103,8 @@ absl::StatusOr<TrainerSeat::Claim> TrainerSeat::TakeSeat(int64_t pid,
   return Claim{attachments_, former_, is_meeting_, meetings_};
 }
 
-// The trainers of all ranks, by their daemons. A meeting that a trainer has begun who died is that
-// of the next one, so that the others do not wait for one that never comes.
+// The trainers of all ranks meet by their daemons. When a trainer dies in a meeting, the next
+// trainer of its rank goes on with that meeting, so that the other ranks do not wait for ever.
 absl::StatusOr<uint64_t> TrainerSeat::Meet(const Claim& claim, absl::Time deadline) {
   uint64_t proposal = 0;
   {
@@ -326,8 +326,9 @@ absl::Status TrainerSeat::Report(const Trainer& trainer, Rank culprit, const abs
   return Publish(trainer, OrderOf(proto::Order::ABORT, culprit, reason), deadline);
 }
 
-// At the first number that is free. No number is ever skipped, because taking it and saying what it
-// means is one operation: who reads the ends in their order never waits for one that does not come.
+// At the first number that is free. No number is ever skipped, because one operation takes the
+// number and stores what it means. So a daemon that reads the ends in order never waits for one
+// that does not come.
 absl::Status TrainerSeat::Publish(const Trainer& trainer, const proto::Order& order,
                                   absl::Time deadline) {
   if (backend_.world_size() == WorldSize(1)) return absl::OkStatus();

@@ -26,8 +26,8 @@ namespace pelton {
 // epoch, and what they keep at the coordinator is apart from what an earlier set of trainers has
 // left there. The ends of an epoch's trainers, failures and goodbyes, are numbered keys of the
 // job's store, without a gap, which the daemons of all ranks read one after the other. So the
-// daemons themselves, and their connections, live on. Threads: any. Owns: who is attached, and the
-// thread that reads of the others' ends.
+// daemons themselves, and their connections, live on. Threads: any. Owns: the record of the
+// attached trainer, and the thread that reads of the other trainers' ends.
 class TrainerSeat {
  public:
   // `backend` is borrowed, and outlives the seat.
@@ -46,7 +46,7 @@ class TrainerSeat {
   // Seats the trainer at the other end of `socket`. Blocks: until the trainers of all ranks attach,
   // or `deadline`. Errors: AlreadyExists: names the one that sits there and lives; Aborted: this
   // one died meanwhile; DeadlineExceeded: names the ranks without a trainer.
-  // `socket` is shared: who looks whether the trainer lives may be another thread.
+  // `socket` is shared, because another thread may check whether the trainer lives.
   absl::StatusOr<Trainer> Attach(int64_t pid, std::shared_ptr<LinkSocket> socket,
                                  absl::Time deadline);
   // Has the trainer told of the others' ends from now on; to be called once it has been welcomed.
@@ -65,11 +65,12 @@ class TrainerSeat {
   // Whether a trainer among its peers has failed or left, with whom an heir could not go on.
   // Blocks: for some calls.
   bool HasLostPeer(const Trainer& trainer);
-  // Then: until one has come. Blocks: until then, until the time is over, or `gives_up` says so.
-  // Errors: Unavailable: none has come, for the reason that the text names.
+  // Waits for an heir of `trainer`. Blocks: until an heir has come, the time for one is over, or
+  // `gives_up` returns true. Errors: Unavailable: no heir has come, for the reason that the text
+  // names.
   absl::Status AwaitHeir(const Trainer& trainer, const std::function<bool()>& gives_up);
-  // Whoever starts trainers starts none in the place of the one that was the last to come: nobody
-  // is to wait for it.
+  // Notes that the launcher will start no trainer in the place of the last one, so that no rank
+  // waits for an heir of it.
   void ExpectNoHeir();
   bool ExpectsHeir(const Trainer& trainer) const;
 
@@ -77,7 +78,7 @@ class TrainerSeat {
   absl::Status Report(const Trainer& trainer, Rank culprit, const absl::Status& reason,
                       absl::Time deadline);
 
-  // Who sits there. Errors: FailedPrecondition: another attachment, or none.
+  // The trainer that is attached. Errors: FailedPrecondition: another attachment, or none.
   absl::StatusOr<Trainer> Find(uint64_t attachment) const;
   Trainer Current() const;
   bool awaits_heir() const;
@@ -96,7 +97,8 @@ class TrainerSeat {
     bool joins_meeting = false;     // that an earlier trainer has begun
     uint64_t meetings = 0;
   };
-  // A thread that follows the ends of a trainer's peers. Threads: its own and whoever reaps it.
+  // A thread that follows the ends of a trainer's peers. Threads: its own, and the thread that
+  // joins it.
   // Owns: the thread.
   struct Watcher {
     std::thread thread;

@@ -48,9 +48,9 @@ std::vector<double> FactorsOf(const WeightTable& table);
 // a collective nor for another neighbour operation; the operations with one tag between two ranks
 // match in launch order. Where the tensors at two ends of an edge differ in shape or dtype, the
 // operation ends with InvalidArgument there, after its other edges are served, and the communicator
-// goes on; a sender whose message was taken before it met its receive does not hear of it on wires
-// that say so (TransportPromises). Where only one end sends weights, both get the same error, and
-// a communicator that is not native ends.
+// goes on; on wires that say so (TransportPromises), a sender gets no error if its message was
+// taken before it met its receive. Where only one end sends weights, both get the same error, and a
+// communicator that is not native ends.
 std::unique_ptr<Communicator> MakeNeighborCommunicator(std::unique_ptr<Communicator> wire);
 
 }  // namespace pelton

@@ -1,4 +1,4 @@
-// The pairs of one job's ranks that exchange with whoever arrives at about the same time.
+// Pairs the ranks of one job that arrive at about the same time.
 #ifndef PELTON_COMM_CONTROL_ARRIVAL_STATE_H_
 #define PELTON_COMM_CONTROL_ARRIVAL_STATE_H_
 
@@ -31,7 +31,7 @@ namespace pelton {
 // ranks of one pace meet in every round, whatever the difference of their phases, because one of
 // them comes within half an interval of the other. A rank is expected from 3/4 of its interval
 // after its last question to twice that after it was last asking or answered, and nobody waits when
-// nobody is expected. Who finds nobody goes on alone.
+// nobody is expected. A rank that finds no peer goes on alone.
 //
 // Both ends get the same decision with the same number. A rank's last one is kept, so that a call
 // that is repeated because its answer was lost gets it again. Every call is answered once, at its

@@ -151,7 +151,7 @@ void ConnectionDoor::Welcome(int socket, const sockaddr_storage& from) {
   }
   if (strangers_.size() >= max_strangers_) {
     const std::optional<StrangerPointer> oldest = strangers_.TakeFirst();
-    // Its owner hears of that, and closes it.
+    // The owner of the socket reads the end of the connection, and closes the socket.
     if (oldest.has_value()) shutdown((*oldest)->socket, SHUT_RDWR);
   }
   strangers_.Add(std::make_shared<Stranger>(second, PeerName(from)));

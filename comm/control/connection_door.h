@@ -1,4 +1,5 @@
-// The port of a coordinator: who has not shown the job's token may hold only so many connections.
+// The port of a coordinator. Clients that have not shown the job's token may hold only so many
+// connections.
 #ifndef PELTON_COMM_CONTROL_CONNECTION_DOOR_H_
 #define PELTON_COMM_CONTROL_CONNECTION_DOOR_H_
 

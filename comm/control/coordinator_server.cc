@@ -193,8 +193,8 @@ void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
   builder->SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMaxBufferBytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, silence_ms);
-  // A rank has its heartbeats' stream open all the time; who holds a connection for nothing holds a
-  // descriptor of this process.
+  // A rank has its heartbeats' stream open all the time. An idle client's connection is closed,
+  // because it would hold a descriptor of this process for nothing.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, silence_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms);

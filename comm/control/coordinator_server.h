@@ -40,7 +40,8 @@ class CoordinatorServer {
   virtual const std::string& address() const = 0;
 
   // Returns when no rank is in any job, so that stopping hurts nobody; the process that hosts the
-  // coordinator calls it after its own Leave. Errors: DeadlineExceeded: names who is still there.
+  // coordinator calls it after its own Leave. Errors: DeadlineExceeded: names the ranks that are
+  // still in a job.
   virtual absl::Status AwaitEmpty(absl::Time deadline) = 0;
 };
 

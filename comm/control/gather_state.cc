@@ -62,7 +62,7 @@ absl::Status GatherState::Validate(Rank rank, const Key& key, const std::string&
 
 void GatherState::Post(const Call& call, Rank rank, AllGatherRequest request, Outbox* outbox) {
   Key key{std::move(request.members), std::move(request.name)};
-  // Those who list all ranks meet those who list none.
+  // A caller that lists all ranks meets callers that list none.
   if (key.members == Group::World(world_size_).members) key.members.clear();
   if (absl::Status valid = Validate(rank, key, request.value); !valid.ok()) {
     outbox->Answer(call.id, std::move(valid));

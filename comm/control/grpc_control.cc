@@ -198,7 +198,8 @@ absl::Status GrpcControl::Connect(const JoinRequest& request, absl::Time deadlin
       RETURN_IF_ERROR(Annotate(CheckInterrupt(), who));
     } while (Clock::Real().Now() < look);
     reason = LastConnectionError();
-    // Who is not there yet may come; certificates that do not fit will not begin to.
+    // A coordinator that does not listen yet may come up, but certificates that do not match never
+    // will.
     if (options_.tls.enabled() && absl::StrContains(reason, "Ssl handshake failed")) {
       return absl::UnauthenticatedError(absl::StrCat(who, ": the coordinator at ", options_.address,
                                                      " and this rank's certificates: ", reason));

@@ -116,7 +116,8 @@ Reply Coordinator::Await(absl::Time deadline, Feed feed) {
   while (true) {
     {
       MutexLock lock(&mutex_);
-      // Virtual time may stand still for long: whoever moves it ticks, and so wakes us.
+      // Virtual time may stand still for long. The test that moves it calls Tick, which wakes this
+      // thread.
       const absl::Duration left = std::min(deadline, state_.NextDeadline()) - clock_.Now();
       if (!replies_.contains(id)) replied_.WaitWithDeadline(&mutex_, Clock::Real().Now() + left);
       if (const auto found = replies_.find(id); found != replies_.end()) {

@@ -39,7 +39,8 @@ class StaticGraph final : public GraphSequence {
 };
 
 // In step t each rank sends to one of its neighbours in a graph, the t-th by distance upward from
-// its own number, modulo how many it has. Who has k sources then takes the mean of k + 1 tensors.
+// its own number, modulo how many it has. A rank that has k sources then takes the mean of k + 1
+// tensors.
 // Threads: any. Owns: the graph.
 class OnePeerOf final : public GraphSequence {
  public:

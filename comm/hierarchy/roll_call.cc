@@ -17,7 +17,8 @@ namespace {
 
 // Longer than ranks that train alike are apart, shorter than any deadline.
 constexpr absl::Duration kLook = absl::Milliseconds(10);
-// A leader that waits tells so at its first look; who is silent at the second has not launched.
+// A leader that waits says so at its first look, so a leader that is silent at the second look has
+// not launched.
 constexpr int kLooksForLeaders = 2;
 constexpr size_t kBits = 64;
 

@@ -27,15 +27,15 @@ namespace pelton::hierarchy {
 //   leader  -> members      what it knows by then, which is all
 //
 // A host of m ranks sends 2 (m - 1) messages inside and at most log2 of the hosts' number outside.
-// What is known is the operation of the lowest rank heard of, and the lowest rank whose operation
-// differs from it: of two such the lower ones are those of both together, so that neither order nor
-// repetition matters.
+// What a rank knows is the operation of the lowest rank in the messages so far, and the lowest rank
+// whose operation differs from it. Two such records are merged into the lower ranks of both, so
+// that neither order nor repetition matters.
 //
 // A rank that has waited for 10 ms tells those who wait for its last message for whom that one
 // waits, and again when that changes: of the rounds before only, so that no rank is told what it
-// has said itself. So after 20 ms every rank that has launched names one that has not, and nobody
-// who has, but for a leader that has launched just now and waits; it names all of them unless a
-// leader is among them, who hides some.
+// has said itself. So after 20 ms every rank that has launched names one that has not, and none
+// that has, except a leader that has launched just now and waits. It names all ranks that have not,
+// unless a leader is among them, because a missing leader hides ranks of its host.
 // Threads: one at a time. Owns: the messages; runner, layout and clock outlive it.
 class RollCall {
  public:

@@ -91,9 +91,9 @@ OperationRunner::State Wires::Query(Completion completion) {
   return state;
 }
 
-// An abort travels on both wires and is passed on by those who hear of it, so a status may have
-// several "rank N aborted: " before it. The last one is whose abort it was, and on the wire inside
-// only the first is not in the group's numbers.
+// An abort travels on both wires and each rank passes it on, so a status may have several "rank N
+// aborted: " before it. The last one is whose abort it was, and on the wire inside only the first
+// is not in the group's numbers.
 absl::Status Wires::InTermsOfGroup(const absl::Status& status, bool is_inside) const {
   if (status.ok()) return status;
   absl::string_view text = status.message();

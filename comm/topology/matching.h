@@ -27,7 +27,7 @@ absl::string_view PeerPolicyNames();
 // Errors: InvalidArgument: lists the names there are.
 absl::StatusOr<PeerPolicy> ParsePeerPolicy(absl::string_view name);
 
-// By place in a group: the place of the peer, and one's own place for who sits out. Its own
+// By place in a group: the place of the peer, or a rank's own place if it sits out. Its own
 // inverse.
 using Matching = std::vector<int32_t>;
 

@@ -1,4 +1,4 @@
-// Who exchanges with whom in a round, where ranks do so in pairs.
+// Which two ranks exchange in a round, where ranks exchange in pairs.
 #ifndef PELTON_COMM_TOPOLOGY_PEER_SOURCE_H_
 #define PELTON_COMM_TOPOLOGY_PEER_SOURCE_H_
 
@@ -29,7 +29,7 @@ class PeerSource {
   virtual void Prefetch(uint64_t step) {}
 };
 
-// Who exchanges with whom where ranks do so in pairs, and nobody waits for who has not come.
+// Pairs ranks so that no rank waits for a rank that has not come.
 // Finds a peer for each round of one rank among the ranks that look for one at the same time, in
 // whichever rounds of their own they are. Each is the other's peer then, and neither may do without
 // the other: a rank that has asked takes part in what is decided.
@@ -41,7 +41,7 @@ class Matchmaker {
   // Begins to look for a peer for `round`. Rounds rise; one is asked for at a time. Blocks: never.
   virtual void Ask(Round round) = 0;
   // For the round that was asked for last: the peer, the rank itself where it goes on alone, or
-  // nothing yet. Whoever made the matchmaker sees to it that the asking scheduler looks again when
+  // nothing yet. The code that made the matchmaker makes the scheduler that asked look again when
   // that changes. Blocks: never. Errors: there will be no answer; names rank, round and why.
   virtual absl::StatusOr<std::optional<Rank>> Answer() = 0;
 };
@@ -78,7 +78,7 @@ class GraphNeighbors final : public NeighborSource {
   std::optional<Neighborhood> last_;
 };
 
-// Pairs: both ends of one take the mean. Who sits a step out keeps what it has.
+// Pairs: both ranks of a pair take the mean. A rank that sits a step out keeps its tensor.
 // Threads: as the peers' source. Owns: nothing; the source outlives it.
 class PairNeighbors final : public NeighborSource {
  public:

@@ -14,8 +14,9 @@
 namespace pelton {
 
 // Only the edge's writer and its owner take it. The kernel gives it back when the thread that holds
-// it dies, however it dies, and whoever waits has it at once. Threads: any; who took it gives it
-// back. Owns: nothing outside itself; it lies in shared memory and is made there once.
+// it dies, however it dies, and the thread that waits gets it at once. Threads: any; the thread
+// that took it gives it back. Owns: nothing outside itself; it lies in shared memory and is made
+// there once.
 class EdgeMutex {
  public:
   EdgeMutex();
@@ -24,7 +25,7 @@ class EdgeMutex {
 
   // Whether `taker`, which reports name, has it now. Blocks: never.
   bool TryLock(Rank taker);
-  // Blocks: until it is free, or `deadline`. Errors: DeadlineExceeded: names who holds it;
+  // Blocks: until it is free, or `deadline`. Errors: DeadlineExceeded: names the holder;
   // FailedPrecondition: this thread holds it already; InterruptedError.
   absl::Status Lock(Rank taker, const MovingDeadline& deadline);
   // Errors: FailedPrecondition: this thread does not hold it.

@@ -51,7 +51,8 @@ LinkActor::~LinkActor() {
   if (!is_closed()) Break(absl::CancelledError("the link was closed"));
 }
 
-// A turn has failed. Whoever has asked hears of it when nothing is at its memory any more (OWN-1).
+// A turn has failed. A caller gets the error when nothing reads or writes its memory any more
+// (OWN-1).
 void LinkActor::OnStop(const absl::Status& why) {
   if (why.ok()) return;
   if (!is_closed()) Break(why);
@@ -390,7 +391,7 @@ bool LinkActor::SettleQuestions() {
     question.reply.Set(std::move(answer));
     each = questions_.erase(each);
     moved = true;
-    // Whoever asked has given up meanwhile.
+    // The caller has given up meanwhile, so the mutex is given back.
     if (has_mutex && is_unwanted) {
       AskPeer unlock;
       unlock.question.request.call = LinkCall::kUnlock;

@@ -35,7 +35,7 @@ ThreadExecutor::Options ThreadOf(Communicator& communicator) {
 
 absl::Time StopDeadline() { return WaitClock().Now() + limits::kStopTimeout; }
 
-// Waits in pieces, so that a signal is heard. OK: the answer is there.
+// Waits in pieces, so that a signal of the process ends the wait. OK: the answer has come.
 absl::Status WaitFor(const Future<bool>& answer, Rank peer, const MovingDeadline& deadline) {
   const auto end_of_piece = [&deadline] {
     const absl::Time now = WaitClock().Now();

@@ -16,8 +16,8 @@
 namespace pelton {
 namespace {
 
-// An owner says itself that a mutex was not to be had in time, and who has it; this is for the
-// owner that says nothing.
+// An owner's rank answers at the deadline, and names the rank that has the mutex. This is the time
+// that it gets for its answer.
 constexpr absl::Duration kAnswerTime = absl::Seconds(1);
 
 }  // namespace
@@ -92,8 +92,8 @@ absl::StatusOr<bool> RemoteEnd::TryLock(Rank taker) {
 }
 
 absl::Status RemoteEnd::Unlock() {
-  // A thread that does not have it is refused here. Another one of this rank that asks meanwhile is
-  // given the mutex by its owner after that has heard of the unlocking.
+  // A thread that does not have it is refused here. If another thread of this rank asks meanwhile,
+  // the owner's rank gives it the mutex only after it has handled the unlocking.
   const bool has_it = has_ours_.exchange(false);
   if (const absl::Status given = ours_.Unlock(); !given.ok()) {
     has_ours_.store(has_it);  // another thread's

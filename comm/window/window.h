@@ -80,8 +80,8 @@ struct WindowOptions {
   std::vector<Rank> sources = {};       // that have a slot here, ascending
   std::vector<Rank> destinations = {};  // that have a slot for this rank, ascending
   bool zero_init = false;               // slots begin with 0, else with this rank's tensor
-  // What is put and accumulated is added to it, a tensor for each destination; may be null. Shared:
-  // a window may outlive who counts. Units: bytes.
+  // The counter of the bytes that are put and accumulated, a tensor for each destination; may be
+  // null. Shared, because a window may outlive the code that reads the counter. Units: bytes.
   std::shared_ptr<std::atomic<uint64_t>> sent_bytes = nullptr;
 };
 

@@ -131,8 +131,8 @@ ActorCell* PoolExecutor::TakeFromQueue() {
     MutexLock lock(&mutex_);
     cell = queue_.Pop();
     if (cell != nullptr) queued_.fetch_sub(1, std::memory_order_relaxed);
-    // Those that came while a worker was on its way woke nobody: who takes the first sees to the
-    // next, so that a burst spreads over all workers.
+    // An actor that was queued while a worker was on its way woke no worker. So the worker that
+    // takes the first actor wakes a worker for the next, and a burst spreads over all workers.
     if (!queue_.empty()) woken = TakeParked();
   }
   if (woken != nullptr) woken->waker.Kick();

@@ -14,8 +14,8 @@
 
 namespace pelton {
 
-// While any rank is absent deadlines stand still. Told twice is told once, so that whoever reads of
-// absences may begin to read anew.
+// While any rank is absent deadlines stand still. An absence that begins twice counts once, so that
+// a thread that reads of absences may begin to read anew.
 // Threads: any. Owns: which ranks are absent, and why.
 class Absences {
  public:

@@ -23,7 +23,7 @@ bool IsForkedChild();
 // Errors: FailedPrecondition: it was; says what to do.
 absl::Status CheckNotForkedChild();
 
-// Children let go of `socket`, so that its other end hears of this process's end at once although
+// Children let go of `socket`, so that its other end notices this process's end at once although
 // children live on. Which socket it is counts: a number that is closed and given to another one is
 // left alone. Threads: any.
 void CloseInChildren(int socket);

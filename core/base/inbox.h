@@ -60,7 +60,8 @@ class Inbox {
     idle_.SignalAll();
     mutex_.Unlock();
   }
-  // Drops what is there and comes later. Blocks: while a message is being delivered.
+  // Drops the messages that are queued and those that come later. Blocks: while a message is being
+  // delivered.
   void Close() {
     std::deque<Message> dropped;
     MutexLock lock(&mutex_);

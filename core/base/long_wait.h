@@ -15,7 +15,7 @@ namespace pelton {
 // Answers whether the calling thread shall give its wait up, by an error of InterruptedError.
 using InterruptCheck = absl::Status (*)();
 
-// Has all waits ask `check`; null, as at first: nothing interrupts them. Whoever hears the
+// Has all waits ask `check`; null, as at first: nothing interrupts them. The code that handles the
 // process's signals installs one. Threads: any.
 void SetInterruptCheck(InterruptCheck check);
 

@@ -14,8 +14,8 @@ namespace pelton {
 
 // How long deadlines have stood still.
 // While a rank that all others need is away, and another process is awaited in its place, no
-// deadline of theirs comes nearer. Whoever enforces one asks how long that has lasted in all, and
-// moves its deadline by what has been added since it asked last.
+// deadline of theirs comes nearer. Code that enforces a deadline asks how long that has lasted in
+// all, and moves the deadline by what has been added since it asked last.
 // Threads: any. Owns: the time that has been added up.
 class Standstill {
  public:
@@ -54,8 +54,8 @@ class Standstill {
   absl::Duration ended_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Comes later by what a standstill adds after the deadline was made. Whoever waits for it sleeps
-// until At of the time that it is, and has missed it where At is not later after that.
+// Comes later by what a standstill adds after the deadline was made. A thread that waits for it
+// sleeps until At(now), and has missed it if At(now) is not in the future afterwards.
 // Threads: a value. Owns: nothing; the standstill outlives it.
 class MovingDeadline {
  public:
@@ -94,13 +94,14 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& value) {
 }
 }  // namespace internal
 
-// What `call` answers, which takes the deadline as it is when it is called: for whoever is asked
-// elsewhere, and says itself that the time is over. It is called once more where the deadline has
-// come later meanwhile. Blocks: as `call`.
+// Returns the answer of `call`, which takes the deadline as it stands at the call. It is for
+// questions to another process, which says itself that the time is over. `call` is called once more
+// if the deadline has moved meanwhile. Blocks: as `call`.
 template <typename Call>
 auto AskUntil(const MovingDeadline& deadline, const Clock& clock, Call&& call) {
-  // Whoever is asked may have a clock that is ahead of ours. An answer that is earlier than that
-  // tells of another deadline, which has ended what is asked, and would come at once each time.
+  // The process that is asked may have a clock that is ahead of ours. An answer that is earlier
+  // than that tells of another deadline, which has ended what is asked, and would come at once each
+  // time.
   constexpr absl::Duration kSlack = absl::Milliseconds(100);
   while (true) {
     const absl::Time until = deadline.At(clock.Now());

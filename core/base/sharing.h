@@ -24,7 +24,7 @@ namespace pelton {
 
 // Why something ended: the first reason that any thread gives.
 // Threads that give a reason at once agree on one, and each of them finds it there when its call
-// returns. The reason never changes afterwards, so that whoever reads it takes no lock: on the data
+// returns. The reason never changes afterwards, so that a reader takes no lock, and on the data
 // path an end that has not come costs one load.
 // Threads: any. Owns: the reason.
 class EndReason {
@@ -82,8 +82,9 @@ class LiveTable {
 
 // Things that several threads enter, take back and visit.
 // A transport's open communicators, for instance: whichever thread learns that a rank is gone
-// aborts all of them, while others open and close some. What is visited is still entered: whoever
-// has taken its own entry back may destroy what that names. Visitors must not call the list.
+// aborts all of them, while others open and close some. An entry that is being visited cannot be
+// taken back meanwhile, so a thread that has taken its own entry back may destroy what the entry
+// names. Visitors must not call the list.
 // Threads: any. Owns: the entries.
 template <typename T>
 class SharedList {
@@ -148,7 +149,7 @@ class SharedList {
 
 // What threads leave for another one.
 // For a thread that looks for what has come in the course of other work, and sleeps on something
-// else: whoever pushes wakes it by that afterwards. A thread that only receives has an Inbox
+// else: a thread that pushes wakes it by that afterwards. A thread that only receives has an Inbox
 // (inbox.h), and what has state of its own is an actor.
 // Threads: any. Owns: the entries that nobody has taken.
 template <typename T>

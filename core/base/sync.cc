@@ -5,8 +5,8 @@
 namespace pelton {
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  // Under the mutex: whoever changes the condition afterwards sees a waiter and a count that its
-  // signal moves on, so that the sleep below does not begin.
+  // Done under the mutex, so that a thread that changes the condition afterwards sees this waiter,
+  // and its signal changes the count. Then the sleep below does not begin.
   waiters_.fetch_add(1, std::memory_order_relaxed);
   const uint32_t signals = signals_.load(std::memory_order_relaxed);
   mutex->Unlock();

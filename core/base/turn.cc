@@ -5,10 +5,11 @@
 
 namespace pelton {
 
-// Why no turn that is given back is slept through. Whoever waits puts kAwaited there and sleeps
-// only while it is there. GiveBack takes away what it finds: kTaken says that nobody sleeps or is
-// about to, because whoever waits replaces it first; at kAwaited it wakes one. That one leaves
-// kAwaited behind when it takes the turn, for others that it does not know of.
+// Why no waiting thread sleeps through a turn that is given back. A thread that waits stores
+// kAwaited and sleeps only while the word is kAwaited. GiveBack replaces the word. If it was
+// kTaken, no thread sleeps or is about to, because a waiting thread replaces kTaken first. If it
+// was kAwaited, GiveBack wakes one thread. That thread stores kAwaited when it takes the turn,
+// because others may wait that it does not know of.
 bool Turn::Take(absl::Time deadline) {
   uint32_t free = kFree;
   if (state_.compare_exchange_strong(free, kTaken)) return true;

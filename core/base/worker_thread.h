@@ -13,9 +13,10 @@
 
 namespace pelton {
 
-// Makes calls, one after the other in the order of their coming, that whoever asks for them must
-// not wait for: those of a foreign library, or those that take a lock of Python's. What has state
-// of its own is an actor instead (docs/actors.md). The thread starts with the first call.
+// Makes calls one after the other, in the order in which they were added, where the thread that
+// adds one must not wait for it: calls of a foreign library, or calls that take a lock of Python's.
+// What has state of its own is an actor instead (docs/actors.md). The thread starts with the first
+// call.
 // Threads: any; not from a call, but for Add. Owns: the thread, and the calls until they are made.
 class WorkerThread {
  public:

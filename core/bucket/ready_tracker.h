@@ -16,12 +16,13 @@
 
 namespace pelton {
 
-// Hears of buckets whose last tensor has become ready.
+// Is told of buckets whose last tensor has become ready.
 // Threads: any. Owns: what its subclass says.
 class ReadySink {
  public:
   virtual ~ReadySink() = default;
-  // Once per bucket and round, by whoever marked its last slot. Cannot fail. Blocks: never.
+  // Called once per bucket and round, by the thread that marked its last slot. Cannot fail. Blocks:
+  // never.
   virtual void OnBucketReady(BucketId bucket, Round round) = 0;
 };
 
@@ -57,7 +58,7 @@ class ReadyTracker {
   // Marks what is not marked as unused, with zeros (ALL-1), so that every bucket becomes ready; the
   // round takes no further marks. Errors: the device's, on which zeros could not be put.
   absl::Status EndRound();
-  // The same, but the sink hears nothing: the round has failed elsewhere.
+  // The same, but the sink is not told, because the round has failed elsewhere.
   void AbandonRound();
   // As if no slot had been marked in the open round but those of `buckets`, all of them. Not
   // together with a MarkReady.

@@ -15,7 +15,8 @@
 namespace pelton {
 namespace {
 
-// Whoever waits does so for one of them at most. Large enough that taking one costs nothing.
+// The waiting thread waits for one piece at most. A piece is so large that taking one costs
+// nothing.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kSampleBytes = 64;
 constexpr size_t kSampleStrideBytes = size_t{64} << 10;

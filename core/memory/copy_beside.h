@@ -17,13 +17,14 @@ namespace pelton {
 
 class CopyingActor;
 
-// One copy at a time, by a thread of its own and by whoever waits for it. Who waits copies as well,
-// so that a thread that gets no core keeps nobody waiting for more than a piece.
+// Makes one copy at a time, on a thread of its own and on the thread that waits for the copy. The
+// waiting thread copies as well, so that it waits for one piece at most when the other thread gets
+// no core.
 //
-// Whoever writes to a source before the copy is through may leave a mixture in it. FindChanged
-// finds that where the writing reached one of the places that Begin has looked at, 64 bytes of
-// every 64 KiB. Threads: one at a time, beside its own. Owns: its thread; borrows the memory, from
-// Begin until Wait, or Abandon, has returned.
+// Code that writes to a source before the copy is through may leave a mixture in the copy.
+// FindChanged finds such a write if it reached one of the places that Begin has looked at, 64 bytes
+// of every 64 KiB. Threads: one at a time, beside its own. Owns: its thread; borrows the memory,
+// from Begin until Wait, or Abandon, has returned.
 class CopyBeside {
  public:
   struct Part {
@@ -39,7 +40,7 @@ class CopyBeside {
   CopyBeside& operator=(const CopyBeside&) = delete;
 
   // Begins to copy `parts`, which do not overlap; an earlier copy is abandoned. Blocks: never.
-  // Errors: those of CopyingActor's mailbox; then whoever waits copies all of it.
+  // Errors: those of CopyingActor's mailbox; then the thread that waits copies all of it.
   absl::Status Begin(std::vector<Part> parts);
   // Whether all is copied; true as well where nothing was begun. Blocks: never.
   bool is_copied() const;
@@ -54,7 +55,7 @@ class CopyBeside {
  private:
   friend class CopyingActor;
 
-  // What the thread and whoever waits work on together.
+  // What the own thread and the waiting thread work on together.
   struct Job;
   // Threads: a value. Owns: nothing.
   struct Sample {
@@ -70,7 +71,7 @@ class CopyBeside {
   std::vector<Sample> places_;
   std::vector<std::byte> samples_;
   std::shared_ptr<Job> job_;  // shared: the thread may hold it when it is over
-  Waker waker_;               // on which whoever waits sleeps
+  Waker waker_;               // on which the waiting thread sleeps
   ThreadExecutor executor_;
   ActorRef<CopyingActor> actor_;
 };

@@ -15,8 +15,8 @@
 namespace pelton {
 
 // A device's memory, and the order between two streams of it: the caller's, which computes, and the
-// pipelines' own. The host waits for neither but where a method says so, and so hears of the
-// device's errors late: any method may report one of earlier work.
+// pipelines' own. The host waits for neither except where a method says so. So the device's errors
+// come late, and any method may report one of earlier work.
 // Threads: methods of the caller's stream by one thread at a time, those of the pipelines' by one
 // at a time, the rest by any. Owns: the pipelines' stream, its events and the memory it gave out.
 class DeviceQueue {

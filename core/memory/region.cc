@@ -124,7 +124,8 @@ class RegionTable {
     }
     const Region& region = *found->second;
     if (region.descriptor() < 0 || unshared_.contains(id.value())) return absl::OkStatus();
-    // Known before it happens: whoever then sees what a peer wrote in vain also sees this.
+    // Noted before the mapping changes, so that a thread that finds that a peer's bytes have not
+    // arrived also finds this note.
     unshared_.insert(id.value());
     has_unshared_.store(true);
     void* const data = mmap(region.data(), region.size_bytes(), PROT_READ | PROT_WRITE,
@@ -174,7 +175,8 @@ class RegionTable {
     mutex_.Unlock();
   }
 
-  // Whoever has a region's address, or its number, also sees that the table has changed since.
+  // A thread that has learnt a region's address or number also sees that the table has changed
+  // since.
   Location Find(const void* data, size_t size_bytes) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     const Seen* seen = last_seen.Find(changes_.load(std::memory_order_acquire), address);

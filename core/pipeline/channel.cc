@@ -97,7 +97,8 @@ bool Channel::Advance() {
       ++job;
       continue;
     }
-    // Out of `begun_` first: whoever hears of the completion may push the next bucket.
+    // Out of `begun_` first, because the sink that is told of the completion may push the next
+    // bucket.
     std::list<Job> ended;
     ended.splice(ended.end(), begun_, job++);
     Finish(std::move(ended.front()), done.status());
@@ -161,8 +162,9 @@ absl::StatusOr<bool> Channel::RunStage(Job& job) {
   const auto thrown = [&stage](absl::string_view what) {
     return absl::InternalError(absl::StrCat("exception in stage '", stage.name(), "': ", what));
   };
-  // Stages may call a user's code. What that throws fails the bucket, with its words, on all ranks;
-  // out of the turn it would end the scheduler, and whoever waits would not know why.
+  // Stages may call a user's code. An exception there fails the bucket on all ranks, with the
+  // exception's text. If it left the turn it would end the scheduler, and the thread that waits for
+  // the round would not know why.
   try {
     if (!std::exchange(job.stage_started, true)) {
       if (job.stage == 0) RETURN_IF_ERROR(job.run->Begin());

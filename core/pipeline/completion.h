@@ -9,7 +9,7 @@
 
 namespace pelton {
 
-// Hears of buckets that are complete.
+// Is told of buckets that are complete.
 // Threads: the channel's. Owns: what its subclass says.
 class CompletionSink {
  public:

@@ -36,7 +36,7 @@ class WeightTable {
  public:
   // What else a table says. Threads: a value. Owns: its list.
   struct Form {
-    // The weights of the destinations travel with the messages, and who receives multiplies them
+    // The weights of the destinations travel with the messages, and the receiver multiplies them
     // in, on top of its own: x becomes own * x + sum of weight * (theirs for this rank) * x_j. Both
     // ends of an edge say so, or none. Else destinations' weights mean nothing.
     bool sends_weights = false;

@@ -54,7 +54,7 @@ class SchedulerSink final : public ReadySink {
       // The bucket's operations then fail with the reason.
       if (absl::Status marked = device_->MarkReady(bucket); !marked.ok()) runner_.Abort(marked);
     }
-    // Fails only when the scheduler is dead, which whoever waits hears of.
+    // Fails only when the scheduler is dead; the wait for the round returns that error.
     room->Send(BucketReady{bucket, round, version_}).IgnoreError();
     runner_.Wake();  // the scheduler's thread may be parked on the runner
   }

@@ -177,8 +177,8 @@ struct SchedulerOptions {
 // (DEADLINE-1).
 //
 // The barrier before the buckets of a round in RoundMode::kCollecting ends when the last rank comes
-// to stop, which has nothing to do with how long operations take: only the waiter's deadline is
-// its.
+// to stop. Only the waiter's deadline bounds it, because that has nothing to do with how long
+// operations take.
 //
 // Deadlines stand still while `SchedulerOptions::standstill` says so: what is enforced is moved by
 // as much, and time-outs of what is under way count without it.

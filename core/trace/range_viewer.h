@@ -1,4 +1,4 @@
-// Who is shown ranges of time as they begin and end: a profiler of the trainer's.
+// The interface of a profiler that is shown ranges of time as they begin and end.
 #ifndef PELTON_CORE_TRACE_RANGE_VIEWER_H_
 #define PELTON_CORE_TRACE_RANGE_VIEWER_H_
 

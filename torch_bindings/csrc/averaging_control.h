@@ -35,7 +35,7 @@ class AveragingControl {
  private:
   // No mutex: a trainer may lock on one thread and unlock on autograd's.
   Turn weights_;
-  std::atomic<std::thread::id> owner_{};  // who has it; no thread's: nobody
+  std::atomic<std::thread::id> owner_{};  // the thread that has the weights; no id: none has
   std::atomic<bool> wants_stop_{false};
   std::atomic<bool> is_running_{true};
 };

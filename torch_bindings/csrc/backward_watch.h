@@ -1,4 +1,4 @@
-// Hears of backward passes by the gradients that they accumulate, whatever made the loss: a forward
+// Notices backward passes by the gradients that they accumulate, whatever made the loss: a forward
 // pass in training mode or not, a method, a function of tensors that no hook has seen.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_BACKWARD_WATCH_H_
 #define PELTON_TORCH_BINDINGS_CSRC_BACKWARD_WATCH_H_
@@ -20,8 +20,8 @@ namespace pelton::torch_bindings {
 using GradAccumulatorPtr =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// What is done when the outermost backward ends, in an order that does not depend on who asked
-// first.
+// What is done when the outermost backward ends, in an order that does not depend on which caller
+// asked first.
 
 // In this order, each for all models before the next for any: ranks may run several models in one
 // backward in different orders, and where one waits for a model that another rank has not launched
@@ -45,7 +45,7 @@ void QueueAtEnd(EndStage stage, std::function<void()> callback);
 class BackwardWatch : public std::enable_shared_from_this<BackwardWatch> {
  public:
   struct Callbacks {
-    std::function<void()> began;  // before anything hooked later hears of the first gradient
+    std::function<void()> began;  // before hooks that were added later see the first gradient
     // Once its gradients are there, or those of an inner one, before rounds are waited for. May be
     // empty.
     std::function<void()> ends = nullptr;

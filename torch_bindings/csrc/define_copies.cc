@@ -20,7 +20,7 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// A storage's memory, kept by the storage and by whoever copies it: a storage that gets other
+// A storage's memory, kept by the storage and by the code that copies it: a storage that gets other
 // memory meanwhile (share_memory_, which hands a tensor to another process; resize_) lets go of
 // what it has.
 using SharedMemory = std::shared_ptr<at::DataPtr>;
@@ -40,8 +40,8 @@ SharedMemory ShareOf(const at::Tensor& tensor) {
 // Keeps what is copied, and where to. Threads: as CopyBeside. Owns: the tensors' memory.
 class TensorCopies {
  public:
-  // Whether a tensor lies in memory of PyTorch's own allocator, without gaps. Others' memory has
-  // owners who look for it (shared memory's), or none that is known here.
+  // Whether a tensor lies in memory of PyTorch's own allocator, without gaps. Memory of another
+  // kind has an owner that looks for it (shared memory's), or an owner that is not known here.
   static bool MayCopy(const at::Tensor& tensor) {
     if (!tensor.is_cpu() || !tensor.has_storage() || !tensor.is_contiguous() ||
         tensor.const_data_ptr() == nullptr) {
@@ -70,7 +70,7 @@ class TensorCopies {
       raw.push_back({static_cast<const std::byte*>(source.const_data_ptr()),
                      static_cast<std::byte*>(target.data_ptr()) + offset, source.nbytes()});
     }
-    // What the thread is not told of, whoever waits copies.
+    // The copying thread may not be told; then the thread that waits makes the copy.
     copies_.Begin(std::move(raw)).IgnoreError();
     memory_ = std::move(memory);  // an earlier copy's is at rest now
     target_ = target;

@@ -8,7 +8,7 @@ namespace pelton::torch_bindings {
 
 // Has every line go to `sink(level, line)`; None: to standard error again, after what is on its way
 // has arrived, or a second. A line of a thread that does not hold the GIL is handed to a thread for
-// lines, because whoever holds the GIL may be waiting for that very thread.
+// lines, because the thread that holds the GIL may be waiting for that very thread.
 // Called with the GIL.
 void SetPythonLogSink(pybind11::object sink);
 

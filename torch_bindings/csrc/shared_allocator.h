@@ -31,7 +31,7 @@ class SharedAllocation {
   // A backward pass of a wrapped model. Counted: from the first Begin to the End that matches it.
   static void Begin();
   static void End();
-  // The same for large blocks of any size, whoever allocates them.
+  // The same for large blocks of any size, whatever code allocates them.
   static void BeginAll();
   static void EndAll();
 };

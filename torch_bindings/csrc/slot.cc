@@ -166,7 +166,7 @@ absl::Status Slot::EnsureWritable() {
 void Slot::MoveHolders() {
   struct Kept {
     at::Tensor copy;
-    std::shared_ptr<void> owner;  // whoever has noted the address itself must not find it unmapped
+    std::shared_ptr<void> owner;  // code that has noted the address must not find it unmapped
   };
   const at::Tensor copy = view_.clone();
   void* const memory = view_.data_ptr();

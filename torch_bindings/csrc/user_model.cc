@@ -83,7 +83,7 @@ absl::Status UserModel::CheckMark() const {
 
 absl::Status UserModel::MarkReady(SlotId slot, UserMemory live) {
   RETURN_IF_ERROR(CheckMark());
-  // Between two rounds nobody reads it; whoever marks twice hears of it from the rounds.
+  // Between two rounds no thread reads it; the rounds refuse a second mark.
   owned_->live[IndexOf(slot)] = std::move(live);
   owned_->is_marked[IndexOf(slot)] = 1;
   if (RangeViewer* viewer = owned_->viewer.get(); viewer != nullptr && !viewer->is_looking()) {

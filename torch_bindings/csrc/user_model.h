@@ -24,9 +24,9 @@
 namespace pelton::torch_bindings {
 
 // A round begins with the first mark and lasts until FinishRound. Called without the GIL.
-// Threads: marks and Abort by any, the others by one at a time; whoever marks sees to it that no
-// other thread finishes the round meanwhile, and is refused if one does. Owns: the model with its
-// operations; keeps the backend alive.
+// Threads: marks and Abort by any, the others by one at a time; a caller that marks makes sure that
+// no other thread finishes the round meanwhile, and is refused if one does. Owns: the model with
+// its operations; keeps the backend alive.
 class UserModel {
  public:
   // Plans the buckets as `options.buckets` says, each with its operations, and agrees on all of it

@@ -116,7 +116,7 @@ absl::Status WrappedModel::Install(PortOptions options, const Contents& contents
   if (when_ready_) RETURN_IF_ERROR(CheckMoments(*algorithm, options_.algorithm, contents));
   const NamedTensors tensors = TensorsOf(contents);
   const at::Device device = tensors.front().second.device();
-  // Whoever has no GPU need not look for its kernels.
+  // A machine without a GPU need not look for GPU kernels.
   const BucketsAt buckets =
       when_ready_ && IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()
           ? BucketsAt::kTensors

@@ -24,9 +24,9 @@ namespace pelton::nccl {
 struct CommunicatorParts {
   const NcclLibrary& library;
   const cuda::CudaRuntime& runtime;
-  // NCCL's abort waits for the device to let go, which whoever aborts must not do, and a kernel
-  // that hangs for want of a peer would otherwise hold the device's streams until the next
-  // Progress.
+  // Runs NCCL's abort, which waits for the device to let go. The thread that aborts must not wait
+  // for that, and without the abort a kernel that hangs for want of a peer would hold the device's
+  // streams until the next Progress.
   WorkerThread& aborts;
   std::unique_ptr<Communicator> host;  // of the same ranks, for what they say to each other
   int device = 0;

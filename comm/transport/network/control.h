@@ -21,8 +21,8 @@
 
 namespace pelton::network {
 
-// A worker beside those of the communicators, to every rank of the world. Nobody progresses it but
-// who needs it: ranks that open, and ranks that suspect a peer.
+// A worker beside those of the communicators, to every rank of the world. It makes progress only on
+// ranks that need it, because they open a communicator or suspect a peer.
 // Threads: any; what says so is called with the network's mutex held. Owns: the worker, and the
 // messages that nobody has asked for. The network outlives it.
 class Control final : public Receiver {
@@ -40,7 +40,8 @@ class Control final : public Receiver {
   absl::StatusOr<std::vector<std::string>> Exchange(const Members& members,
                                                     const std::string& value, absl::Time deadline);
 
-  // The hosts of the world's ranks, in network order: who may knock at a worker's door.
+  // The IPv4 addresses of the hosts of the world's ranks, in network order. Only these may connect
+  // to a worker.
   const std::set<uint32_t>& hosts() const { return hosts_; }
 
   // Tells the others that this rank has aborted their communicator. The mutex is held. Blocks:

@@ -268,8 +268,8 @@ void NetworkCommunicator::Announce(const absl::Status& reason) {
 
 void NetworkCommunicator::Abort(const absl::Status& reason) {
   Announce(reason);
-  // The thread that runs the operations may be elsewhere for long, and whoever awaits them takes
-  // their memory back when this returns. That thread holds the mutex for bounded work only.
+  // The thread that runs the operations may be elsewhere for long, and the caller that awaits them
+  // takes their memory back when this returns. That thread holds the mutex for bounded work only.
   FinishAbort();
 }
 

@@ -73,7 +73,8 @@ class NetworkCommunicator final : public Communicator {
   // Looks whether what happened on the wire ends this communicator.
   void Examine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExamineLoss(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Who the peers hear the reason from, and how they report it.
+  // Where the reason comes from, which decides which rank tells the peers of it and how they report
+  // it.
   enum class Origin { kHere, kPeer, kDeath };
   void Throw(const absl::Status& reason, Origin origin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

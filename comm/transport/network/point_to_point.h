@@ -21,9 +21,9 @@ namespace pelton::network {
 // as long as no more than kWindow of them are untaken at that peer: the receiver gives the room
 // back by kCredit. Beyond that the sender waits for kAck, so that a receiver keeps at most the
 // window and kMaxOperationsInFlight messages more from each peer. Long ones are fetched by the
-// receiver straight into their target (rendezvous), and end with kAck, too: what a slow link leaves
-// with its sender moves only while that progresses, who has no reason to once all is done. The
-// window is what the kernel takes at once.
+// receiver straight into their target (rendezvous), and end with kAck, too: bytes that a slow link
+// leaves with the sender move only while the sender makes progress, and it has no reason to once
+// all its operations are done. The window is what the kernel takes at once.
 //
 // Threads: one at a time. Owns: the operations in flight and the payloads that nobody has asked
 // for; the worker outlives it.

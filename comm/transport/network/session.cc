@@ -50,7 +50,8 @@ absl::StatusOr<std::string> Session::Admit(const std::set<uint32_t>& hosts) {
 absl::Status Session::Greet(const std::vector<std::string>& addresses, absl::Time deadline) {
   const absl::Status met = MeetAll(addresses, deadline);
   if (met.ok()) return met;
-  // Some may have heard from everybody, and would wait for what this rank never launches.
+  // Some peers may have met all ranks already, and would wait for operations that this rank never
+  // launches.
   MutexLock lock(&mutex());
   Header like;
   const std::string text = EncodeReason(met, &like);

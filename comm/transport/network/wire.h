@@ -28,7 +28,7 @@ enum class MessageType : uint8_t {
 };
 
 // Proves that a message comes from a rank that holds the job's token, and on which path. It is a
-// password, not a signature: who can read the wire can repeat it.
+// password, not a signature, so an attacker that can read the wire can repeat it.
 using MessageKey = std::array<uint8_t, 16>;
 
 // Where a message may travel; each path has a key of its own, so that a message that strays into

@@ -207,7 +207,7 @@ void SimFabric::RunDue(absl::Time now) {
 
 void SimFabric::RunDueLocked(absl::Time now) {
   while (std::optional<SimEvent> event = events_.PopDue(now)) event->group->Run(*event, now);
-  // Who sleeps until the event that was the next one would miss an earlier one.
+  // A thread that sleeps until the event that was the next one would miss an earlier one.
   if (events_.NextTime() >= parked_next_event_) return;
   parked_next_event_ = events_.NextTime();
   for (Waker* waker : parked_) waker->Kick();

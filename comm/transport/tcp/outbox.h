@@ -25,13 +25,13 @@ class Sender {
   ~Sender() = default;
 };
 
-// Short frames go before the next piece of a body: whoever waits for one must not wait for
-// megabytes. Bytes go from the caller's memory to the kernel, without a copy of ours.
+// Short frames go before the next piece of a body, because a peer that waits for a short frame must
+// not wait for megabytes. Bytes go from the caller's memory to the kernel, without a copy of ours.
 // Threads: one at a time. Owns: the queues; not the memory, which stays until a waiter is told.
 class Outbox {
  public:
   static constexpr size_t kPieceBytes = size_t{256} << 10;
-  // Of one Write: whoever writes must also read, and others wait for the mutex.
+  // Bounds one Write, because the thread that writes must also read, and others wait for the mutex.
   static constexpr size_t kMaxBytesPerWrite = size_t{256} << 10;
   static constexpr size_t kMostShort = size_t{1} << 16;
 

@@ -63,7 +63,8 @@ bool Trunk::HasArrived() {
 }
 
 absl::StatusOr<uint32_t> Trunk::Join(Port& port) {
-  // Also where this rank is to connect: the peer knocks to hear whether this rank has ended.
+  // Also where this rank is to connect, because the peer connects to find out whether this rank has
+  // ended.
   const bool opens_one =
       std::any_of(port.members().begin(), port.members().end(), [this](Rank member) {
         return members_.IsPeer(member.value()) && At(member).state != State::kOpen;
@@ -266,7 +267,8 @@ void Trunk::AcceptAll() {
   }
 }
 
-// A peer says who it is as soon as it is connected, so the oldest stranger is none.
+// A peer names its rank as soon as it is connected, so the oldest connection without a rank is not
+// a peer's.
 void Trunk::MakeRoomForStrangers() {
   if (connections_.size() < kMaxStrangers + 2 * peers_.size()) return;
   Connection* oldest = nullptr;

@@ -80,8 +80,8 @@ class Trunk final : public ConnectionSink {
   Trunk(const Trunk&) = delete;
   Trunk& operator=(const Trunk&) = delete;
 
-  // A number for `port`, which hears of its frames until Leave. Peers can connect from now on,
-  // until EndOpening has been called as often as this. Errors: no socket to listen on.
+  // Gives `port` a number. It is told of the frames for that number until Leave. Peers can connect
+  // from now on, until EndOpening has been called as often as this. Errors: no socket to listen on.
   absl::StatusOr<uint32_t> Join(Port& port);
   void EndOpening();
   // What is queued of the port's leaves all the same; its memory is not touched any more.
@@ -113,11 +113,11 @@ class Trunk final : public ConnectionSink {
 
   // Has the bytes of `offer` come to its target.
   void Fetch(Offer& offer);
-  // Nobody fetches it.
+  // Refuses `offer`: tells its sender so and forgets it. Its bytes are never fetched.
   void Decline(Offer& offer);
   void Recycle(void* block) { blocks_.emplace_back(static_cast<std::byte*>(block)); }
 
-  // Moves what can be moved, of all ports; `by` is who asks for it.
+  // Moves what can be moved, of all ports; `by` is the port that asks for it.
   void Progress(const Port* by);
   // Something has come for `port`, or a waiter of its was told.
   void Rouse(Port& port) { port.OnMoved(/*by_another=*/&port != turn_of_); }
@@ -214,7 +214,7 @@ class Trunk final : public ConnectionSink {
   uint32_t last_port_ = 0;
   std::function<void()> on_orphans_;
   uint32_t busy_turns_ = 0;
-  const Port* turn_of_ = nullptr;                     // who makes progress
+  const Port* turn_of_ = nullptr;                     // the port that makes progress
   std::vector<std::unique_ptr<std::byte[]>> blocks_;  // of kMaxMessageBytes, to be used again
 };
 

@@ -70,7 +70,8 @@ absl::StatusOr<std::byte*> CudaQueue::Allocate(size_t size_bytes) {
   RETURN_IF_ERROR(ToStatus(runtime_.calls().allocate(&memory, size_bytes), "cudaMalloc"));
   auto* const bytes = static_cast<std::byte*>(memory);
   memory_.Add(bytes);
-  // Whoever uses it next, on whichever stream, finds zeros: this is no place to save a wait.
+  // Waits, so that the next user finds zeros on any stream; memory is made too rarely for the wait
+  // to matter.
   absl::Status status = Fill(bytes, 0, size_bytes);
   if (status.ok()) {
     status =

@@ -127,7 +127,8 @@ absl::Status MonitoredBarrier::Monitor(const Terms& terms, const MovingDeadline&
     answers.push_back(
         Post(terms, static_cast<int>(rank), kAnswerTag, std::exchange(waiting_[rank], 0)));
   }
-  // Who closes the group with an answer on its way takes it from its receiver.
+  // The answers are awaited, because a group that is closed with an answer on its way takes it from
+  // its receiver.
   for (const lane::JobHandle& answer : answers) Wait(answer, deadline);
   return absl::OkStatus();
 }

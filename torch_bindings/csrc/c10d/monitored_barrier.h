@@ -1,4 +1,4 @@
-// A barrier that tells who is missing.
+// A barrier that names the ranks that are missing.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_C10D_MONITORED_BARRIER_H_
 #define PELTON_TORCH_BINDINGS_CSRC_C10D_MONITORED_BARRIER_H_
 
@@ -20,7 +20,8 @@ namespace pelton::torch_bindings {
 
 // Every other rank reports to rank 0 that it is in the barrier, and withdraws that when its time is
 // over; rank 0 answers all of them once all are in it at one time. So a barrier that fails leaves
-// nothing behind that a later one could take for its own, whoever took part in how many.
+// no message behind that a later barrier could take for its own, even if ranks took part in unequal
+// numbers of barriers.
 // Threads: any; one call after the other. Owns: what rank 0 knows of the others.
 class MonitoredBarrier {
  public:

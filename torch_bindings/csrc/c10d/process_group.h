@@ -65,8 +65,8 @@ struct GroupNames {
 // One group of torch.distributed on CPU tensors, over a communicator of its own. What a method does
 // with its tensors is PyTorch's contract (torch/csrc/distributed/c10d/Backend.hpp). Asynchronous
 // calls return at once; one that its caller says it waits for runs on the caller's thread.
-// Threads: any; calls from several threads are ordered by who comes first. Owns: its end of the
-// communicator; keeps the backend alive.
+// Threads: any; calls from several threads run in the order in which they come. Owns: its end of
+// the communicator; keeps the backend alive.
 //
 // Errors (thrown): InvalidArgument: names the operation, the argument, its value; Unsupported: what
 // Pelton does not offer; those of the operation from the call or its Work.
@@ -128,8 +128,8 @@ class ProcessGroup final : public GlooAlike {
   Work recv(Tensors& tensors, int source, int tag) override;
   Work recvAnysource(Tensors& tensors, int tag) override;
   Work barrier(const ::c10d::BarrierOptions& options) override;
-  // As gloo's: rank 0 hears of every rank and answers it. A rank that does not come is an error of
-  // rank 0's, which names the first such rank, or all; the group can be used after it.
+  // As gloo's: every rank reports to rank 0, which answers it. A rank that does not come is an
+  // error of rank 0's, which names the first such rank, or all; the group can be used after it.
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
