@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tools.lint import build_files, classes, kinds, layers, size, text, threads
+from tools.lint import build_files, classes, kinds, layers, pages, size, text, threads
 from tools.lint.source import Finding, Source
 
 Rule = Callable[[Source], Iterator[Finding]]
@@ -34,4 +34,5 @@ def check(sources: Sequence[Source]) -> list[Finding]:
             findings += rule(source)
         findings += text.check_own_header_first(source, paths)
     findings += build_files.check_dependencies(sources)
+    findings += pages.check_named_files(sources)
     return [*findings, *layers.check_circles(sources), *threads.check(sources), *kinds.check(sources)]

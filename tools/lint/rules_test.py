@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterator
 
-from tools.lint import build_files, classes, compiler, kinds, layers, size, text, threads
+from tools.lint import build_files, classes, compiler, kinds, layers, pages, size, text, threads
 from tools.lint.source import Finding, Source
 
 CLASS = "// What it is. Threads: any. Owns: nothing.\nclass Wheel {\n};\n"
@@ -246,6 +246,21 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(list(kinds.check(sources)), [])
         self.assertEqual(len(list(kinds.check(sources[1:]))), 1)
         self.assertLessEqual(len(kinds.NATIVE), kinds.MOST_NATIVE)
+
+    def test_files_that_pages_name_are_there(self) -> None:
+        tree = [Source("core/round/scheduler.h", ""), Source("tools/lint/pages.py", "")]
+
+        def lines(path: str, text: str) -> list[int]:
+            return [finding.line for finding in pages.check_named_files([*tree, Source(path, text)])]
+
+        good = "`scheduler.h`, `round/scheduler.h` and `core/round/scheduler.h`\n`pages.py`, `run`, `x.json`, gone.h\n"
+        self.assertEqual(lines("docs/x.md", good), [])
+        for bad in ("`gone.h`", "`core/scheduler.h`", "`uler.h`", "see `lint/gone.py`"):
+            self.assertEqual(lines("docs/x.md", f"\n{bad}\n"), [2], bad)
+            self.assertEqual(lines("docs/coming_from/x.md", bad), [1], bad)
+            self.assertEqual(lines("README.md", bad), [1], bad)
+            self.assertEqual(lines("docs/decisions/0001.md", bad), [])
+            self.assertEqual(lines("core/x.cc", bad), [])
 
     def test_packages_are_not_public_by_default(self) -> None:
         bad = 'package(default_visibility = ["//visibility:public"])\n'
