@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "algorithms/algorithm.h"
 #include "backend/averaging_loop.h"
+#include "backend/peer_selector.h"
 #include "backend/session.h"
 #include "backend/test_control.h"
 #include "comm/communicator.h"
@@ -30,7 +31,6 @@
 namespace pelton {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSeeds = 50;
@@ -43,6 +43,12 @@ class TellingControl final : public SilentControl {
     return other.Send(Order{Order::Kind::kAbort, culprit, reason});
   }
   ActorRef<Session> other;
+};
+
+// Knows who exchanges with whom. Threads: one. Owns: nothing.
+class MatchingControl final : public SilentControl {
+ public:
+  absl::StatusOr<ControlAnswer> Ask(ControlQuestion, absl::Time) override { return Matching{1, 0}; }
 };
 
 // Throws in the scheduler's turn, as a bug of the runtime would, when it is shown a bucket.
@@ -95,9 +101,12 @@ class World {
 
   absl::Time Soon() const { return executor.Now() + absl::Seconds(20); }
   void ExpectEndedBy(const std::string& part) const {
-    for (const FailureNote& note : notes) {
-      EXPECT_THAT(note.Get().ToString(), AllOf(HasSubstr(part), HasSubstr("a bug in a turn")));
-    }
+    ExpectOver(part);
+    ExpectOver("a bug in a turn");
+  }
+  // On both ranks, and why.
+  void ExpectOver(const std::string& why) const {
+    for (const FailureNote& note : notes) EXPECT_THAT(note.Get().ToString(), HasSubstr(why));
   }
 
   SimExecutor executor;
@@ -279,6 +288,49 @@ TEST(SupervisionTest, AWindowsLinkThatFailsEndsTheSessionsOfAllRanks) {
     EXPECT_THAT(links[0]->Ask(question).Await(world.Soon()).status().ToString(),
                 HasSubstr("a bug in a turn"));
   });
+}
+
+// The only part of a session that is restarted: it owes nothing between two questions.
+TEST(SupervisionTest, AnAskerThatCrashesIsRestartedUntilThatIsTooOften) {
+  uint64_t ended = 0;
+  uint64_t restarted = 0;
+  const uint64_t seeds = ForEachSeed(2 * kSeeds, [&](uint64_t seed) {
+    World world(seed);
+    MatchingControl control;
+    SelectPeersRequest question;
+    question.members = {Rank(0), Rank(1)};
+    const auto asker = SpawnUnder<PeerAsker>(
+        world.sessions[0],
+        {.name = "peer selector", .executor = &world.executor, .on_failure = OnFailure::kRestart},
+        &control, question, Rank(0));
+    std::vector<Future<Rank>> answers;
+    for (uint64_t step = 0; step < 20; ++step) {
+      answers.push_back(asker.Ask(PeerQuestion{step, {}}, world.Soon()));
+    }
+    world.executor.SetFaults({.crash_one_in = 4, .delay_one_in = 4});
+    world.executor.RunFor(absl::Seconds(9));
+    world.executor.SetFaults({});
+    const bool is_over = !world.notes[0].Get().ok();
+    is_over ? ++ended : ++restarted;
+    if (is_over) world.ExpectOver("peer selector: restarted 3 times within 10s, and again");
+    EXPECT_EQ(asker.alive(), !is_over);
+    for (Future<Rank>& answer : answers) {
+      ASSERT_TRUE(answer.ready());
+      const absl::StatusOr<Rank> peer = std::move(answer).Take();
+      if (peer.ok()) {
+        EXPECT_EQ(*peer, Rank(1));
+      } else {
+        EXPECT_TRUE(is_over) << peer.status();
+        EXPECT_THAT(peer.status().ToString(), HasSubstr("a crash that the simulation chose"));
+      }
+    }
+    if (is_over) return;
+    EXPECT_EQ(*asker.Ask(PeerQuestion{20, {}}, world.Soon()).Await(world.Soon()), Rank(1));
+    EXPECT_TRUE(world.sessions[0].alive());
+  });
+  if (seeds < kSeeds) return;
+  EXPECT_GT(ended, 0u);
+  EXPECT_GT(restarted, 0u);
 }
 
 }  // namespace

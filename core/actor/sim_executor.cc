@@ -61,13 +61,26 @@ bool SimExecutor::Step(absl::Time limit) {
   return true;
 }
 
-void SimExecutor::RunTurn(ActorCell& cell) {
-  const internal::DroppedPromises dropped;  // also by the crash
-  if (cell.restarts() && Happens(faults_.crash_one_in)) {
-    cell.Fail(absl::InternalError("a crash that the simulation chose"));
+// The turn that comes after the crash ends the incarnation and tells the parent, as it does after a
+// handler has thrown.
+TurnOutcome SimExecutor::RunTurnThatMayCrash(ActorCell& cell) {
+  if (!cell.restarts() || !Happens(faults_.crash_one_in)) return cell.Turn(/*quota=*/1);
+  bool moved = false;
+  if (const uint64_t messages = Uniform(faults_.most_messages_before_crash + 1); messages > 0) {
+    const TurnOutcome before = cell.Turn(static_cast<int>(messages));
+    if (before.dead) return before;
+    moved = before.moved;
   }
+  const internal::DroppedPromises dropped;  // by the crash
+  cell.Fail(absl::InternalError("a crash that the simulation chose"));
+  TurnOutcome outcome = cell.Turn(/*quota=*/1);
+  outcome.moved |= moved;
+  return outcome;
+}
+
+void SimExecutor::RunTurn(ActorCell& cell) {
   in_turn_ = true;
-  const TurnOutcome outcome = cell.Turn(/*quota=*/1);
+  const TurnOutcome outcome = RunTurnThatMayCrash(cell);
   in_turn_ = false;
   if (outcome.moved || !cell.type().polls) RetryPolls();
   if (outcome.dead) return cell.Unref();

@@ -16,9 +16,12 @@ namespace pelton {
 
 // What goes wrong in a simulation, as the seed chooses. One in 0: never.
 struct SimFaults {
-  // A turn of an actor that its parent restarts fails before it begins.
+  // A turn of an actor that its parent restarts fails: before its first message, or after as many
+  // as the seed chooses, with the others still to be handled.
   uint64_t crash_one_in = 0;
-  // A turn that is due comes later by up to `longest_delay`: its messages wait for it.
+  uint64_t most_messages_before_crash = 4;
+  // A turn that is due comes later by up to `longest_delay`: its messages wait for it. As a turn
+  // has one message, each is delayed by itself, and none overtakes another.
   uint64_t delay_one_in = 0;
   absl::Duration longest_delay = absl::Milliseconds(10);
 };
@@ -83,6 +86,7 @@ class SimExecutor final : public internal::ExecutorBase, public WaitHook {
 
   bool Happens(uint64_t one_in) { return one_in > 0 && Uniform(one_in) == 0; }
   void RunTurn(internal::ActorCell& cell);
+  internal::TurnOutcome RunTurnThatMayCrash(internal::ActorCell& cell);
   void RunDelayed();
   void RetryPolls();
   bool JumpToNextEvent(absl::Time limit);
