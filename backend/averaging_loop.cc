@@ -372,8 +372,8 @@ void AveragingLoop::Release() {
 
 absl::Status AveragingLoop::Stop(absl::Time deadline) {
   Future<void> stopped = RequestStop(deadline);
-  // The other ranks have to stop, too, which may last; a simulation's waits do not.
-  while (WaitHook::Current() == nullptr && !stopped.ready()) {
+  // The other ranks have to stop, too, which may last.
+  while (WaitHook::MayBlock() && !stopped.ready()) {
     const absl::Time now = WaitClock().Now();
     if (now >= deadline) break;
     RETURN_IF_ERROR(CheckInterrupt());

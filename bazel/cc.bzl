@@ -13,6 +13,9 @@ _IS_PLAIN = str(Label("//bazel:is_plain"))
 # Tests are compiled more often than they run long.
 TEST_COPTS = ["-O0"]
 
+# Of cc_paused_test, and of what it compiles anew.
+PAUSED_COPTS = ["-DPELTON_PAUSES_AT_ATOMICS"]
+
 # gcc takes over the options that a precompiled header was compiled with (-ffp-contract is lost, for one), so what has
 # options of its own goes without.
 def _with(precompiled, deps, copts, own_copts):
@@ -80,6 +83,25 @@ def cc_test(name, deps = [], copts = [], one_thread = False, has_main = False, *
     is_complete = has_main or any(["googletest" in dep for dep in deps])
     kwargs.update(_with(_TEST, deps if is_complete else _with_gtest(deps), TEST_COPTS, copts))
     _cc_test(name = name, **kwargs)
+
+def cc_paused_test(name, sources = [], deps = []):
+    """A test in which the threads of a simulation (core/actor/sim_threads.h) may switch before each atomic access.
+
+    The runtime's atomics are of another type there (core/actor/sync_policy.h), so that the actors and what includes them
+    are compiled anew. What the product links is not touched.
+
+    Args:
+      name: the test, name.cc.
+      sources: what is compiled with it, beside core/actor: all that includes core/actor.
+      deps: what all of it includes of the rest, nothing of which includes core/actor.
+    """
+    cc_test(
+        name,
+        srcs = [name + ".cc"] + sources,
+        copts = PAUSED_COPTS,
+        one_thread = True,
+        deps = ["//core/actor:paused"] + deps,
+    )
 
 def cc_test_suite(name, deps = [], **kwargs):
     """Tests that several cc_test run.

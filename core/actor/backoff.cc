@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/cores.h"
 #include "core/base/log.h"
 
@@ -66,7 +67,11 @@ bool Backoff::Pause() {
   if (Spin()) return true;
   if (yields_ > 0) {
     --yields_;
-    sched_yield();
+    if (WaitHook* const hook = WaitHook::Current()) {
+      hook->Pause();
+    } else {
+      sched_yield();
+    }
     return true;
   }
   return false;

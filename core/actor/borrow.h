@@ -104,8 +104,8 @@ Result<T> AwaitDriving(Future<T> future, const ActorRef<A>& ref, absl::Time dead
       while (actor->Turn() && !future.ready() && WaitClock().Now() < deadline) {
         if (actor->last_poll() == PollResult::kMoved) {
           backoff.Reset();
-        } else if (actor->last_poll() == PollResult::kNothingToDo ||
-                   WaitHook::Current() != nullptr || !backoff.Pause()) {
+        } else if (actor->last_poll() == PollResult::kNothingToDo || !WaitHook::MayBlock() ||
+                   !backoff.Pause()) {
           break;
         }
       }

@@ -1,5 +1,7 @@
 #include "core/actor/side_thread.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 #include "absl/time/time.h"
@@ -24,7 +26,7 @@ class EndMark {
 
 }  // namespace
 
-SideThread::SideThread(std::function<void()> body) {
+SideThread::SideThread(std::function<void()> body, const std::string& name) {
   if (WaitHook* const hook = WaitHook::Current()) {
     auto ended = std::make_shared<bool>(false);
     const bool is_run = hook->Run([ended, body] {
@@ -37,6 +39,7 @@ SideThread::SideThread(std::function<void()> body) {
     }
   }
   thread_ = std::thread(std::move(body));
+  if (!name.empty()) pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }
 
 void SideThread::Join() {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 namespace pelton {
@@ -14,9 +15,11 @@ namespace pelton {
 class SideThread {
  public:
   SideThread() = default;
-  explicit SideThread(std::function<void()> body);
+  // `name` is shown by debuggers, its first 15 characters; "": that of the thread that makes it.
+  explicit SideThread(std::function<void()> body, const std::string& name = "");
 
-  bool joinable() const { return thread_.joinable() || has_ended_ != nullptr; }
+  bool joinable() const { return thread_.joinable() || is_simulated(); }
+  bool is_simulated() const { return has_ended_ != nullptr; }
   // Blocks: until the body has returned.
   void Join();
 

@@ -3,10 +3,12 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/base/config.h"
 #include "core/actor/dropped_promises.h"
+#include "core/actor/thread_executor.h"
 #include "core/base/check.h"
 
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER)
@@ -37,7 +39,8 @@ struct SimThreads::Thread {
   absl::Time deadline = absl::InfiniteFuture();
   bool is_dying = false;
   bool has_ended = false;
-  internal::DroppedPromises* turn = nullptr;  // of an actor that it has borrowed
+  internal::DroppedPromises* turn = nullptr;  // of an actor that it runs
+  const ThreadExecutor* executor = nullptr;   // whose thread it is
   // Of the address sanitizer: the stack that it has come from.
   const void* bottom_of_back = nullptr;
   size_t size_of_back = 0;
@@ -91,6 +94,8 @@ bool SimThreads::WaitUntil(absl::FunctionRef<bool()> done, absl::Time deadline) 
   }
   Thread& self = *current_;
   Pause();
+  // An actor's turn has caught it.
+  if (self.is_dying && std::uncaught_exceptions() == 0) throw Killed();
   if (self.is_dying || done()) return done();
   self.done = &done;
   self.deadline = deadline;
@@ -155,6 +160,7 @@ void SimThreads::RemoveEnded() {
 void SimThreads::SwitchTo(Thread& thread) {
   current_ = &thread;
   internal::DroppedPromises* const mine = internal::DroppedPromises::Swap(thread.turn);
+  const ThreadExecutor* const my_executor = ThreadExecutor::SwapCurrent(thread.executor);
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER)
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, thread.stack.get(), kStackBytes);
@@ -164,6 +170,7 @@ void SimThreads::SwitchTo(Thread& thread) {
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
   thread.turn = internal::DroppedPromises::Swap(mine);
+  thread.executor = ThreadExecutor::SwapCurrent(my_executor);
   current_ = nullptr;
 }
 

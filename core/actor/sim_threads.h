@@ -54,6 +54,7 @@ class SimThreads final : public WaitHook {
   const Clock& clock() const override { return executor_.clock(); }
   bool Run(std::function<void()> body) override;
   void Pause() override;
+  bool IsOnThread() const override { return current_ != nullptr; }
 
  private:
   struct Thread;

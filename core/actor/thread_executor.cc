@@ -1,9 +1,8 @@
 #include "core/actor/thread_executor.h"
 
-#include <pthread.h>
-
 #include <utility>
 
+#include "core/actor/wait_hook.h"
 #include "core/base/limits.h"
 
 namespace pelton {
@@ -11,18 +10,20 @@ namespace {
 
 constinit thread_local const ThreadExecutor* current_executor = nullptr;
 
-Waker MakeWaker(std::atomic<uint32_t>* word) { return word == nullptr ? Waker() : Waker(word); }
+Waker MakeWaker(internal::RealSync::Atomic<uint32_t>* word) {
+  return word == nullptr ? Waker() : Waker(word);
+}
 
 }  // namespace
 
 ThreadExecutor::ThreadExecutor() : ThreadExecutor(Options{}) {}
 
 ThreadExecutor::ThreadExecutor(Options options)
-    : options_(std::move(options)),
+    : clock_(WaitHook::MayBlock() ? WaitClock() : Clock::Real()),
+      options_(std::move(options)),
       waker_(MakeWaker(options_.waker_word)),
-      loop_(timers(), clock()) {
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
+      loop_(timers(), clock_) {
+  thread_ = SideThread([this] { Run(); }, options_.name);
 }
 
 ThreadExecutor::~ThreadExecutor() {
@@ -30,7 +31,7 @@ ThreadExecutor::~ThreadExecutor() {
   Shutdown(clock().Now() + limits::kStopTimeout).IgnoreError();
   exit_.store(true, std::memory_order_release);
   waker_.Kick();
-  thread_.join();
+  thread_.Join();
   KillAll();
   senders().AwaitNone();
 }
@@ -40,6 +41,16 @@ void ThreadExecutor::Schedule(internal::ActorCell& cell) {
   // From the push on the actor may run, end and let the executor end, before the kick.
   const internal::Passage passage(senders());
   if (loop_.PushFromOutside(cell)) waker_.Kick();
+}
+
+const ThreadExecutor* ThreadExecutor::SwapCurrent(const ThreadExecutor* mine) {
+  return std::exchange(current_executor, mine);
+}
+
+bool ThreadExecutor::WaitUntilEmpty(absl::Time deadline) {
+  WaitHook* const hook = WaitHook::Current();
+  if (!thread_.is_simulated() || hook == nullptr) return ExecutorBase::WaitUntilEmpty(deadline);
+  return hook->WaitUntil([this] { return actor_count() == 0; }, deadline);
 }
 
 void ThreadExecutor::Run() {

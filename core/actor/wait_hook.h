@@ -25,11 +25,17 @@ class WaitHook {
   virtual bool Run(std::function<void()> body) { return false; }
   // Others may have their turn here: comes after each access to memory that processes share.
   virtual void Pause() {}
+  // Whether the caller is a thread of this simulation, one of several: it may block also in an
+  // actor's turn, because others go on meanwhile.
+  virtual bool IsOnThread() const { return false; }
 
   // The one installed on this thread, or null.
   static WaitHook* Current();
   // Installs `hook` on this thread (null: none) and returns the previous one.
   static WaitHook* Install(WaitHook* hook);
+  // Whether what runs here is a thread, a real one or a simulation's, so that it may block. False
+  // where the only thread of a simulation runs its actors: time stands still in their turns.
+  static bool MayBlock();
   // Whether any thread has one; costs a load where Current costs a call.
   static bool IsAnyInstalled() { return installed_.load(std::memory_order_relaxed) != 0; }
 

@@ -19,6 +19,7 @@ constexpr absl::Duration kFirstReport = absl::Seconds(30);
 constexpr absl::Duration kUninterruptedSlice = absl::Seconds(1);
 
 std::atomic<InterruptCheck> installed_check{nullptr};
+std::atomic<int64_t> check_interval_ns{absl::ToInt64Nanoseconds(kInterruptInterval)};
 std::atomic<int64_t> stall_interval_ns{absl::ToInt64Nanoseconds(kFirstReport)};
 
 thread_local SteadyClock::time_point next_check;
@@ -26,14 +27,17 @@ thread_local const CallName* current_call = nullptr;
 
 }  // namespace
 
-void SetInterruptCheck(InterruptCheck check) { installed_check.store(check); }
+void SetInterruptCheck(InterruptCheck check, absl::Duration interval) {
+  check_interval_ns.store(absl::ToInt64Nanoseconds(interval));
+  installed_check.store(check);
+}
 
 absl::Status CheckInterrupt() {
   const InterruptCheck check = installed_check.load(std::memory_order_relaxed);
   if (check == nullptr) return absl::OkStatus();
   const SteadyClock::time_point now = SteadyClock::now();
   if (now < next_check) return absl::OkStatus();
-  next_check = now + absl::ToChronoNanoseconds(kInterruptInterval);
+  next_check = now + std::chrono::nanoseconds(check_interval_ns.load(std::memory_order_relaxed));
   return check();
 }
 

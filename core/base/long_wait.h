@@ -16,13 +16,14 @@ namespace pelton {
 using InterruptCheck = absl::Status (*)();
 
 // Has all waits ask `check`; null, as at first: nothing interrupts them. The code that handles the
-// process's signals installs one. Threads: any.
-void SetInterruptCheck(InterruptCheck check);
-
-// Asks the check that is installed, at most once in kInterruptInterval on each thread; a waiting
-// loop calls it between two parks of at most that length.
-// Threads: any. Blocks: as the check. Errors: InterruptedError: the wait is to end.
+// process's signals installs one. Each thread asks at most once in `interval` of real time, which a
+// test in virtual time sets to zero. Threads: any.
 inline constexpr absl::Duration kInterruptInterval = absl::Milliseconds(50);
+void SetInterruptCheck(InterruptCheck check, absl::Duration interval = kInterruptInterval);
+
+// Asks the check that is installed, or not yet again; a waiting loop calls it between two parks of
+// at most kInterruptInterval.
+// Threads: any. Blocks: as the check. Errors: InterruptedError: the wait is to end.
 absl::Status CheckInterrupt();
 // After how long a wait that is told of what it waits for looks up: kInterruptInterval, and where
 // no check is installed, as in a daemon, a second, so that a process at rest is.

@@ -10,7 +10,6 @@
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/clock.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/round/plan_instance.h"
@@ -165,7 +164,7 @@ Executor& LocalRounds::MakeExecutor() {
     if (waker.Park(absl::ZeroDuration())) return;
     const std::optional<Borrowed<BucketScheduler>> turn = TryBorrow(scheduler_);
     if (turn.has_value())
-      options_.runner->Park(Clock::Real().Now() + std::min(at_most, kLongestPark));
+      options_.runner->Park(WaitClock().Now() + std::min(at_most, kLongestPark));
   };
   return own_executor_.emplace(std::move(thread));
 }
@@ -273,14 +272,16 @@ absl::Status LocalRounds::WaitRound(absl::Time deadline) {
 
 absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline) {
   absl::Status interrupted;
-  if (WaitHook::Current() == nullptr) interrupted = waiter_.WaitFor(future, &deadline);
+  // A simulation that runs the scheduler itself does so wherever a thread of it waits.
+  const bool is_run_by_waits = WaitHook::Current() != nullptr && !own_executor_.has_value();
+  if (!is_run_by_waits) interrupted = waiter_.WaitFor(future, &deadline);
   if (interrupted.ok()) return std::move(future).Await(deadline);
   const absl::Status reason = Annotate(
       interrupted, absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
                                 ", round ", tracker().round().value()));
   Abort(AsAbort(reason));
   // What the peers may still write belongs to them until the rounds have ended (OWN-1).
-  future.WaitUntil(Clock::Real().Now() + kAnswerGrace);
+  future.WaitUntil(WaitClock().Now() + kAnswerGrace);
   return reason;
 }
 

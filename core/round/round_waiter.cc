@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/actor/backoff.h"
-#include "core/base/clock.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 
@@ -37,10 +37,10 @@ absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time* deadli
     return standstill_ == nullptr ? absl::ZeroDuration() : standstill_->Total(now);
   };
   const absl::Time wanted = *deadline;
-  const absl::Duration before = stood(Clock::Real().Now());
+  const absl::Duration before = stood(WaitClock().Now());
   while (true) {
     RETURN_IF_ERROR(WaitUntil(future, *deadline));
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     *deadline = wanted + (stood(now) - before);
     if (future.ready() || now >= *deadline) return absl::OkStatus();
   }
@@ -49,7 +49,7 @@ absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time* deadli
 absl::Status RoundWaiter::WaitUntil(const Future<void>& future, absl::Time deadline) {
   RETURN_IF_ERROR(Drive(future, deadline));
   while (!future.ready()) {
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     if (now >= deadline) return absl::OkStatus();
     RETURN_IF_ERROR(CheckInterrupt());
     future.WaitUntil(std::min(deadline, now + kInterruptInterval));
@@ -71,7 +71,7 @@ absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline)
   drives_.store(true, std::memory_order_relaxed);
   absl::Status interrupted;
   Backoff backoff;
-  while (interrupted.ok() && !future.ready() && Clock::Real().Now() < deadline) {
+  while (interrupted.ok() && !future.ready() && WaitClock().Now() < deadline) {
     if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
       const absl::StatusOr<bool> more = DriveBorrowed(*std::move(scheduler), future, deadline);
       interrupted = more.status();
@@ -83,7 +83,7 @@ absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline)
     runner_.Wake();
     if (backoff.Pause()) continue;
     interrupted = CheckInterrupt();
-    future.WaitUntil(Clock::Real().Now() + kBorrowRetry);
+    future.WaitUntil(WaitClock().Now() + kBorrowRetry);
   }
   drives_.store(false, std::memory_order_relaxed);
   // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
@@ -109,7 +109,7 @@ absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> schedu
       scheduler->set_driven_by_waiter(false);
       return false;
     }
-    const absl::Time now = Clock::Real().Now();
+    const absl::Time now = WaitClock().Now();
     if (now >= deadline) break;
     if (backoff.Pause()) continue;
     if (interrupted = CheckInterrupt(); !interrupted.ok()) break;

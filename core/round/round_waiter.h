@@ -2,7 +2,6 @@
 #ifndef PELTON_CORE_ROUND_ROUND_WAITER_H_
 #define PELTON_CORE_ROUND_ROUND_WAITER_H_
 
-#include <atomic>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "core/actor/borrow.h"
 #include "core/actor/handles.h"
 #include "core/actor/promise.h"
+#include "core/actor/sync_policy.h"
 #include "core/base/ids.h"
 #include "core/base/moving_deadline.h"
 #include "core/bucket/plan.h"
@@ -79,7 +79,7 @@ class RoundWaiter {
 
   void set_scheduler(ActorRef<BucketScheduler> scheduler) { scheduler_ = std::move(scheduler); }
   // For SchedulerOptions::waiter_drives.
-  const std::atomic<bool>* drives() const { return &drives_; }
+  const internal::RealSync::Atomic<bool>* drives() const { return &drives_; }
 
   // Returns when `future`, an answer of the scheduler's, is ready, or `*deadline` has passed, which
   // is put off by as long as deadlines stand still meanwhile.
@@ -99,7 +99,7 @@ class RoundWaiter {
   OperationRunner& runner_;
   const bool has_device_;
   const Standstill* const standstill_;
-  std::atomic<bool> drives_{false};
+  internal::RealSync::Atomic<bool> drives_{false};
   ActorRef<BucketScheduler> scheduler_;
 };
 

@@ -63,8 +63,7 @@ void BucketScheduler::DrainAborted() {
     options_.runner->Progress();
     channel_->Advance();
     if (!channel_->in_flight() && !channel_->device_is_busy()) return;
-    // A simulation's time stands still in a turn.
-    if (WaitHook::Current() == nullptr) options_.runner->Park(WaitClock().Now() + kLookInterval);
+    if (WaitHook::MayBlock()) options_.runner->Park(WaitClock().Now() + kLookInterval);
   }
 }
 

@@ -2,7 +2,6 @@
 #ifndef PELTON_CORE_ROUND_SCHEDULER_H_
 #define PELTON_CORE_ROUND_SCHEDULER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "absl/time/time.h"
 #include "core/actor/actor.h"
 #include "core/actor/promise.h"
+#include "core/actor/sync_policy.h"
 #include "core/actor/timer.h"
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
@@ -161,7 +161,7 @@ struct SchedulerOptions {
   absl::AnyInvocable<void(const absl::Status&)> on_failure;
   // While true, only a waiter that has borrowed the actor polls it: its executor's own polls come
   // to nothing, so that the waiter finds it idle. May be null; outlives the actor.
-  const std::atomic<bool>* waiter_drives = nullptr;
+  const internal::RealSync::Atomic<bool>* waiter_drives = nullptr;
   bool commits_state = false;     // see ModelRoundsOptions
   BucketTimes* times = nullptr;   // where it is on, told of each bucket; outlives the actor
   RangeViewer* viewer = nullptr;  // see ModelRoundsOptions
