@@ -71,21 +71,21 @@ bool DriveUntil(Communicator& communicator, absl::FunctionRef<bool()> done, absl
     };
     return hook->WaitUntil(progressed, deadline);
   }
-  Patience patience(communicator);
+  Backoff backoff = BackoffOn(communicator);
   while (!done()) {
     if (communicator.Progress()) {
-      patience.OnMove();
+      backoff.Reset();
       continue;
     }
-    const Patience::Next next = patience.OnIdle();
-    if (next == Patience::Next::kLook) continue;
+    const Backoff::Next next = backoff.OnIdle();
+    if (next == Backoff::Next::kLook) continue;
     const absl::Time now = Clock::Real().Now();
     if (now >= deadline) return false;
     if (wait != nullptr && !wait->GoesOn(now)) return false;
-    if (next == Patience::Next::kYield) {
+    if (next == Backoff::Next::kYield) {
       sched_yield();
     } else {
-      communicator.Park(std::min(deadline, now + Patience::kLongestPark));
+      communicator.Park(std::min(deadline, now + waits::kLongestParkOnWire));
     }
   }
   return true;

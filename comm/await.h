@@ -2,12 +2,11 @@
 #ifndef PELTON_COMM_AWAIT_H_
 #define PELTON_COMM_AWAIT_H_
 
-#include <cstdint>
-
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
+#include "core/actor/backoff.h"
 #include "core/base/long_wait.h"
 #include "core/base/moving_deadline.h"
 
@@ -22,32 +21,11 @@ namespace pelton {
 absl::Status Await(Communicator& communicator, Completion completion, absl::Time deadline,
                    const Standstill* standstill = nullptr);
 
-// What a thread that drives a communicator does while nothing moves: it looks some times more, then
-// gives its core away between two looks, then parks on the communicator.
-// Threads: the one that drives. Owns: nothing.
-class Patience {
- public:
-  enum class Next : uint8_t { kLook, kYield, kPark };
-  // No park lasts longer, so that a lost wake-up would be a delay and never a hang.
-  static constexpr absl::Duration kLongestPark = absl::Milliseconds(20);
-
-  explicit Patience(const Communicator& communicator)
-      : Patience(communicator, communicator.yields()) {}
-  Patience(const Communicator& communicator, int yields)
-      : spins_(communicator.spins()), yields_(yields) {}
-
-  // To be called when something has moved, and when nothing has.
-  void OnMove() { idle_ = 0; }
-  Next OnIdle() {
-    if (++idle_ <= spins_) return Next::kLook;
-    return idle_ <= spins_ + yields_ ? Next::kYield : Next::kPark;
-  }
-
- private:
-  const int spins_;
-  const int yields_;
-  int idle_ = 0;
-};
+// How a thread that drives `communicator` goes on while nothing moves, until it parks there for
+// waits::kLongestParkOnWire at most.
+inline Backoff BackoffOn(const Communicator& communicator) {
+  return Backoff(waits::Steps{communicator.spins(), communicator.yields()});
+}
 
 // Looks after a thread that waits on a communicator for what CallName names.
 // Threads: the one that waits. Owns: when it began, and whether it is to end.

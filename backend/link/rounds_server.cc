@@ -15,8 +15,6 @@
 namespace pelton {
 namespace {
 
-// Bounds how late the page's thread sees what wakes it by mistake only.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(100);
 // A trainer asks one thing at a time.
 constexpr size_t kMostQuestions = 4;
 
@@ -143,7 +141,7 @@ void RoundsServer::Run() {
       long_look.Reset();
       continue;
     }
-    if (!backoff.Spin() && !long_look.GoesOn()) waker_.Park(kLongestPark);
+    if (!backoff.Spin() && !long_look.GoesOn()) waker_.Park(waits::kLongestSleepForWork);
   }
   page_end_.promise.Set(absl::OkStatus());
 }

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/await.h"
 #include "comm/transport/operation_check.h"
+#include "core/actor/backoff.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
@@ -63,7 +63,7 @@ absl::Status ServedCommunicator::Serve(absl::string_view gone) {
     const bool looks = has_pieces_.load();
     reader_looks_.store(looks);
     absl::StatusOr<LinkSocket::Message> message = socket_->Receive(
-        looks ? Clock::Real().Now() + Patience::kLongestPark : absl::InfiniteFuture());
+        looks ? Clock::Real().Now() + waits::kLongestParkOnWire : absl::InfiniteFuture());
     if (message.ok()) ended = Take(*std::move(message));
     if (!message.ok() && !absl::IsDeadlineExceeded(message.status())) ended = message.status();
     if (ended.ok()) ended = DriveSome();
@@ -352,11 +352,11 @@ absl::Status ServedCommunicator::DriveSome() {
     return absl::OkStatus();
   }
   absl::Status ended;
-  Patience patience(*communicator_, kYields);
+  Backoff backoff({communicator_->spins(), kYields});
   int parks = 0;
   while (ended.ok()) {
     if (Step()) {
-      patience.OnMove();
+      backoff.Reset();
       continue;
     }
     if (in_flight_.empty()) break;
@@ -364,18 +364,18 @@ absl::Status ServedCommunicator::DriveSome() {
     absl::StatusOr<LinkSocket::Message> message = socket_->Receive(absl::InfinitePast());
     if (message.ok()) {
       ended = Take(*std::move(message));
-      patience.OnMove();
+      backoff.Reset();
       continue;
     }
     if (!absl::IsDeadlineExceeded(message.status())) ended = message.status();
-    const Patience::Next next = patience.OnIdle();
-    if (next != Patience::Next::kLook && AwaitsTrainer()) break;  // it sends a record
-    if (next == Patience::Next::kPark) {
+    const Backoff::Next next = backoff.OnIdle();
+    if (next != Backoff::Next::kLook && AwaitsTrainer()) break;  // it sends a record
+    if (next == Backoff::Next::kPark) {
       // A peer's piece comes soon, and the trainer has nothing to say before.
       if (!has_pieces_ || parks++ == kPieceParks) break;
       communicator_->Park(Clock::Real().Now() + kPiecePark);
     }
-    if (next == Patience::Next::kYield) sched_yield();
+    if (next == Backoff::Next::kYield) sched_yield();
   }
   const bool is_left = !in_flight_.empty() && !AwaitsTrainer();
   driving_.GiveBack();
@@ -393,21 +393,21 @@ void ServedCommunicator::Drive() {
 }
 
 void ServedCommunicator::DriveAll() {
-  Patience patience(*communicator_, kYields);
+  Backoff backoff({communicator_->spins(), kYields});
   while (true) {
     if (Step()) {
-      patience.OnMove();
+      backoff.Reset();
       continue;
     }
     if (in_flight_.empty()) return;
     // What a trainer leaves behind in flight ends now, and not when its peers come.
     if (is_closing_.load())
       communicator_->Abort(absl::AbortedError("the trainer closed it meanwhile"));
-    const Patience::Next next = patience.OnIdle();
-    if (next == Patience::Next::kYield) sched_yield();
-    if (next != Patience::Next::kLook && reader_looks_.load() && AwaitsTrainer()) return;
-    if (next == Patience::Next::kPark) {
-      communicator_->Park(Clock::Real().Now() + Patience::kLongestPark);
+    const Backoff::Next next = backoff.OnIdle();
+    if (next == Backoff::Next::kYield) sched_yield();
+    if (next != Backoff::Next::kLook && reader_looks_.load() && AwaitsTrainer()) return;
+    if (next == Backoff::Next::kPark) {
+      communicator_->Park(Clock::Real().Now() + waits::kLongestParkOnWire);
     }
   }
 }

@@ -16,11 +16,9 @@
 namespace pelton::lane {
 namespace {
 
-// No sleep without an end: a lost wake-up would be a delay, never a hang.
 // Times the communicator's spins, how often a thread looks for the end of what it has enqueued:
 // some 5 us in shared memory.
 constexpr int kLooks = 10;
-constexpr absl::Duration kLongestSleep = absl::Seconds(10);
 
 }  // namespace
 
@@ -280,7 +278,7 @@ Visit::Visit(Lane& lane, Aim aim, absl::Time deadline, JobHandle job)
       deadline_(deadline),
       job_(std::move(job)),
       attended_(*lane.communicator_),
-      patience_(*lane.communicator_) {}
+      backoff_(BackoffOn(*lane.communicator_)) {}
 
 Visit::~Visit() {
   if (!drives_ && !stands_by_) return;
@@ -303,7 +301,7 @@ Visit::Next Visit::Join() {
   StandByNoMore();
   lane_.driven_ = drives_ = true;
   lane_.driven_by_attendant_ = aim_ == Aim::kAttend;
-  patience_.OnMove();
+  backoff_.Reset();
   return Next::kGoOn;
 }
 
@@ -320,7 +318,8 @@ bool Visit::MayDrive() const {
 
 Visit::Next Visit::StandBy() {
   const bool attends = aim_ == Aim::kAttend;
-  until_ = std::min(deadline_, WaitClock().Now() + (attends ? kLongestSleep : kInterruptInterval));
+  until_ = std::min(deadline_,
+                    WaitClock().Now() + (attends ? waits::kLongestSleep : kInterruptInterval));
   if (stands_by_) return Next::kStandBy;
   stands_by_ = true;
   (attends ? lane_.attendants_ : lane_.waiting_).push_back(this);
@@ -346,11 +345,11 @@ Visit::Next Visit::Drive() {
   if (WaitsForIdle() && is_idle) return Next::kEnd;
   if (aim_ == Aim::kAttend && (is_idle || lane_.is_wanted_.load())) return Leave(Next::kGoOn);
   if (lane_.communicator_->Progress()) {
-    patience_.OnMove();
+    backoff_.Reset();
     return Next::kGoOn;
   }
-  const Patience::Next idle = patience_.OnIdle();
-  if (idle == Patience::Next::kLook) return Next::kGoOn;
+  const Backoff::Next idle = backoff_.OnIdle();
+  if (idle == Backoff::Next::kLook) return Next::kGoOn;
   const absl::Time now = WaitClock().Now();
   if (now >= lane_.jobs_.earliest_deadline()) {
     lane_.jobs_.AbortOverdue(now);
@@ -358,8 +357,8 @@ Visit::Next Visit::Drive() {
   }
   if (LookUp(now)) return Next::kGoOn;
   if (is_late_) return Leave(Next::kEnd);
-  until_ = std::min({deadline_, lane_.jobs_.earliest_deadline(), now + Patience::kLongestPark});
-  return idle == Patience::Next::kYield ? Next::kYield : Next::kPark;
+  until_ = std::min({deadline_, lane_.jobs_.earliest_deadline(), now + waits::kLongestParkOnWire});
+  return idle == Backoff::Next::kYield ? Next::kYield : Next::kPark;
 }
 
 Visit::Next Visit::Leave(Next next) {

@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/lane/job.h"
 #include "comm/lane/job_queue.h"
+#include "core/actor/backoff.h"
 #include "core/actor/waker.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/sync.h"
@@ -204,7 +205,7 @@ class Visit {
   const absl::Time deadline_;
   const JobHandle job_;
   AttendedWait attended_;
-  Patience patience_;
+  Backoff backoff_;
   Waker waker_;
   bool drives_ = false;
   bool stands_by_ = false;

@@ -42,13 +42,6 @@ bool SpinningAllowed() {
   return threads * processes_on_host.load(std::memory_order_relaxed) <= cores;
 }
 
-bool Backoff::Spin() {
-  if (spins_ == 0) return false;
-  --spins_;
-  for (int i = 0; i < 4; ++i) CpuRelax();
-  return true;
-}
-
 LongLook::LongLook() {
   static const absl::Duration of_environment = SpinOfEnvironment();
   lasts_ = of_environment;
@@ -63,18 +56,22 @@ bool LongLook::GoesOn(const Clock& clock) {
   return true;
 }
 
+bool Backoff::Spin() {
+  if (idle_ >= looks_) return false;
+  ++idle_;
+  for (int i = 0; i < 4; ++i) CpuRelax();
+  return true;
+}
+
 bool Backoff::Pause() {
   if (Spin()) return true;
-  if (yields_ > 0) {
-    --yields_;
-    if (WaitHook* const hook = WaitHook::Current()) {
-      hook->Pause();
-    } else {
-      sched_yield();
-    }
-    return true;
+  if (OnIdle() == Next::kPark) return false;
+  if (WaitHook* const hook = WaitHook::Current()) {
+    hook->Pause();
+  } else {
+    sched_yield();
   }
-  return false;
+  return true;
 }
 
 }  // namespace pelton

@@ -22,8 +22,6 @@ constexpr int kMessagesPerTurn = 256;
 constexpr int kLongestChain = 64;
 // A busy worker looks at the clock and at the actors to poll once in so many turns.
 constexpr uint32_t kTurnsPerLookAround = 32;
-// No wait without an end: a lost wake-up would be a delay, never a hang.
-constexpr absl::Duration kLongestPark = absl::Seconds(10);
 
 }  // namespace
 
@@ -211,7 +209,7 @@ void PoolExecutor::WaitForWork(Worker& worker) {
 
 void PoolExecutor::Park(Worker& worker) {
   PELTON_CHECK(worker.lifo == nullptr) << "a worker was about to park with a runnable actor";
-  absl::Duration at_most = kLongestPark;
+  absl::Duration at_most = waits::kLongestSleep;
   {
     MutexLock lock(&mutex_);
     if (!queue_.empty() || exit_.load(std::memory_order_relaxed)) return;

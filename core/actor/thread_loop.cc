@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/actor/backoff.h"
 #include "core/base/check.h"
 
 namespace pelton::internal {
@@ -10,8 +11,6 @@ namespace {
 constexpr int kMessagesPerTurn = 256;
 constexpr int kTurnsPerRound = 64;
 constexpr uint32_t kRoundsPerClockRead = 16;
-// No wait without an end: a lost wake-up would be a delay, never a hang.
-constexpr absl::Duration kLongestPark = absl::Seconds(10);
 
 }  // namespace
 
@@ -87,7 +86,7 @@ bool ThreadLoop::DeliverDueTimers() {
 
 absl::Duration ThreadLoop::LongestPark() const {
   PELTON_CHECK(queue_.empty()) << "a thread was about to park with a runnable actor";
-  absl::Duration at_most = std::min(kLongestPark, timers_.NextTime() - clock_.Now());
+  absl::Duration at_most = std::min(waits::kLongestSleep, timers_.NextTime() - clock_.Now());
   for (const Polled& polled : polled_) at_most = std::min(at_most, polled.max_park);
   return at_most;
 }

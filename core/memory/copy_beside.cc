@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/actor/actor.h"
+#include "core/actor/backoff.h"
 #include "core/actor/sendable.h"
 #include "core/actor/spawn.h"
 #include "core/base/clock.h"
@@ -20,8 +21,6 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kSampleBytes = 64;
 constexpr size_t kSampleStrideBytes = size_t{64} << 10;
-// Bounds what a wake-up costs that is seen by nobody.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -133,7 +132,7 @@ absl::Status CopyBeside::Wait(absl::Time deadline) {
                                                       job_->copied.load(), " of ",
                                                       job_->pieces.size(), " pieces of 1 MiB"));
     }
-    waker_.Park(std::min(kLongestPark, deadline - now));
+    waker_.Park(std::min(waits::kLongestSleepForWork, deadline - now));
   }
   return absl::OkStatus();
 }
@@ -151,7 +150,8 @@ void CopyBeside::Abandon() {
   const size_t count = job_->pieces.size();
   const size_t taken = std::min(job_->next.exchange(count), count);
   // Without a deadline: the memory of a piece that is being copied must not go.
-  while (job_->copied.load(std::memory_order_acquire) < taken) waker_.Park(kLongestPark);
+  while (job_->copied.load(std::memory_order_acquire) < taken)
+    waker_.Park(waits::kLongestSleepForWork);
   job_.reset();
   parts_.clear();
   places_.clear();

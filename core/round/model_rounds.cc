@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/actor/backoff.h"
 #include "core/actor/borrow.h"
 #include "core/actor/monitor.h"
 #include "core/actor/spawn.h"
@@ -23,9 +24,6 @@
 namespace pelton {
 namespace {
 
-// The longest sleep of the scheduler's thread on the runner. Senders that call the runner's Wake
-// end it earlier; a timer, and a message of any other sender, is seen so much later at most.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
 // A scheduler that has not answered by then, in spite of its own watch, is not going to.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 
@@ -164,7 +162,7 @@ Executor& LocalRounds::MakeExecutor() {
     if (waker.Park(absl::ZeroDuration())) return;
     const std::optional<Borrowed<BucketScheduler>> turn = TryBorrow(scheduler_);
     if (turn.has_value())
-      options_.runner->Park(WaitClock().Now() + std::min(at_most, kLongestPark));
+      options_.runner->Park(WaitClock().Now() + std::min(at_most, waits::kLongestParkWithTurn));
   };
   return own_executor_.emplace(std::move(thread));
 }

@@ -11,9 +11,6 @@
 namespace pelton {
 namespace {
 
-// The longest sleep of a waiter that drives. The runner's Wake and a peer's message end the sleep
-// earlier; a timer of the scheduler's executor does not, and is seen so much later at most.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(1);
 // How long a waiter may find the scheduler busy elsewhere before it looks again.
 constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
 
@@ -113,7 +110,7 @@ absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> schedu
     if (now >= deadline) break;
     if (backoff.Pause()) continue;
     if (interrupted = CheckInterrupt(); !interrupted.ok()) break;
-    runner_.Park(std::min(deadline, now + kLongestPark));
+    runner_.Park(std::min(deadline, now + waits::kLongestParkWithTurn));
   }
   scheduler->set_driven_by_waiter(false);
   if (!interrupted.ok()) return interrupted;

@@ -17,6 +17,40 @@ class SetClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch();
 };
 
+TEST(BackoffTest, LooksYieldsAndParksUntilThereIsWork) {
+  Backoff backoff({.looks = 2, .yields = 1});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kLook);
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kLook);
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kYield);
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kPark);
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kPark);
+    backoff.Reset();
+  }
+}
+
+TEST(BackoffTest, AWaitWhoseLooksOnlyLookTakesTheSameSteps) {
+  Backoff backoff({.looks = 2, .yields = 1});
+  EXPECT_TRUE(backoff.Spin());
+  EXPECT_TRUE(backoff.Spin());
+  EXPECT_FALSE(backoff.Spin()) << "it does not yield";
+  EXPECT_TRUE(backoff.Pause());
+  EXPECT_FALSE(backoff.Pause());
+  EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kPark);
+}
+
+// Ranks that outnumber the cores need the core that is waited on.
+TEST(BackoffTest, LooksOnlyWhileThereIsACoreForEach) {
+  SetProcessesOnHost(1 << 20);
+  Backoff backoff;
+  EXPECT_FALSE(backoff.Spin());
+  for (int i = 0; i < waits::kForThread.yields; ++i) {
+    EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kYield);
+  }
+  EXPECT_EQ(backoff.OnIdle(), Backoff::Next::kPark);
+  SetProcessesOnHost(1);
+}
+
 TEST(LongLookTest, EndsOnceItHasLasted) {
   SetClock clock;
   LongLook look(absl::Microseconds(50));
