@@ -1,4 +1,5 @@
-// The one way to drive a communicator: jobs in the order of their calls, on the thread that waits.
+// How callers share a communicator: jobs in the order of their calls, on the thread that waits. Who
+// has one for itself calls Await (comm/await.h); docs/architecture.md says why there are both.
 #ifndef PELTON_COMM_LANE_LANE_H_
 #define PELTON_COMM_LANE_LANE_H_
 
