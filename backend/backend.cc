@@ -150,6 +150,7 @@ void Backend::StartSession() {
   session.control = control_.get();
   session.transport = transport_.get();
   session.note = &failure_;
+  session.turn_look_interval = Session::kTurnLookInterval;
   SpawnOptions options;
   options.name = "session";
   options.mailbox_capacity = SessionDoor::MailboxCapacity(world_size());

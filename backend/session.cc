@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/actor/context.h"
+#include "core/actor/executor_base.h"
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
+#include "core/base/log.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -76,6 +79,20 @@ void Session::Handle(FailureHere failure) {
   options.on_failure = OnFailure::kIgnore;  // it cannot be told twice
   SpawnChild<Teller>(context(), std::move(options), options_.control, options_.rank,
                      std::move(failure.reason));
+}
+
+absl::Status Session::OnStart() {
+  if (options_.turn_look_interval > absl::ZeroDuration()) Handle(LookAtTurns{});
+  return absl::OkStatus();
+}
+
+// The sinks of product processes take a line without waiting for whoever waits for this actor: a
+// daemon's writes it, and that of Python leaves it to a thread that waits for Python's lock.
+void Session::Handle(LookAtTurns look) {
+  for (const std::string& line : turns_.Look(LivingActors(), context().Now())) {
+    Log(LogLevel::kWarning, absl::StrCat(options_.here, ": ", line));
+  }
+  (void)context().SendAfter(*this, options_.turn_look_interval, look);
 }
 
 void Session::Handle(MayOpen question) { question.reply.Set(WhyNotWith(question.group)); }

@@ -23,6 +23,7 @@
 #include "core/actor/handles.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
+#include "core/actor/turn_watch.h"
 #include "core/base/ids.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
@@ -88,6 +89,8 @@ struct GraceOver {
   Rank rank;
   absl::Status reason;
 };
+// Whether an actor of this process has been in one turn for too long is looked for now and then.
+struct LookAtTurns {};
 // Something on this rank has failed: the others are to be told.
 struct FailureHere {
   absl::Status reason;
@@ -102,6 +105,11 @@ class Session final : public Actor {
   // A rank that leaves has finished its part of what is under way, but the others may still be
   // reading the results: they get this long before operations that can no longer succeed are ended.
   static constexpr absl::Duration kGrace = absl::Seconds(1);
+  // A turn that has lasted so long blocks, or will not end: the longest that is meant to wait asks
+  // the coordinator (PeerSelectorOptions), for kMostPeerPatience and a second.
+  static constexpr absl::Duration kLongTurn = absl::Seconds(10);
+  // How often that is looked for, which costs some microseconds.
+  static constexpr absl::Duration kTurnLookInterval = absl::Seconds(5);
 
   // All of it is borrowed and outlives the session.
   struct Options {
@@ -112,6 +120,8 @@ class Session final : public Actor {
     FailureNote* note = nullptr;
     // Where the others are told, which waits for a round trip; null: a thread of its own.
     Executor* telling = nullptr;
+    // How often it looks for actors that are in one turn for kLongTurn, which it logs; zero: never.
+    absl::Duration turn_look_interval;
   };
 
   explicit Session(Options options) : options_(std::move(options)) {}
@@ -123,6 +133,8 @@ class Session final : public Actor {
   void Handle(Opened opened);
   void Handle(Closed closed);
   void Handle(ShareRegion share);
+  void Handle(LookAtTurns look);
+  absl::Status OnStart() override;
   absl::Status OnChildFailed(const Down& child) override;
   void OnStop(const absl::Status& why) override;
 
@@ -133,6 +145,7 @@ class Session final : public Actor {
   void End(const absl::Status& reason);
 
   const Options options_;
+  TurnWatch turns_{kLongTurn};
   std::map<Rank, absl::Status> left_;  // ranks that have gone, and why
   absl::flat_hash_map<Communicator*, OpenCommunicator> open_;
   std::vector<const Region*> shared_;

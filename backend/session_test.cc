@@ -6,18 +6,23 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "backend/test_control.h"
 #include "core/actor/context.h"
 #include "core/actor/monitor.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "core/base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -76,8 +81,10 @@ Order Lost(int rank) {
 // Threads: one. Owns: all of it.
 class World {
  public:
-  explicit World(uint64_t seed = 1) : executor_(seed) {
+  explicit World(uint64_t seed = 1, absl::Duration turn_look_interval = absl::ZeroDuration())
+      : executor_(seed) {
     Session::Options options;
+    options.turn_look_interval = turn_look_interval;
     options.rank = Rank(0);
     options.here = "rank 0 of job 'x'";
     options.control = &control;
@@ -232,6 +239,47 @@ TEST(SessionTest, APartUnderASessionThatHasEndedEndsToo) {
   const ActorRef<Part> part = SpawnUnder<Part>(world.session, {.name = "part"});
   world.Pass(absl::Seconds(1));
   EXPECT_FALSE(part.alive());
+}
+
+struct Block {};
+// Stays in its turn until it is let go.
+class Blocker final : public Actor {
+ public:
+  Blocker(absl::Notification* is_in_turn, absl::Notification* may_go)
+      : is_in_turn_(*is_in_turn), may_go_(*may_go) {}
+  void Handle(Block) {
+    is_in_turn_.Notify();
+    may_go_.WaitForNotification();
+  }
+
+ private:
+  absl::Notification& is_in_turn_;
+  absl::Notification& may_go_;
+};
+
+std::vector<std::string>& Lines() {
+  static auto* const lines = new std::vector<std::string>;
+  return *lines;
+}
+
+// A real thread stands while the session's time passes.
+TEST(SessionTest, AnActorThatStaysInOneTurnIsLogged) {
+  absl::Notification is_in_turn, may_go;
+  ThreadExecutor thread;
+  const auto blocker = Spawn<Blocker>(thread, {.name = "blocker"}, &is_in_turn, &may_go);
+  ASSERT_TRUE(blocker.Send(Block{}).ok());
+  is_in_turn.WaitForNotification();
+  SetLogSink([](LogLevel, absl::string_view line) { Lines().emplace_back(line); });
+  {
+    World world(/*seed=*/1, Session::kTurnLookInterval);
+    world.Pass(Session::kLongTurn - absl::Seconds(1));
+    EXPECT_THAT(Lines(), IsEmpty());
+    world.Pass(4 * Session::kTurnLookInterval);
+    EXPECT_THAT(Lines(), ElementsAre(AllOf(HasSubstr("rank 0 of job 'x': blocker, actor "),
+                                           HasSubstr("has been in one turn for more than 10s"))));
+  }
+  SetLogSink(nullptr);
+  may_go.Notify();
 }
 
 TEST(SessionDoorTest, AnOrderComesThroughAFullMailbox) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "core/actor/executor_base.h"
 
 namespace pelton {
 namespace {
@@ -43,6 +44,16 @@ void Fill(const RoundSight& round, proto::ModelSight* out) {
   }
 }
 
+void Fill(const LivingActor& actor, proto::ActorSight* out) {
+  out->set_name(Printable(actor.name));
+  out->set_what(Printable(actor.what));
+  out->set_mailbox_used(actor.mailbox_used);
+  out->set_mailbox_capacity(actor.mailbox_capacity);
+  out->set_turns(actor.turns);
+  out->set_is_in_turn(actor.is_in_turn);
+  out->set_longest_turn_us(absl::ToInt64Microseconds(actor.longest_turn));
+}
+
 std::string SecondsOf(int64_t us) {
   return absl::FormatDuration(absl::Trunc(absl::Microseconds(us), absl::Milliseconds(1)));
 }
@@ -70,6 +81,7 @@ proto::LinkStatus SightOf(const Backend& backend, absl::Time deadline) {
     Fill(*model.round, out);
     status.set_round(std::max(status.round(), out->round()));
   }
+  for (const LivingActor& actor : LivingActors()) Fill(actor, status.add_actors());
   return status;
 }
 
@@ -93,6 +105,13 @@ std::string TextOf(const proto::ModelSight& model) {
   return text;
 }
 
+std::string TextOf(const proto::ActorSight& actor) {
+  return absl::StrCat(actor.name().empty() ? "" : absl::StrCat(actor.name(), ", "), actor.what(),
+                      ": mailbox ", actor.mailbox_used(), " of ", actor.mailbox_capacity(),
+                      ", turns ", actor.turns(), actor.is_in_turn() ? ", in one now" : "",
+                      ", the longest measured ", SecondsOf(actor.longest_turn_us()));
+}
+
 std::string TextOf(const proto::LinkStatus& status) {
   const auto pid = [](int64_t number) { return number == 0 ? "none" : absl::StrCat(number); };
   std::string text =
@@ -104,6 +123,9 @@ std::string TextOf(const proto::LinkStatus& status) {
   for (const std::string& absent : status.absent()) absl::StrAppend(&text, "\n", absent);
   for (const proto::ModelSight& model : status.models()) {
     absl::StrAppend(&text, "\n", TextOf(model));
+  }
+  for (const proto::ActorSight& actor : status.actors()) {
+    absl::StrAppend(&text, "\n", TextOf(actor));
   }
   return text;
 }

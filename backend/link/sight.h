@@ -10,14 +10,16 @@
 
 namespace pelton {
 
-// The job, its ranks and hosts, and the models of this process; nothing of a daemon's trainer.
+// The job, its ranks and hosts, and the models and actors of this process; nothing of a daemon's
+// trainer.
 // Blocks: until `deadline`, while a model does not answer, which its sight then says.
 proto::LinkStatus SightOf(const Backend& backend, absl::Time deadline);
 
 // For people: a line with job, ranks, pids, round, what is open and under way, and why the job has
-// failed if it has; and one for each model.
+// failed if it has; and one for each model and each actor.
 std::string TextOf(const proto::LinkStatus& status);
 std::string TextOf(const proto::ModelSight& model);
+std::string TextOf(const proto::ActorSight& actor);
 
 // The status as one line of JSON, its fields by their names in proto/link.proto.
 std::string JsonOf(const proto::LinkStatus& status);

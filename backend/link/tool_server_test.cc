@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "backend/link/daemon_questions.h"
+#include "backend/link/sight.h"
 #include "backend/link/test_daemons.h"
 #include "backend/model.h"
 #include "comm/group.h"
@@ -23,6 +24,7 @@
 namespace pelton {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 // As protobuf writes them; the messages of these services are in no header of the system's.
@@ -171,6 +173,10 @@ TEST_F(ToolServerTest, ARankInProcessTellsOfItsModelsRound) {
   EXPECT_EQ(status->models(0).buckets(), 2);
   EXPECT_EQ(status->models(0).ready(), 1);
   EXPECT_THAT(status->models(0).awaited(), HasSubstr("'weight' has not been marked ready"));
+  EXPECT_THAT(TextOf(*status),
+              ContainsRegex("\nsession, actor [0-9]+ \\(pelton::Session\\): mailbox "
+                            "[0-9]+ of [0-9]+, turns [1-9]"));
+  EXPECT_THAT(TextOf(*status), HasSubstr("scheduler of 'net', actor "));
   model->reset();
   EXPECT_EQ(AskStatus(path_, deadline)->models_size(), 0);
 }

@@ -46,11 +46,12 @@ ActorCell::ActorCell(Executor& executor, const ActorType& type, RefPtr<ActorCell
       id_(NextId()),
       parent_(std::move(parent)),
       on_failure_(options.on_failure),
-      ends_with_parent_(options.ends_with_parent) {
+      ends_with_parent_(options.ends_with_parent),
+      has_name_(!options.name.empty()) {
   PELTON_CHECK(options.mailbox_capacity > 0) << "a mailbox needs room for one message";
   PELTON_CHECK(options.mailbox_capacity < (size_t{1} << 28)) << "a mailbox that large is no bound";
   PELTON_CHECK(ends_with_parent_ || !restarts()) << "a restart is for its owner, who ends it";
-  if (!options.name.empty()) kin().name = std::move(options.name);
+  if (has_name_) kin().name = std::move(options.name);
   if (options.on_end) kin().on_end = std::move(options.on_end);
   static const SupervisionSpec kDefault;
   if (options.supervision != kDefault) kin().supervision = options.supervision;
@@ -67,9 +68,9 @@ std::string ActorCell::Describe() const {
   return absl::StrCat("actor ", id_.value(), " (", Demangle(type_.type->name()), ")");
 }
 
-std::string ActorCell::Name() const {
-  return kin_ != nullptr && !kin_->name.empty() ? kin_->name : Describe();
-}
+std::string ActorCell::given_name() const { return has_name_ ? kin_->name : ""; }
+
+std::string ActorCell::Name() const { return has_name_ ? kin_->name : Describe(); }
 
 absl::Status ActorCell::DeadError() const {
   // What is written before the mailbox closes stays.

@@ -130,6 +130,8 @@ class ActorCell {
   ActorId id() const { return id_; }
   // "actor 12 (pelton::Channel)".
   std::string Describe() const;
+  // "" if it was given none.
+  std::string given_name() const;
   Executor& executor() const { return executor_; }
   const ActorType& type() const { return type_; }
   OnFailure on_failure() const { return on_failure_; }
@@ -270,6 +272,7 @@ class ActorCell {
   Phase phase_ = Phase::kStarting;
   const OnFailure on_failure_;
   const bool ends_with_parent_;
+  const bool has_name_;  // in its kin, which is there from the start then
   bool restartable_ = false;
   bool stopping_ = false;  // it was told to end: no failure gives it another incarnation
   std::atomic<uint32_t> longest_turn_us_{0};  // written by the holder, read by any

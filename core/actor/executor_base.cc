@@ -86,8 +86,8 @@ void ExecutorBase::ListActors(std::vector<LivingActor>& list) const {
   MutexLock lock(&mutex_);
   for (const ActorCell* cell = alive_; cell != nullptr; cell = cell->next_alive) {
     const uint32_t turns = cell->turns();
-    list.push_back({cell->id(), cell->Describe(), cell->mailbox_used(), cell->mailbox_capacity(),
-                    turns / 2, turns % 2 == 1, cell->longest_turn()});
+    list.push_back({cell->id(), cell->given_name(), cell->Describe(), cell->mailbox_used(),
+                    cell->mailbox_capacity(), turns / 2, turns % 2 == 1, cell->longest_turn()});
   }
 }
 

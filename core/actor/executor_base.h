@@ -19,10 +19,11 @@
 
 namespace pelton {
 
-// A living actor, as it was for a moment.
+// A living actor, as it was for a moment. `pelton status` shows them.
 // Threads: a value. Owns: its text.
 struct LivingActor {
   ActorId id;
+  std::string name;  // of its SpawnOptions; "": it was given none
   std::string what;  // "actor 12 (pelton::BucketScheduler)"
   int32_t mailbox_used = 0;
   int32_t mailbox_capacity = 0;

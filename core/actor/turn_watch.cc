@@ -17,7 +17,8 @@ std::vector<std::string> TurnWatch::Look(const std::vector<LivingActor>& actors,
     if (!seen.is_told && now - seen.since >= limit_) {
       seen.is_told = true;
       lines.push_back(
-          absl::StrCat(actor.what, " has been in one turn for more than ",
+          absl::StrCat(actor.name, actor.name.empty() ? "" : ", ", actor.what,
+                       " has been in one turn for more than ",
                        absl::FormatDuration(absl::Trunc(now - seen.since, absl::Seconds(1))), "; ",
                        actor.mailbox_used, " messages wait for it"));
     }

@@ -119,6 +119,7 @@ def _lines_of_rank(folder: Path, look: Look, stuck_s: float) -> Iterator[str]:
         yield from _lines_of_model(model)
     if not said["models"]:
         yield "    no wrapped model" + (", or one whose rounds the trainer runs itself" if daemon else "")
+    yield from map(_line_of_actor, said["actors"])
     if look.trainer and look.stands_s >= stuck_s:
         yield from _lines_of_stuck(folder, look)
 
@@ -140,6 +141,13 @@ def _lines_of_model(model: dict[str, Any]) -> Iterator[str]:
         yield f"      the trainer waits for the round, since {_seconds(model['waits_for_us'])}"
     elif model["has_moved"]:
         yield f"      the last bucket was ready, or through, {_seconds(model['moved_before_us'])} ago"
+
+
+def _line_of_actor(actor: dict[str, Any]) -> str:
+    name = f"{actor['name']}, {actor['what']}" if actor["name"] else actor["what"]
+    mailbox = f"mailbox {actor['mailbox_used']} of {actor['mailbox_capacity']}"
+    turns = f"{actor['turns']} turns" + (", in one now" if actor["is_in_turn"] else "")
+    return f"    {name}: {mailbox}, {turns}, the longest measured {int(actor['longest_turn_us']) / 1e3:.1f} ms"
 
 
 def _lines_of_stuck(folder: Path, look: Look) -> Iterator[str]:

@@ -47,7 +47,8 @@ TEST(LivingActorsTest, ShowsMailboxesAndTurnsOfAllExecutors) {
   std::atomic<bool> may_go{false};
   ThreadExecutor thread;
   PoolExecutor pool(1);
-  const auto busy = Spawn<Blocker>(thread, {.mailbox_capacity = 8}, &is_in_turn, &may_go);
+  const auto busy =
+      Spawn<Blocker>(thread, {.name = "busy", .mailbox_capacity = 8}, &is_in_turn, &may_go);
   const auto idle = Spawn<Blocker>(pool, {}, &is_in_turn, &may_go);
   ASSERT_TRUE(busy.Send(Block{}).ok());
   while (!is_in_turn) std::this_thread::yield();
@@ -57,7 +58,9 @@ TEST(LivingActorsTest, ShowsMailboxesAndTurnsOfAllExecutors) {
   EXPECT_EQ(seen.mailbox_used, 2) << "one that is being handled and one that waits";
   EXPECT_EQ(seen.mailbox_capacity, 8);
   EXPECT_TRUE(absl::StrContains(seen.what, "Blocker")) << seen.what;
+  EXPECT_EQ(seen.name, "busy");
   EXPECT_EQ(Find(idle.id()).mailbox_used, 0);
+  EXPECT_EQ(Find(idle.id()).name, "");
   may_go = true;
   EXPECT_TRUE(StopAndWait(busy, Soon()).ok());
   // Who waits hears of the stop before the executor lets go of the actor.
@@ -74,13 +77,16 @@ TEST(LivingActorsTest, ShowsMailboxesAndTurnsOfAllExecutors) {
 TEST(TurnWatchTest, TellsOnceOfEachTurnThatTakesTooLong) {
   TurnWatch watch(absl::Seconds(10));
   const absl::Time start = absl::UnixEpoch();
-  LivingActor actor{ActorId(3), "actor 3 (Blocker)", 5, 8, /*turns=*/7, /*is_in_turn=*/true, {}};
+  LivingActor actor{ActorId(3), "model 'net'", "actor 3 (Blocker)", 5,
+                    8,          /*turns=*/7,   /*is_in_turn=*/true, {}};
   EXPECT_TRUE(watch.Look({actor}, start).empty());
   EXPECT_TRUE(watch.Look({actor}, start + absl::Seconds(9)).empty());
   const auto lines = watch.Look({actor}, start + absl::Seconds(12));
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0],
-            "actor 3 (Blocker) has been in one turn for more than 12s; 5 messages wait for it");
+  EXPECT_EQ(
+      lines[0],
+      "model 'net', actor 3 (Blocker) has been in one turn for more than 12s; 5 messages wait "
+      "for it");
   EXPECT_TRUE(watch.Look({actor}, start + absl::Seconds(30)).empty()) << "told already";
   actor.turns = 8;
   EXPECT_TRUE(watch.Look({actor}, start + absl::Seconds(60)).empty()) << "another turn";
