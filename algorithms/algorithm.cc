@@ -83,6 +83,7 @@ absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& 
         "its stages use windows, and Tiers::windows is null; a Model (backend/model.h) opens them");
   }
   ASSIGN_OR_RETURN(PipelineSpec spec, algorithm.StagesFor(layout, tiers));
+  spec.finds_unused = algorithm.FindsUnused(layout);
   return Pipeline::Build(std::move(spec), layout);
 }
 

@@ -53,6 +53,12 @@ class Algorithm {
   // Whether its stages take buckets in a device's memory (Stage::takes_device_memory); a trainer
   // copies tensors of a device to and from the host's for those that do not. After Configure.
   virtual bool TakesDeviceMemory() const { return false; }
+  // Whether ranks tell each other which tensors nobody has used (PipelineSpec::finds_unused, which
+  // MakePipeline sets): a gradient or a momentum that no rank has made stays as it is, while
+  // weights are there in any case. After Configure.
+  virtual bool FindsUnused(const BucketLayout&) const {
+    return schedule().source != Source::kWeights;
+  }
   // Whether it communicates this tensor at all; the same on all ranks.
   virtual bool Takes(const TensorSpec& tensor) const { return true; }
   // What it promises of the results, for the conformance suite. Whether all ranks hold the same,
@@ -64,9 +70,9 @@ class Algorithm {
   // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
   // transport that adds in rank order (SUM-1b); nothing if it is not one.
   virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
-  // The parts of one bucket's pipeline; called on every rank with the same layout. The
-  // communicators of `tiers` live as long as the pipeline; stages launch by BucketRun only. Errors:
-  // InvalidArgument: the options do not fit the bucket or the group.
+  // The parts of one bucket's pipeline, but for `finds_unused`; called on every rank with the same
+  // layout. The communicators of `tiers` live as long as the pipeline; stages launch by BucketRun
+  // only. Errors: InvalidArgument: the options do not fit the bucket or the group.
   virtual absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout,
                                                  const Tiers& tiers) = 0;
 };

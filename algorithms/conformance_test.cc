@@ -133,7 +133,11 @@ class TestRank {
     options.rank = communicator.rank();
     options.runner = &communicator;
     options.pipeline_factory = [this, tiers](const BucketLayout& layout) {
-      return MakePipeline(*algorithm_, layout, tiers);
+      absl::StatusOr<Pipeline> made = MakePipeline(*algorithm_, layout, tiers);
+      // Weights are there, whoever has used them.
+      const bool of_weights = algorithm_->schedule().source == Source::kWeights;
+      EXPECT_TRUE(!made.ok() || made->finds_unused() != of_weights);
+      return made;
     };
     options.register_region = [this](const Region& region) {
       return communicator_.Register(region);

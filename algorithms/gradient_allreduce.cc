@@ -57,7 +57,6 @@ class GradientAllReduce final : public Algorithm {
       spec.stages.push_back(MakeAllReduceStage(op));
     }
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
-    spec.finds_unused = true;
     return spec;
   }
 

@@ -59,7 +59,6 @@ class PowerSgd final : public Algorithm {
     PipelineSpec spec;
     spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     spec.allows_standalone = false;
-    spec.finds_unused = true;
     if (tiers.all->world_size().value() > 1) {
       spec.stages.push_back(MakePowerSgdStage(options_, layout, *tiers.all));
       return spec;

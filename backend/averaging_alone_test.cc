@@ -147,6 +147,7 @@ class Pairs final : public Algorithm {
   std::string BytesSent() const override { return "B"; }
   Schedule schedule() const override {
     Schedule schedule;
+    schedule.source = Source::kWeights;
     schedule.trigger = TriggerKind::kTimer;
     schedule.ranks_share_rounds = false;
     return schedule;

@@ -16,7 +16,6 @@ class ElementwiseMax final : public Algorithm {
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
     PipelineSpec spec;
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kMax));
-    spec.finds_unused = true;
     return spec;
   }
 };

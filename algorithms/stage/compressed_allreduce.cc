@@ -71,7 +71,6 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
   }
   PipelineSpec spec;
   spec.allows_standalone = false;
-  spec.finds_unused = true;
   if (IsAlone(tiers)) {
     if (options.error_feedback && tiers.device == nullptr) {
       spec.stages.push_back(MakeDeliverStage(

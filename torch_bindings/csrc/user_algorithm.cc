@@ -303,13 +303,22 @@ PlanConstraints UserAlgorithm::Constraints() const {
   return constraints;
 }
 
+// Where a function alone makes the result, every tensor counts as used.
+bool UserAlgorithm::FindsUnused(const BucketLayout& layout) const {
+  bool finds = false;
+  for (const Step& step : buckets_[static_cast<size_t>(layout.id.value())]) {
+    if (step.algorithm == nullptr) continue;
+    if (!step.algorithm->FindsUnused(layout)) return false;
+    finds = true;
+  }
+  return finds;
+}
+
 absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout,
                                                       const Tiers& tiers) {
   PipelineSpec spec;
   spec.allows_standalone = false;
   std::vector<Step>& steps = buckets_[static_cast<size_t>(layout.id.value())];
-  spec.finds_unused = std::any_of(steps.begin(), steps.end(),
-                                  [](const Step& step) { return step.algorithm != nullptr; });
   for (Step& step : steps) {
     RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
   }
@@ -332,7 +341,6 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
     return absl::InvalidArgumentError("no dtype suits it and the operations before it");
   }
   spec.alignment_count = std::lcm(spec.alignment_count, part.alignment_count);
-  spec.finds_unused = spec.finds_unused && part.finds_unused;
   AddStages(step.operation, layout, std::move(part.stages), spec);
   return absl::OkStatus();
 }

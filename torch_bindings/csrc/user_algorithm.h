@@ -124,6 +124,7 @@ class UserAlgorithm final : public Algorithm {
   bool IsHierarchical() const override;
   PlanConstraints Constraints() const override;
   bool RanksAgree() const override { return false; }
+  bool FindsUnused(const BucketLayout& layout) const override;
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override;
 
   // Of a round that is complete, before its outcome is added to live tensors: takes the locks of
