@@ -23,8 +23,8 @@
 #include "comm/tiers.h"
 #include "comm/transport/nccl/stand_in/stand_in_library.h"
 #include "comm/transport/sim/sim_fabric.h"
-#include "core/bucket/plan.h"
 #include "core/memory/device_queue.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -25,7 +25,7 @@
 #include "core/base/clock.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
 

@@ -11,8 +11,8 @@
 #include "comm/tiers.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/plan.h"
+#include "core/plan/round_mode.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -20,8 +20,8 @@
 #include "comm/window/window_source.h"
 #include "core/actor/sim_executor.h"
 #include "core/base/moving_deadline.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

@@ -6,7 +6,7 @@
 #include "comm/window/test_windows.h"
 #include "core/actor/sim_test.h"
 #include "core/base/check.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

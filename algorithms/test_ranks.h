@@ -15,8 +15,8 @@
 #include "comm/transport/sim/sim_fabric.h"
 #include "comm/window/test_windows.h"
 #include "core/actor/sim_executor.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

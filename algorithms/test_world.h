@@ -9,7 +9,7 @@
 
 #include "algorithms/algorithm.h"
 #include "algorithms/test_ranks.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

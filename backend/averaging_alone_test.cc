@@ -19,10 +19,10 @@
 #include "core/actor/monitor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
-#include "core/bucket/round_mode.h"
 #include "core/memory/region.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation.h"
+#include "core/plan/round_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -20,7 +20,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 #include "core/round/round_sight.h"
 
 namespace pelton {

@@ -21,7 +21,7 @@
 #include "core/actor/thread_executor.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

@@ -16,9 +16,9 @@
 #include "comm/group.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/bucket/plan.h"
 #include "core/memory/cuda/cuda_queue.h"
 #include "core/memory/region.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 #include "core/trace/range_viewer.h"
 

@@ -13,10 +13,10 @@
 #include "backend/link/linked_model.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/round_mode.h"
 #include "core/memory/dtype.h"
 #include "core/memory/stream.h"
+#include "core/plan/plan.h"
+#include "core/plan/round_mode.h"
 #include "core/round/reshard.h"
 
 namespace pelton {

@@ -25,7 +25,7 @@
 #include "core/actor/actor_ref.h"
 #include "core/base/fork.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 #include "core/round/model_state.h"
 #include "core/round/schedule.h"

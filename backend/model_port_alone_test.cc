@@ -20,7 +20,7 @@
 #include "backend/test_tensors.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -10,7 +10,7 @@
 #include "backend/model_port.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

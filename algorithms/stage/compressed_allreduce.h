@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "algorithms/codec/codec.h"
 #include "comm/tiers.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

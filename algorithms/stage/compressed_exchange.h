@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "algorithms/codec/codec.h"
 #include "comm/communicator.h"
-#include "core/bucket/plan.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/stage.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

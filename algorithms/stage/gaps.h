@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

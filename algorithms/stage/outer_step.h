@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "algorithms/codec/codec.h"
 #include "comm/tiers.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

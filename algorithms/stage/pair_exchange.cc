@@ -18,7 +18,7 @@
 #include "comm/window/window.h"
 #include "comm/window/window_source.h"
 #include "core/base/status.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 
 namespace pelton {
 namespace {

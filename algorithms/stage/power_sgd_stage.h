@@ -7,8 +7,8 @@
 
 #include "absl/strings/string_view.h"
 #include "comm/communicator.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/stage.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

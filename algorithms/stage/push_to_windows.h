@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/tiers.h"
-#include "core/bucket/plan.h"
 #include "core/pipeline/stage.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

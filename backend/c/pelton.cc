@@ -22,9 +22,9 @@
 #include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 #include "core/round/schedule.h"
 

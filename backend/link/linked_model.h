@@ -14,7 +14,7 @@
 #include "backend/model.h"
 #include "core/base/ids.h"
 #include "core/base/moving_deadline.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

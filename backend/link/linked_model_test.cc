@@ -19,7 +19,7 @@
 #include "backend/link/test_links.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -13,7 +13,7 @@
 #include "backend/link/test_links.h"
 #include "backend/model.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

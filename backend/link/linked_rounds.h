@@ -20,9 +20,9 @@
 #include "core/base/moving_deadline.h"
 #include "core/base/sharing.h"
 #include "core/base/worker_thread.h"
-#include "core/bucket/bucket.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/ready_tracker.h"
+#include "core/plan/bucket.h"
+#include "core/plan/plan.h"
+#include "core/plan/ready_tracker.h"
 #include "core/round/model_rounds.h"
 #include "proto/link_rounds.pb.h"
 

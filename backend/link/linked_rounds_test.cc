@@ -18,7 +18,7 @@
 #include "backend/test_ranks.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

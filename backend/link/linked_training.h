@@ -16,8 +16,8 @@
 #include "backend/model.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
 #include "core/memory/region.h"
+#include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

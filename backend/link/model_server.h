@@ -18,7 +18,7 @@
 #include "backend/model.h"
 #include "comm/group.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

@@ -10,8 +10,8 @@
 #include "backend/link/rounds_messages.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
 #include "core/memory/region.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 namespace {

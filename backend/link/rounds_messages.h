@@ -13,7 +13,7 @@
 #include "backend/model.h"
 #include "comm/transport/descriptor.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/slot_state.h"
 #include "proto/link_rounds.pb.h"
 

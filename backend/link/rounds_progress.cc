@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
 #include "core/memory/dtype.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

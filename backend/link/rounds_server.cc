@@ -10,7 +10,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 
 namespace pelton {
 namespace {

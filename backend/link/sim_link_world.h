@@ -20,7 +20,7 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_threads.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

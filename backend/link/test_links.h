@@ -22,7 +22,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

@@ -23,7 +23,7 @@
 #include "absl/time/clock.h"
 #include "core/actor/waker.h"
 #include "core/base/check.h"
-#include "core/bucket/ready_tracker.h"
+#include "core/plan/ready_tracker.h"
 #include "core/round/model_rounds.h"
 
 namespace pelton {

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/bucket/bucket.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/ready_tracker.h"
 #include "core/pipeline/fake_world.h"
 #include "core/pipeline/operation_batch.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/plan/bucket.h"
+#include "core/plan/plan.h"
+#include "core/plan/ready_tracker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

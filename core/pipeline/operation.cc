@@ -1,8 +1,8 @@
 #include "core/pipeline/operation.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/bucket/round_mode.h"
 #include "core/pipeline/weight_table.h"
+#include "core/plan/round_mode.h"
 
 namespace pelton {
 namespace {

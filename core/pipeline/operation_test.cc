@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -17,14 +17,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
-#include "core/bucket/bucket.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/ready_tracker.h"
-#include "core/bucket/round_mode.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/operation_runner.h"
+#include "core/plan/bucket.h"
+#include "core/plan/plan.h"
+#include "core/plan/ready_tracker.h"
+#include "core/plan/round_mode.h"
 
 namespace pelton {
 

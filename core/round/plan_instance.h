@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/actor/sendable.h"
-#include "core/bucket/bucket.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/ready_tracker.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/bucket.h"
+#include "core/plan/plan.h"
+#include "core/plan/ready_tracker.h"
 #include "core/round/round_usage.h"
 
 namespace pelton {

@@ -10,12 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
-#include "core/bucket/ready_tracker.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/operation_batch.h"
 #include "core/pipeline/pipeline.h"
 #include "core/pipeline/stage.h"
+#include "core/plan/ready_tracker.h"
 
 namespace pelton {
 

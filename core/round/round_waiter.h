@@ -17,10 +17,10 @@
 #include "core/actor/sync_policy.h"
 #include "core/base/ids.h"
 #include "core/base/moving_deadline.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/ready_tracker.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation_runner.h"
+#include "core/plan/plan.h"
+#include "core/plan/ready_tracker.h"
 #include "core/round/scheduler.h"
 
 namespace pelton {

@@ -8,7 +8,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 #include "core/trace/trace.h"
 
 namespace pelton {

@@ -13,11 +13,11 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/spawn.h"
 #include "core/base/moving_deadline.h"
-#include "core/bucket/round_mode.h"
 #include "core/memory/stream.h"
 #include "core/pipeline/fake_world.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/plan/round_mode.h"
 #include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/bucket/plan.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation.h"
+#include "core/plan/plan.h"
 #include "core/round/slot_state.h"
 
 namespace pelton {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/bucket_times.h"
 
 namespace pelton {

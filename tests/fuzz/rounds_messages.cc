@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/check.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "proto/link_rounds.pb.h"
 #include "tests/fuzz/input.h"
 

@@ -39,9 +39,9 @@ class RulesTest(unittest.TestCase):
         self.expect(layers.check_includes(Source("comm/x.cc", '#include "backend/backend.h"\n')), [1])
 
     def test_folders_do_not_include_one_another(self) -> None:
-        below = Source("core/bucket/plan.cc", '\n#include "core/round/round.h"\n')
-        above = Source("core/round/round.cc", '#include "core/bucket/plan.h"\n')
-        test = Source("core/bucket/plan_test.cc", '#include "core/round/round.h"\n')
+        below = Source("core/plan/plan.cc", '\n#include "core/round/round.h"\n')
+        above = Source("core/round/round.cc", '#include "core/plan/plan.h"\n')
+        test = Source("core/plan/plan_test.cc", '#include "core/round/round.h"\n')
         self.expect(layers.check_circles([above, test]), [])
         self.expect(layers.check_circles([above, below]), [2])
 

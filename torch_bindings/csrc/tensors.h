@@ -11,10 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
-#include "core/bucket/plan.h"
 #include "core/memory/cuda/cuda_queue.h"
 #include "core/memory/dtype.h"
 #include "core/memory/stream.h"
+#include "core/plan/plan.h"
 
 namespace pelton::torch_bindings {
 

@@ -18,10 +18,10 @@
 #include "algorithms/algorithm.h"
 #include "comm/tiers.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/pipeline.h"
 #include "core/pipeline/stage.h"
+#include "core/plan/plan.h"
 #include "torch_bindings/csrc/averaging_control.h"
 
 namespace pelton::torch_bindings {

@@ -15,7 +15,7 @@
 #include "backend/backend.h"
 #include "backend/model_port.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "core/round/tensor_port.h"
 #include "core/round/training_event.h"
 #include "core/trace/range_viewer.h"

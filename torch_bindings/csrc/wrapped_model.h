@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "backend/backend.h"
 #include "backend/model_port.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/round_mode.h"
 #include "core/round/model_state.h"
 #include "core/round/tensor_port.h"
 #include "torch_bindings/csrc/backward_watch.h"

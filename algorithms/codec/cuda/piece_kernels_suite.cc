@@ -13,7 +13,7 @@
 #include "algorithms/codec/reference.h"
 #include "algorithms/codec/test_tensors.h"
 #include "algorithms/stage/piece_codec.h"
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 #include "gtest/gtest.h"
 
 namespace pelton::codec {

@@ -1,6 +1,6 @@
 // Which tensor lies where: the layout of a model's buckets, the same on all ranks.
-#ifndef PELTON_CORE_BUCKET_PLAN_H_
-#define PELTON_CORE_BUCKET_PLAN_H_
+#ifndef PELTON_CORE_PLAN_PLAN_H_
+#define PELTON_CORE_PLAN_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
-#include "core/bucket/plan_version.h"
 #include "core/memory/dtype.h"
 #include "core/memory/stream.h"
+#include "core/plan/plan_version.h"
 
 namespace pelton {
 
@@ -150,4 +150,4 @@ std::string FirstDifference(absl::string_view mine, absl::string_view theirs);
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_BUCKET_PLAN_H_
+#endif  // PELTON_CORE_PLAN_PLAN_H_

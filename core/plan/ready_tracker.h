@@ -1,6 +1,6 @@
 // Counts the tensors of each bucket that are ready, without locks.
-#ifndef PELTON_CORE_BUCKET_READY_TRACKER_H_
-#define PELTON_CORE_BUCKET_READY_TRACKER_H_
+#ifndef PELTON_CORE_PLAN_READY_TRACKER_H_
+#define PELTON_CORE_PLAN_READY_TRACKER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
-#include "core/bucket/bucket.h"
-#include "core/bucket/plan.h"
-#include "core/bucket/round_mode.h"
+#include "core/plan/bucket.h"
+#include "core/plan/plan.h"
+#include "core/plan/round_mode.h"
 
 namespace pelton {
 
@@ -115,4 +115,4 @@ class ReadyTracker {
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_BUCKET_READY_TRACKER_H_
+#endif  // PELTON_CORE_PLAN_READY_TRACKER_H_

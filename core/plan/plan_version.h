@@ -1,6 +1,6 @@
 // The number of a model's plan.
-#ifndef PELTON_CORE_BUCKET_PLAN_VERSION_H_
-#define PELTON_CORE_BUCKET_PLAN_VERSION_H_
+#ifndef PELTON_CORE_PLAN_PLAN_VERSION_H_
+#define PELTON_CORE_PLAN_PLAN_VERSION_H_
 
 #include <cstdint>
 
@@ -14,4 +14,4 @@ using PlanVersion = Id<struct PlanVersionTag, uint32_t>;
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_BUCKET_PLAN_VERSION_H_
+#endif  // PELTON_CORE_PLAN_PLAN_VERSION_H_

@@ -1,4 +1,4 @@
-#include "core/bucket/bucket.h"
+#include "core/plan/bucket.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // The memory of a plan's buckets.
-#ifndef PELTON_CORE_BUCKET_BUCKET_H_
-#define PELTON_CORE_BUCKET_BUCKET_H_
+#ifndef PELTON_CORE_PLAN_BUCKET_H_
+#define PELTON_CORE_PLAN_BUCKET_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
-#include "core/bucket/plan.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/region.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 
@@ -91,4 +91,4 @@ class BucketStorage {
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_BUCKET_BUCKET_H_
+#endif  // PELTON_CORE_PLAN_BUCKET_H_

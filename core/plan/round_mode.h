@@ -1,6 +1,6 @@
 // What keeps rounds apart that do not belong together.
-#ifndef PELTON_CORE_BUCKET_ROUND_MODE_H_
-#define PELTON_CORE_BUCKET_ROUND_MODE_H_
+#ifndef PELTON_CORE_PLAN_ROUND_MODE_H_
+#define PELTON_CORE_PLAN_ROUND_MODE_H_
 
 #include <cstdint>
 
@@ -49,4 +49,4 @@ inline BucketId WithoutMode(BucketId bucket) {
 
 }  // namespace pelton
 
-#endif  // PELTON_CORE_BUCKET_ROUND_MODE_H_
+#endif  // PELTON_CORE_PLAN_ROUND_MODE_H_

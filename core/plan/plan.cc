@@ -1,4 +1,4 @@
-#include "core/bucket/plan.h"
+#include "core/plan/plan.h"
 
 #include <algorithm>
 #include <map>

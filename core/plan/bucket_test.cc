@@ -1,11 +1,11 @@
-#include "core/bucket/bucket.h"
+#include "core/plan/bucket.h"
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "core/bucket/plan.h"
 #include "core/memory/region.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "core/bucket/ready_tracker.h"
+#include "core/plan/ready_tracker.h"
 
 #include <algorithm>
 #include <string>
