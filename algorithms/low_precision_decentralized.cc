@@ -206,11 +206,11 @@ class RingExchangeStage final : public Stage {
   OperationBatch batch_;
 };
 
-// Exchange: nothing, where there is nobody to exchange with.
+// The exchange of a rank that has no peers: does nothing.
 // Threads: as Stage. Owns: nothing.
-class AloneStage final : public Stage {
+class NoOpExchangeStage final : public Stage {
  public:
-  absl::string_view name() const override { return "alone"; }
+  absl::string_view name() const override { return "no-op exchange"; }
   StageKind kind() const override { return StageKind::kExchange; }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
 };
@@ -252,7 +252,12 @@ class LowPrecisionDecentralized final : public Algorithm {
       RETURN_IF_ERROR(AddExchange(*tiers.all, std::vector<int32_t>(size, 1), layout, spec));
       return spec;
     }
-    if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
+    if (!tiers.are_open()) {
+      return absl::InvalidArgumentError(
+          "hierarchical: no tiers are open, so hosts cannot exchange; give the model a backend "
+          "that "
+          "opens them, or set hierarchical=false");
+    }
     spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kAvg));
     if (tiers.is_leader()) {
       RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.host_sizes, layout, spec));
@@ -269,7 +274,7 @@ class LowPrecisionDecentralized final : public Algorithm {
       if (compression_.error_feedback()) {
         spec.stages.push_back(MakeDeliverStage(kRingExchange, {{kResidualName, StateScope::kOwn}}));
       }
-      spec.stages.push_back(std::make_unique<AloneStage>());
+      spec.stages.push_back(std::make_unique<NoOpExchangeStage>());
       return absl::OkStatus();
     }
     RingExchangeStage::Parts parts;

@@ -26,11 +26,11 @@ class SilentWorker final : public Worker {
  public:
   explicit SilentWorker(int* kept) : kept_(*kept) {}
   const std::string& address() const override { return address_; }
-  absl::Status Admit(const std::set<uint32_t>&) override { return absl::OkStatus(); }
-  absl::Status Bar() override { return absl::OkStatus(); }
+  absl::Status AcceptFrom(const std::set<uint32_t>&) override { return absl::OkStatus(); }
+  absl::Status StopListening() override { return absl::OkStatus(); }
   absl::Status Connect(int, const std::string&) override { return absl::OkStatus(); }
   bool IsConnected(int) const override { return true; }
-  absl::StatusOr<bool> Send(int, const Parcel&) override { return true; }
+  absl::StatusOr<bool> Send(int, const SendRequest&) override { return true; }
   absl::StatusOr<bool> Pull(const Payload& payload, void* target, Waiter*) override {
     --kept_;
     std::memset(target, 1, payload.size_bytes);

@@ -35,9 +35,9 @@ class FunctionStage final : public Stage {
 };
 
 // Threads: as Stage. Owns: nothing.
-class NothingStage final : public Stage {
+class NoOpStage final : public Stage {
  public:
-  absl::string_view name() const override { return "nothing"; }
+  absl::string_view name() const override { return "no-op"; }
   StageKind kind() const override { return StageKind::kPrepare; }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
 };
@@ -62,12 +62,12 @@ class KeepStage final : public Stage {
 };
 
 // Threads: as Stage. Owns: as KeepStage; keeps the user's tensor alive.
-class MoveAsideStage final : public Stage {
+class RestoreStage final : public Stage {
  public:
-  MoveAsideStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target,
-                 std::shared_ptr<Outcomes> outcomes)
+  RestoreStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target,
+               std::shared_ptr<Outcomes> outcomes)
       : kept_(std::move(kept)), target_(std::move(target)), outcomes_(std::move(outcomes)) {}
-  absl::string_view name() const override { return "move aside"; }
+  absl::string_view name() const override { return "restore"; }
   StageKind kind() const override { return StageKind::kMerge; }
   absl::Status Start(BucketRun& run, StageState*) override {
     PELTON_CHECK(target_.count <= run.layout().flat_count) << "a peer weight of another bucket";
@@ -205,13 +205,13 @@ std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
   return std::make_unique<FunctionStage>(std::move(call), std::move(outcomes));
 }
 
-std::unique_ptr<Stage> MakeNothingStage() { return std::make_unique<NothingStage>(); }
+std::unique_ptr<Stage> MakeNoOpStage() { return std::make_unique<NoOpStage>(); }
 
 AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes) {
   // Shared by the two: each is a stage of its own.
   const auto kept = std::make_shared<std::vector<std::byte>>();
   return {std::make_unique<KeepStage>(kept),
-          std::make_unique<MoveAsideStage>(kept, std::move(peer_weight), std::move(outcomes))};
+          std::make_unique<RestoreStage>(kept, std::move(peer_weight), std::move(outcomes))};
 }
 
 std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
@@ -322,7 +322,7 @@ absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout
   for (Step& step : steps) {
     RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
   }
-  if (spec.stages.empty()) spec.stages.push_back(MakeNothingStage());
+  if (spec.stages.empty()) spec.stages.push_back(MakeNoOpStage());
   return spec;
 }
 
@@ -338,7 +338,9 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
   }
   RestrictTo(part.dtypes, spec);
   if (!part.dtypes.empty() && spec.dtypes.empty()) {
-    return absl::InvalidArgumentError("no dtype suits it and the operations before it");
+    return absl::InvalidArgumentError(
+        "it takes none of the dtypes that the operations before it take; put it into a bucket "
+        "without them");
   }
   spec.alignment_count = std::lcm(spec.alignment_count, part.alignment_count);
   AddStages(step.operation, layout, std::move(part.stages), spec);

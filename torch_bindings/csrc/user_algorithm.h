@@ -69,7 +69,7 @@ std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
                                          std::shared_ptr<Outcomes> outcomes);
 
 // Does nothing: for a bucket without operations.
-std::unique_ptr<Stage> MakeNothingStage();
+std::unique_ptr<Stage> MakeNoOpStage();
 
 // Of an operation whose outcome goes to `peer_weight` while the bucket stays as it was: the first
 // stage keeps the bucket's elements, the last one puts them back and has the outcome.

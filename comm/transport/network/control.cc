@@ -64,16 +64,16 @@ absl::Status Control::Start(Network& network, const TransportOptions& options) {
                      options.bootstrap->AllGather(
                          "network", absl::WebSafeBase64Escape(digest + own), options.deadline));
     for (int rank = 0; rank < options.world_size.value(); ++rank) {
-      RETURN_IF_ERROR(Admit(rank, all[static_cast<size_t>(rank)]));
+      RETURN_IF_ERROR(AddPeerAddress(rank, all[static_cast<size_t>(rank)]));
     }
-    RETURN_IF_ERROR(worker_->Admit(hosts_));
+    RETURN_IF_ERROR(worker_->AcceptFrom(hosts_));
   }
   RETURN_IF_ERROR(Exchange(world_, "", options.deadline).status());
   MutexLock lock(&mutex_);
-  return worker_->Bar();
+  return worker_->StopListening();
 }
 
-absl::Status Control::Admit(int rank, const std::string& text) {
+absl::Status Control::AddPeerAddress(int rank, const std::string& text) {
   std::string value;
   uint32_t host = 0;
   const bool is_text = absl::WebSafeBase64Unescape(text, &value);

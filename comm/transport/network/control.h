@@ -65,7 +65,8 @@ class Control final : public Receiver {
 
   Control(Network& network, const TransportOptions& options);
   absl::Status Start(Network& network, const TransportOptions& options);
-  absl::Status Admit(int rank, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddPeerAddress(int rank, const std::string& text)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Connect(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerTo(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendValue(const Members& members, const std::string& value)

@@ -53,7 +53,7 @@ class Attack {
     for (int life = 0; life < lives; ++life) {
       network_ = *tcp::MakeTcpNetwork(OptionsOf(Rank(1)));
       session_ = *Session::Create(*network_, MembersOf(1));
-      address_ = *session_->Admit({kHost});
+      address_ = *session_->AcceptFrom({kHost});
       Connect();
       for (int step = 0; step < steps && link_.is_open(); ++step) {
         Speak();

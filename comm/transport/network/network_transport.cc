@@ -89,7 +89,7 @@ class NetworkTransport final : public Transport {
     ASSIGN_OR_RETURN(
         std::unique_ptr<Session> session,
         Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_), near_)));
-    ASSIGN_OR_RETURN(const std::string address, session->Admit(control_->hosts()));
+    ASSIGN_OR_RETURN(const std::string address, session->AcceptFrom(control_->hosts()));
     ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                      control_->Exchange(session->members(), address, deadline));
     RETURN_IF_ERROR(session->Greet(addresses, deadline));

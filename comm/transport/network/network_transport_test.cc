@@ -34,15 +34,17 @@ class WatchedWorker final : public Worker {
       : wrapped_(std::move(wrapped)), number_(number), on_flush_(on_flush) {}
 
   const std::string& address() const override { return wrapped_->address(); }
-  absl::Status Admit(const std::set<uint32_t>& hosts) override { return wrapped_->Admit(hosts); }
-  absl::Status Bar() override { return wrapped_->Bar(); }
+  absl::Status AcceptFrom(const std::set<uint32_t>& hosts) override {
+    return wrapped_->AcceptFrom(hosts);
+  }
+  absl::Status StopListening() override { return wrapped_->StopListening(); }
   absl::Status Trouble() const override { return wrapped_->Trouble(); }
   absl::Status Connect(int peer, const std::string& address) override {
     return wrapped_->Connect(peer, address);
   }
   bool IsConnected(int peer) const override { return wrapped_->IsConnected(peer); }
-  absl::StatusOr<bool> Send(int peer, const Parcel& parcel) override {
-    return wrapped_->Send(peer, parcel);
+  absl::StatusOr<bool> Send(int peer, const SendRequest& request) override {
+    return wrapped_->Send(peer, request);
   }
   absl::StatusOr<bool> Pull(const Payload& payload, void* target, Waiter* waiter) override {
     return wrapped_->Pull(payload, target, waiter);

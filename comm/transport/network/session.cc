@@ -41,9 +41,9 @@ Session::~Session() {
   worker_.reset();
 }
 
-absl::StatusOr<std::string> Session::Admit(const std::set<uint32_t>& hosts) {
+absl::StatusOr<std::string> Session::AcceptFrom(const std::set<uint32_t>& hosts) {
   MutexLock lock(&mutex());
-  RETURN_IF_ERROR(worker_->Admit(hosts));
+  RETURN_IF_ERROR(worker_->AcceptFrom(hosts));
   return worker_->address();
 }
 
@@ -69,7 +69,7 @@ absl::Status Session::MeetAll(const std::vector<std::string>& addresses, absl::T
     {
       MutexLock lock(&mutex());
       ASSIGN_OR_RETURN(const bool is_done, AdvanceGreeting(deadline));
-      if (is_done) return worker_->Bar();
+      if (is_done) return worker_->StopListening();
     }
     RETURN_IF_ERROR(CheckInterrupt());
     sched_yield();

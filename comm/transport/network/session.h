@@ -25,7 +25,7 @@ namespace pelton::network {
 // what is in flight on it. The network outlives it.
 class Session final : public Receiver {
  public:
-  // Takes the mutex by itself, as Admit, Greet and the destructor do.
+  // Takes the mutex by itself, as AcceptFrom, Greet and the destructor do.
   static absl::StatusOr<std::unique_ptr<Session>> Create(Network& network, Members members);
   ~Session() override;
 
@@ -34,8 +34,8 @@ class Session final : public Receiver {
   Worker& worker() { return *worker_; }
   PointToPoint& point_to_point() { return *point_to_point_; }
 
-  // See Worker::Admit; the worker's address then. Takes the mutex.
-  absl::StatusOr<std::string> Admit(const std::set<uint32_t>& hosts);
+  // See Worker::AcceptFrom; the worker's address then. Takes the mutex.
+  absl::StatusOr<std::string> AcceptFrom(const std::set<uint32_t>& hosts);
   // Connects to all peers and waits until all have greeted. Blocks: until `deadline`. Errors:
   // DeadlineExceeded: names the ranks that have not; Unavailable: a connection broke.
   absl::Status Greet(const std::vector<std::string>& addresses, absl::Time deadline);

@@ -5,8 +5,8 @@
 namespace pelton::network {
 
 // A note on its way.
-struct Worker::Letter final : Waiter {
-  Letter(const Header& header, const std::string& note, int* count)
+struct Worker::PostedNote final : Waiter {
+  PostedNote(const Header& header, const std::string& note, int* count)
       : header(header), note(note), count(count) {
     ++*count;
   }
@@ -17,26 +17,26 @@ struct Worker::Letter final : Waiter {
 
   const Header header;
   const std::string note;
-  int* const count;  // of letters to that peer
+  int* const count;  // of notes to that peer
 };
 
 void Worker::Post(int peer, const Header& header, const std::string& note) {
   if (!IsConnected(peer)) return;
-  auto* const letter = new Letter(header, note, &letters_[peer]);
+  auto* const posted = new PostedNote(header, note, &posted_notes_[peer]);
   const absl::StatusOr<bool> done =
-      Send(peer, {&letter->header, letter->note.data(), letter->note.size(), false, letter});
+      Send(peer, {&posted->header, posted->note.data(), posted->note.size(), false, posted});
   // On its way it is OnDone's. A failure is reported by Lose.
-  if (!done.ok() || *done) letter->OnDone(absl::OkStatus());
+  if (!done.ok() || *done) posted->OnDone(absl::OkStatus());
 }
 
 bool Worker::IsPosted() const {
-  return std::all_of(letters_.begin(), letters_.end(),
+  return std::all_of(posted_notes_.begin(), posted_notes_.end(),
                      [](const auto& entry) { return entry.second == 0; });
 }
 
 bool Worker::IsPostedTo(int peer) const {
-  const auto found = letters_.find(peer);
-  return found == letters_.end() || found->second == 0;
+  const auto found = posted_notes_.find(peer);
+  return found == posted_notes_.end() || found->second == 0;
 }
 
 }  // namespace pelton::network

@@ -58,19 +58,19 @@ class Worker {
 
   // What a peer's Connect needs; opaque bytes.
   virtual const std::string& address() const = 0;
-  // Until Bar, only these IPv4 addresses (in network order) may connect, where the system permits
-  // such filters; nobody may before.
-  virtual absl::Status Admit(const std::set<uint32_t>& hosts) = 0;
+  // Until StopListening, only these IPv4 addresses (in network order) may connect, where the system
+  // permits such filters; nobody may before.
+  virtual absl::Status AcceptFrom(const std::set<uint32_t>& hosts) = 0;
   // Every peer is connected: from now on nothing listens for this worker. Errors:
   // ResourceExhausted: names the system's reason.
-  virtual absl::Status Bar() = 0;
+  virtual absl::Status StopListening() = 0;
   // What keeps this rank from letting peers in; OK: nothing. Errors: ResourceExhausted.
   virtual absl::Status Trouble() const { return absl::OkStatus(); }
   // `address` must come from a rank of the job: it is not checked. Blocks: never.
   virtual absl::Status Connect(int peer, const std::string& address) = 0;
   virtual bool IsConnected(int peer) const = 0;
 
-  struct Parcel {
+  struct SendRequest {
     const Header* header;  // these stay as they are until the end
     const void* data;
     size_t size_bytes;
@@ -80,7 +80,7 @@ class Worker {
   // Starts to send. True: it has ended already, and the waiter is not called. A message that is not
   // a rendezvous has ended when the worker or the kernel has a copy, a rendezvous when its bytes
   // have left. Blocks: never.
-  virtual absl::StatusOr<bool> Send(int peer, const Parcel& parcel) = 0;
+  virtual absl::StatusOr<bool> Send(int peer, const SendRequest& request) = 0;
   // Fetches a rendezvous payload. True: it has ended already, and the waiter is not called.
   virtual absl::StatusOr<bool> Pull(const Payload& payload, void* target, Waiter* waiter) = 0;
   virtual void Release(const Payload& payload) = 0;
@@ -110,8 +110,8 @@ class Worker {
   virtual void Close() = 0;
 
  private:
-  struct Letter;
-  std::unordered_map<int, int> letters_;  // on their way, by peer
+  struct PostedNote;
+  std::unordered_map<int, int> posted_notes_;  // on their way, by peer
 };
 
 // One rank's end of a network, on one interface of its host. Its workers may share connections, and

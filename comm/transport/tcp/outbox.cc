@@ -31,22 +31,22 @@ void Tell(network::Waiter* waiter, Sender* sender, const absl::Status& status) {
 
 }  // namespace
 
-void Outbox::Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender) {
-  const auto* const data = static_cast<const std::byte*>(parcel.data);
+void Outbox::Put(const network::Worker::SendRequest& request, uint32_t port, Sender& sender) {
+  const auto* const data = static_cast<const std::byte*>(request.data);
   Short& message = short_.emplace_back();
   message.has_header = true;
-  message.header = *parcel.header;
+  message.header = *request.header;
   message.frame.port = port;
-  message.frame.size_bytes = parcel.size_bytes;
+  message.frame.size_bytes = request.size_bytes;
   message.sender = &sender;
-  if (parcel.is_rendezvous) {
+  if (request.is_rendezvous) {
     message.frame.type = FrameType::kOffer;
     message.frame.id = ++last_id_;
-    offers_[last_id_] = {last_id_, data, parcel.size_bytes, parcel.waiter, &sender};
+    offers_[last_id_] = {last_id_, data, request.size_bytes, request.waiter, &sender};
   } else {
     message.data = data;
-    message.size_bytes = parcel.size_bytes;
-    message.waiter = parcel.waiter;
+    message.size_bytes = request.size_bytes;
+    message.waiter = request.waiter;
   }
 }
 

@@ -36,7 +36,7 @@ class Outbox {
   static constexpr size_t kMostShort = size_t{1} << 16;
 
   // Queues a message, or the offer of a rendezvous, to the worker behind `port`.
-  void Put(const network::Worker::Parcel& parcel, uint32_t port, Sender& sender);
+  void Put(const network::Worker::SendRequest& request, uint32_t port, Sender& sender);
   // Queues a frame without anything behind it.
   void Put(const Frame& note);
   // Queues a greeting before everything else; nothing has been written yet.

@@ -26,18 +26,21 @@ absl::StatusOr<std::unique_ptr<TcpWorker>> TcpWorker::Create(Trunk& trunk,
 
 TcpWorker::~TcpWorker() { Close(); }
 
-absl::Status TcpWorker::Bar() {
+absl::Status TcpWorker::StopListening() {
   if (std::exchange(is_opening_, false)) trunk_.EndOpening();
   return absl::OkStatus();
 }
 
 absl::Status TcpWorker::Connect(int peer, const std::string& address) {
+  const Rank rank = members_[static_cast<size_t>(peer)];
   const std::vector<std::string> parts = absl::StrSplit(address, '/');
   uint32_t port = 0;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port) || port == 0) {
-    return absl::InvalidArgumentError("tcp: a peer's address is none");
+    return absl::InvalidArgumentError(
+        absl::StrCat("tcp: rank ", rank.value(), " gives '", address,
+                     "' for its address, not <IPv4>:<port>/<number>; start all ranks from the same "
+                     "version of Pelton"));
   }
-  const Rank rank = members_[static_cast<size_t>(peer)];
   ports_[static_cast<size_t>(peer)] = port;
   RETURN_IF_ERROR(trunk_.Connect(rank, parts[0]));
   const absl::Status loss = trunk_.LossOf(rank);
@@ -50,10 +53,10 @@ bool TcpWorker::IsConnected(int peer) const {
   return port_ != 0 && ports_[number] != 0 && trunk_.Reaches(members_[number]);
 }
 
-absl::StatusOr<bool> TcpWorker::Send(int peer, const Parcel& parcel) {
+absl::StatusOr<bool> TcpWorker::Send(int peer, const SendRequest& request) {
   if (!IsConnected(peer)) return Broken();
   const auto number = static_cast<size_t>(peer);
-  trunk_.Send(members_[number], parcel, ports_[number], *this);
+  trunk_.Send(members_[number], request, ports_[number], *this);
   return false;
 }
 
@@ -90,7 +93,7 @@ bool TcpWorker::Flush() {
 void TcpWorker::Close() {
   if (port_ == 0) return;
   trunk_.Leave(*this, std::exchange(port_, 0));
-  Bar().IgnoreError();
+  StopListening().IgnoreError();
 }
 
 bool TcpWorker::Lose(Rank rank, const absl::Status& why) {

@@ -28,13 +28,15 @@ class TcpWorker final : public network::Worker, public Port {
   TcpWorker& operator=(const TcpWorker&) = delete;
 
   const std::string& address() const override { return address_; }
-  absl::Status Admit(const std::set<uint32_t>& hosts) override { return trunk_.Admit(hosts); }
-  absl::Status Bar() override;
+  absl::Status AcceptFrom(const std::set<uint32_t>& hosts) override {
+    return trunk_.AcceptFrom(hosts);
+  }
+  absl::Status StopListening() override;
   absl::Status Trouble() const override { return trunk_.trouble(); }
   absl::Status Connect(int peer, const std::string& address) override;
   bool IsConnected(int peer) const override;
 
-  absl::StatusOr<bool> Send(int peer, const Parcel& parcel) override;
+  absl::StatusOr<bool> Send(int peer, const SendRequest& request) override;
   absl::StatusOr<bool> Pull(const network::Payload& payload, void* target,
                             network::Waiter* waiter) override;
   void Release(const network::Payload& payload) override;

@@ -118,7 +118,7 @@ class HostilePeerTest : public TwoEnds {
  protected:
   void SetUp() override {
     MakeEnd(1, 2, {kHost});
-    auto made = Connect(kHost, Door(*ends[1].worker));
+    auto made = Connect(kHost, ListenAddress(*ends[1].worker));
     ASSERT_TRUE(made.ok()) << made.status();
     peer = *std::move(made);
   }
@@ -158,12 +158,12 @@ TEST_F(HostilePeerTest, MaySpeakToAPortThatIsNobodys) {
 TEST_F(HostilePeerTest, SilentStrangersKeepNoPeerOut) {
   std::vector<Descriptor> strangers;
   for (int i = 0; i < 100; ++i) {
-    auto stranger = Connect(kHost, Door(*ends[1].worker));
+    auto stranger = Connect(kHost, ListenAddress(*ends[1].worker));
     ASSERT_TRUE(stranger.ok()) << stranger.status();
     strangers.push_back(*std::move(stranger));
     ends[1].worker->Progress();
   }
-  const auto late = Connect(kHost, Door(*ends[1].worker));
+  const auto late = Connect(kHost, ListenAddress(*ends[1].worker));
   ASSERT_TRUE(late.ok());
   const std::string bytes =
       Greeting(0, 1, 2) + Bytes(FrameOf(FrameType::kMessage)) + Bytes(From(0, 99));
@@ -282,8 +282,8 @@ TEST_F(BarePeersTest, APeerThatResetsIsHeardToTheEnd) {
 }
 
 TEST_F(TcpWorkerTest, NothingListensAfterBar) {
-  const sockaddr_in door = Door(*ends[1].worker);
-  ASSERT_TRUE(ends[1].worker->Bar().ok());
+  const sockaddr_in door = ListenAddress(*ends[1].worker);
+  ASSERT_TRUE(ends[1].worker->StopListening().ok());
   const auto stranger = Connect(kHost, door);
   EXPECT_TRUE(!stranger.ok() || IsClosedAfter("", stranger->get()));
   ends[1].worker->Post(0, From(1), "through");

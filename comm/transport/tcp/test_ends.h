@@ -131,7 +131,7 @@ class TwoEnds : public testing::Test {
     ASSERT_TRUE(trunk.ok()) << trunk.status();
     end.trunk = *std::move(trunk);
     end.worker = Join(rank, end.recorder, world_size);
-    ASSERT_TRUE(end.worker->Admit(hosts).ok());
+    ASSERT_TRUE(end.worker->AcceptFrom(hosts).ok());
   }
   std::unique_ptr<TcpWorker> Join(int rank, Recorder& recorder, int world_size = 2) {
     auto worker = TcpWorker::Create(*ends[rank].trunk, recorder, World(world_size));
@@ -159,13 +159,13 @@ class TwoEnds : public testing::Test {
   }
 
   // Where a trunk listens, of a worker's address.
-  static sockaddr_in Door(const TcpWorker& worker) {
+  static sockaddr_in ListenAddress(const TcpWorker& worker) {
     return *ParseAddress(worker.address().substr(0, worker.address().find('/')));
   }
 
   // A connection to worker 1 that sends `bytes`; whether it is closed or refused.
   bool IsTurnedAway(const std::string& bytes) {
-    const auto stranger = Connect(kHost, Door(*ends[1].worker));
+    const auto stranger = Connect(kHost, ListenAddress(*ends[1].worker));
     EXPECT_TRUE(stranger.ok());
     return IsClosedAfter(bytes, stranger->get());
   }

@@ -8,6 +8,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "comm/transport/tcp/socket.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -89,7 +90,7 @@ absl::Status Trunk::Watch(int operation, int socket, uint32_t events, uint64_t k
   return SystemError("watching a socket");
 }
 
-absl::Status Trunk::Admit(const std::set<uint32_t>& hosts) {
+absl::Status Trunk::AcceptFrom(const std::set<uint32_t>& hosts) {
   admitted_ = hosts;
   if (!listener_.is_open() || std::exchange(is_admitting_, true)) return absl::OkStatus();
   return Watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
@@ -147,7 +148,12 @@ absl::Status Trunk::LossOf(Rank peer) const {
 
 absl::Status Trunk::Dial(Rank peer) {
   const std::optional<sockaddr_in> to = ParseAddress(At(peer).address);
-  if (!to) return absl::InvalidArgumentError("tcp: a peer's address is none");
+  if (!to) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tcp: rank ", peer.value(), " gives '", At(peer).address,
+                     "' for its address, not <IPv4>:<port>; start all ranks from the same version "
+                     "of Pelton"));
+  }
   ASSIGN_OR_RETURN(Descriptor socket, tcp::Connect(host_, *to));
   ASSIGN_OR_RETURN(Connection* const connection, Add(std::move(socket), peer));
   Greet(peer, *connection);
@@ -169,8 +175,8 @@ void Trunk::Greet(Rank peer, Connection& connection) {
   Write(peer);
 }
 
-void Trunk::Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t to, Port& from) {
-  At(peer).outbox.Put(parcel, to, from);
+void Trunk::Send(Rank peer, const network::Worker::SendRequest& request, uint32_t to, Port& from) {
+  At(peer).outbox.Put(request, to, from);
   Write(peer);
 }
 
@@ -301,17 +307,24 @@ void Trunk::NoteBytes(Rank peer, uint64_t id) {
 
 absl::StatusOr<Rank> Trunk::OnGreeting(Connection& connection, const Header& header) {
   if (header.type != MessageType::kHello || !members_.IsGenuine(header)) {
-    return absl::UnauthenticatedError("tcp: a stranger");
+    return absl::UnauthenticatedError("tcp: a connection without this job's key was closed");
   }
   const Rank from(static_cast<int32_t>(header.source));
   Peer& peer = At(from);
   if (connection.peer().has_value()) {
-    if (*connection.peer() != from) return absl::InvalidArgumentError("tcp: another rank answers");
+    if (*connection.peer() != from) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tcp: rank ", from.value(), " answers at the address of rank ",
+                       connection.peer()->value(), "; start the job again"));
+    }
   } else {
     const bool is_due = peer.state == State::kApart || peer.state == State::kAwaited ||
                         (peer.state == State::kLost && !peer.was_open);
     if (from > Rank(members_.rank()) || !is_due) {
-      return absl::InvalidArgumentError("tcp: a connection that is not due");
+      return absl::InvalidArgumentError(
+          absl::StrCat("tcp: rank ", from.value(), " has connected to rank ", members_.rank(),
+                       ", which expects no connection from it; start all ranks from the same "
+                       "version of Pelton"));
     }
     Greet(from, connection);
   }

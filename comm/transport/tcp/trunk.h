@@ -94,7 +94,7 @@ class Trunk final : public ConnectionSink {
 
   // "<IPv4>:<port>" on which this rank listens, while a worker opens.
   const std::string& address() const { return address_; }
-  absl::Status Admit(const std::set<uint32_t>& hosts);
+  absl::Status AcceptFrom(const std::set<uint32_t>& hosts);
   // Why the last connection that came could not be accepted.
   const absl::Status& trouble() const { return trouble_; }
   // Has a connection to `peer`, whose Trunk listens at `address`, unless there is one.
@@ -104,7 +104,7 @@ class Trunk final : public ConnectionSink {
 
   // Whether something can be sent to `peer`, now or as soon as it is connected.
   bool Reaches(Rank peer) const { return At(peer).state <= State::kOpen; }
-  void Send(Rank peer, const network::Worker::Parcel& parcel, uint32_t to, Port& from);
+  void Send(Rank peer, const network::Worker::SendRequest& request, uint32_t to, Port& from);
   // Whether all that `port` has sent to `peer` is with the kernel, or the connection is broken.
   bool Flush(Rank peer, const Port& port);
   // Whether all that was sent is with the peers' kernels. Only then may this process end, if what

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "comm/transport/tcp/trunk.h"
 #include "core/base/status.h"
 
@@ -126,7 +127,10 @@ absl::Status Trunk::ArriveOffer(Rank peer, const Frame& frame, const Header& hea
   ASSIGN_OR_RETURN(Port* const port, PortAt(frame.port, peer, header.source));
   // The receiver may still hold the earlier one of that number.
   if (At(peer).offers.contains(frame.id) || frame.size_bytes == 0) {
-    return absl::InvalidArgumentError("tcp: an offer that is none");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tcp: rank ", peer.value(), " offers message ", frame.id, " of ", frame.size_bytes,
+        " bytes, which is empty or has the number of another; start "
+        "all ranks from the same version of Pelton"));
   }
   auto made = std::make_unique<Offer>(Offer{peer, frame.id, frame.size_bytes, port});
   Offer& offer = *(At(peer).offers[frame.id] = std::move(made));

@@ -125,7 +125,7 @@ TEST_F(TrunkTest, KnocksDoNotPileUp) {
 // A peer that asks without end and reads none of the answers is lost, and takes no memory.
 TEST_F(TrunkTest, APeerThatReadsNoAnswersIsLost) {
   MakeEnd(1, 2, {kHost});
-  auto peer = Connect(kHost, Door(*ends[1].worker));
+  auto peer = Connect(kHost, ListenAddress(*ends[1].worker));
   ASSERT_TRUE(peer.ok());
   std::string bytes = Greeting(0, 1, 2);
   Frame nobodys = FrameOf(FrameType::kMessage);

@@ -61,7 +61,7 @@ std::vector<sock_filter> FilterOf(const std::set<uint32_t>& addresses) {
 
 }  // namespace
 
-std::set<int> Door::Listening() {
+std::set<int> ListeningSockets::Listening() {
   std::set<int> listening;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
   if (folder == nullptr) return listening;
@@ -73,19 +73,20 @@ std::set<int> Door::Listening() {
   return listening;
 }
 
-Door Door::Of(const std::set<int>& before, const std::string& worker_address) {
-  Door door;
+ListeningSockets ListeningSockets::Of(const std::set<int>& before,
+                                      const std::string& worker_address) {
+  ListeningSockets ours;
   for (const int socket : Listening()) {
     const in_port_t port = PortOf(socket);
     const std::string text(reinterpret_cast<const char*>(&port), sizeof port);
     const bool is_ours = worker_address.find(text) != std::string::npos;
-    if (!before.contains(socket) && is_ours) door.sockets_.push_back(socket);
+    if (!before.contains(socket) && is_ours) ours.sockets_.push_back(socket);
   }
-  door.Admit({});  // nobody yet
-  return door;
+  ours.AcceptFrom({});  // nobody yet
+  return ours;
 }
 
-void Door::Admit(const std::set<uint32_t>& addresses) const {
+void ListeningSockets::AcceptFrom(const std::set<uint32_t>& addresses) const {
   std::vector<sock_filter> filter = FilterOf(addresses);
   if (filter.size() > kMaxInstructions) return;
   const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
@@ -94,7 +95,7 @@ void Door::Admit(const std::set<uint32_t>& addresses) const {
   }
 }
 
-absl::Status Door::Bar() {
+absl::Status ListeningSockets::StopListening() {
   for (const int socket : sockets_) {
     const Descriptor idle(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!idle.is_open() || dup3(idle.get(), socket, O_CLOEXEC) < 0) {
@@ -160,7 +161,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const Context& cont
   std::unique_ptr<UcxWorker> worker;  // ends after the lock where its start fails
   // What begins to listen meanwhile is this worker's, too.
   MutexLock lock(&BeginsOrEnds());
-  const std::set<int> listening_before = Door::Listening();
+  const std::set<int> listening_before = ListeningSockets::Listening();
   ASSIGN_OR_RETURN(const ucp_worker_h handle, MakeHandle(context));
   worker.reset(new UcxWorker(handle, receiver, peer_count));
   RETURN_IF_ERROR(worker->Start(listening_before));
@@ -195,7 +196,7 @@ absl::Status UcxWorker::Start(const std::set<int>& listening_before) {
       ToStatus(Ucx().ucp_worker_get_address(handle_, &address, &size), "getting the address"));
   address_.assign(reinterpret_cast<const char*>(address), size);
   Ucx().ucp_worker_release_address(handle_, address);
-  door_ = Door::Of(listening_before, address_);
+  listening_sockets_ = ListeningSockets::Of(listening_before, address_);
   return absl::OkStatus();
 }
 
@@ -211,16 +212,16 @@ absl::Status UcxWorker::Connect(int peer, const std::string& address) {
   return ToStatus(Ucx().ucp_ep_create(handle_, &params, &endpoint.handle), "connecting");
 }
 
-absl::StatusOr<bool> UcxWorker::Send(int peer, const Parcel& parcel) {
+absl::StatusOr<bool> UcxWorker::Send(int peer, const SendRequest& message) {
   ucp_request_param_t param = {};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = &OnSent;
-  param.user_data = parcel.waiter;
-  param.flags = parcel.is_rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  param.user_data = message.waiter;
+  param.flags = message.is_rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const ucs_status_ptr_t request =
-      Ucx().ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, parcel.header,
-                            sizeof(network::Header), parcel.data, parcel.size_bytes, &param);
+      Ucx().ucp_am_send_nbx(endpoints_[peer].handle, kMessageId, message.header,
+                            sizeof(network::Header), message.data, message.size_bytes, &param);
   if (UCS_PTR_IS_ERR(request)) return ToStatus(UCS_PTR_STATUS(request), "sending");
   return request == nullptr;
 }

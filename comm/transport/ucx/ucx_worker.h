@@ -18,26 +18,26 @@
 
 namespace pelton::ucx {
 
-// Closes the ports on which UCX listens. UCX's TCP wire trusts whoever connects: bytes that follow
-// its magic number can end the process or write its memory, and it has no hook for a token. So
-// strangers are kept from it, while connections are made and afterwards.
-// The listening sockets of one worker; connections that stand are not touched.
+// The sockets on which UCX listens for one worker; connections that stand are not touched.
+// UCX's TCP wire trusts every connection. Bytes that follow its magic number can end the process or
+// write its memory, and it has no hook for a token. So strangers are kept from it, while
+// connections are made and afterwards.
 // Threads: one at a time. Owns: nothing; the sockets are UCX's.
-class Door {
+class ListeningSockets {
  public:
   // The TCP sockets of this process that listen.
   static std::set<int> Listening();
-  // The worker's door: what listens now, did not `before`, and has its port in the worker's
-  // address. It admits nobody until Admit, where filters are permitted.
-  static Door Of(const std::set<int>& before, const std::string& worker_address);
+  // The worker's sockets: those that listen now, did not `before`, and have their port in the
+  // worker's address. They accept from nobody until AcceptFrom, where filters are permitted.
+  static ListeningSockets Of(const std::set<int>& before, const std::string& worker_address);
 
-  // Until Bar, packets count only if they come from one of these IPv4 addresses (in network order).
-  // Does nothing where the system lets only root filter a socket's packets: a firewall has to do it
-  // there.
-  void Admit(const std::set<uint32_t>& addresses) const;
+  // Until StopListening, packets count only if they come from one of these IPv4 addresses (in
+  // network order). Does nothing where the system lets only root filter a socket's packets: a
+  // firewall has to do it there.
+  void AcceptFrom(const std::set<uint32_t>& addresses) const;
   // From now on nothing listens: every peer is connected. UCX keeps the descriptors' numbers, which
   // belong to idle sockets now. Errors: ResourceExhausted: names the system's reason.
-  absl::Status Bar();
+  absl::Status StopListening();
 
  private:
   std::vector<int> sockets_;
@@ -55,17 +55,17 @@ class UcxWorker final : public network::Worker {
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   const std::string& address() const override { return address_; }
-  absl::Status Admit(const std::set<uint32_t>& hosts) override {
-    door_.Admit(hosts);
+  absl::Status AcceptFrom(const std::set<uint32_t>& hosts) override {
+    listening_sockets_.AcceptFrom(hosts);
     return absl::OkStatus();
   }
-  absl::Status Bar() override { return door_.Bar(); }
+  absl::Status StopListening() override { return listening_sockets_.StopListening(); }
   absl::Status Connect(int peer, const std::string& address) override;
   bool IsConnected(int peer) const override { return endpoints_[peer].handle != nullptr; }
   // For one-sided transfers (remote_memory.h); null if there is no connection.
   ucp_ep_h endpoint(int peer) const { return endpoints_[peer].handle; }
 
-  absl::StatusOr<bool> Send(int peer, const Parcel& parcel) override;
+  absl::StatusOr<bool> Send(int peer, const SendRequest& message) override;
   absl::StatusOr<bool> Pull(const network::Payload& payload, void* target,
                             network::Waiter* waiter) override;
   void Release(const network::Payload& payload) override;
@@ -93,7 +93,7 @@ class UcxWorker final : public network::Worker {
   network::Receiver& receiver_;
   std::vector<Endpoint> endpoints_;  // by peer; never resized, UCX holds pointers to them
   std::string address_;
-  Door door_;
+  ListeningSockets listening_sockets_;
   int descriptor_ = -1;
   void* flush_ = nullptr;
 };
