@@ -224,7 +224,12 @@ class Decentralized final : public Algorithm {
       const auto size = static_cast<size_t>(tiers.all->world_size().value());
       return AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec);
     }
-    if (!tiers.are_open()) return absl::InvalidArgumentError("hierarchical: no tiers are open");
+    if (!tiers.are_open()) {
+      return absl::InvalidArgumentError(
+          "hierarchical: no tiers are open, so hosts cannot exchange; give the model a backend "
+          "that "
+          "opens them, or set hierarchical=false");
+    }
     spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kSum));
     if (tiers.is_leader()) {
       RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers, tiers.host_sizes, layout, spec));

@@ -310,7 +310,8 @@ absl::StatusOr<std::unique_ptr<AveragingLoop>> AveragingLoop::Create(ModelRounds
   if (options.pause < absl::ZeroDuration() || options.round_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("averaging: pause is ", absl::FormatDuration(options.pause),
-                     ", round_timeout is ", absl::FormatDuration(options.round_timeout)));
+                     ", round_timeout is ", absl::FormatDuration(options.round_timeout),
+                     "; neither may be below 0, and round_timeout must be above it"));
   }
   std::optional<SlotId> stop_slot;
   for (size_t i = 0; i < rounds.plan().tensors().size(); ++i) {

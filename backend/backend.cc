@@ -187,7 +187,8 @@ absl::Status Backend::AskSession(Question question) const {
   if (status.ok()) status = std::move(answer).Await(absl::InfiniteFuture());
   if (status.ok() || session_.alive()) return status;
   RETURN_IF_ERROR(failure());
-  return absl::FailedPreconditionError(absl::StrCat(Here(options_), " has left the job"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(Here(options_), " has left the job; make a new backend to join one"));
 }
 
 absl::Status Backend::Connect(absl::Time deadline) {
@@ -243,7 +244,9 @@ absl::StatusOr<SelectionTable> Backend::AgreeOnSchedules(absl::Time deadline) {
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("schedules: the table of rank ", rank, " is not that of rank 0"));
+
+        absl::StrCat("schedules: the table of rank ", rank,
+                     " is not that of rank 0; give all ranks the same one"));
   }
   absl::StatusOr<SelectionTable> table = SelectionTable::Parse(options_.schedules);
   if (!table.ok()) return Annotate(table.status(), "schedules");

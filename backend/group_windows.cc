@@ -92,7 +92,8 @@ MovingDeadline GroupWindows::deadline() const {
 absl::StatusOr<Communicator*> GroupWindows::communicator() const {
   RETURN_IF_ERROR(CheckNotForkedChild());
   if (communicator_ != nullptr) return communicator_.get();
-  return absl::FailedPreconditionError("the job of these windows has ended");
+  return absl::FailedPreconditionError(
+      "the job of these windows has ended; make the windows again after the next init");
 }
 
 absl::StatusOr<std::unique_ptr<Window>> GroupWindows::Make(WindowOptions options) {

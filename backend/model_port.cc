@@ -262,8 +262,9 @@ absl::Status ModelPort::Begin() {
   RETURN_IF_ERROR(CheckNotForkedChild());
   RETURN_IF_ERROR(failure_);
   if (is_open_) {
-    return absl::FailedPreconditionError(absl::StrCat("round ", rounds().round().value(),
-                                                      " of model '", options_.name, "' is open"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", rounds().round().value(), " of model '", options_.name,
+                     "' is open; end it before the next one begins"));
   }
   is_open_ = true;
   failure_ = MarkAll();
@@ -342,8 +343,8 @@ absl::Status ModelPort::WaitRound() {
 absl::Status ModelPort::CheckLoop() const {
   RETURN_IF_ERROR(CheckNotForkedChild());
   if (loop_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("averaging of model '", options_.name, "' has ended"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "averaging of model '", options_.name, "' has ended; make the model again to average on"));
 }
 
 absl::Status ModelPort::Stop(absl::Duration timeout) {
@@ -396,13 +397,15 @@ absl::Status ModelPort::Reopen(const std::vector<TensorState>& results) {
     while (i < tensor_count_ && spec(i).name != result.tensor) ++i;
     if (i == tensor_count_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("state: the model has no tensor '", result.tensor, "'"));
+          absl::StrCat("state: the model has no tensor '", result.tensor,
+                       "'; load the state of a model with the same tensors"));
     }
     if (result.dtype != spec(i).dtype || result.bytes.size() != spec(i).size_bytes()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "state: the result for '", result.tensor, "' has ",
-          result.bytes.size() / SizeOf(result.dtype), " elements of ", NameOf(result.dtype),
-          ", not ", spec(i).count, " of ", NameOf(spec(i).dtype)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("state: the result for '", result.tensor, "' has ",
+                       result.bytes.size() / SizeOf(result.dtype), " elements of ",
+                       NameOf(result.dtype), ", not ", spec(i).count, " of ", NameOf(spec(i).dtype),
+                       "; load the state of a model with the same tensors"));
     }
     std::memcpy(rounds().DataOf(SlotId(static_cast<int32_t>(i))), result.bytes.data(),
                 result.bytes.size());

@@ -23,7 +23,9 @@ size_t PlaceOf(const std::vector<Rank>& members, Rank rank) {
 
 // The peer that `matching` gives to the rank at `place` of `count`.
 absl::StatusOr<Rank> PeerIn(const Matching& matching, size_t count, size_t place) {
-  const absl::Status nonsense = absl::InternalError("the coordinator's answer is no matching");
+  const absl::Status nonsense = absl::InternalError(
+      "the coordinator's answer does not pair the ranks of the group; start all ranks and the "
+      "coordinator from the same version of Pelton");
   if (matching.size() != count) return nonsense;
   const int32_t peer = matching[place];
   if (peer < 0 || static_cast<size_t>(peer) >= count) return nonsense;

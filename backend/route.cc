@@ -38,7 +38,9 @@ absl::StatusOr<sockaddr_storage> SourceTowards(const addrinfo& target) {
                      getsockname(socket, reinterpret_cast<sockaddr*>(&source), &size) == 0;
   const int error = errno;
   close(socket);
-  if (!found) return absl::NotFoundError(absl::StrCat("no route: ", std::strerror(error)));
+  if (!found)
+    return absl::NotFoundError(absl::StrCat("this host has no route there (", std::strerror(error),
+                                            "); check its network"));
   return source;
 }
 
@@ -50,7 +52,8 @@ absl::StatusOr<std::string> InterfaceWith(const std::string& identity) {
     if (entry->ifa_addr == nullptr) continue;
     if (IdentityOf(entry->ifa_addr) == identity) return std::string(entry->ifa_name);
   }
-  return absl::NotFoundError("no interface has the address of the route");
+  return absl::NotFoundError(
+      "no interface of this host has the address that its route starts from; check its network");
 }
 
 }  // namespace

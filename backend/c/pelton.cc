@@ -75,7 +75,7 @@ PeltonStatus* ToC(const absl::Status& status) {
 
 absl::Status CheckGiven(const void* argument, absl::string_view name) {
   if (argument != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ": is NULL"));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": is NULL; pass a valid pointer"));
 }
 
 // Errors: InvalidArgument: it is below 0 or no number.
@@ -90,7 +90,8 @@ absl::StatusOr<DType> DTypeOf(const PeltonTensor& tensor) {
     return static_cast<DType>(tensor.dtype);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("tensor.dtype: ", static_cast<int>(tensor.dtype), " is no PeltonDType"));
+      absl::StrCat("tensor.dtype: ", static_cast<int>(tensor.dtype),
+                   " is no PeltonDType; take a constant of pelton.h"));
 }
 
 absl::StatusOr<Tensor> TensorOf(const PeltonTensor* tensor, absl::string_view name) {
@@ -104,8 +105,8 @@ absl::StatusOr<ReduceOp> ReduceOpOf(PeltonReduceOp op) {
   for (PeltonReduceOp one : {PELTON_SUM, PELTON_PRODUCT, PELTON_MIN, PELTON_MAX, PELTON_AVG}) {
     if (op == one) return static_cast<ReduceOp>(op);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("op: ", static_cast<int>(op), " is no PeltonReduceOp"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "op: ", static_cast<int>(op), " is no PeltonReduceOp; take a constant of pelton.h"));
 }
 
 absl::StatusOr<BackendOptions> OptionsOf(const PeltonBackendOptions* given) {

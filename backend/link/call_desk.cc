@@ -60,7 +60,9 @@ struct Desk {
                            wire::ErrorFromProto(call.report().code(), call.report().message()),
                            deadline);
       default:
-        return absl::InvalidArgumentError("a call without a request that this daemon knows");
+        return absl::InvalidArgumentError(
+            "the trainer has made a call that this daemon does not know; start the trainer and the "
+            "daemon from one installation");
     }
   }
 };

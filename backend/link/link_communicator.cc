@@ -138,8 +138,9 @@ absl::StatusOr<Completion> LinkCommunicator::Launch(const Operation& operation, 
   }
   RETURN_IF_ERROR(aborted_.Get());
   if (!table_.has_room()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "rank ", rank().value(), ": ", table_.in_flight(), " operations are in flight already"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank().value(), ": ", table_.in_flight(),
+                     " operations are in flight already; await one before the next launch"));
   }
   StagedOperation staged;
   ASSIGN_OR_RETURN(LinkRecord record, Prepare(operation, staged));
@@ -361,7 +362,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> LinkTransport::Open(CommunicatorId
   const std::optional<Rank> rank = group.RankOf(world_rank);
   if (!rank.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("group: rank ", world_rank.value(), " is not in it"));
+        absl::StrCat("group: rank ", world_rank.value(),
+                     " is not in it; only members of a group open its communicator"));
   }
   proto::LinkHello hello;
   hello.set_purpose(proto::LinkHello::COMMUNICATOR);

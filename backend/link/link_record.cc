@@ -32,15 +32,18 @@ bool IsReduction(ReduceOp op) {
 absl::Status CheckEnumerators(const Operation& operation) {
   if (!IsOperationKind(operation.kind)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("operation.kind: ", static_cast<int>(operation.kind), " is no kind"));
+        absl::StrCat("operation.kind: ", static_cast<int>(operation.kind),
+                     " is no kind; start the trainer and the daemon from one installation"));
   }
   if (static_cast<int>(operation.dtype) >= kDTypeCount) {
     return absl::InvalidArgumentError(
-        absl::StrCat("operation.dtype: ", static_cast<int>(operation.dtype), " is no dtype"));
+        absl::StrCat("operation.dtype: ", static_cast<int>(operation.dtype),
+                     " is no dtype; start the trainer and the daemon from one installation"));
   }
   if (!IsReduction(operation.reduce_op)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "operation.reduce_op: ", static_cast<int>(operation.reduce_op), " is no reduction"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("operation.reduce_op: ", static_cast<int>(operation.reduce_op),
+                     " is no reduction; start the trainer and the daemon from one installation"));
   }
   return absl::OkStatus();
 }
@@ -69,12 +72,16 @@ absl::StatusOr<ParsedRecord> DecodeRecord(absl::string_view payload) {
   ParsedRecord parsed;
   if (payload.size() < sizeof parsed.record ||
       payload.size() > sizeof parsed.record + LinkRecord::kMaxTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a record of ", payload.size(), " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record of ", payload.size(), " bytes, not ", sizeof parsed.record, " to ",
+                     sizeof parsed.record + LinkRecord::kMaxTextBytes,
+                     "; start the trainer and the daemon from one installation"));
   }
   std::memcpy(&parsed.record, payload.data(), sizeof parsed.record);
   if (!IsKind(parsed.record.kind)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a record of kind ", parsed.record.kind, ", which is none"));
+    return absl::InvalidArgumentError(absl::StrCat("a record of kind ", parsed.record.kind,
+                                                   ", which this version does not know; start the "
+                                                   "trainer and the daemon from one installation"));
   }
   if (absl::Status checked = CheckEnumerators(parsed.record.operation); !checked.ok()) {
     return checked;

@@ -240,9 +240,11 @@ void LinkServer::ServeConnection(const std::shared_ptr<LinkSocket>& socket) {
       (void)socket->Send(Status(), Clock::Real().Now() + kHelloPatience);
       return;
     default:
-      return Welcome(*socket, {},
-                     absl::InvalidArgumentError(
-                         absl::StrCat("purpose: ", static_cast<int>(hello.purpose()), " is none")));
+      return Welcome(
+          *socket, {},
+          absl::InvalidArgumentError(absl::StrCat("purpose: ", static_cast<int>(hello.purpose()),
+                                                  " is not known to this daemon; start the trainer "
+                                                  "and the daemon from one installation")));
   }
 }
 

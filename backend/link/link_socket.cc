@@ -56,8 +56,11 @@ absl::Status AwaitInSimulation(WaitHook& hook, int socket, decltype(pollfd::even
     return poll(&entry, 1, 0) != 0;
   };
   if (hook.WaitUntil(has_come, deadline)) return absl::OkStatus();
-  return absl::DeadlineExceededError(events == POLLIN ? "no message came"
-                                                      : "the peer takes no messages");
+  return absl::DeadlineExceededError(
+      events == POLLIN
+          ? "no message came"
+          : "the process at the other end of the link has taken no message until the deadline; "
+            "`pelton status` shows where it stands");
 }
 
 absl::Status AwaitReadable(int socket, absl::Time deadline) {
@@ -72,7 +75,9 @@ absl::Status AwaitWritable(int socket, absl::Time deadline) {
   while (true) {
     const absl::Duration left = deadline - WaitClock().Now();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError("the peer takes no messages");
+      return absl::DeadlineExceededError(
+          "the process at the other end of the link has taken no message until the deadline; "
+          "`pelton status` shows where it stands");
     }
     const int64_t slice_ms =
         absl::ToInt64Milliseconds(std::min(left + absl::Milliseconds(1), kInterruptInterval));
@@ -104,7 +109,9 @@ struct Packet {
 absl::Status CheckPacket(const Packet& packet, size_t got, int flags) {
   const PacketHeader& header = packet.header;
   if (got < sizeof header || (flags & MSG_TRUNC) != 0 || header.magic != PacketHeader::kMagic) {
-    return absl::InvalidArgumentError("not a packet of this protocol");
+    return absl::InvalidArgumentError(
+        "a packet came that is none of the link's; start the trainer and the daemon from one "
+        "installation");
   }
   if ((flags & MSG_CTRUNC) != 0 && packet.descriptors.size() < header.descriptors) {
     return absl::ResourceExhaustedError(absl::StrCat("recvmsg: ", ErrorText(EMFILE)));
@@ -173,12 +180,16 @@ absl::StatusOr<Descriptor> LinkSocket::Connect(const std::string& path, absl::Ti
   if (!connection.is_open()) return SystemError("socket");
   while (connect(connection.get(), reinterpret_cast<sockaddr*>(&name), sizeof name) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
-      return absl::NotFoundError(absl::StrCat("no daemon listens at ", path));
+      return absl::NotFoundError(
+          absl::StrCat("no daemon listens at ", path, "; start one, or name another socket"));
     }
     // The listener's queue is full; the kernel tells nobody when it no longer is.
     if (errno != EAGAIN && errno != EINTR) return Annotate(SystemError("connect"), path);
     if (WaitClock().Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("the daemon at ", path, " does not accept"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the daemon at ", path,
+                       " has not accepted the connection until the "
+                       "deadline; look at its log, or start it again"));
     }
     RETURN_IF_ERROR(CheckInterrupt());
     poll(nullptr, 0, kRetryMs);
@@ -211,7 +222,9 @@ absl::Status LinkSocket::Send(absl::string_view payload, absl::Span<const int> d
         " descriptors; at most ", kMaxMessageBytes, " and ", kMaxDescriptors, " may be sent"));
   }
   if (!sending_.Take(std::max(deadline, Clock::Real().Now() + kTurnPatience))) {
-    return absl::DeadlineExceededError("the peer does not take the message before this one");
+    return absl::DeadlineExceededError(
+        "the process at the other end of the link has not taken the message before this one; "
+        "`pelton status` shows where it stands");
   }
   const TurnHolder turn(&sending_);
   PacketHeader header;
@@ -237,7 +250,9 @@ absl::StatusOr<LinkSocket::Message> LinkSocket::Receive(absl::Time deadline) {
   do {
     absl::StatusOr<Packet> packet = ReceivePacket(socket_.get(), deadline);
     if (!packet.ok() && !message.payload.empty() && absl::IsDeadlineExceeded(packet.status())) {
-      return absl::UnavailableError("the peer stopped in the middle of a message");
+      return absl::UnavailableError(
+          "the process at the other end of the link stopped in the middle of a message; start it "
+          "again");
     }
     RETURN_IF_ERROR(packet.status());
     const PacketHeader& header = packet->header;
@@ -246,7 +261,9 @@ absl::StatusOr<LinkSocket::Message> LinkSocket::Receive(absl::Time deadline) {
     const bool is_last = filled + packet->chunk.size() == total_bytes;
     if (header.offset != filled || header.total_bytes != total_bytes ||
         filled + packet->chunk.size() > total_bytes || (packet->chunk.empty() && !is_last)) {
-      return absl::InvalidArgumentError("a packet that does not continue its message");
+      return absl::InvalidArgumentError(
+          "a packet came that does not continue its message; start the trainer and the daemon from "
+          "one installation");
     }
     message.payload += packet->chunk;
     for (Descriptor& descriptor : packet->descriptors) {
@@ -255,7 +272,9 @@ absl::StatusOr<LinkSocket::Message> LinkSocket::Receive(absl::Time deadline) {
     deadline = std::max(deadline, WaitClock().Now() + kPacketPatience);
   } while (message.payload.size() < total_bytes);
   if (message.descriptors.size() > kMaxDescriptors) {
-    return absl::InvalidArgumentError("a message with too many descriptors");
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message came with ", message.descriptors.size(), " descriptors; at most ",
+                     kMaxDescriptors, " are taken"));
   }
   return message;
 }
@@ -264,7 +283,8 @@ absl::Status LinkSocket::Receive(google::protobuf::MessageLite& message, absl::T
   ASSIGN_OR_RETURN(const Message received, Receive(deadline));
   if (message.ParseFromString(received.payload)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(received.payload.size(), " bytes that are no ", message.GetTypeName()));
+      absl::StrCat(received.payload.size(), " bytes came that are no ", message.GetTypeName(),
+                   "; start the trainer and the daemon from one installation"));
 }
 
 void LinkSocket::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }

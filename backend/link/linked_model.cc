@@ -99,12 +99,17 @@ absl::StatusOr<std::unique_ptr<Model>> AttachModel(std::unique_ptr<LinkSocket> s
   if (!received.ok()) return Annotate(received.status(), where);
   link::RoundsAnswer answer;
   if (!answer.ParseFromString(received->payload)) {
-    return absl::InternalError(absl::StrCat(where, " answers with what is no message"));
+    return absl::InternalError(absl::StrCat(where,
+                                            " sends an answer that this trainer cannot read; start "
+                                            "the trainer and the daemon from one installation"));
   }
   RETURN_IF_ERROR(FromMessage(answer.status()));
   if (received->descriptors.size() != (answer.has_memory() ? 2U : 1U)) {
     return absl::InternalError(
-        absl::StrCat(where, " sends ", received->descriptors.size(), " descriptors"));
+
+        absl::StrCat(where, " sends ", received->descriptors.size(), " descriptors, not ",
+                     answer.has_memory() ? 2 : 1,
+                     "; start the trainer and the daemon from one installation"));
   }
   ASSIGN_OR_RETURN(Plan plan, PlanOf(options, *algorithm, std::move(tensors)));
   if (answer.order_size() > 0) {

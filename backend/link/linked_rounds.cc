@@ -198,7 +198,8 @@ void LinkedRounds::SetMode(RoundMode mode) {
 absl::Status LinkedRounds::EndRound() {
   if (std::exchange(round_ended_, true)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("round ", round().value(), " has ended already"));
+        absl::StrCat("round ", round().value(), " of model '", model_name_,
+                     "' has ended already; open the next one first"));
   }
   for (SlotId slot : UnmarkedSlots()) {
     if (!IsStandalone(slot)) continue;
@@ -387,7 +388,10 @@ absl::StatusOr<LinkedRounds::Answer> LinkedRounds::Exchange(const link::RoundsQu
   ASSIGN_OR_RETURN(LinkSocket::Message received, AwaitAnswer(deadline + kAnswerGrace));
   Answer answer;
   if (!answer.message.ParseFromString(received.payload)) {
-    return absl::InternalError("answers with what is no message");
+    return absl::InternalError(
+        "it sends an answer that this trainer cannot read; start the trainer and the daemon from "
+        "one "
+        "installation");
   }
   answer.descriptors = std::move(received.descriptors);
   return answer;
@@ -416,7 +420,9 @@ absl::StatusOr<std::vector<SlotState>> LinkedRounds::SaveStates(absl::Time deadl
   question.set_save_states(true);
   ASSIGN_OR_RETURN(const Answer answer, Ask(std::move(question), deadline));
   if (answer.descriptors.empty()) {
-    return absl::InternalError(absl::StrCat(Where(), ": its daemon sends no state"));
+    return absl::InternalError(absl::StrCat(Where(),
+                                            ": its daemon sends no memory with the state; start "
+                                            "the trainer and the daemon from one installation"));
   }
   return FromMemory(answer.message.states(), answer.descriptors.front().get(),
                     plan().slots().size());
@@ -454,8 +460,8 @@ absl::Status LinkedRounds::BeginAgreement(std::vector<int32_t> words) {
 
 absl::StatusOr<std::vector<int32_t>> LinkedRounds::Agreed(absl::Time deadline) {
   if (!std::exchange(is_agreeing_, false)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("model '", model_name_, "': no agreement was begun"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model '", model_name_, "': no agreement was begun; call BeginAgreement first"));
   }
   link::RoundsQuestion question;
   question.set_agreed(true);
@@ -485,7 +491,9 @@ absl::Status LinkedRounds::MoveTo(Plan plan, absl::Span<const SlotId> order,
   Descriptor memory;
   if (answer.message.has_memory()) {
     if (answer.descriptors.empty()) {
-      return absl::InternalError(absl::StrCat(Where(), ": its daemon sends no memory"));
+      return absl::InternalError(absl::StrCat(Where(),
+                                              ": its daemon sends no memory for the buckets; start "
+                                              "the trainer and the daemon from one installation"));
     }
     memory = std::move(answer.descriptors.back());
   }

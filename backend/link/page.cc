@@ -40,8 +40,9 @@ absl::StatusOr<LinkPage> LinkPage::Map(int descriptor, size_t slot_count) {
   ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(descriptor));
   const size_t size_bytes = SizeOfPage(slot_count);
   if (mapping->size_bytes() < size_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("page: ", mapping->size_bytes(), " bytes, ",
-                                                   slot_count, " slots take ", size_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "page: has ", mapping->size_bytes(), " bytes, and ", slot_count, " slots take ", size_bytes,
+        "; start the trainer and the daemon from one installation"));
   }
   LinkPage page(std::move(mapping), slot_count);
   const uint64_t magic = page.header().magic;
@@ -50,7 +51,8 @@ absl::StatusOr<LinkPage> LinkPage::Map(int descriptor, size_t slot_count) {
   if (magic != PageHeader::kMagic || version != kLinkVersion || slots != slot_count) {
     return absl::InvalidArgumentError(
         absl::StrCat("page: magic ", magic, ", version ", version, ", ", slots, " slots; expected ",
-                     PageHeader::kMagic, ", ", kLinkVersion, " and ", slot_count));
+                     PageHeader::kMagic, ", ", kLinkVersion, " and ", slot_count,
+                     "; start the trainer and the daemon from one installation"));
   }
   return page;
 }

@@ -27,7 +27,10 @@ absl::Status RoundsDesk::AddMemory(link::RoundsAnswer& answer,
   if (region == nullptr) return absl::OkStatus();
   Descriptor copy(dup(region->descriptor()));
   if (!copy.is_open()) {
-    return absl::ResourceExhaustedError("no descriptor is left for the buckets' memory");
+    return absl::ResourceExhaustedError(
+        absl::StrCat("model '", model_name_, "', rank ", rank_.value(),
+                     ": the daemon has no descriptor left for the buckets' memory; raise its limit "
+                     "(ulimit -n)"));
   }
   answer.set_has_memory(true);
   descriptors.push_back(std::move(copy));
@@ -125,7 +128,9 @@ absl::Status RoundsDesk::AnswerOfStates(const TrainersQuestion& question, absl::
     return absl::OkStatus();
   }
   if (question.descriptors.empty()) {
-    return absl::InvalidArgumentError("state: no memory comes with it");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "state of model '", model_name_,
+        "': no memory comes with it; start the trainer and the daemon from one installation"));
   }
   ASSIGN_OR_RETURN(const std::vector<SlotState> states,
                    FromMemory(question.message.load_states(), question.descriptors.front().get(),
@@ -134,7 +139,11 @@ absl::Status RoundsDesk::AnswerOfStates(const TrainersQuestion& question, absl::
 }
 
 absl::Status RoundsDesk::BeginAgreement(const link::LinkWords& words) {
-  if (words.words().empty()) return absl::InvalidArgumentError("an agreement on no words");
+  if (words.words().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model '", model_name_,
+                     "': the ranks are to agree on an empty list of words; give one word or more"));
+  }
   RETURN_IF_ERROR(rounds_.BeginAgreement({words.words().begin(), words.words().end()}));
   is_agreeing_ = true;
   return absl::OkStatus();

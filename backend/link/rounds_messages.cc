@@ -46,7 +46,11 @@ absl::Status ReadAll(int memory, uint64_t offset, absl::Span<std::byte> bytes) {
     const ssize_t got = pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError("read");
-    if (got == 0) return absl::InvalidArgumentError("state: the memory is shorter than it says");
+    if (got == 0) {
+      return absl::InvalidArgumentError(
+          "state: the memory is shorter than its list of states says; start the trainer and the "
+          "daemon from one installation");
+    }
     bytes.remove_prefix(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }
@@ -66,11 +70,13 @@ absl::StatusOr<uint64_t> BytesIn(int memory) {
 absl::StatusOr<TensorSpec> FromMessage(const link::LinkTensor& message) {
   if (message.dtype() >= kDTypeCount) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", message.name(), "': dtype ", message.dtype()));
+        absl::StrCat("tensor '", message.name(), "': this daemon knows no dtype ", message.dtype(),
+                     "; start the trainer and the daemon from one installation"));
   }
   if (message.count() > limits::kMaxPlanBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", message.name(), "': ", message.count(), " elements"));
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", message.name(), "': has ",
+                                                   message.count(), " elements; at most ",
+                                                   limits::kMaxPlanBytes, " can be planned"));
   }
   TensorSpec tensor;
   tensor.name = message.name();

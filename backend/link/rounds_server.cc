@@ -93,7 +93,9 @@ absl::Status RoundsServer::Receive() {
   ASSIGN_OR_RETURN(LinkSocket::Message received, options_.socket->Receive(absl::InfiniteFuture()));
   TrainersQuestion question;
   if (!question.message.ParseFromString(received.payload)) {
-    return absl::InvalidArgumentError("it sends what is no question");
+    return absl::InvalidArgumentError(
+        "it has sent a message that is no question of the link; start the trainer and the daemon "
+        "from one installation");
   }
   if (question.message.has_abort()) {
     const absl::Status reason = FromMessage(question.message.abort());
@@ -104,14 +106,21 @@ absl::Status RoundsServer::Receive() {
   if (question.message.leaves()) return absl::OkStatus();
   if (question.message.has_region()) {
     const RegionId number(question.message.region().number());
-    if (options_.regions == nullptr) return absl::InvalidArgumentError("its plan needs no region");
+    if (options_.regions == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it registers region ", number.value(),
+                       ", and no tensor of the model is standalone; start the trainer and the "
+                       "daemon from one installation"));
+    }
     RETURN_IF_ERROR(options_.regions->Enter(number, received.descriptors));
     waker_.Kick();
     return absl::OkStatus();
   }
   question.descriptors = std::move(received.descriptors);
   if (!questions_.Push(std::move(question))) {
-    return absl::InvalidArgumentError("it does not wait for answers");
+    return absl::InvalidArgumentError(
+        "it has asked more questions than it may before it takes the answers; start the trainer "
+        "and the daemon from one installation");
   }
   waker_.Kick();
   return absl::OkStatus();

@@ -112,11 +112,14 @@ absl::Status ServedCommunicator::Take(LinkSocket::Message message) {
     case LinkRecord::kDeregister:
       break;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("a record of kind ", record.kind, " from a trainer"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a trainer has sent a record of kind ", record.kind,
+          ", which only daemons send; start the trainer and the daemon from one installation"));
   }
   if (queue_.Push(record)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(kMostQueued, " records wait already"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the trainer has ", kMostQueued,
+                   " records waiting already; wait for results before further launches"));
 }
 
 void ServedCommunicator::Tell(const LinkRecord& record, const absl::Status& status) {
@@ -178,8 +181,11 @@ void ServedCommunicator::Launch(const LinkRecord& record) {
 absl::StatusOr<Completion> ServedCommunicator::LaunchOver(const LinkRecord& record,
                                                           Launched* launched) const {
   const uint64_t piece_bytes = PieceBytesOf(line_);
-  if (piece_bytes == 0)
-    return absl::InvalidArgumentError("launched in pieces, which it was not offered");
+  if (piece_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "the trainer has launched in pieces, which the daemon has not offered; start the trainer "
+        "and the daemon from one installation");
+  }
   const RegionId ring = record.operation.source_region;
   launched->trainers_target = ring;
   ASSIGN_OR_RETURN(

@@ -42,7 +42,8 @@ class ToolServer::Service final : public proto::Daemon::Service {
     builder.RegisterService(this);
     grpc_ = builder.BuildAndStart();
     if (grpc_ != nullptr) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat("gRPC cannot listen at ", path_));
+    return absl::UnavailableError(
+        absl::StrCat("gRPC cannot listen at ", path_, "; check the folder's permissions"));
   }
 
   void SetHealthy(bool is_healthy) { grpc_->GetHealthCheckService()->SetServingStatus(is_healthy); }

@@ -21,7 +21,8 @@ absl::StatusOr<std::shared_ptr<const Region>> OpenOnce(int descriptor) {
   static auto* const regions = new LiveTable<FileId, const Region>;  // outlives every connection
   struct stat file;
   if (fstat(descriptor, &file) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("fstat: ", ErrorText(errno)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a trainer's region: fstat: ", ErrorText(errno)));
   }
   return regions->FindOrMake({file.st_dev, file.st_ino},
                              [descriptor]() -> absl::StatusOr<std::shared_ptr<const Region>> {
@@ -33,15 +34,17 @@ absl::StatusOr<std::shared_ptr<const Region>> OpenOnce(int descriptor) {
 
 absl::Status TrainerRegions::Enter(RegionId number, const std::vector<Descriptor>& descriptors) {
   if (descriptors.size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("region ", number.value(), " came with ", descriptors.size(), " descriptors"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "region ", number.value(), " came with ", descriptors.size(),
+        " descriptors, not 1; start the trainer and the daemon from one installation"));
   }
   ASSIGN_OR_RETURN(Pointer open, OpenOnce(descriptors.front().get()));
   const Region* const region = open.get();
   if (const Pointer known = Find(number); known != nullptr) {
     if (known.get() == region) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("region ", number.value(), " is registered already, with other memory"));
+        absl::StrCat("region ", number.value(),
+                     " is registered already, with other memory; deregister that first"));
   }
   if (absl::Status told = peers_.tell(*open); !told.ok() && !absl::IsUnimplemented(told)) {
     return told;
@@ -50,7 +53,8 @@ absl::Status TrainerRegions::Enter(RegionId number, const std::vector<Descriptor
     forget(last->id());
   });
   if (regions_.Enter(number.value(), std::move(entered), kMostRegions)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(kMostRegions, " regions are registered"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(kMostRegions, " regions are registered already; deregister one first"));
 }
 
 void TrainerRegions::Erase(RegionId number) { (void)regions_.Take(number.value()); }

@@ -196,7 +196,8 @@ absl::StatusOr<TrainerSeat::Trainer> TrainerSeat::Inherit(const Claim& claim, ab
     if (!former_.has_value()) {
       seated_ = Trainer();
       return absl::UnavailableError(
-          absl::StrCat("the place of pid ", claim.former->pid, " was kept no longer"));
+          absl::StrCat("the place of pid ", claim.former->pid,
+                       " was kept no longer; start the trainers of all ranks again"));
     }
     former_.reset();
     inherited_ = claim.former->attachment;

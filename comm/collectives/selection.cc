@@ -74,7 +74,8 @@ absl::StatusOr<OperationKind> ParseKind(absl::string_view name) {
   for (const OperationTraits& traits : kOperationTraits) {
     if (traits.name == name && traits.scope == KindScope::kCollective) return traits.kind;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no collective"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is no collective; the first field names one, as allreduce does"));
 }
 
 absl::StatusOr<SelectionRow> ParseRow(absl::string_view line) {
@@ -82,15 +83,21 @@ absl::StatusOr<SelectionRow> ParseRow(absl::string_view line) {
       absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
   if (fields.size() != 4) {
     return absl::InvalidArgumentError(
-        absl::StrCat("has ", fields.size(), " fields and not 4: '", line, "'"));
+
+        absl::StrCat("has ", fields.size(), " fields and not 4: '", line,
+                     "'; write collective, largest world size, largest count of bytes, schedule"));
   }
   SelectionRow row;
   ASSIGN_OR_RETURN(row.kind, ParseKind(fields[0]));
   if (!absl::SimpleAtoi(fields[1], &row.max_world_size) || row.max_world_size < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("world size: '", fields[1], "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("largest world size is '", fields[1],
+                     "', must be a whole number from 0 on; 0 stands for any"));
   }
   if (!absl::SimpleAtoi(fields[2], &row.max_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes: '", fields[2], "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("largest count of bytes is '", fields[2],
+                     "', must be a whole number from 0 on; 0 stands for any"));
   }
   row.schedule = std::string(fields[3]);
   const absl::Status found = ScheduleRegistry::Get().Find(row.schedule).status();

@@ -89,8 +89,8 @@ TEST(SelectionTableTest, NamesTheLineAndWhatIsWrongInIt) {
   };
   EXPECT_THAT(message("\nallreduce 4 1000"), HasSubstr("line 2: has 3 fields"));
   EXPECT_THAT(message("allreduc 4 1000 ring"), HasSubstr("line 1: 'allreduc' is no collective"));
-  EXPECT_THAT(message("allreduce -1 1000 ring"), HasSubstr("world size: '-1'"));
-  EXPECT_THAT(message("allreduce 4 many ring"), HasSubstr("bytes: 'many'"));
+  EXPECT_THAT(message("allreduce -1 1000 ring"), HasSubstr("largest world size is '-1'"));
+  EXPECT_THAT(message("allreduce 4 many ring"), HasSubstr("largest count of bytes is 'many'"));
   EXPECT_THAT(message("allreduce 4 1000 rong"), HasSubstr("'rong' is not registered"));
 }
 

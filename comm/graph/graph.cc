@@ -21,16 +21,18 @@ std::string NameOf(const Graph::Edge& edge) {
 
 absl::Status CheckEdge(const Graph::Edge& edge, int32_t size) {
   if (edge.source == edge.destination) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(NameOf(edge), ": a rank's own weight is no edge; give it as such"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        NameOf(edge), ": starts and ends at one rank; give it as the rank's own weight"));
   }
   if (std::min(edge.source, edge.destination) < 0 ||
       std::max(edge.source, edge.destination) >= size) {
     return absl::InvalidArgumentError(
-        absl::StrCat(NameOf(edge), ": there are ranks from 0 to ", size - 1));
+        absl::StrCat(NameOf(edge), ": ranks go from 0 to ", size - 1,
+                     "; give own weights of more ranks, or leave the edge out"));
   }
   if (std::isfinite(edge.weight)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(NameOf(edge), ": its weight is ", edge.weight));
+  return absl::InvalidArgumentError(
+      absl::StrCat(NameOf(edge), ": its weight is ", edge.weight, ", must be finite"));
 }
 
 bool AreAllOne(const std::vector<double>& sums) {
@@ -41,11 +43,12 @@ bool AreAllOne(const std::vector<double>& sums) {
 }  // namespace
 
 absl::StatusOr<Graph> Graph::Create(std::vector<double> own, std::vector<Edge> edges) {
-  if (own.empty()) return absl::InvalidArgumentError("a graph needs a rank at least");
+  if (own.empty())
+    return absl::InvalidArgumentError("a graph needs a rank at least; give one own weight or more");
   for (size_t rank = 0; rank < own.size(); ++rank) {
     if (std::isfinite(own[rank])) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("the own weight of rank ", rank, " is ", own[rank]));
+        absl::StrCat("the own weight of rank ", rank, " is ", own[rank], ", must be finite"));
   }
   for (const Edge& edge : edges) {
     RETURN_IF_ERROR(CheckEdge(edge, static_cast<int32_t>(own.size())));
@@ -55,7 +58,8 @@ absl::StatusOr<Graph> Graph::Create(std::vector<double> own, std::vector<Edge> e
   const auto twice = std::adjacent_find(
       edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return Ends(a) == Ends(b); });
   if (twice != edges.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(NameOf(*twice), " is given twice"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(*twice), " is given twice; leave one out"));
   }
   return Graph(std::move(own), std::move(edges));
 }

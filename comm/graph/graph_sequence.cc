@@ -52,7 +52,8 @@ absl::StatusOr<std::unique_ptr<GraphSequence>> MakeGraphs(const std::string& nam
   builder->BindOptions(table);
   RETURN_IF_ERROR(Annotate(table.Parse(options), absl::StrCat("graph ", name)));
   if (size.value() < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("graph ", name, ": size ", size.value()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph ", name, ": size is ", size.value(), ", must be 1 or more"));
   }
   absl::StatusOr<std::unique_ptr<GraphSequence>> graphs = builder->Build(size);
   if (graphs.ok()) return graphs;

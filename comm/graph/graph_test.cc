@@ -48,8 +48,10 @@ TEST(GraphTest, RefusesWhatIsNoGraph) {
   };
   EXPECT_THAT(error({}, {}), HasSubstr("a rank at least"));
   EXPECT_THAT(error({1, NAN}, {}), HasSubstr("own weight of rank 1 is nan"));
-  EXPECT_THAT(error({1, 1}, {{1, 1, 0.5}}), HasSubstr("from rank 1 to rank 1: a rank's own"));
-  EXPECT_THAT(error({1, 1}, {{0, 2, 0.5}}), HasSubstr("from rank 0 to rank 2: there are ranks"));
+  EXPECT_THAT(error({1, 1}, {{1, 1, 0.5}}),
+              HasSubstr("from rank 1 to rank 1: starts and ends at one"));
+  EXPECT_THAT(error({1, 1}, {{0, 2, 0.5}}),
+              HasSubstr("from rank 0 to rank 2: ranks go from 0 to 1"));
   EXPECT_THAT(error({1, 1}, {{-1, 0, 0.5}}), HasSubstr("from rank -1 to rank 0"));
   EXPECT_THAT(error({1, 1}, {{0, 1, INFINITY}}), HasSubstr("its weight is inf"));
   EXPECT_THAT(error({1, 1}, {{0, 1, 1}, {0, 1, 2}}), HasSubstr("is given twice"));

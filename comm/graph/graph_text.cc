@@ -111,7 +111,7 @@ absl::StatusOr<Graph> ReadGraph(absl::string_view text) {
     }
     if (has_own[source]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the own weight of rank ", word.source, " is given twice"));
+          absl::StrCat("the own weight of rank ", word.source, " is given twice; leave one out"));
     }
     has_own[source] = true;
     own[source] = word.weight.value_or(0);

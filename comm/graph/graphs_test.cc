@@ -267,9 +267,10 @@ TEST(GraphsTest, RefuseWhatDoesNotFit) {
               HasSubstr("graph mesh_grid of 6 ranks: option shape is 2x2"));
   EXPECT_THAT(error("mesh_grid", 6, {{"shape", "2"}}), HasSubstr("rows x columns, as 2x3"));
   EXPECT_THAT(error("exponential", 4, {{"base", "1"}}), HasSubstr("of at least 2"));
-  EXPECT_THAT(error("exp2_machines", 4, {{"ranks_each", "4"}}), HasSubstr("no two machines"));
+  EXPECT_THAT(error("exp2_machines", 4, {{"ranks_each", "4"}}),
+              HasSubstr("into 2 machines or more"));
   EXPECT_THAT(error("inner_outer_ring", 4, {{"ranks_each", "2"}}), HasSubstr("not at least 3"));
-  EXPECT_THAT(error("ring", 0, {}), HasSubstr("size 0"));
+  EXPECT_THAT(error("ring", 0, {}), HasSubstr("size is 0"));
 }
 
 }  // namespace

@@ -100,8 +100,9 @@ class OverMachines : public GraphBuilder {
   absl::StatusOr<std::unique_ptr<GraphSequence>> Build(WorldSize size) const override {
     const auto n = static_cast<uint64_t>(size.value());
     if (n % ranks_each_ != 0 || n / ranks_each_ < 2) {
-      return absl::InvalidArgumentError(absl::StrCat("option ranks_each is '", ranks_each_,
-                                                     "', which makes no two machines or more"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("option ranks_each is '", ranks_each_,
+                       "', must divide the number of ranks into 2 machines or more"));
     }
     if (ranks_each_ < least_ranks_) {
       return absl::InvalidArgumentError(

@@ -110,7 +110,8 @@ class MeshGrid final : public GraphBuilder {
     const Shape shape = shape_.rows == 0 ? ClosestShape(size.value()) : shape_;
     if (shape.rows * shape.columns != size.value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("option shape is ", shape.rows, "x", shape.columns));
+          absl::StrCat("option shape is ", shape.rows, "x", shape.columns,
+                       ", must have as many places as there are ranks"));
     }
     const auto ends = GridEdges(shape);
     std::vector<int32_t> sizes(static_cast<size_t>(size.value()), 1);  // of neighbourhoods

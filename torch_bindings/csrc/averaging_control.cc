@@ -4,11 +4,14 @@ namespace pelton::torch_bindings {
 
 absl::Status AveragingControl::LockWeights(absl::Time deadline) {
   if (held_by_this_thread()) {
-    return absl::FailedPreconditionError("lock_weight: this thread holds the lock already");
+    return absl::FailedPreconditionError(
+        "lock_weight: this thread holds the lock already; call unlock_weight first");
   }
   if (!weights_.Take(deadline)) {
     return absl::DeadlineExceededError(
-        "lock_weight: another thread has not unlocked the weights in time");
+
+        "lock_weight: another thread has not unlocked the weights in time; let it call "
+        "unlock_weight sooner, or wait longer");
   }
   owner_.store(std::this_thread::get_id());
   return absl::OkStatus();
@@ -16,7 +19,8 @@ absl::Status AveragingControl::LockWeights(absl::Time deadline) {
 
 absl::Status AveragingControl::UnlockWeights() {
   if (owner_.exchange(std::thread::id()) == std::thread::id()) {
-    return absl::FailedPreconditionError("unlock_weight: the weights are not locked");
+    return absl::FailedPreconditionError(
+        "unlock_weight: the weights are not locked; call lock_weight first");
   }
   weights_.GiveBack();
   return absl::OkStatus();

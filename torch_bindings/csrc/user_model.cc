@@ -12,7 +12,10 @@
 namespace pelton::torch_bindings {
 namespace {
 
-absl::Status Detached() { return absl::FailedPreconditionError("the buckets were detached"); }
+absl::Status Detached() {
+  return absl::FailedPreconditionError(
+      "the buckets were detached from the model; wrap the model again before it trains on");
+}
 
 size_t IndexOf(SlotId slot) { return static_cast<size_t>(slot.value()); }
 

@@ -16,7 +16,7 @@ namespace pelton::torch_bindings {
 absl::Status WrappedModel::Tune(const std::string& csv_path) {
   if (owned_ == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("autotune: model '", options_.name, "' was detached"));
+        absl::StrCat("autotune: model '", options_.name, "' was detached; wrap the model again"));
   }
   if (when_ready_) RETURN_IF_ERROR(CheckRound());
   return port().Tune(csv_path);
