@@ -198,8 +198,7 @@ void LinkedRounds::SetMode(RoundMode mode) {
 absl::Status LinkedRounds::EndRound() {
   if (std::exchange(round_ended_, true)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("round ", round().value(), " of model '", model_name_,
-                     "' has ended already; open the next one first"));
+        absl::StrCat("round ", round().value(), " of model '", model_name_, "' has ended already"));
   }
   for (SlotId slot : UnmarkedSlots()) {
     if (!IsStandalone(slot)) continue;
@@ -420,9 +419,8 @@ absl::StatusOr<std::vector<SlotState>> LinkedRounds::SaveStates(absl::Time deadl
   question.set_save_states(true);
   ASSIGN_OR_RETURN(const Answer answer, Ask(std::move(question), deadline));
   if (answer.descriptors.empty()) {
-    return absl::InternalError(absl::StrCat(Where(),
-                                            ": its daemon sends no memory with the state; start "
-                                            "the trainer and the daemon from one installation"));
+    return absl::InternalError(
+        absl::StrCat(Where(), ": its daemon sends no memory with the state"));
   }
   return FromMemory(answer.message.states(), answer.descriptors.front().get(),
                     plan().slots().size());
@@ -460,8 +458,8 @@ absl::Status LinkedRounds::BeginAgreement(std::vector<int32_t> words) {
 
 absl::StatusOr<std::vector<int32_t>> LinkedRounds::Agreed(absl::Time deadline) {
   if (!std::exchange(is_agreeing_, false)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "model '", model_name_, "': no agreement was begun; call BeginAgreement first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", model_name_, "': call BeginAgreement first"));
   }
   link::RoundsQuestion question;
   question.set_agreed(true);
@@ -491,9 +489,8 @@ absl::Status LinkedRounds::MoveTo(Plan plan, absl::Span<const SlotId> order,
   Descriptor memory;
   if (answer.message.has_memory()) {
     if (answer.descriptors.empty()) {
-      return absl::InternalError(absl::StrCat(Where(),
-                                              ": its daemon sends no memory for the buckets; start "
-                                              "the trainer and the daemon from one installation"));
+      return absl::InternalError(
+          absl::StrCat(Where(), ": its daemon sends no memory for the buckets"));
     }
     memory = std::move(answer.descriptors.back());
   }
