@@ -76,14 +76,22 @@ absl::StatusOr<std::unique_ptr<Algorithm>> MakeAlgorithm(const std::string& name
   return algorithm;
 }
 
+absl::StatusOr<PipelineSpec> SpecOf(Algorithm& algorithm, const BucketLayout& layout,
+                                    const Tiers& tiers) {
+  ASSIGN_OR_RETURN(PipelineSpec spec, algorithm.StagesFor(layout, tiers));
+  spec.finds_unused = algorithm.FindsUnused(layout);
+  if (spec.dtypes.empty()) spec.dtypes = TakenBy(algorithm);
+  spec.allows_standalone = spec.allows_standalone && algorithm.Constraints().allows_standalone;
+  return spec;
+}
+
 absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
                                       const Tiers& tiers) {
   if (algorithm.UsesWindows() && tiers.windows == nullptr) {
     return absl::FailedPreconditionError(
         "its stages use windows, and Tiers::windows is null; a Model (backend/model.h) opens them");
   }
-  ASSIGN_OR_RETURN(PipelineSpec spec, algorithm.StagesFor(layout, tiers));
-  spec.finds_unused = algorithm.FindsUnused(layout);
+  ASSIGN_OR_RETURN(PipelineSpec spec, SpecOf(algorithm, layout, tiers));
   return Pipeline::Build(std::move(spec), layout);
 }
 

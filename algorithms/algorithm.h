@@ -70,14 +70,19 @@ class Algorithm {
   // The reduction over all ranks, in rank order, that a tensor of `dtype` bitwise equals on a
   // transport that adds in rank order (SUM-1b); nothing if it is not one.
   virtual std::optional<ReduceOp> EqualsReduction(DType dtype) const { return std::nullopt; }
-  // The parts of one bucket's pipeline, but for `finds_unused`; called on every rank with the same
-  // layout. The communicators of `tiers` live as long as the pipeline; stages launch by BucketRun
-  // only. Errors: InvalidArgument: the options do not fit the bucket or the group.
+  // The parts of one bucket's pipeline; called on every rank with the same layout. The
+  // communicators of `tiers` live as long as the pipeline; stages launch by BucketRun only. What
+  // FindsUnused, Takes and Constraints say need not be said again; see SpecOf. Errors:
+  // InvalidArgument: the options do not fit the bucket or the group.
   virtual absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout,
                                                  const Tiers& tiers) = 0;
 };
 
-// The pipeline of `layout` under `algorithm`. Errors: those of StagesFor and of Pipeline::Build;
+// StagesFor, with the dtypes that the algorithm takes and the segments that its constraints allow.
+// Errors: those of StagesFor.
+absl::StatusOr<PipelineSpec> SpecOf(Algorithm& algorithm, const BucketLayout& layout,
+                                    const Tiers& tiers);
+// The pipeline of `layout` under `algorithm`. Errors: those of SpecOf and of Pipeline::Build;
 // FailedPrecondition: it uses windows, and `tiers` has none.
 absl::StatusOr<Pipeline> MakePipeline(Algorithm& algorithm, const BucketLayout& layout,
                                       const Tiers& tiers);

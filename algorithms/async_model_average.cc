@@ -99,7 +99,6 @@ class AsyncModelAverage final : public Algorithm {
     spec.stages.push_back(std::make_unique<KeepStage>(snapshot));
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
     spec.stages.push_back(std::make_unique<SubtractStage>(snapshot));
-    spec.allows_standalone = false;
     return spec;
   }
 

@@ -210,7 +210,6 @@ class ChocoSgd final : public Algorithm {
                      NeighborMessages::Create(communicator, "neighbours' messages", bytes,
                                               parts.neighborhood.sources.size()));
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::make_unique<ChocoStage>(std::move(parts)));
     return spec;
   }

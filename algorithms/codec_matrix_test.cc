@@ -65,7 +65,9 @@ bool HasOption(const std::string& algorithm, const std::string& name) {
 AlgorithmOptions OptionsOf(const Cell& cell) {
   AlgorithmOptions options = {{"codec", cell.codec}};
   if (cell.codec == "top_k") options["codec.ratio"] = "0.5";  // an element waits two rounds or so
-  if (cell.is_hierarchical) options["hierarchical"] = "true";
+  if (cell.is_hierarchical || HasOption(cell.algorithm, "hierarchical")) {
+    options["hierarchical"] = cell.is_hierarchical ? "true" : "false";
+  }
   if (cell.algorithm == "diloco") {
     options["outer_learning_rate"] = "1";
     options["outer_momentum"] = "0";

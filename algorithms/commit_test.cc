@@ -133,10 +133,14 @@ bool IsEverHierarchical(const std::string& algorithm) {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const AlgorithmRegistry::Entry& entry : AlgorithmRegistry::Get().List()) {
+    if (entry.name == "power_sgd") continue;
     cases.push_back({entry.name, {}, {1, 1, 1}});
     if (IsEverHierarchical(entry.name)) {
       cases.push_back({entry.name, {{"hierarchical", "true"}}, {2, 1}});
     }
+  }
+  for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{1, 1, 1}, {2, 1}}) {
+    cases.push_back({"power_sgd", {{"rank", "1"}, {"start_round", "1"}}, hosts});
   }
   for (const char* name : {"bytegrad", "local_sgd", "diloco", "low_precision_decentralized"}) {
     AlgorithmOptions options = {{"codec", "one_bit"}, {"error_feedback", "true"}};

@@ -158,7 +158,7 @@ TEST_P(CompressedAllReduceTest, SendsTheBytesOfItsFormula) {
 }
 
 AlgorithmOptions Options(const CompressedReferenceOptions& reference) {
-  AlgorithmOptions options;
+  AlgorithmOptions options = {{"hierarchical", "false"}};
   options["codec"] = reference.codec;
   for (const auto& [name, value] : reference.codec_options) options["codec." + name] = value;
   return options;

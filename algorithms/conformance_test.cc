@@ -104,6 +104,17 @@ std::vector<std::byte> Reference(int world_size, int round, const TensorSpec& te
   return target;
 }
 
+// All ranks are on one host here, and no tiers are open.
+AlgorithmOptions OptionsOf(const std::string& name) {
+  AlgorithmOptions options;
+  const AlgorithmDescription description = *DescriptionOf(name);
+  for (const OptionDescription& option : description.options) {
+    if (option.name == "hierarchical") options[option.name] = "false";
+    if (option.name == "start_round") options[option.name] = "1";  // of power_sgd: it compresses
+  }
+  return options;
+}
+
 // A tensor's bytes after a round on one rank.
 struct Held {
   std::vector<std::byte> bytes;
@@ -117,7 +128,7 @@ class TestRank {
  public:
   TestRank(const std::string& name, Communicator& communicator, WindowSource& windows)
       : communicator_(communicator) {
-    algorithm_ = *MakeAlgorithm(name, {});
+    algorithm_ = *MakeAlgorithm(name, OptionsOf(name));
     Tiers tiers = Tiers::Of(communicator);
     if (algorithm_->UsesWindows()) tiers.windows = &windows;
     for (TensorSpec& tensor : Tensors()) {
@@ -128,7 +139,7 @@ class TestRank {
     plan.bucket_size_bytes = 3000;
     plan.standalone_bytes = 2000;
     plan.constraints = algorithm_->Constraints();
-    plan.algorithm = DescribeAlgorithm(name, {});
+    plan.algorithm = DescribeAlgorithm(name, OptionsOf(name));
     ModelRoundsOptions options;
     options.rank = communicator.rank();
     options.runner = &communicator;

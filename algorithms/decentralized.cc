@@ -200,7 +200,6 @@ class Decentralized final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.allows_standalone = false;
     if (!in_pairs_) {
       spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
       return spec;
@@ -219,7 +218,6 @@ class Decentralized final : public Algorithm {
 
  private:
   absl::Status AddPairs(const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
-    spec.allows_standalone = false;
     if (!hierarchical_) {
       const auto size = static_cast<size_t>(tiers.all->world_size().value());
       return AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec);
@@ -260,7 +258,7 @@ class Decentralized final : public Algorithm {
   std::string mode_ = "all";
   bool in_pairs_ = false;
   std::optional<PeerPolicy> policy_;
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   uint64_t global_interval_ = 0;
   std::weak_ptr<RoundPeers> peers_;  // of the pipelines that there are
 };

@@ -98,7 +98,6 @@ class DiLoCo final : public Algorithm {
     RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, spec));
     spec.period = fragments_;
     spec.phase = static_cast<uint64_t>(layout.id.value()) % fragments_;
-    spec.allows_standalone = false;
     return spec;
   }
 
@@ -108,7 +107,7 @@ class DiLoCo final : public Algorithm {
   uint64_t delay_ = 0;
   std::optional<double> mix_;
   OuterStepOptions outer_{.learning_rate = 0.7, .momentum = 0.9};
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   CompressionOptions compression_;
 };
 

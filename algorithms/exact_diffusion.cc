@@ -154,7 +154,6 @@ class ExactDiffusion final : public GraphAlgorithm {
                      MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     const auto correction = std::make_shared<Correction>();
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::make_unique<CorrectStage>(correction));
     spec.stages.push_back(std::move(mean));
     spec.stages.push_back(MakeStageOfRounds(std::make_unique<NoteCorrectionStage>(correction),

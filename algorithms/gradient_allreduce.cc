@@ -52,11 +52,9 @@ class GradientAllReduce final : public Algorithm {
     if (scatter_gather_) {
       spec.stages.push_back(MakeScatterGatherStage(op, *tiers.all));
       spec.alignment_count = static_cast<uint64_t>(tiers.all->world_size().value());
-      spec.allows_standalone = false;
     } else {
       spec.stages.push_back(MakeAllReduceStage(op));
     }
-    spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
     return spec;
   }
 

@@ -163,7 +163,6 @@ class GradientTracking final : public GraphAlgorithm {
                      push_ ? MakePushSumStage(*tiers.all, std::move(over), layout)
                            : MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::move(track));
     spec.stages.push_back(std::move(mean));
     spec.stages.push_back(std::make_unique<NoteWeightsStage>(last));

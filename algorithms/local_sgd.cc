@@ -58,7 +58,6 @@ class LocalSgd final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.allows_standalone = false;
     if (!encodes()) {
       spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
       return spec;
@@ -73,7 +72,7 @@ class LocalSgd final : public Algorithm {
   bool encodes() const { return compression_.codec() != nullptr; }
 
   uint64_t interval_ = 8;
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   CompressionOptions compression_;
 };
 

@@ -246,7 +246,6 @@ class LowPrecisionDecentralized final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.allows_standalone = false;
     if (!hierarchical_) {
       const auto size = static_cast<size_t>(tiers.all->world_size().value());
       RETURN_IF_ERROR(AddExchange(*tiers.all, std::vector<int32_t>(size, 1), layout, spec));
@@ -291,7 +290,7 @@ class LowPrecisionDecentralized final : public Algorithm {
   }
 
   Schedule schedule_{.source = Source::kWeights, .trigger = TriggerKind::kAfterStep};
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   CompressionOptions compression_{"min_max_uint8"};
 };
 

@@ -54,7 +54,6 @@ class NoLoCo final : public GraphAlgorithm {
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
                      MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::move(mean));
     AddOwnOuterStep(outer_, spec);
     return spec;

@@ -57,8 +57,6 @@ class PowerSgd final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.dtypes.assign(kDTypes.begin(), kDTypes.end());
-    spec.allows_standalone = false;
     if (tiers.all->world_size().value() > 1) {
       spec.stages.push_back(MakePowerSgdStage(options_, layout, *tiers.all));
       return spec;

@@ -139,6 +139,9 @@ class World {
   World(int32_t world_size, DType dtype, AlgorithmOptions options,
         const std::string& algorithm = "power_sgd")
       : tensors_(Tensors(dtype)) {
+    // From the first round on, unless `options` say otherwise.
+    if (algorithm == "power_sgd")
+      options.merge(AlgorithmOptions{{"rank", "1"}, {"start_round", "1"}});
     TestRanksOptions ranks_options;
     ranks_options.algorithm = algorithm;
     ranks_options.options = std::move(options);

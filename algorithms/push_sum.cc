@@ -67,7 +67,6 @@ class PushSum final : public GraphAlgorithm {
         std::unique_ptr<Stage> stage,
         MakePushSumStage(*tiers.all, std::move(over), layout, /*gives_change=*/delay_ > 0));
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::move(stage));
     return spec;
   }

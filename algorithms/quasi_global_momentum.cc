@@ -132,7 +132,6 @@ class QuasiGlobalMomentum final : public GraphAlgorithm {
                      MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     const auto kept = std::make_shared<Kept>();
     PipelineSpec spec;
-    spec.allows_standalone = false;
     spec.stages.push_back(std::make_unique<ApplyMomentumStage>(momentum_, kept));
     spec.stages.push_back(std::move(mean));
     spec.stages.push_back(std::make_unique<UpdateMomentumStage>(momentum_, kept));

@@ -101,7 +101,6 @@ class SlowMo final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    spec.allows_standalone = false;
     if (!has_graph()) {
       RETURN_IF_ERROR(AddOuterStep(outer_, layout, tiers, spec));
       return spec;
@@ -134,7 +133,7 @@ class SlowMo final : public Algorithm {
   OuterStepOptions outer_{.learning_rate = 1, .momentum = 0.7, .nesterov = false};
   std::string base_ = kNone;
   Options base_options_;
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   CompressionOptions compression_;
 };
 

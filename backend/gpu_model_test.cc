@@ -149,7 +149,7 @@ class GpuModelTest : public testing::Test {
 class GpuAlgorithmTest : public GpuModelTest, public testing::WithParamInterface<const char*> {
  protected:
   static absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(Backend& backend) {
-    return Trainer::Make(backend, absl::Seconds(20), GetParam());
+    return Trainer::Make(backend, absl::Seconds(20), GetParam(), {{"hierarchical", "false"}});
   }
   // `value`, or that after it went through messages whose bytes are levels of a range, up to
   // `step`.
@@ -304,8 +304,9 @@ TEST_F(GpuModelTest, AnErrorOfTheDeviceEndsTheRoundsOfAllRanks) {
 TEST_F(GpuModelTest, AKernelThatCannotBeLaunchedEndsTheRoundsOfAllRanks) {
   setenv(kKernelFault, "pelton_merge_pieces", 1);
   Run([](Backend& backend, float rank) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                     Trainer::Make(backend, absl::Seconds(20), "bytegrad"));
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<Trainer> trainer,
+        Trainer::Make(backend, absl::Seconds(20), "bytegrad", {{"hierarchical", "false"}}));
     // A rank that fails while the other one still makes its model fails that, too.
     RETURN_IF_ERROR(Barrier(backend.control(), "made", Soon()));
     absl::Status failed = absl::OkStatus();
@@ -325,7 +326,8 @@ TEST_F(GpuModelTest, EveryAlgorithmThatTakesItsMemoryMakesTheMeanThere) {
   Run([&](Backend& backend, float rank) {
     for (const AlgorithmRegistry::Entry& entry : AlgorithmRegistry::Get().List()) {
       for (const AlgorithmOptions& options :
-           {AlgorithmOptions{}, AlgorithmOptions{{"codec", "min_max_uint8"}},
+           {AlgorithmOptions{},
+            AlgorithmOptions{{"codec", "min_max_uint8"}, {"hierarchical", "false"}},
             AlgorithmOptions{{"codec", "min_max_uint8"}, {"hierarchical", "true"}}}) {
         const auto algorithm = MakeAlgorithm(entry.name, options);
         if (!algorithm.ok() || !(*algorithm)->TakesDeviceMemory()) continue;

@@ -41,7 +41,6 @@ absl::StatusOr<PipelineSpec> AloneAlgorithm::StagesFor(const BucketLayout& layou
   ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
                    graph_.EqualShares(tiers.all->world_size()));
   ASSIGN_OR_RETURN(spec.stages.emplace_back(), StageFor(layout, tiers, std::move(graphs)));
-  spec.allows_standalone = false;
   return spec;
 }
 

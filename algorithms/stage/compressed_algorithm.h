@@ -76,7 +76,7 @@ class CompressedAlgorithm : public Algorithm {
  private:
   const Variant variant_;
   bool average_ = true;
-  bool hierarchical_ = false;
+  bool hierarchical_ = true;
   CompressionOptions compression_;
 };
 

@@ -70,7 +70,6 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
         absl::StrCat("codec: it does not take ", NameOf(layout.dtype)));
   }
   PipelineSpec spec;
-  spec.allows_standalone = false;
   if (IsAlone(tiers)) {
     if (options.error_feedback && tiers.device == nullptr) {
       spec.stages.push_back(MakeDeliverStage(

@@ -61,9 +61,11 @@ inline constexpr absl::string_view kPowerSgdQuery = "query";
 
 // Threads: a value. Owns: nothing.
 struct PowerSgdOptions {
-  uint64_t rank = 1;           // of the approximation
+  uint64_t rank = 2;           // of the approximation
   double min_compression = 2;  // a matrix is compressed where that makes it smaller by more
-  uint64_t start_round = 1;    // earlier rounds are allreduces
+  // Earlier rounds are allreduces: gradients change most in a training's beginning, and what
+  // approximations of low rank lose there is not made up for later.
+  uint64_t start_round = 256;
 };
 
 // Elements that travel for one bucket, in the two allreduces of a round. Units: elements of

@@ -125,6 +125,13 @@ struct Death {
   bool keeps_late = false;
 };
 
+// With which messages are encoded on one host, and matrices compressed from the first round on.
+AlgorithmOptions OptionsOf(const std::string& algorithm) {
+  if (algorithm == "bytegrad") return {{"hierarchical", "false"}};
+  if (algorithm == "power_sgd") return {{"rank", "1"}, {"start_round", "1"}};
+  return {};
+}
+
 // A training script that may be killed at any of the places that it counts.
 // Threads: one. Owns: its weights, and memory for tensors that stand alone.
 class Script {
@@ -156,6 +163,7 @@ class Script {
     options.name = "net";
     options.group = Group::World(WorldSize(2));
     options.algorithm = algorithm_;
+    options.algorithm_options = OptionsOf(algorithm_);
     options.bucket_size_bytes = 1500;
     options.standalone_bytes = 1000;
     options.timeout = kPatience;
@@ -173,8 +181,9 @@ class Script {
     job.rank = backend.rank();
     job.failure = [&backend] { return backend.failure(); };
     job.standstill = &backend.absences().standstill();
-    return AttachModel(std::move(socket), job, options, *MakeAlgorithm(algorithm_, {}),
-                       std::move(tensors), Later());
+    return AttachModel(std::move(socket), job, options,
+                       *MakeAlgorithm(algorithm_, OptionsOf(algorithm_)), std::move(tensors),
+                       Later());
   }
 
   float* PlaceOf(ModelRounds& rounds, int32_t slot) {

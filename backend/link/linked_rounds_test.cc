@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -73,11 +74,23 @@ absl::StatusOr<RankLog> Train(ModelRounds& rounds, int32_t rank) {
   return log;
 }
 
+// With which messages are encoded, and matrices compressed, also on one host and in the first
+// round.
+AlgorithmOptions OptionsOf(const std::string& algorithm) {
+  AlgorithmOptions options;
+  const AlgorithmDescription description = *DescriptionOf(algorithm);
+  for (const OptionDescription& option : description.options) {
+    if (option.name == "hierarchical") options[option.name] = "false";
+    if (option.name == "start_round") options[option.name] = "1";
+  }
+  return options;
+}
+
 LinkedWorld WorldOf(int world_size, const std::string& algorithm,
                     uint64_t standalone_bytes = PlanOptions::kNoStandalone) {
-  return {.world_size = world_size,
-          .model = TrainedModel(algorithm, standalone_bytes),
-          .tensors = TrainedTensors()};
+  ModelOptions model = TrainedModel(algorithm, standalone_bytes);
+  model.algorithm_options = OptionsOf(algorithm);
+  return {.world_size = world_size, .model = std::move(model), .tensors = TrainedTensors()};
 }
 
 LinkedWorld FailingWorld(int world_size, uint64_t standalone_bytes = PlanOptions::kNoStandalone) {

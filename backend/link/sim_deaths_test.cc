@@ -145,7 +145,7 @@ Settings Draw(SimExecutor& executor) {
   // In the last one each round runs one bucket's pipeline or the other's.
   const Settings algorithms[] = {{"gradient_allreduce", {}},
                                  {"bytegrad", {}},
-                                 {"power_sgd", {}},
+                                 {"power_sgd", {{"rank", "1"}, {"start_round", "1"}}},
                                  {"decentralized", {}},
                                  {"diloco", {{"interval", "4"}, {"fragments", "2"}}}};
   Settings settings = algorithms[executor.Uniform(std::size(algorithms))];

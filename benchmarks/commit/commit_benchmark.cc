@@ -86,7 +86,9 @@ absl::Status Measure(const BackendOptions& given, const Case& one) {
 void Main() {
   const Case cases[] = {
       {"local_sgd (keeps nothing)", "local_sgd", {}},
-      {"bytegrad, one_bit with feedback", "bytegrad", {{"codec", "one_bit"}}},
+      {"bytegrad, one_bit with feedback",
+       "bytegrad",
+       {{"codec", "one_bit"}, {"hierarchical", "false"}}},
       {"diloco (anchor and velocity)", "diloco", {}},
   };
   std::printf("%llu MiB of float32, %d ranks in shared memory; medians of %d pairs of rounds\n",

@@ -104,9 +104,9 @@ TEST_P(AlgorithmsPropertyTest, DelaysAndOrdersChangeNothing) {
 
 std::vector<Variant> Variants() {
   return {{"scatter_gather", "gradient_allreduce", {{"scatter_gather", "true"}}},
-          {"bytegrad", "bytegrad", {}},
+          {"bytegrad", "bytegrad", {{"hierarchical", "false"}}},
           {"qadam", "qadam", {{"hierarchical", "true"}, {"error_feedback", "true"}}},
-          {"one_bit_adam", "one_bit_adam", {}},
+          {"one_bit_adam", "one_bit_adam", {{"hierarchical", "false"}}},
           {"slowmo", "slowmo", {{"codec", "one_bit"}, {"hierarchical", "true"}}},
           {"power_sgd", "power_sgd", {{"rank", "2"}, {"start_round", "2"}}}};
 }

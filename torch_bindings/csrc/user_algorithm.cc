@@ -332,7 +332,7 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
     spec.stages.push_back(MakeFunctionStage(step.operation.function, OutcomesOf(layout)));
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(PipelineSpec part, step.algorithm->StagesFor(layout, tiers));
+  ASSIGN_OR_RETURN(PipelineSpec part, SpecOf(*step.algorithm, layout, tiers));
   if (part.period != 1) {
     return absl::InvalidArgumentError("it runs in some rounds only; mark the tensors less often");
   }

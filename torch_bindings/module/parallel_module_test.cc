@@ -124,7 +124,7 @@ TEST(ParallelModuleTest, OneLocalStepIsOneOfTheMeanGradient) {
 
 TEST(ParallelModuleTest, EveryKindOfRoundBringsTheRanksTogether) {
   const std::vector<ParallelModuleOptions> kinds = {
-      {.algorithm = "bytegrad"},
+      {.algorithm = "bytegrad", .algorithm_options = {{"hierarchical", "false"}}},
       {.algorithm = "decentralized"},
       {.algorithm = "local_sgd", .algorithm_options = {{"interval", "3"}}},
       {.algorithm = "diloco", .algorithm_options = {{"interval", "3"}}},
