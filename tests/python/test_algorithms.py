@@ -1,19 +1,59 @@
 """`pelton.algorithm`, `pelton.algorithms` and the page that is made of them."""
 
+import copy
+import inspect
+import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import networkx
 import pelton
 import pytest
+import torch
+from pelton import _C
 from pelton._algorithms import as_markdown, as_text
-from pelton._training.algorithms._options import to_text
+from pelton._training.algorithms._options import defaults_of, text_of, to_text
 from pelton.errors import InvalidArgument
-from pelton.torch_api.algorithms.base import GlobalAlgorithmRegistry, RuntimeAlgorithm
+from pelton.torch_api.algorithms.base import (
+    GlobalAlgorithmRegistry,
+    NamedAlgorithm,
+    RegisteredAlgorithm,
+    RuntimeAlgorithm,
+)
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
+from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamOptimizer
+from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithmImpl
+from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
+from pelton.torch_api.algorithms.zero_one_adam import ZeroOneAdamOptimizer
 from pelton_run.command_line import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithm_options.md"
+
+
+ENTRIES = {name: GlobalAlgorithmRegistry.entry(name) for name in GlobalAlgorithmRegistry.available_algorithms()}
+CLASSES: dict[str, Any] = {
+    name: make for name, (make, _) in ENTRIES.items() if inspect.isclass(make) and issubclass(make, NamedAlgorithm)
+}
+OPTIMIZERS: dict[str, Any] = {
+    "qadam": QAdamOptimizer,
+    "one_bit_adam": OneBitAdamOptimizer,
+    "zero_one_adam": ZeroOneAdamOptimizer,
+}
+
+
+def runtime_of(name: str) -> str:
+    """The algorithm of the runtime's behind a name."""
+    return str(getattr(ENTRIES[name][0], "runtime_name", name))
+
+
+def made_with(name: str, **options: Any) -> Any:
+    """An algorithm, with its optimizer if it has one."""
+    if name in OPTIMIZERS:
+        options[f"{name}_optimizer".replace("qadam", "q_adam")] = OPTIMIZERS[name]([torch.zeros(2)])
+    return pelton.algorithm(name, **options)
 
 
 def described(name: str) -> pelton.AlgorithmDescription:
@@ -23,7 +63,7 @@ def described(name: str) -> pelton.AlgorithmDescription:
 def test_a_name_and_options_make_an_algorithm() -> None:
     made = pelton.algorithm("diloco", interval=32, outer_momentum=0.5)
     assert isinstance(made, DiLoCoAlgorithm)
-    assert made.options["interval"] == "32" and made.options["outer_momentum"] == "0.5"
+    assert made.texts() == {"interval": "32", "outer_momentum": "0.5"}
 
 
 def test_an_algorithm_of_the_runtime_alone_is_reached_by_its_name() -> None:
@@ -48,6 +88,13 @@ def test_an_algorithm_of_the_runtime_alone_is_reached_by_its_name() -> None:
         ("diloco", {"codec_options": {"x": 1}}, ["codec.x is given, but option codec is 'none'"]),
         ("async_model_average", {"pause": 3}, ["option 'pause' is unknown", "sync_interval_ms"]),
         ("qadam", {}, ["qadam", "q_adam_optimizer"]),
+        ("async", {"warmup": 3}, ["option 'warmup' is unknown", "sync_interval_ms", "warmup_steps"]),
+        ("bytegrad", {"codec": "top_k", "codec_options": 3}, ["codec_options: must be a mapping", "is 3"]),
+        (
+            "bytegrad",
+            {"codec": "one_bit", "codec_options": {"block": 64}, "codec.block": 32},
+            ["codec.block: is given twice"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_says_what_does(
@@ -107,12 +154,106 @@ def test_every_algorithm_tells_what_each_of_its_options_means() -> None:
             assert option.meaning, f"{one.name}: {option.name}"
 
 
-def test_defaults_are_those_of_the_class_or_of_the_runtime() -> None:
+def test_defaults_are_the_runtimes() -> None:
     options = {option.name: option for option in described("diloco").options}
     assert options["interval"].default == "100"
-    assert options["mix"].default == "auto"  # the class leaves it to the runtime
+    assert options["mix"].default == "auto"
     assert options["interval"].values == "a whole number of at least 1"
-    assert {option.name: option.default for option in described("bytegrad").options}["hierarchical"] == "True"
+    assert {option.name: option.default for option in described("bytegrad").options}["hierarchical"] == "true"
+    assert {option.name: option.default for option in described("async").options}["warmup_steps"] == "0"
+
+
+def test_a_class_has_the_runtimes_summary() -> None:
+    of_runtime = dict(_C.algorithms())
+    for name, (make, summary) in ENTRIES.items():
+        if name in of_runtime or name == "async":  # the others change from one algorithm to another, and say so
+            assert summary == of_runtime[getattr(make, "runtime_name", name)], name
+
+
+def test_no_class_has_another_default_or_fewer_options_than_the_runtime() -> None:
+    differing = []
+    for name, make in CLASSES.items():
+        parameters = inspect.signature(make).parameters
+        takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+        defaults = defaults_of(make.runtime_name)
+        differing += [
+            f"{name} cannot take {option}" for option in defaults if not takes_all and option not in parameters
+        ]
+        for option, parameter in parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD or option in make.own_arguments:
+                continue
+            if parameter.default is not None and text_of(parameter.default) != defaults.get(option):
+                differing.append(f"{name}: {option} is {parameter.default}, the runtime's {defaults.get(option)}")
+    assert not differing, "\n".join(differing)
+
+
+def test_what_a_class_takes_beside_the_runtimes_options_the_runtime_has_not() -> None:
+    for name, make in CLASSES.items():
+        assert not set(make.own_arguments) & set(defaults_of(make.runtime_name)), name
+        assert set(make.own_arguments) <= set(inspect.signature(make).parameters), name
+
+
+def refusal_of(call: Callable[[], object]) -> str:
+    """Why it is refused; "" if it is not."""
+    try:
+        call()
+    except InvalidArgument as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_codec_is_taken_or_refused_with_the_runtimes_reason(name: str) -> None:
+    runtime = runtime_of(name)
+    reason = refusal_of(lambda: _C.check_algorithm(runtime, {"codec": "block_int4"}))
+    assert refusal_of(lambda: made_with(name, codec="block_int4")) == reason
+    takes = "codec" in defaults_of(runtime)
+    assert takes == (reason == "") and (takes or "there is no option codec: " in reason)
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "codec" in defaults_of(runtime_of(name))])
+def test_a_codecs_options_are_given_in_either_way(name: str) -> None:
+    texts = {"codec": "block_int4", "codec.block": "64"}
+    for options in ({"codec_options": {"block": 64}}, {"codec.block": 64}):
+        assert texts.items() <= made_with(name, codec="block_int4", **options).texts().items()
+
+
+def test_options_that_the_classes_do_not_name_reach_the_runtime() -> None:
+    assert made_with("gradient_allreduce", scatter_gather=True).texts()["scatter_gather"] == "true"
+    for name in ("qadam", "one_bit_adam", "zero_one_adam", "low_precision_decentralized"):
+        assert made_with(name, error_feedback=False).texts()["error_feedback"] == "false"
+    assert made_with("push_sum", graph_options={"seed": 3}, graph="random_pairs").texts()["graph.seed"] == "3"
+
+
+def test_an_algorithm_may_be_copied_and_pickled() -> None:
+    made: Any = pelton.algorithm("bytegrad", average=False, codec="block_int4", codec_options={"block": 64})
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert type(other) is type(made) and other.texts() == made.texts() and repr(other) == repr(made)
+    assert repr(made) == "ByteGradAlgorithm(average=False, codec='block_int4', codec_options={'block': 64})"
+
+
+def test_a_class_derived_from_one_of_baguas_may_set_its_attributes() -> None:
+    class Summing(GradientAllReduceAlgorithm):
+        def __init__(self) -> None:
+            self.average = False
+            self.note = "no option"
+
+    assert Summing().texts() == {"average": "false"}
+
+
+def test_a_class_at_work_takes_its_arguments_after_the_group() -> None:
+    group: Any = "a group"
+    made = PowerSGDAlgorithmImpl(group, 3, start_round=1)
+    assert (made.process_group, made.rank) == (group, 3)
+    assert made.registered() == RegisteredAlgorithm("power_sgd", {"rank": "3", "start_round": "1"})
+    assert list(inspect.signature(PowerSGDAlgorithmImpl).parameters) == ["process_group", "rank", "options"]
+
+
+def test_algorithms_are_the_same_whether_or_not_defaults_are_named() -> None:
+    plain = RegisteredAlgorithm("gradient_allreduce")
+    assert plain == RegisteredAlgorithm("gradient_allreduce", {"average": "true", "hierarchical": "false"})
+    assert plain != RegisteredAlgorithm("gradient_allreduce", {"average": "false"})
+    assert plain != RegisteredAlgorithm("bytegrad")
 
 
 def test_the_page_is_what_the_algorithms_say() -> None:

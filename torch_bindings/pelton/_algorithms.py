@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,34 +45,16 @@ def algorithm(name: str, /, **options: Any) -> Algorithm:
 
     Args:
       name: one of `pelton.algorithms()`.
-      **options: its own; `pelton algorithms NAME` lists them.
+      **options: its own; `pelton algorithms NAME` lists them. Those of a codec are `codec_options={"block": 64}` or
+        `**{"codec.block": 64}`; those of a graph likewise.
 
     Raises:
       InvalidArgument: there is none of that name, or an option is unknown or does not fit; the text lists what there
         is.
     """
-    from pelton._training.algorithms._options import to_text
-    from pelton._training.algorithms.base import RuntimeAlgorithm
     from pelton._training.data_parallel._checked import checked_algorithm
 
-    made = checked_algorithm(name, (), options)
-    if isinstance(made, RuntimeAlgorithm):
-        _C.check_algorithm(name, to_text(**options))
-    elif name in dict(_C.algorithms()):  # the class has taken them; values may be out of range
-        _C.check_algorithm(name, _as_runtime_takes_them(name, options))
-    return made
-
-
-def _as_runtime_takes_them(name: str, options: dict[str, Any]) -> dict[str, str]:
-    """Those options of a class that the runtime's algorithm of the same name has."""
-    from pelton._training.algorithms._options import compression, to_text
-
-    known = {option[0] for option in _C.describe_algorithm(name)["options"]}
-    plain = to_text(**{n: v for n, v in options.items() if n in known and _is_plain(v)})
-    if "codec" not in known:
-        return plain
-    encoding = (options.get(option) for option in ("codec", "codec_options", "error_feedback"))
-    return {**plain, **compression(*encoding)}
+    return checked_algorithm(name, (), options)
 
 
 def algorithms() -> list[AlgorithmDescription]:
@@ -82,30 +65,32 @@ def algorithms() -> list[AlgorithmDescription]:
 
 
 def _describe(name: str) -> AlgorithmDescription:
-    from pelton._training.algorithms.base import GlobalAlgorithmRegistry
+    from pelton._training.algorithms.base import GlobalAlgorithmRegistry, NamedAlgorithm
 
+    make: Any
     make, summary = GlobalAlgorithmRegistry.entry(name)
-    if name not in dict(_C.algorithms()):
-        return AlgorithmDescription(name, summary, "", "", (), None, _options_of(make, {}))
-    told = _C.describe_algorithm(name)
-    of_runtime = {option[0]: OptionDescription(*option) for option in told["options"]}
-    options = _options_of(make, of_runtime) if inspect.isclass(make) else tuple(of_runtime.values())
+    is_named = inspect.isclass(make) and issubclass(make, NamedAlgorithm)
+    runtime = make.runtime_name if is_named else name
+    if runtime not in dict(_C.algorithms()):
+        return AlgorithmDescription(name, summary, "", "", (), None, _arguments_of(make))
+    told = _C.describe_algorithm(runtime)
+    own = _arguments_of(make, make.own_arguments) if is_named else ()
+    options = (*own, *(OptionDescription(*option) for option in told["options"]))
+    if runtime != name:  # the phases have it from several
+        return AlgorithmDescription(name, summary, "", "", (), None, options)
     return AlgorithmDescription(
         name, summary, told["subject"], told["bytes_sent"], tuple(told["dtypes"]), told["ranks_agree"], options
     )
 
 
-def _options_of(make: Any, of_runtime: dict[str, OptionDescription]) -> tuple[OptionDescription, ...]:
-    """The arguments of a class, told of by the runtime or, where it does not know them, by the class."""
+def _arguments_of(make: Any, names: Sequence[str] | None = None) -> tuple[OptionDescription, ...]:
+    """What a class is made of beside the runtime's options: those of the names, as its docstring tells of them."""
     meanings = _arguments_in(inspect.getdoc(make.__init__) or "")
     options = []
     for parameter in inspect.signature(make).parameters.values():
-        known = of_runtime.get(parameter.name, OptionDescription(parameter.name, "", "", ""))
-        default = known.default
-        if parameter.default is not inspect.Parameter.empty and (parameter.default is not None or not default):
-            default = str(parameter.default)
-        meaning = known.meaning or meanings.get(parameter.name, "")
-        options.append(OptionDescription(parameter.name, default, known.values, meaning))
+        if names is None or parameter.name in names:
+            default = "" if parameter.default is inspect.Parameter.empty else str(parameter.default)
+            options.append(OptionDescription(parameter.name, default, "", meanings.get(parameter.name, "")))
     return tuple(options)
 
 
@@ -114,12 +99,8 @@ def _arguments_in(text: str) -> dict[str, str]:
     block = re.search(r"Args:\n(.*?)(?:\n\s*\n|$)", text, re.DOTALL)
     if block is None:
         return {}
-    found = re.findall(r"^\s*(\w+): (.*?)(?=^\s*\w+: |\Z)", block.group(1), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^\s*\**(\w+): (.*?)(?=^\s*\**\w+: |\Z)", block.group(1), re.DOTALL | re.MULTILINE)
     return {name: " ".join(words.split()) for name, words in found}
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (bool, int, float, str))
 
 
 def as_text(description: AlgorithmDescription) -> str:
@@ -157,7 +138,11 @@ _HEAD = """# Algorithms and their options
 
 `pelton algorithms --markdown` makes this page of what the algorithms say of themselves;
 [algorithms.md](algorithms.md) explains them.
-`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`.
+`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`. An option that is None has its
+default.
+`codec.<option>` stands for the options of whichever codec it is, which [codecs.md](codecs.md) lists. They are given in
+either way: `codec_options={"block": 64}`, or `**{"codec.block": 64}`. So are `graph.<option>` (`graph_options`) and
+`base.<option>` (`base_options`).
 """
 
 

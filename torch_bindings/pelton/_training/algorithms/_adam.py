@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from pelton._training.algorithms._pieces import pieces_of, scale
-from pelton._training.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
+from pelton._training.algorithms.base import NamedAlgorithm, RegisteredAlgorithm, RuntimeImpl
+from pelton.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pelton._training.communication import BaguaProcessGroup
@@ -236,27 +237,46 @@ def check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: 
 CODECS_THAT_MOVE_ZEROS = ("one_bit",)
 
 
-class MomentumImpl(AlgorithmImpl):
+class MomentumAlgorithm(NamedAlgorithm):
+    """Gradient allreduce until the optimizer's warm-up ends, then the mean of all ranks' first moments in encoded
+    messages. Shape: moments keep theirs. Threads: a value. Owns: its options; refers to the optimizer.
+    """
+
+    optimizer_class: type[torch.optim.Optimizer]  # of the one that steps the model
+
+    def __init__(self, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        """Args:
+        optimizer: the one that steps the model.
+        **options: of the runtime's algorithm.
+
+        Raises:
+          InvalidArgument: not such an optimizer, or as `RuntimeAlgorithm`.
+        """
+        if not isinstance(optimizer, self.optimizer_class):
+            kind = self.optimizer_class.__name__
+            raise InvalidArgument(f"{self.own_arguments[0]}: must be a {kind}, is {optimizer!r}")
+        self.optimizer = optimizer
+        super().__init__(**options)
+
+
+class MomentumImpl(RuntimeImpl):
     """Gradient allreduce while the optimizer warms up, then an algorithm of the runtime over its first moments.
 
     Threads: the trainer's. Owns: its options and its phase.
     """
 
-    runtime_name = ""  # of the second phase's algorithm
-    default_codec = ""  # and of its messages
+    optimizer: TwoStageAdam
 
-    def __init__(self, process_group: BaguaProcessGroup, optimizer: TwoStageAdam, options: dict[str, str]) -> None:
+    def __init__(self, process_group: BaguaProcessGroup, *arguments: Any, **options: Any) -> None:
         """Args:
         process_group: the ranks that take part.
-        optimizer: the one that steps the model.
-        options: of the second phase's algorithm.
+        *arguments: as those of `RuntimeImpl`.
+        **options: as well.
         """
-        super().__init__(process_group)
-        self.optimizer = optimizer
-        self.options = options
-        if options.get("codec", self.default_codec) in CODECS_THAT_MOVE_ZEROS:
-            optimizer.skips_zero_variance = True
-        self._is_warm = self.optimizer_step_id >= optimizer.warmup_steps
+        super().__init__(process_group, *arguments, **options)
+        if self._algorithm.text_of("codec") in CODECS_THAT_MOVE_ZEROS:
+            self.optimizer.skips_zero_variance = True
+        self._is_warm = self.optimizer_step_id >= self.warmup_steps
 
     @property
     def optimizer_step_id(self) -> int:
@@ -284,12 +304,7 @@ class MomentumImpl(AlgorithmImpl):
         """The runtime's `gradient_allreduce`, then that of the second phase."""
         if not self._is_warm:
             return RegisteredAlgorithm("gradient_allreduce", {"average": "true"}, stepped_by=self.optimizer)
-        return RegisteredAlgorithm(
-            self.runtime_name,
-            self.options,
-            stepped_by=self.optimizer,
-            moment_of=self.optimizer.moment_of,
-        )
+        return replace(super().registered(), stepped_by=self.optimizer, moment_of=self.optimizer.moment_of)
 
     def state_dict(self) -> dict[str, Any]:
         """Its phase."""

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pelton import _C
 from pelton.errors import InvalidArgument
+
+_MAPPING = "_options"  # ends the name of an option that holds another one's own options
 
 
 def to_text(**values: Any) -> dict[str, str]:
     """The options as the runtime takes them; those that are None are left to its defaults.
 
-    A networkx graph over the ranks from 0 on becomes the graph `given`, with its edges.
+    `codec_options={"block": 64}` is the same as `**{"codec.block": 64}`; so it is with whatever option has options of
+    its own. A networkx graph over the ranks from 0 on becomes the graph `given`, with its edges.
 
     Raises:
-      InvalidArgument: a graph is none over such ranks; names what is wrong.
+      InvalidArgument: an option is given in both ways, `codec_options` is no mapping, or a graph is none over such
+        ranks; names what is wrong.
     """
     options: dict[str, str] = {}
     for name, value in values.items():
-        if _is_graph(value):
-            options.update({name: "given", f"{name}.edges": _edges(name, value)})
-        elif value is not None:
-            options[name] = _text(value)
+        for key, text in _texts(name, value):
+            if key in options:
+                raise InvalidArgument(f"{key}: is given twice, the second time by {name}; give it once")
+            options[key] = text
     return options
 
 
-def compression(
-    codec: str | None, codec_options: Mapping[str, object] | None, error_feedback: bool | None = None
-) -> dict[str, str]:
-    """The options of algorithms that encode their messages.
+@functools.cache
+def defaults_of(name: str) -> Mapping[str, str]:
+    """The defaults of an algorithm of the runtime's, by option, as the runtime writes them.
 
     Args:
-      codec: its name; None for the algorithm's default.
-      codec_options: of the codec.
-      error_feedback: add what a message lacks to the next; None where the codec needs it.
+      name: of the algorithm.
+
+    Raises:
+      LookupError: there is none of that name.
     """
-    options = to_text(codec=codec, error_feedback=error_feedback)
-    for name, value in (codec_options or {}).items():
-        options[f"codec.{name}"] = _text(value)
-    return options
+    return {option[0]: option[1] for option in _C.describe_algorithm(name)["options"]}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A value as the runtime writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if value is None:
+        return
+    if name.endswith(_MAPPING):
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(f"{name}: must be a mapping, from an option's name to its value, is {value!r}")
+        prefix = name.removesuffix(_MAPPING)
+        yield from ((f"{prefix}.{key}", text_of(each)) for key, each in value.items())
+    elif _is_graph(value):
+        yield from ((name, "given"), (f"{name}.edges", _edges(name, value)))
+    else:
+        yield name, text_of(value)
 
 
 def _is_graph(value: object) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton import _C
-from pelton._training.algorithms._options import to_text
-from pelton.errors import Unsupported
+from pelton._training.algorithms._options import defaults_of, text_of, to_text
+from pelton.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from pelton._training.bucket import BaguaBucket
@@ -29,19 +30,32 @@ class OptimizerExchange:
     needs_gradients: Callable[[], bool]  # whether the next step's must be the ranks' mean
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RegisteredAlgorithm:
-    """One of the runtime's algorithms (`pelton._C.algorithms()` lists them). Threads: a value. Owns: its options."""
+    """One of the runtime's algorithms (`pelton._C.algorithms()` lists them). Equal to another if the runtime does the
+    same for both, whether or not they name options that have their defaults. Threads: a value. Owns: its options.
+    """
 
     name: str
     options: dict[str, str] = field(default_factory=dict)
-    needs_every_parameter_in_an_optimizer: bool = field(default=False, compare=False)
+    needs_every_parameter_in_an_optimizer: bool = False
     # The optimizer that must step every parameter, because its state is what is communicated.
-    stepped_by: torch.optim.Optimizer | None = field(default=None, compare=False)
+    stepped_by: torch.optim.Optimizer | None = None
     # Where it communicates momenta: a parameter's, with how much of it a new gradient leaves.
-    moment_of: Callable[[torch.Tensor], tuple[torch.Tensor, float]] | None = field(default=None, compare=False)
+    moment_of: Callable[[torch.Tensor], tuple[torch.Tensor, float]] | None = None
     # Where it communicates what an optimizer accumulates, when that asks for it.
-    exchange: OptimizerExchange | None = field(default=None, compare=False)
+    exchange: OptimizerExchange | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RegisteredAlgorithm):
+            return NotImplemented
+        return self.name == other.name and self._beside_defaults() == other._beside_defaults()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _beside_defaults(self) -> dict[str, str]:
+        usual = defaults_of(self.name) if self.name in dict(_C.algorithms()) else {}
+        return {name: value for name, value in self.options.items() if value != usual.get(name)}
 
     @property
     def runs_apart(self) -> bool:
@@ -222,31 +236,190 @@ class Algorithm:
 
 
 class RuntimeAlgorithm(Algorithm):
-    """One of the runtime's algorithms that has no class of its own in Python. Threads: a value. Owns: its options."""
+    """One of the runtime's algorithms, with options of its table, which `pelton algorithms NAME` lists; None leaves an
+    option at its default. Threads: a value. Owns: its options.
+    """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    runtime_name = ""  # the runtime's name of it
+    needs_every_parameter_in_an_optimizer = False
+
+    def __init__(self, name: str, /, **options: Any) -> None:
         """Args:
         name: what `pelton._C.algorithms()` calls it.
         **options: its own; a graph may be a networkx.DiGraph over the ranks.
+
+        Raises:
+          InvalidArgument: an option is unknown, or its value does not fit; the text lists what there is.
         """
-        self.name = name
+        self.runtime_name = name
         self.options = options
+        _C.check_algorithm(name, self.texts())
+
+    def given(self) -> dict[str, Any]:
+        """Its options that are the runtime's, as they were given."""
+        return self.options
+
+    def texts(self) -> dict[str, str]:
+        """The same as the runtime takes them."""
+        return to_text(**self.given())
+
+    def text_of(self, option: str) -> str:
+        """An option's value, or its default."""
+        return self.texts().get(option) or defaults_of(self.runtime_name)[option]
 
     def reify(self, process_group: BaguaProcessGroup) -> AlgorithmImpl:
-        """Puts it to work on a group; wrapping checks the options."""
-        return _RuntimeImpl(process_group, self.name, to_text(**self.options))
+        """Puts it to work on a group."""
+        return RuntimeImpl(process_group, self)
+
+    def __repr__(self) -> str:
+        """The class, the name and the options."""
+        return f"{type(self).__name__}(name={self.runtime_name!r}, options={self.options!r})"
 
 
-class _RuntimeImpl(AlgorithmImpl):
-    """Threads: the trainer's. Owns: its options."""
+class NamedAlgorithm(RuntimeAlgorithm):
+    """The base of classes that are names over an algorithm of the runtime's: a class says which, and what of its
+    arguments is Python's own; all others go to the runtime. They are attributes, as those of Bagua's classes.
+    """
 
-    def __init__(self, process_group: BaguaProcessGroup, name: str, options: dict[str, str]) -> None:
+    own_arguments: tuple[str, ...] = ()  # of its signature, which the runtime's table has not
+    _names: tuple[str, ...] = ()  # what was given to it as the runtime's, whether or not that knows it
+    impl_class: type[RuntimeImpl]  # what it becomes at work; see RuntimeImpl
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, **options: Any) -> None:
+        """Args:
+        **options: of the runtime's algorithm.
+
+        Raises:
+          InvalidArgument: as `RuntimeAlgorithm`.
+        """
+        self._names = tuple(options)
+        vars(self).update(options)
+        try:
+            _C.check_algorithm(self.runtime_name, self.texts())
+        except InvalidArgument as error:
+            if not self.own_arguments or "is unknown" not in str(error):
+                raise
+            raise InvalidArgument(f"{error}; and of {type(self).__name__}: {', '.join(self.own_arguments)}") from None
+
+    def given(self) -> dict[str, Any]:
+        """Its options that are the runtime's, as they are now."""
+        known = {*self._names, *defaults_of(self.runtime_name)}
+        return {name: value for name, value in vars(self).items() if name in known}
+
+    def reify(self, process_group: BaguaProcessGroup) -> RuntimeImpl:
+        """Puts it to work on a group."""
+        return self.impl_class(process_group, self)
+
+    def __repr__(self) -> str:
+        """The class and what differs from its defaults; of an optimizer its class."""
+        parameters = inspect.signature(type(self)).parameters
+        usual = {name: text_of(parameters[name].default) for name in self.own_arguments if name in parameters}
+        usual.update(defaults_of(self.runtime_name))
+        shown = {n: v for n, v in vars(self).items() if not n.startswith("_") and v is not None}
+        kinds = {n: type(v).__name__ if isinstance(v, torch.optim.Optimizer) else repr(v) for n, v in shown.items()}
+        differing = [f"{name}={kinds[name]}" for name, value in shown.items() if text_of(value) != usual.get(name)]
+        return f"{type(self).__name__}({', '.join(differing)})"
+
+
+class RuntimeImpl(AlgorithmImpl):
+    """One of the runtime's algorithms at work on a group. Its attributes are those of the algorithm.
+
+    `class XImpl(RuntimeImpl, of=X)` is what the class X becomes at work, and takes the group and X's arguments.
+    Threads: the trainer's. Owns: its options.
+    """
+
+    algorithm_class: type[NamedAlgorithm]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init_subclass__(cls, of: type[NamedAlgorithm] | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if of is not None:
+            cls.algorithm_class, of.impl_class = of, cls
+            cls.__init__ = _with_arguments_of(of, cls.__init__)  # type: ignore[method-assign]
+
+    def __init__(self, process_group: BaguaProcessGroup, *arguments: Any, **options: Any) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        *arguments: the algorithm; or those that its class is made of.
+        **options: as well.
+        """
         super().__init__(process_group)
-        self._registered = RegisteredAlgorithm(name, options)
+        is_made = len(arguments) == 1 and isinstance(arguments[0], RuntimeAlgorithm)
+        self._algorithm = arguments[0] if is_made else self.algorithm_class(*arguments, **options)
+        vars(self).update({name: value for name, value in vars(self._algorithm).items() if not name.startswith("_")})
 
     def registered(self) -> RegisteredAlgorithm:
-        """What was named."""
-        return self._registered
+        """The algorithm of the runtime's."""
+        return RegisteredAlgorithm(
+            self._algorithm.runtime_name, self._algorithm.texts(), self._algorithm.needs_every_parameter_in_an_optimizer
+        )
+
+
+def _with_arguments_of(algorithm: type[Algorithm], init: Callable[..., None]) -> Callable[..., None]:
+    """The method, with the signature that it has by the class of the algorithm."""
+
+    @functools.wraps(init)
+    def made(self: RuntimeImpl, process_group: BaguaProcessGroup, *arguments: Any, **options: Any) -> None:
+        init(self, process_group, *arguments, **options)
+
+    first, *others = inspect.signature(algorithm.__init__).parameters.values()
+    group = inspect.Parameter("process_group", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    made.__signature__ = inspect.Signature([first, group, *others])  # type: ignore[attr-defined]
+    return made
+
+
+class WarmUpImpl(RuntimeImpl):
+    """Gradient allreduce in the algorithm's first `warmup_steps` steps, then the algorithm.
+
+    Threads: the trainer's. Owns: its options and its phase.
+    """
+
+    def __init__(self, process_group: BaguaProcessGroup, *arguments: Any, **options: Any) -> None:
+        """Args:
+        process_group: the ranks that take part.
+        *arguments: as those of `RuntimeImpl`.
+        **options: as well.
+        """
+        super().__init__(process_group, *arguments, **options)
+        self.step_id = 0
+        self._is_warm = self.warmup_steps == 0
+
+    def step_is_complete(self) -> None:
+        """Counts it."""
+        self.step_id += 1
+
+    def phase_is_over(self) -> bool:
+        """Whether the warm-up's last step has been taken."""
+        return bool(self._is_warm != (self.step_id >= self.warmup_steps))
+
+    def need_reset(self) -> bool:
+        """True once, after the warm-up's last step."""
+        is_over = self.phase_is_over()
+        self._is_warm = self.step_id >= self.warmup_steps
+        return is_over
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `gradient_allreduce` in the warm-up, then the algorithm."""
+        after = super().registered()
+        return after if self._is_warm else replace(after, name="gradient_allreduce", options={"average": "true"})
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the warm-up is."""
+        return {"step_id": self.step_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from where `state_dict` was."""
+        self.step_id = int(
+            state["steps"] if "steps" in state else state["step_id"]
+        )  # the former: once post_local_sgd's
+        self._is_warm = self.step_id >= self.warmup_steps
 
 
 class AlgorithmRegistry:
@@ -261,7 +434,7 @@ class AlgorithmRegistry:
         Args:
           name: what `Algorithm.init` finds it by.
           algorithm: makes it from its options, usually its class.
-          description: one line for lists.
+          description: one line for lists; where there is none, that of the runtime's algorithm which it stands for.
 
         Raises:
           ValueError: the name is taken.
@@ -288,8 +461,8 @@ class AlgorithmRegistry:
         Raises:
           KeyError: there is none; the text lists the names.
         """
-        known = self._entries.get(name)
-        return known if known is not None else (self.get(name), dict(_C.algorithms())[name])
+        make, description = self._entries.get(name) or (self.get(name), "")
+        return make, description or dict(_C.algorithms()).get(getattr(make, "runtime_name", name), "")
 
     def available_algorithms(self) -> list[str]:
         """The names, sorted: those that were registered here, and the runtime's."""

@@ -2,124 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
-from pelton._training.algorithms._options import compression, to_text
-from pelton._training.algorithms.base import Algorithm, AlgorithmImpl, GlobalAlgorithmRegistry, RegisteredAlgorithm
-
-if TYPE_CHECKING:
-    from pelton._training.communication import BaguaProcessGroup
+from pelton._training.algorithms.base import GlobalAlgorithmRegistry, NamedAlgorithm, RuntimeImpl
 
 
-class DecentralizedAlgorithmImpl(AlgorithmImpl):
-    """Decentralized averaging at work on a group. Threads: the trainer's. Owns: its options."""
-
-    def __init__(
-        self,
-        process_group: BaguaProcessGroup,
-        hierarchical: bool = True,
-        peer_selection_mode: str = "all",
-        communication_interval: int = 1,
-        global_interval: int = 0,
-    ) -> None:
-        """Args:
-        process_group: the ranks that take part.
-        hierarchical: see `DecentralizedAlgorithm`, as the others.
-        peer_selection_mode: see there.
-        communication_interval: see there.
-        global_interval: see there.
-        """
-        super().__init__(process_group)
-        self.hierarchical = hierarchical
-        self.peer_selection_mode = peer_selection_mode
-        self.communication_interval = communication_interval
-        self.global_interval = global_interval
-
-    def registered(self) -> RegisteredAlgorithm:
-        """The runtime's `decentralized`."""
-        options = to_text(
-            hierarchical=self.hierarchical,
-            peer_selection_mode=self.peer_selection_mode,
-            communication_interval=self.communication_interval,
-            global_interval=self.global_interval,
-        )
-        return RegisteredAlgorithm("decentralized", options)
-
-
-class DecentralizedAlgorithm(Algorithm):
+class DecentralizedAlgorithm(NamedAlgorithm):
     """Each step x becomes the mean of x over some ranks, taken while the forward and backward pass run; then the
     optimizer applies the gradient taken at the x before.
+
+    Peers are all ranks ("all"); or one that changes from round to round ("shift_one"), with which one rank sits out
+    where their number is odd; or one that the coordinator chooses: "random_matching", "latency_aware" (from heartbeats'
+    round trips), or "avoid_stragglers": a rank that arrives at about the same time, so that nobody waits for a slow one
+    (with `hierarchical`, for a slow host). Ranks need not take equally many steps then;
+    `model.bagua_ddp.consolidate()` brings them together at the end.
 
     Shape: weights keep theirs. Threads: a value. Owns: its options.
     Source: Lian et al., arXiv 1705.09056; Bagua, arXiv 2107.01499.
     """
 
+    runtime_name = "decentralized"
+
     def __init__(
         self,
         hierarchical: bool = True,
         peer_selection_mode: str = "all",
         communication_interval: int = 1,
-        global_interval: int = 0,
+        **options: Any,
     ) -> None:
         """Args:
         hierarchical: average inside each host first; peers are hosts then.
-        peer_selection_mode: "all" for the mean of all ranks; "shift_one" for a peer that changes from round to round,
-          with which one rank sits out where their number is odd; or a peer that the coordinator chooses:
-          "random_matching", "latency_aware" (from heartbeats' round trips), or "avoid_stragglers": a rank that arrives
-          at about the same time, so that nobody waits for a slow one (with `hierarchical`, for a slow host). Ranks need
-          not take equally many steps then; `model.bagua_ddp.consolidate()` brings them together at the end.
+        peer_selection_mode: see the class.
         communication_interval: a round at the first step and each so many steps later. Units: steps; what happens
           inside `no_sync` is none.
-        global_interval: with one peer a round, each so many rounds the mean of all ranks instead; 0: never. Not with
-          "avoid_stragglers". Units: rounds.
+        **options: others of the runtime's `decentralized`.
         """
-        self.hierarchical = hierarchical
-        self.peer_selection_mode = peer_selection_mode
-        self.communication_interval = communication_interval
-        self.global_interval = global_interval
-
-    def reify(self, process_group: BaguaProcessGroup) -> DecentralizedAlgorithmImpl:
-        """Puts it to work on a group."""
-        return DecentralizedAlgorithmImpl(
-            process_group,
-            self.hierarchical,
-            self.peer_selection_mode,
-            self.communication_interval,
-            self.global_interval,
+        super().__init__(
+            hierarchical=hierarchical,
+            peer_selection_mode=peer_selection_mode,
+            communication_interval=communication_interval,
+            **options,
         )
 
 
-class LowPrecisionDecentralizedAlgorithmImpl(AlgorithmImpl):
-    """The ring in low precision at work on a group. Threads: the trainer's. Owns: its options."""
-
-    def __init__(
-        self,
-        process_group: BaguaProcessGroup,
-        hierarchical: bool = True,
-        communication_interval: int = 1,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
-        """Args:
-        process_group: the ranks that take part.
-        hierarchical: see `LowPrecisionDecentralizedAlgorithm`, as the others.
-        communication_interval: see there.
-        codec: see there.
-        codec_options: see there.
-        """
-        super().__init__(process_group)
-        self.hierarchical = hierarchical
-        self.communication_interval = communication_interval
-        self._compression = compression(codec, codec_options)
-
-    def registered(self) -> RegisteredAlgorithm:
-        """The runtime's `low_precision_decentralized`."""
-        options = to_text(hierarchical=self.hierarchical, communication_interval=self.communication_interval)
-        return RegisteredAlgorithm("low_precision_decentralized", {**options, **self._compression})
+class DecentralizedAlgorithmImpl(RuntimeImpl, of=DecentralizedAlgorithm):
+    """Decentralized averaging at work on a group. Threads: the trainer's. Owns: its options."""
 
 
-class LowPrecisionDecentralizedAlgorithm(Algorithm):
+class LowPrecisionDecentralizedAlgorithm(NamedAlgorithm):
     """After each step every rank tells its two neighbours on a ring, in encoded messages, by how much its weights
     have changed, and moves towards them. Every parameter must be in an optimizer.
 
@@ -127,33 +57,21 @@ class LowPrecisionDecentralizedAlgorithm(Algorithm):
     Source: Tang et al., arXiv 1803.06443; Bagua, arXiv 2107.01499.
     """
 
-    def __init__(
-        self,
-        hierarchical: bool = True,
-        communication_interval: int = 1,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
+    runtime_name = "low_precision_decentralized"
+
+    def __init__(self, hierarchical: bool = True, communication_interval: int = 1, **options: Any) -> None:
         """Args:
         hierarchical: average inside each host first; the ring is one of hosts then.
         communication_interval: a round after the first step and each so many steps later. Units: steps; those inside
           `no_sync` do not count.
-        codec: how messages are encoded; None for `min_max_uint8`, Bagua's.
-        codec_options: the codec's.
+        **options: others of the runtime's `low_precision_decentralized`.
         """
-        self.hierarchical = hierarchical
-        self.communication_interval = communication_interval
-        self.codec = codec
-        self.codec_options = codec_options
-
-    def reify(self, process_group: BaguaProcessGroup) -> LowPrecisionDecentralizedAlgorithmImpl:
-        """Puts it to work on a group."""
-        return LowPrecisionDecentralizedAlgorithmImpl(
-            process_group, self.hierarchical, self.communication_interval, self.codec, self.codec_options
-        )
+        super().__init__(hierarchical=hierarchical, communication_interval=communication_interval, **options)
 
 
-GlobalAlgorithmRegistry.register("decentralized", DecentralizedAlgorithm, "mean of weights over all ranks or one peer")
-GlobalAlgorithmRegistry.register(
-    "low_precision_decentralized", LowPrecisionDecentralizedAlgorithm, "weights' changes on a ring in 8-bit messages"
-)
+class LowPrecisionDecentralizedAlgorithmImpl(RuntimeImpl, of=LowPrecisionDecentralizedAlgorithm):
+    """The ring in low precision at work on a group. Threads: the trainer's. Owns: its options."""
+
+
+GlobalAlgorithmRegistry.register("decentralized", DecentralizedAlgorithm)
+GlobalAlgorithmRegistry.register("low_precision_decentralized", LowPrecisionDecentralizedAlgorithm)

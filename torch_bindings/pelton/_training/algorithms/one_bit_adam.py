@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pelton._training.algorithms._adam import MomentumImpl, Piece, TwoStageAdam
-from pelton._training.algorithms._options import compression, to_text
+from pelton._training.algorithms._adam import MomentumAlgorithm, MomentumImpl, Piece, TwoStageAdam
 from pelton._training.algorithms._pieces import scale
-from pelton._training.algorithms.base import Algorithm, GlobalAlgorithmRegistry
-from pelton.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pelton._training.communication import BaguaProcessGroup
+from pelton._training.algorithms.base import GlobalAlgorithmRegistry
 
 
 class OneBitAdamOptimizer(TwoStageAdam):
@@ -42,44 +36,28 @@ class OneBitAdamOptimizer(TwoStageAdam):
         piece.move(piece.first, denominators, lr / (1 - beta1**step))
 
 
-class OneBitAdamAlgorithmImpl(MomentumImpl):
-    """1-bit Adam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
-
-    runtime_name = "one_bit_adam"
-    default_codec = "one_bit"
-
-
-class OneBitAdamAlgorithm(Algorithm):
+class OneBitAdamAlgorithm(MomentumAlgorithm):
     """Gradient allreduce until the optimizer's warm-up ends, then the mean of all ranks' first moments as signs, with
     error feedback. Shape: moments keep theirs. Threads: a value. Owns: its options; refers to the optimizer.
     """
 
-    def __init__(
-        self,
-        one_bit_adam_optimizer: OneBitAdamOptimizer,
-        hierarchical: bool = True,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
+    runtime_name = "one_bit_adam"
+    own_arguments = ("one_bit_adam_optimizer",)
+    optimizer_class = OneBitAdamOptimizer
+
+    def __init__(self, one_bit_adam_optimizer: OneBitAdamOptimizer, **options: Any) -> None:
         """Args:
         one_bit_adam_optimizer: the one that steps the model.
-        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
-        codec: how messages are encoded; None for `one_bit`.
-        codec_options: the codec's.
+        **options: those of the runtime's `one_bit_adam`.
 
         Raises:
-          InvalidArgument: not a OneBitAdamOptimizer.
+          InvalidArgument: not a OneBitAdamOptimizer, or as `RuntimeAlgorithm`.
         """
-        if not isinstance(one_bit_adam_optimizer, OneBitAdamOptimizer):
-            raise InvalidArgument(
-                f"one_bit_adam_optimizer: must be a OneBitAdamOptimizer, is {one_bit_adam_optimizer!r}"
-            )
-        self.optimizer = one_bit_adam_optimizer
-        self.options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
-
-    def reify(self, process_group: BaguaProcessGroup) -> OneBitAdamAlgorithmImpl:
-        """Puts it to work on a group."""
-        return OneBitAdamAlgorithmImpl(process_group, self.optimizer, self.options)
+        super().__init__(one_bit_adam_optimizer, **options)
 
 
-GlobalAlgorithmRegistry.register("one_bit_adam", OneBitAdamAlgorithm, "Adam; after a warm-up its momenta as signs")
+class OneBitAdamAlgorithmImpl(MomentumImpl, of=OneBitAdamAlgorithm):
+    """1-bit Adam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
+
+
+GlobalAlgorithmRegistry.register("one_bit_adam", OneBitAdamAlgorithm)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pelton._training.algorithms import _defaults
-from pelton._training.algorithms._adam import MomentumImpl, Piece, TwoStageAdam
-from pelton._training.algorithms._options import compression, to_text
-from pelton._training.algorithms.base import Algorithm, GlobalAlgorithmRegistry
-from pelton.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pelton._training.communication import BaguaProcessGroup
+from pelton._training.algorithms._adam import MomentumAlgorithm, MomentumImpl, Piece, TwoStageAdam
+from pelton._training.algorithms.base import GlobalAlgorithmRegistry
 
 
 class QAdamOptimizer(TwoStageAdam):
@@ -95,63 +90,29 @@ class QAdamOptimizer(TwoStageAdam):
         piece.move(piece.first, denominators, float(group["lr"]) / (1 - beta1**step))
 
 
-class QAdamAlgorithmImpl(MomentumImpl):
-    """QAdam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
-
-    runtime_name = "qadam"
-    default_codec = "min_max_uint8"
-
-    def __init__(
-        self,
-        process_group: BaguaProcessGroup,
-        q_adam_optimizer: QAdamOptimizer,
-        hierarchical: bool = True,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
-        """Args:
-        process_group: the ranks that take part.
-        q_adam_optimizer: see `QAdamAlgorithm`, as the others.
-        hierarchical: see there.
-        codec: see there.
-        codec_options: see there.
-        """
-        options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
-        super().__init__(process_group, q_adam_optimizer, options)
-        self.hierarchical = hierarchical
-
-
-class QAdamAlgorithm(Algorithm):
+class QAdamAlgorithm(MomentumAlgorithm):
     """Gradient allreduce until the optimizer's warm-up ends, then the mean of all ranks' first moments in encoded
     messages. Shape: moments keep theirs. Threads: a value. Owns: its options; refers to the optimizer.
     """
 
-    def __init__(
-        self,
-        q_adam_optimizer: QAdamOptimizer,
-        hierarchical: bool = True,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
+    runtime_name = "qadam"
+    own_arguments = ("q_adam_optimizer",)
+    optimizer_class = QAdamOptimizer
+
+    def __init__(self, q_adam_optimizer: QAdamOptimizer, hierarchical: bool = True, **options: Any) -> None:
         """Args:
         q_adam_optimizer: the one that steps the model.
         hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
-        codec: how messages are encoded; None for `min_max_uint8`, Bagua's.
-        codec_options: the codec's.
+        **options: others of the runtime's `qadam`.
 
         Raises:
-          InvalidArgument: not a QAdamOptimizer.
+          InvalidArgument: not a QAdamOptimizer, or as `RuntimeAlgorithm`.
         """
-        if not isinstance(q_adam_optimizer, QAdamOptimizer):
-            raise InvalidArgument(f"q_adam_optimizer: must be a QAdamOptimizer, is {q_adam_optimizer!r}")
-        self.optimizer = q_adam_optimizer
-        self.hierarchical = hierarchical
-        self.codec = codec
-        self.codec_options = codec_options
-
-    def reify(self, process_group: BaguaProcessGroup) -> QAdamAlgorithmImpl:
-        """Puts it to work on a group."""
-        return QAdamAlgorithmImpl(process_group, self.optimizer, self.hierarchical, self.codec, self.codec_options)
+        super().__init__(q_adam_optimizer, hierarchical=hierarchical, **options)
 
 
-GlobalAlgorithmRegistry.register("qadam", QAdamAlgorithm, "Adam; after a warm-up its momenta in 8-bit messages")
+class QAdamAlgorithmImpl(MomentumImpl, of=QAdamAlgorithm):
+    """QAdam at work on a group. Threads: the trainer's. Owns: its options and its phase."""
+
+
+GlobalAlgorithmRegistry.register("qadam", QAdamAlgorithm)

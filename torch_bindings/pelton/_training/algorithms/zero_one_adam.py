@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from pelton._training.algorithms._adam import Piece, check_adam, clear_rounding, raise_variance
-from pelton._training.algorithms._options import compression, to_text
+from pelton._training.algorithms._adam import MomentumAlgorithm, Piece, check_adam, clear_rounding, raise_variance
 from pelton._training.algorithms._pieces import pieces_of, scale
 from pelton._training.algorithms.base import (
-    Algorithm,
-    AlgorithmImpl,
     GlobalAlgorithmRegistry,
     OptimizerExchange,
     RegisteredAlgorithm,
+    RuntimeImpl,
 )
-from pelton.errors import FailedPrecondition, InvalidArgument
-
-if TYPE_CHECKING:
-    from pelton._training.communication import BaguaProcessGroup
+from pelton.errors import FailedPrecondition
 
 
 class ZeroOneAdamOptimizer(torch.optim.Optimizer):
@@ -278,68 +274,41 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         return piece.denominators(updates, group["betas"][1], group["eps"], is_guarded=True)
 
 
-class ZeroOneAdamAlgorithmImpl(AlgorithmImpl):
-    """0/1 Adam at work on a group. Threads: the trainer's. Owns: its options."""
-
-    def __init__(
-        self, process_group: BaguaProcessGroup, optimizer: ZeroOneAdamOptimizer, options: dict[str, str]
-    ) -> None:
-        """Args:
-        process_group: the ranks that take part.
-        optimizer: the one that steps the model.
-        options: of the runtime's `one_bit_adam`.
-        """
-        super().__init__(process_group)
-        self.optimizer = optimizer
-        self.options = options
-
-    def registered(self) -> RegisteredAlgorithm:
-        """The runtime's `one_bit_adam` over what the optimizer accumulates, and `gradient_allreduce` where its second
-        moments are updated.
-        """
-        return RegisteredAlgorithm(
-            "one_bit_adam",
-            self.options,
-            stepped_by=self.optimizer,
-            exchange=OptimizerExchange(self.optimizer, self.optimizer.accumulated_of, self._needs_gradients),
-        )
-
-    def _needs_gradients(self) -> bool:
-        return self.optimizer.updates_variance(self.optimizer.step_id + 1)
-
-
-class ZeroOneAdamAlgorithm(Algorithm):
+class ZeroOneAdamAlgorithm(MomentumAlgorithm):
     """Ranks exchange when the optimizer says: gradients in full precision in the steps that update its second moments,
     what it has accumulated as signs in those that bring the ranks together. Shape: of the parameters.
     Threads: a value. Owns: its options; refers to the optimizer.
     """
 
-    def __init__(
-        self,
-        zero_one_adam_optimizer: ZeroOneAdamOptimizer,
-        hierarchical: bool = True,
-        codec: str | None = None,
-        codec_options: Mapping[str, object] | None = None,
-    ) -> None:
+    runtime_name = "one_bit_adam"
+    own_arguments = ("zero_one_adam_optimizer",)
+    optimizer_class = ZeroOneAdamOptimizer
+
+    def __init__(self, zero_one_adam_optimizer: ZeroOneAdamOptimizer, **options: Any) -> None:
         """Args:
         zero_one_adam_optimizer: the one that steps the model.
-        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
-        codec: how messages are encoded; None for `one_bit`.
-        codec_options: the codec's.
+        **options: those of the runtime's `one_bit_adam`.
 
         Raises:
-          InvalidArgument: not a ZeroOneAdamOptimizer.
+          InvalidArgument: not a ZeroOneAdamOptimizer, or as `RuntimeAlgorithm`.
         """
-        if not isinstance(zero_one_adam_optimizer, ZeroOneAdamOptimizer):
-            raise InvalidArgument(
-                f"zero_one_adam_optimizer: must be a ZeroOneAdamOptimizer, is {zero_one_adam_optimizer!r}"
-            )
-        self.optimizer = zero_one_adam_optimizer
-        self.options = {**to_text(hierarchical=hierarchical), **compression(codec, codec_options)}
+        super().__init__(zero_one_adam_optimizer, **options)
 
-    def reify(self, process_group: BaguaProcessGroup) -> ZeroOneAdamAlgorithmImpl:
-        """Puts it to work on a group."""
-        return ZeroOneAdamAlgorithmImpl(process_group, self.optimizer, self.options)
+
+class ZeroOneAdamAlgorithmImpl(RuntimeImpl, of=ZeroOneAdamAlgorithm):
+    """0/1 Adam at work on a group. Threads: the trainer's. Owns: its options."""
+
+    optimizer: ZeroOneAdamOptimizer
+
+    def registered(self) -> RegisteredAlgorithm:
+        """The runtime's `one_bit_adam` over what the optimizer accumulates, and `gradient_allreduce` where its second
+        moments are updated.
+        """
+        exchange = OptimizerExchange(self.optimizer, self.optimizer.accumulated_of, self._needs_gradients)
+        return replace(super().registered(), stepped_by=self.optimizer, exchange=exchange)
+
+    def _needs_gradients(self) -> bool:
+        return self.optimizer.updates_variance(self.optimizer.step_id + 1)
 
 
 GlobalAlgorithmRegistry.register("zero_one_adam", ZeroOneAdamAlgorithm, "Adam; signs of momenta in ever fewer rounds")

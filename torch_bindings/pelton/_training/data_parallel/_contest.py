@@ -51,7 +51,7 @@ class Setup:
     def is_hierarchical(self) -> bool:
         """As its option says."""
         registered = runtime_algorithm(self.algorithm)
-        return registered is not None and bool(registered.options.get("hierarchical", False))
+        return registered is not None and registered.options.get("hierarchical") == "true"
 
 
 def _label(algorithm: AlgorithmImpl) -> str:
