@@ -281,7 +281,9 @@ class UserRounds:
                 if slot is not None:
                     slot.release()
                     registration_of(tensor).place = None
-        self._failure = self._failure or FailedPrecondition("the buckets were detached")
+        self._failure = self._failure or FailedPrecondition(
+            "the model was detached, or wrapped anew, so that these buckets are communicated no more"
+        )
         self._model.detach()
 
     def _check_buckets(self) -> None:
