@@ -31,8 +31,8 @@ OWNERS: dict[str, str] = {
 # for descriptors).
 MOST_OWNERS = 10
 
-# The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's, and
-# what simulates a job whose ranks are threads of one process.
+# The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's,
+# and what simulates a job whose ranks are threads of one process.
 _EXEMPT = (
     "core/actor/",
     "core/base/",
