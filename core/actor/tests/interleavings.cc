@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -28,6 +29,13 @@ class View {
   }
   void Join(const View& other) {
     for (Location i = 0; i < other.places_.size(); ++i) Advance(i, other.places_[i]);
+  }
+  // Of the locations for which `is_wanted` holds.
+  template <typename F>
+  void JoinSome(const View& other, F is_wanted) {
+    for (Location i = 0; i < other.places_.size(); ++i) {
+      if (is_wanted(i)) Advance(i, other.places_[i]);
+    }
   }
 
  private:
@@ -103,35 +111,36 @@ class Run {
   std::string error;
 
   // What a thread does; each may be preceded by others' steps.
-  Location NewLocation(uint64_t value) {
+  Location NewLocation(uint64_t value, bool is_plain) {
     const auto location = static_cast<Location>(memory_.size());
     memory_.push_back({Write{value, {}}});
+    is_plain_.push_back(is_plain);
     return location;
   }
   uint64_t Load(Location location, std::memory_order order) {
     Yield();
-    if (order == std::memory_order_seq_cst) MeetOthers();
-    const uint32_t oldest = me().view.At(location);
+    const bool is_ordered = order == std::memory_order_seq_cst;
+    const uint32_t oldest = std::max(me().view.At(location), is_ordered ? common_.At(location) : 0);
     const auto count = static_cast<uint32_t>(memory_[location].size());
     // The newest first: the plain course of things is tried first.
     const auto age = static_cast<uint32_t>(decisions_.Choose(count - oldest));
+    if (is_ordered) common_.Advance(location, count - 1 - age);
     return See(location, count - 1 - age, order);
   }
   void Store(Location location, uint64_t value, std::memory_order order) {
     Yield();
     Append(location, value, order, {});
-    if (order == std::memory_order_seq_cst) MeetOthers();
+    if (order == std::memory_order_seq_cst) ShowNewest(location);
   }
   uint64_t Change(Location location, const std::function<bool(uint64_t&)>& change,
                   std::memory_order order) {
     Yield();
-    if (order == std::memory_order_seq_cst) MeetOthers();
-    const auto newest = static_cast<uint32_t>(memory_[location].size() - 1);
+    const uint32_t newest = Newest(location);
     const View released = memory_[location][newest].released;
     const uint64_t old = See(location, newest, order);
     uint64_t value = old;
     if (change(value)) Append(location, value, order, released);
-    if (order == std::memory_order_seq_cst) MeetOthers();
+    if (order == std::memory_order_seq_cst) ShowNewest(location);
     return old;
   }
   void Fence() {
@@ -159,10 +168,32 @@ class Run {
       --count;
     }
   }
+  void AwaitWrite() {
+    Yield();
+    // What has been written by now is seen some time, without anything else becoming visible by it.
+    if (SeeNewest()) return;
+    me().awaits_write = true;
+    Yield();
+    SeeNewest();
+  }
   void Touch(Location location, bool writes) {
-    const auto newest = static_cast<uint32_t>(memory_[location].size() - 1);
-    if (me().view.At(location) != newest) Fail("a data race: it has not seen the last write");
-    if (writes) Append(location, 0, std::memory_order_relaxed, {});
+    if (me().view.At(location) != Newest(location)) {
+      Fail("a data race: it has not seen the last write");
+    }
+    std::map<size_t, Location>& readers = readers_[location];
+    if (!writes) {
+      // A read is a write to a location of this reader's own, which the next writer must have seen.
+      const auto own = readers.find(current_);
+      const Location reads = own != readers.end() ? own->second : NewLocation(0, /*is_plain=*/true);
+      readers[current_] = reads;
+      return Append(reads, 0, std::memory_order_relaxed, {});
+    }
+    for (const auto& [reader, reads] : readers) {
+      if (me().view.At(reads) != Newest(reads)) {
+        Fail("a data race: it writes what another one may still be reading");
+      }
+    }
+    Append(location, 0, std::memory_order_relaxed, {});
   }
   [[noreturn]] void Fail(const std::string& what) {
     if (error.empty()) error = what;
@@ -178,13 +209,18 @@ class Run {
     View fenced;        // what a relaxed store hands on
     View seen_relaxed;  // what a fence takes over
     bool is_asleep = false;
+    bool awaits_write = false;
     bool is_done = false;
     Location sleeps_at = 0;
+    bool can_go_on() const { return !is_asleep && !awaits_write; }
   };
 
   static void Enter();
 
   Thread& me() { return threads_[current_]; }
+  uint32_t Newest(Location location) const {
+    return static_cast<uint32_t>(memory_[location].size() - 1);
+  }
 
   // One step of a thread that can go on; false: none can.
   bool StepOne() {
@@ -196,11 +232,14 @@ class Run {
       const size_t index = (last_ + i - 1) % (threads_.size() - 1) + 1;
       const Thread& thread = threads_[index];
       all_done &= thread.is_done;
-      if (!thread.is_done && (!thread.is_asleep || !error.empty())) ready.push_back(index);
+      if (!thread.is_done && (thread.can_go_on() || !error.empty())) ready.push_back(index);
     }
     if (ready.empty()) {
       if (all_done) return false;
       error = "every thread sleeps: a wake-up was lost";
+      for (const Thread& thread : threads_) {
+        if (thread.awaits_write) error = "a thread looks for what nobody writes any more";
+      }
       return true;
     }
     const bool goes_on = ready.front() == last_ + 1;
@@ -218,9 +257,22 @@ class Run {
     PELTON_CHECK(swapcontext(&me().context, &home_) == 0);
     if (!error.empty()) throw RunIsOver();
   }
+  // Of atomics only: what lies in other memory becomes visible by what is read, and not by a fence.
   void MeetOthers() {
     me().view.Join(common_);
-    common_.Join(me().view);
+    common_.JoinSome(me().view, [this](Location location) { return !is_plain_[location]; });
+  }
+  // To operations of order seq_cst on this location, and to whoever comes to a fence after this.
+  void ShowNewest(Location location) { common_.Advance(location, Newest(location)); }
+  // Of all atomics; whether there was anything new.
+  bool SeeNewest() {
+    bool is_news = false;
+    for (Location i = 0; i < memory_.size(); ++i) {
+      if (is_plain_[i] || me().view.At(i) == Newest(i)) continue;
+      me().view.Advance(i, Newest(i));
+      is_news = true;
+    }
+    return is_news;
   }
   uint64_t See(Location location, uint32_t place, std::memory_order order) {
     const Write& write = memory_[location][place];
@@ -238,13 +290,17 @@ class Run {
     before.Join(releases ? me().view : me().fenced);
     before.Advance(location, place);
     memory_[location].push_back({value, std::move(before)});
+    if (is_plain_[location]) return;
+    for (Thread& thread : threads_) thread.awaits_write = false;
   }
 
   Decisions& decisions_;
   int preemptions_;  // that are left
   std::vector<std::vector<Write>> memory_;
-  std::deque<Thread> threads_;  // a context does not move
-  View common_;
+  std::vector<bool> is_plain_;                              // by location
+  std::map<Location, std::map<size_t, Location>> readers_;  // of plain memory, by thread
+  std::deque<Thread> threads_;                              // a context does not move
+  View common_;                                             // of seq_cst
   ucontext_t home_;
   size_t current_ = 0;
   size_t last_ = 0;
@@ -282,7 +338,8 @@ Outcome Explore(const std::function<Program()>& make, int most_preemptions) {
 }
 
 void Fail(const std::string& what) { run->Fail(what); }
-Location NewLocation(uint64_t value) { return run->NewLocation(value); }
+Location NewLocation(uint64_t value) { return run->NewLocation(value, /*is_plain=*/false); }
+Location NewPlainLocation() { return run->NewLocation(0, /*is_plain=*/true); }
 uint64_t Load(Location location, std::memory_order order) { return run->Load(location, order); }
 void Store(Location location, uint64_t value, std::memory_order order) {
   run->Store(location, value, order);
@@ -292,6 +349,7 @@ uint64_t Change(Location location, const std::function<bool(uint64_t&)>& change,
   return run->Change(location, change, order);
 }
 void Fence() { run->Fence(); }
+void AwaitWrite() { run->AwaitWrite(); }
 void Sleep(Location location, uint64_t expected) { run->Sleep(location, expected); }
 void WakeSleepers(Location location, int count) { run->WakeSleepers(location, count); }
 void Touch(Location location, bool writes) { run->Touch(location, writes); }

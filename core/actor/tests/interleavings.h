@@ -37,8 +37,11 @@ struct Outcome {
 // The memory: each atomic has all values it ever had, in one order. A thread has a view, how old a
 // value of each atomic it may still see. A store with release hands its thread's view on, a load
 // with acquire takes it over; read-modify-writes see the newest value. Operations of order seq_cst
-// and fences also meet in one common view. Not modelled: a load that sees a store which comes later
-// in the run, and a compare-and-swap that fails for no reason.
+// have one order, the run's: such a load sees no older value of its atomic than one before it has
+// stored or seen. It says nothing of other atomics, so that a store with release and then a load
+// with seq_cst may pass each other, as in C++ and on processors. Fences also meet in one common
+// view of all atomics. Not modelled: a load that sees a store which comes later in the run, a
+// compare-and-swap that fails for no reason, and a wait that ends for no reason or by its deadline.
 //
 // With `most_preemptions`, only runs in which a thread that could go on gives way that often at
 // most: for programs with too many orders.
@@ -51,16 +54,22 @@ Outcome Explore(const std::function<Program()>& make,
 // Which atomic, and what its threads do with it. All in the current run.
 using Location = uint32_t;
 Location NewLocation(uint64_t value);
+Location NewPlainLocation();
 uint64_t Load(Location location, std::memory_order order);
 void Store(Location location, uint64_t value, std::memory_order order);
 // The value before; `change` gets it and gives the new one, or false for none.
 uint64_t Change(Location location, const std::function<bool(uint64_t&)>& change,
                 std::memory_order order);
 void Fence();
+// For a loop that looks without sleeping and changes nothing: after a look in vain, waits until
+// another value can be seen. Nobody's look is lost by that, because a thread may also be late with
+// its first one. That no thread writes any more is an error.
+void AwaitWrite();
 void Sleep(Location location, uint64_t expected);
 void WakeSleepers(Location location, int count);
-// Memory without synchronisation of its own. Reading what another thread has written, without
-// having seen anything that came after the write, is a race.
+// Memory without synchronisation of its own. It is a race to read what another thread has written,
+// or to write what another one has written or read, without having seen anything that came after
+// that.
 void Touch(Location location, bool writes);
 
 // In place of std::atomic. Threads: the run's. Owns: nothing.
@@ -155,7 +164,8 @@ struct ModelSync {
 template <typename T>
 class Plain {
  public:
-  explicit Plain(T value) : location_(NewLocation(0)), value_(value) {}
+  Plain() : Plain(T{}) {}
+  explicit Plain(T value) : location_(NewPlainLocation()), value_(value) {}
   T Get() const {
     Touch(location_, /*writes=*/false);
     return value_;

@@ -39,65 +39,6 @@ void ExpectWrong(const Outcome& outcome, const std::string& error) {
       << '"' << outcome.error << "\" after " << outcome.runs << " runs";
 }
 
-// The checker itself -----------------------------------------------------------------------------
-
-// Two threads that each raise a flag and look at the other's.
-template <bool kFenced>
-Outcome BothLookAtTheOther() {
-  return Explore([] {
-    struct State {
-      interleavings::Atomic<int> flag[2] = {0, 0};
-      int seen[2] = {-1, -1};
-    };
-    auto state = std::make_shared<State>();
-    Program program;
-    for (int self = 0; self < 2; ++self) {
-      program.threads.push_back([state, self] {
-        state->flag[self].store(1, std::memory_order_relaxed);
-        if (kFenced) interleavings::Fence();
-        state->seen[self] = state->flag[1 - self].load(std::memory_order_relaxed);
-      });
-    }
-    program.at_end = [state] {
-      if (state->seen[0] == 0 && state->seen[1] == 0) Fail("neither saw the other");
-    };
-    return program;
-  });
-}
-
-TEST(InterleavingsTest, AMissingFenceIsFound) {
-  ExpectWrong(BothLookAtTheOther</*kFenced=*/false>(), "neither saw the other");
-  ExpectRight(BothLookAtTheOther</*kFenced=*/true>());
-}
-
-Outcome HandOver(std::memory_order store, std::memory_order load) {
-  return Explore([=] {
-    struct State {
-      Plain<int> value{0};
-      interleavings::Atomic<int> is_there = 0;
-    };
-    auto state = std::make_shared<State>();
-    Program program;
-    program.threads.push_back([=] {
-      state->value.Set(7);
-      state->is_there.store(1, store);
-    });
-    program.threads.push_back([=] {
-      for (int i = 0; i < 3; ++i) {
-        if (state->is_there.load(load) == 0) continue;
-        if (state->value.Get() != 7) Fail("another value");
-      }
-    });
-    return program;
-  });
-}
-
-TEST(InterleavingsTest, AHandOverWithoutReleaseOrAcquireIsARace) {
-  ExpectRight(HandOver(std::memory_order_release, std::memory_order_acquire));
-  ExpectWrong(HandOver(std::memory_order_relaxed, std::memory_order_acquire), "data race");
-  ExpectWrong(HandOver(std::memory_order_release, std::memory_order_relaxed), "data race");
-}
-
 // The mailbox ------------------------------------------------------------------------------------
 
 // A message with memory that its sender has written.
@@ -191,6 +132,8 @@ struct WeakerSync : ModelSync {
                                std::memory_order = std::memory_order_relaxed) {
       return Base::compare_exchange_strong(expected, desired, Of(order));
     }
+    T fetch_or(T bits, std::memory_order order) { return Base::fetch_or(bits, Of(order)); }
+    T fetch_add(T by, std::memory_order order) { return Base::fetch_add(by, Of(order)); }
   };
 };
 
@@ -267,24 +210,64 @@ TEST(RoomModelTest, ALookBeforeTheWordThatSomebodyWaitsIsFound) {
   ExpectWrong(RoomIsWaitedFor(false), "somebody waits for room");
 }
 
-// Stopping: what was reserved before the refusal is used or comes back, and the last one sees it.
-TEST(RoomModelTest, NobodyReservesAfterTheRefusalAndWhatIsOutIsSeen) {
-  ExpectRight(Explore([] {
-    auto mailbox = std::make_shared<BasicMailbox<ModelSync>>(2);
-    auto holds = std::make_shared<bool>(false);
-    auto ended_empty = std::make_shared<bool>(false);
+// Stopping: what was reserved before the refusal is used or comes back, and whoever ends the actor
+// sees all that was done with it.
+enum class Refusal {
+  kRight,
+  kAfterTheLook,  // it looks whether room is out, and refuses in a second step
+  kNone,          // it looks, and refuses nothing
+};
+template <typename Sync>
+Outcome AnActorEndsWhenNoRoomIsOut(Refusal refusal, bool is_returned) {
+  return Explore([=] {
+    struct State {
+      BasicMailbox<Sync> mailbox{2};
+      Plain<int> memory;  // of the actor, which whoever has room may use
+      bool holds = false;
+      bool has_ended = false;
+    };
+    auto state = std::make_shared<State>();
     Program program;
-    program.threads.push_back([=] { *holds = mailbox->TryReserve(1); });
     program.threads.push_back([=] {
-      mailbox->RefuseReservations();
-      *ended_empty = mailbox->AllRoomReturned();
+      state->holds = state->mailbox.TryReserve(1);
+      if (!state->holds) return;
+      state->memory.Set(1);
+      if (!is_returned) return;
+      state->mailbox.ReturnRoom(1);
+      state->holds = false;
+    });
+    program.threads.push_back([=] {
+      bool is_empty = state->mailbox.used() == 0;
+      if (refusal != Refusal::kNone) state->mailbox.RefuseReservations();
+      if (refusal == Refusal::kRight) is_empty = state->mailbox.AllRoomReturned();
+      if (!is_empty) return;
+      state->memory.Set(2);
+      state->has_ended = true;
     });
     program.at_end = [=] {
-      if (*holds && *ended_empty) Fail("the actor ended while room was reserved");
-      if (mailbox->TryReserve(1)) Fail("room after the refusal");
+      if (state->holds && state->has_ended) Fail("the actor ended while room was reserved");
+      if (state->mailbox.TryReserve(1)) Fail("room after the refusal");
     };
     return program;
-  }));
+  });
+}
+
+TEST(RoomModelTest, NobodyReservesAfterTheRefusalAndWhatIsOutIsSeen) {
+  ExpectRight(AnActorEndsWhenNoRoomIsOut<ModelSync>(Refusal::kRight, /*is_returned=*/false));
+  ExpectRight(AnActorEndsWhenNoRoomIsOut<ModelSync>(Refusal::kRight, /*is_returned=*/true));
+}
+TEST(RoomModelTest, ALookBeforeTheRefusalIsFound) {
+  // What the two do with the memory of the actor is a race, whoever comes first.
+  EXPECT_NE(AnActorEndsWhenNoRoomIsOut<ModelSync>(Refusal::kAfterTheLook, false).error, "");
+}
+TEST(RoomModelTest, AMissingRefusalIsFound) {
+  EXPECT_NE(AnActorEndsWhenNoRoomIsOut<ModelSync>(Refusal::kNone, true).error, "");
+}
+TEST(RoomModelTest, AReturnWithoutReleaseAndADrainWithoutAcquireAreFound) {
+  using WeakReturn = WeakerSync<std::memory_order_release, std::memory_order_relaxed>;
+  using WeakDrain = WeakerSync<std::memory_order_acquire, std::memory_order_relaxed>;
+  ExpectWrong(AnActorEndsWhenNoRoomIsOut<WeakReturn>(Refusal::kRight, true), "data race");
+  ExpectWrong(AnActorEndsWhenNoRoomIsOut<WeakDrain>(Refusal::kRight, true), "data race");
 }
 
 // Parking ----------------------------------------------------------------------------------------
@@ -414,33 +397,42 @@ TEST(WakerModelTest, ALookThatIsNoCompareAndSwapIsFound) {
 
 // Futures ----------------------------------------------------------------------------------------
 
-// A promise kept by one of two, a thread that sleeps for it and a continuation.
+enum class Keeping {
+  kRight,
+  kBeforeTheResult,  // it says that the result is there, and writes it then
+  kWithoutClaim,     // it looks whether there is a result, and claims nothing
+};
 template <typename Sync>
-Outcome APromiseIsKept() {
-  return Explore([] {
-    struct State {
-      BasicFutureCore<Sync> core;
-      Plain<int> result{0};
-      Plain<int> continued{0};
-    };
-    auto state = std::make_shared<State>();
-    const auto keep = [=] {
-      if (!state->core.Claim()) return;
-      if (state->result.Get() != 0) Fail("completed twice");
-      state->result.Set(1);
-      state->core.Finish();
-    };
+struct Owed {
+  void Keep(Keeping keeping) {
+    if (keeping == Keeping::kWithoutClaim ? core.ready() : !core.Claim()) return;
+    if (keeping == Keeping::kBeforeTheResult) core.Finish();
+    if (result.Get() != 0) Fail("completed twice");
+    result.Set(1);
+    if (keeping != Keeping::kBeforeTheResult) core.Finish();
+  }
+  void Await() {
+    while (!core.Park(kForEver)) {
+    }
+    if (result.Get() != 1) Fail("ready without a result");
+  }
+  BasicFutureCore<Sync> core;
+  Plain<int> result{0};
+  Plain<int> continued{0};
+};
+
+// A promise that is kept, a thread that sleeps for it and a continuation.
+template <typename Sync>
+Outcome APromiseIsKept(Keeping keeping = Keeping::kRight) {
+  return Explore([keeping] {
+    auto state = std::make_shared<Owed<Sync>>();
     Program program;
-    program.threads.push_back(keep);
-    program.threads.push_back([=] {
-      while (!state->core.Park(kForEver)) {
-      }
-      if (state->result.Get() != 1) Fail("ready without a result");
-    });
+    program.threads.push_back([=] { state->Keep(keeping); });
+    program.threads.push_back([=] { state->Await(); });
     program.threads.push_back([=] {
       state->core.SetContinuation(
           [](void* argument) {
-            auto* const self = static_cast<State*>(argument);
+            auto* const self = static_cast<Owed<Sync>*>(argument);
             if (self->result.Get() != 1) Fail("continued without a result");
             self->continued.Set(self->continued.Get() + 1);
           },
@@ -455,6 +447,39 @@ Outcome APromiseIsKept() {
 
 TEST(FutureModelTest, WhoSleepsIsWokenAndTheContinuationRunsOnce) {
   ExpectRight(APromiseIsKept<ModelSync>());
+}
+TEST(FutureModelTest, AWordBeforeTheResultIsFound) {
+  ExpectWrong(APromiseIsKept<ModelSync>(Keeping::kBeforeTheResult), "data race");
+}
+TEST(FutureModelTest, ACompletionThatWakesNobodyIsFound) {
+  struct Sleepless : ModelSync {
+    static void Wake(const Atomic<uint32_t>*, int, FutexScope) {}
+  };
+  ExpectWrong(APromiseIsKept<Sleepless>(), "a wake-up was lost");
+}
+TEST(FutureModelTest, ACompletionOrALookWithWeakerOrdersIsFound) {
+  using NoRelease = WeakerSync<std::memory_order_acq_rel, std::memory_order_acquire>;
+  using NoAcquire = WeakerSync<std::memory_order_acq_rel, std::memory_order_release>;
+  using NoLook = WeakerSync<std::memory_order_acquire, std::memory_order_relaxed>;
+  ExpectWrong(APromiseIsKept<NoRelease>(), "data race");
+  ExpectWrong(APromiseIsKept<NoAcquire>(), "data race");
+  ExpectWrong(APromiseIsKept<NoLook>(), "data race");
+}
+
+// Two that both have a result, and one that sleeps for it (ONCE-1).
+Outcome TwoKeepAPromise(Keeping keeping) {
+  return Explore([keeping] {
+    auto state = std::make_shared<Owed<ModelSync>>();
+    Program program;
+    for (int i = 0; i < 2; ++i) program.threads.push_back([=] { state->Keep(keeping); });
+    program.threads.push_back([=] { state->Await(); });
+    return program;
+  });
+}
+
+TEST(FutureModelTest, OneOfTwoCompletesIt) { ExpectRight(TwoKeepAPromise(Keeping::kRight)); }
+TEST(FutureModelTest, ALookInPlaceOfAClaimIsFound) {
+  EXPECT_NE(TwoKeepAPromise(Keeping::kWithoutClaim).error, "");
 }
 
 }  // namespace

@@ -1,0 +1,158 @@
+// The explorer of interleavings itself: what it must find, and what it must not.
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "core/actor/tests/interleavings.h"
+#include "gtest/gtest.h"
+
+namespace pelton::interleavings {
+namespace {
+
+void ExpectRight(const Outcome& outcome) {
+  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
+  EXPECT_GT(outcome.runs, 1u);
+}
+void ExpectWrong(const Outcome& outcome, const std::string& error) {
+  EXPECT_NE(outcome.error.find(error), std::string::npos)
+      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
+}
+
+// Two threads that each raise a flag and look at the other's.
+struct Flags {
+  std::memory_order store = std::memory_order_relaxed;
+  std::memory_order load = std::memory_order_relaxed;
+  bool are_fenced = false;
+};
+Outcome BothLookAtTheOther(Flags how) {
+  return Explore([how] {
+    struct State {
+      Atomic<int> flag[2] = {0, 0};
+      int seen[2] = {-1, -1};
+    };
+    auto state = std::make_shared<State>();
+    Program program;
+    for (int self = 0; self < 2; ++self) {
+      program.threads.push_back([state, self, how] {
+        state->flag[self].store(1, how.store);
+        if (how.are_fenced) Fence();
+        state->seen[self] = state->flag[1 - self].load(how.load);
+      });
+    }
+    program.at_end = [state] {
+      if (state->seen[0] == 0 && state->seen[1] == 0) Fail("neither saw the other");
+    };
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, AMissingFenceIsFound) {
+  ExpectWrong(BothLookAtTheOther({}), "neither saw the other");
+  ExpectRight(BothLookAtTheOther({.are_fenced = true}));
+}
+
+// An operation of order seq_cst is no fence for those beside it.
+TEST(InterleavingsTest, AStoreAndALookAreOrderedIfBothAreSequentiallyConsistent) {
+  constexpr auto kSequential = std::memory_order_seq_cst;
+  ExpectRight(BothLookAtTheOther({kSequential, kSequential}));
+  ExpectWrong(BothLookAtTheOther({std::memory_order_release, kSequential}), "neither saw");
+  ExpectWrong(BothLookAtTheOther({kSequential, std::memory_order_acquire}), "neither saw");
+}
+
+TEST(InterleavingsTest, AFenceAloneHandsNoOtherMemoryOver) {
+  ExpectWrong(Explore([] {
+                auto value = std::make_shared<Plain<int>>();
+                Program program;
+                program.threads.push_back([=] {
+                  value->Set(7);
+                  Fence();
+                });
+                program.threads.push_back([=] {
+                  Fence();
+                  value->Get();
+                });
+                return program;
+              }),
+              "data race");
+}
+
+// One reads and says so; the other writes over it then.
+Outcome WritesOverWhatWasRead(std::memory_order store, std::memory_order load) {
+  return Explore([=] {
+    auto is_read = std::make_shared<Atomic<int>>(0);
+    auto value = std::make_shared<Plain<int>>();
+    Program program;
+    program.threads.push_back([=] {
+      value->Get();
+      is_read->store(1, store);
+    });
+    program.threads.push_back([=] {
+      for (int i = 0; i < 2; ++i) {
+        if (is_read->load(load) != 0) value->Set(7);
+      }
+    });
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, AWriteOverWhatIsStillBeingReadIsARace) {
+  ExpectRight(WritesOverWhatWasRead(std::memory_order_release, std::memory_order_acquire));
+  ExpectWrong(WritesOverWhatWasRead(std::memory_order_relaxed, std::memory_order_acquire),
+              "still be reading");
+  ExpectWrong(WritesOverWhatWasRead(std::memory_order_release, std::memory_order_relaxed),
+              "still be reading");
+}
+
+// One looks for the other's flag until it is there, without sleeping.
+Outcome OneLooksForTheOthersFlag(bool is_raised) {
+  return Explore([=] {
+    auto flag = std::make_shared<Atomic<int>>(0);
+    auto value = std::make_shared<Plain<int>>();
+    Program program;
+    program.threads.push_back([=] {
+      value->Set(7);
+      if (is_raised) flag->store(1, std::memory_order_release);
+    });
+    program.threads.push_back([=] {
+      while (flag->load(std::memory_order_acquire) == 0) AwaitWrite();
+      if (value->Get() != 7) Fail("another value");
+    });
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, ALoopThatLooksEndsWhenItCanSeeWhatItLooksFor) {
+  ExpectRight(OneLooksForTheOthersFlag(/*is_raised=*/true));
+  ExpectWrong(OneLooksForTheOthersFlag(/*is_raised=*/false), "nobody writes any more");
+}
+
+Outcome HandOver(std::memory_order store, std::memory_order load) {
+  return Explore([=] {
+    struct State {
+      Plain<int> value{0};
+      Atomic<int> is_there = 0;
+    };
+    auto state = std::make_shared<State>();
+    Program program;
+    program.threads.push_back([=] {
+      state->value.Set(7);
+      state->is_there.store(1, store);
+    });
+    program.threads.push_back([=] {
+      for (int i = 0; i < 3; ++i) {
+        if (state->is_there.load(load) == 0) continue;
+        if (state->value.Get() != 7) Fail("another value");
+      }
+    });
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, AHandOverWithoutReleaseOrAcquireIsARace) {
+  ExpectRight(HandOver(std::memory_order_release, std::memory_order_acquire));
+  ExpectWrong(HandOver(std::memory_order_relaxed, std::memory_order_acquire), "data race");
+  ExpectWrong(HandOver(std::memory_order_release, std::memory_order_relaxed), "data race");
+}
+
+}  // namespace
+}  // namespace pelton::interleavings
