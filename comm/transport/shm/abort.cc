@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
-#include "core/base/futex.h"
 
 namespace pelton::shm {
 namespace {
@@ -16,19 +15,18 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 
 }  // namespace
 
-// Why no abort is lost. The first one to move `state` from kNone writes the reason and moves it to
-// kReady; all others leave the record as it is. A rank never forgets an abort that it has seen,
-// because `state` does not go back. A rank that sleeps, or is about to, is woken: it has read its
-// doorbell before it looked at `state`, and the doorbell is rung here after `state` was stored,
-// whether `parked` is set or not. So it saw the state, or its futex finds another doorbell. The
-// same holds for a rank that looked while the state was kWriting, because the doorbells come after
-// kReady. A writer that dies in between leaves kWriting behind: the transport notices the death and
-// throws here on each survivor, which then reports its own reason (Reason) and rings again.
+// Why no abort is lost. The first one to begin writes the reason and finishes; all others leave the
+// record as it is. A rank that sleeps, or is about to, is woken: it has read its doorbell before it
+// looked at the state, and the doorbell is rung here after the state was stored, whether it says
+// that it is parked or not. So it saw the state, or its futex finds another doorbell. The same
+// holds for a rank that looked before the reason was there, because the doorbells come after that.
+// A writer that dies in between leaves a reason that never comes: the transport notices the death
+// and throws here on each survivor, which then reports its own reason (Reason) and rings again.
+// doorbell_model_test.cc runs this in every order.
 void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
   own_reason_.Give(reason);
   AbortRecord& record = context_.arena.header().abort;
-  uint32_t none = AbortRecord::kNone;
-  if (record.state.compare_exchange_strong(none, AbortRecord::kWriting)) {
+  if (record.state.Begin()) {
     record.code = static_cast<int32_t>(reason.code());
     record.is_death = is_death;
     record.rank = context_.world_ranks[context_.rank];
@@ -36,19 +34,17 @@ void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
     const size_t length = std::min(text.size(), sizeof record.text - 1);
     std::memcpy(record.text, text.data(), length);
     record.text[length] = 0;
-    record.state.store(AbortRecord::kReady);
+    record.state.Finish();
   }
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    std::atomic<uint32_t>& doorbell = context_.arena.rank(peer).doorbell;
-    doorbell.fetch_add(1);
-    FutexWake(&doorbell, kAllSleepers, FutexScope::kShared);
+    context_.arena.rank(peer).doorbell.RingAlways();
   }
 }
 
 std::optional<absl::Status> AbortSwitch::Reason() const {
   const AbortRecord& record = context_.arena.header().abort;
   const absl::Status own = own_reason_.Get();
-  if (record.state.load() != AbortRecord::kReady) {
+  if (!record.state.is_ready()) {
     // Its writer may never come back.
     if (own.ok()) return std::nullopt;
     return own;
@@ -62,18 +58,18 @@ std::optional<absl::Status> AbortSwitch::Reason() const {
 
 bool AbortSwitch::IsDeath() const {
   const AbortRecord& record = context_.arena.header().abort;
-  return record.state.load() == AbortRecord::kReady && record.is_death != 0;
+  return record.state.is_ready() && record.is_death != 0;
 }
 
 AbortSwitch::Peers AbortSwitch::CloseMemory() {
   const absl::Time now = Clock::Real().Now();
   if (!since_) since_ = now;
-  context_.arena.rank(context_.rank).has_closed.store(1);
+  context_.arena.rank(context_.rank).gate.Close();
   const bool has_grace = now - *since_ <= kGrace;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    const uint32_t busy = context_.arena.rank(peer).busy.load();
-    if (peer == context_.rank || busy == RankBlock::kIdle) continue;
-    if (busy == RankBlock::kReading && !has_grace) continue;
+    const uint32_t busy = context_.arena.rank(peer).gate.busy();
+    if (peer == context_.rank || busy == MemoryGate::kIdle) continue;
+    if (busy == MemoryGate::kReading && !has_grace) continue;
     if (!context_.links.LossOf(context_.world_ranks[peer]).ok()) continue;
     return has_grace ? Peers::kBusy : Peers::kStopped;
   }

@@ -50,7 +50,7 @@ void Collective::DropStaging() {
 }
 
 const Operation& Collective::PostOf(int peer) const {
-  return context_.arena.rank(peer).posts[sequence() % kDepth];
+  return context_.arena.rank(peer).board.PostOf(sequence());
 }
 
 void Collective::Start(const Operation& operation, std::byte* source, std::byte* target,
@@ -203,14 +203,10 @@ absl::StatusOr<Collective::Outcome> Collective::TakePiece() {
 
 absl::StatusOr<Collective::Outcome> Collective::Post() {
   const uint64_t sequence = this->sequence();
-  RankBlock& block = context_.arena.rank(context_.rank);
-  block.posts[sequence % kDepth] = operation_;
   if (is_eager_ && Contributes(operation_, context_.rank) && extent_.source_bytes > 0) {
     std::memcpy(context_.arena.eager_slot(context_.rank, sequence), source_, extent_.source_bytes);
   }
-  block.claimed.store(TaggedCount(sequence, 0), std::memory_order_relaxed);
-  block.finished.store(TaggedCount(sequence, 0), std::memory_order_relaxed);
-  block.arrived.store(sequence);  // shows all of the above
+  context_.arena.rank(context_.rank).board.Arrive(sequence, operation_);  // shows the above, too
   phase_ = Phase::kArrive;
   // The last to arrive wakes the others: before that there is nothing for them to do.
   if (AllArrived()) context_.RingAll();
@@ -219,7 +215,7 @@ absl::StatusOr<Collective::Outcome> Collective::Post() {
 
 bool Collective::AllArrived() {
   while (arrived_count_ < context_.world_size()) {
-    if (context_.arena.rank(arrived_count_).arrived.load() < sequence()) return false;
+    if (!context_.arena.rank(arrived_count_).board.HasArrived(sequence())) return false;
     ++arrived_count_;
   }
   return true;
@@ -371,39 +367,26 @@ RegionId Collective::WrittenByPeers() const {
   return operation_.target_region;
 }
 
-// Gives out the next task of `owner`; false if there is none left.
-bool Collective::Claim(int owner, uint64_t* index) {
-  std::atomic<uint64_t>& claimed = context_.arena.rank(owner).claimed;
-  const uint64_t count = plan_.TaskCount(owner);
-  uint64_t word = claimed.load();
-  while (TagOf(word) == static_cast<uint32_t>(sequence()) && CountOf(word) < count) {
-    if (claimed.compare_exchange_weak(word, word + 1)) {
-      *index = CountOf(word);
-      return true;
-    }
-  }
-  return false;
-}
-
 absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
   for (int i = 0; i < context_.world_size(); ++i) {
     const int owner = (context_.rank + i) % context_.world_size();
-    uint64_t index = 0;
-    // `busy` tells a rank that aborts to wait until we are out of its memory. Whichever comes
-    // first, our flag or its abort, the other sees it.
-    std::atomic<uint32_t>& busy = context_.arena.rank(context_.rank).busy;
-    busy.store(RankBlock::kWriting);
+    // Tells a rank that aborts to wait until we are out of its memory. Whichever comes first, our
+    // word or its abort, the other sees it (abort_words.h).
+    MemoryGate& gate = context_.arena.rank(context_.rank).gate;
+    gate.Enter(MemoryGate::kWriting);
     if (context_.IsAborted()) {
-      busy.store(RankBlock::kIdle);
+      gate.Leave();
       if (!AllFinished()) return Outcome::kWaiting;
       break;  // a rank has left after the others had done all the work: that is no failure
     }
-    if (!Claim(owner, &index)) {
-      busy.store(RankBlock::kIdle);
+    Board& board = context_.arena.rank(owner).board;
+    const std::optional<uint64_t> index = board.Claim(sequence(), plan_.TaskCount(owner));
+    if (!index.has_value()) {
+      gate.Leave();
       continue;
     }
-    const absl::Status ran = Run(owner, plan_.At(owner, index));
-    busy.store(RankBlock::kIdle, std::memory_order_release);
+    const absl::Status ran = Run(owner, plan_.At(owner, *index));
+    gate.Leave();
     RETURN_IF_ERROR(ran);
     MarkFinished(owner);
     return Outcome::kMoved;
@@ -414,7 +397,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
   return Outcome::kMoved;
 }
 
-void Collective::MarkFinished(int owner) { context_.arena.rank(owner).finished.fetch_add(1); }
+void Collective::MarkFinished(int owner) { context_.arena.rank(owner).board.MarkFinished(); }
 
 bool Collective::MayRead(const Reading& reading, const Task& task) const {
   if (task.kind != Task::kReduce) return reading.MayRead(task.from);
@@ -461,12 +444,8 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
 
 bool Collective::AllFinished() {
   while (finished_count_ < context_.world_size()) {
-    const uint64_t word = context_.arena.rank(finished_count_).finished.load();
-    // Another tag: that rank has seen the end of ours, and gone on.
-    if (TagOf(word) == static_cast<uint32_t>(sequence()) &&
-        CountOf(word) < plan_.TaskCount(finished_count_)) {
-      return false;
-    }
+    const Board& board = context_.arena.rank(finished_count_).board;
+    if (!board.HasFinished(sequence(), plan_.TaskCount(finished_count_))) return false;
     ++finished_count_;
   }
   return true;

@@ -107,7 +107,6 @@ class Collective {
   absl::Status ComparePosts() const;
   void FinishEagerly();
   bool IsDirect() const;
-  bool Claim(int owner, uint64_t* index);
   absl::StatusOr<Outcome> RunOwnTask();
   absl::StatusOr<Outcome> RunAnyTask();
   // Whether all that the task reads is still what was launched.

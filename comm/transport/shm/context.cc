@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/shm/remote_memory.h"
 #include "core/base/descriptor_limit.h"
-#include "core/base/futex.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
@@ -20,7 +19,7 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the words are shared by processes");
 
 constexpr uint64_t kMagic = 0x50454C544F4E0003;  // "PELTON"
-constexpr uint32_t kLayoutVersion = 4;
+constexpr uint32_t kLayoutVersion = 5;
 constexpr size_t kPageBytes = limits::kRegionAlignmentBytes;
 
 constexpr size_t PageAligned(size_t size_bytes) {
@@ -90,18 +89,12 @@ Location Context::Reachable(Location location, std::byte* address) const {
   return {kPrivateRegion, reinterpret_cast<uintptr_t>(address)};
 }
 
-void Context::Ring(int peer) const {
-  if (arena.header().parked.load() == 0) return;
-  RankBlock& block = arena.rank(peer);
-  if (block.parked.load() == 0) return;
-  block.doorbell.fetch_add(1);
-  FutexWake(&block.doorbell, kAllSleepers, FutexScope::kShared);
-}
+void Context::Ring(int peer) const { arena.rank(peer).doorbell.Ring(arena.header().parked); }
 
 void Context::RingAll() const {
   if (arena.header().parked.load() == 0) return;
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank) Ring(peer);
+    if (peer != rank) arena.rank(peer).doorbell.RingIfParked();
   }
 }
 

@@ -9,6 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "comm/transport/shm/abort_words.h"
+#include "comm/transport/shm/board.h"
+#include "comm/transport/shm/channel.h"
+#include "comm/transport/shm/doorbell.h"
 #include "comm/transport/shm/edge_lane.h"
 #include "comm/transport/shm/links.h"
 #include "comm/transport/shm/mapping.h"
@@ -20,26 +24,18 @@
 namespace pelton::shm {
 
 // The control block of a communicator: one memfd that all of its ranks map.
-inline constexpr size_t kCacheLineBytes = 64;
 // Tensors up to this size travel in the slots, with the post itself.
 inline constexpr size_t kEagerBytes = size_t{16} << 10;
-// A rank posts collective s after it has completed s - 1, which takes all arrivals at s - 1, and a
-// rank arrives there when it is through with s - 2: so two posts and two slots per rank suffice.
-inline constexpr uint64_t kDepth = 2;
 inline constexpr uint64_t kChannelDepth = limits::kMaxOperationsInFlight;
 
-// A number that is counted up within one collective: the low half counts, the high half is the
-// collective's sequence number, so that a late reader knows that the count is another's.
-inline constexpr uint64_t TaggedCount(uint64_t sequence, uint64_t count) {
-  return sequence << 32 | count;
-}
-inline constexpr uint32_t TagOf(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-inline constexpr uint64_t CountOf(uint64_t word) { return word & 0xFFFFFFFF; }
+using Board = BasicBoard<internal::RealSync, SharedCell<Operation>>;
+using Channel = BasicChannel<internal::RealSync, SharedCell, Operation, kChannelDepth>;
+// As many slots for eager tensors as a rank has posts.
+inline constexpr uint64_t kDepth = Board::kDepth;
 
 // The first reason to abort; the others are dropped.
 struct AbortRecord {
-  enum State : uint32_t { kNone, kWriting, kReady };
-  std::atomic<uint32_t> state;
+  AbortState state;
   int32_t code;       // an absl::StatusCode
   uint32_t is_death;  // nobody aborted: a rank died, and each survivor sees it for itself
   int32_t rank;       // in the world, of the one that aborts
@@ -58,35 +54,12 @@ struct ArenaHeader {
   alignas(kCacheLineBytes) AbortRecord abort;
 };
 
-// What one rank shows the others. Every group of words has a cache line of its own.
+// What one rank shows the others.
 struct RankBlock {
-  enum Busy : uint32_t { kIdle, kReading, kWriting };
-  alignas(kCacheLineBytes) std::atomic<uint64_t> arrived;   // sequence of its latest post
-  alignas(kCacheLineBytes) std::atomic<uint64_t> claimed;   // tasks given out, tagged
-  alignas(kCacheLineBytes) std::atomic<uint64_t> finished;  // tasks done, tagged
-  alignas(kCacheLineBytes) std::atomic<uint32_t> doorbell;  // futex word, counts rings
-  std::atomic<uint32_t> parked;                             // 1: asleep, or about to be
+  Board board;
+  alignas(kCacheLineBytes) Doorbell doorbell;
   std::atomic<uint32_t> joined;
-  alignas(kCacheLineBytes) std::atomic<uint32_t> busy;        // whether it is in others' memory
-  alignas(kCacheLineBytes) std::atomic<uint32_t> has_closed;  // 1: its memory is its own again
-  alignas(kCacheLineBytes) Operation posts[kDepth];
-};
-
-// One direction of one pair of ranks, for send and recv. The sender writes each post into any slot
-// whose last one was answered, and the slot's number into `order`; the receiver reads the numbers
-// in that order, takes the posts by tag and answers each in its slot. So a post that nobody takes
-// for long occupies one slot, and the others go round. A number is read before its slot is
-// answered, so there are never more unread ones than slots.
-struct Channel {
-  enum Answer : uint32_t { kPending, kReceived, kDifferent };
-  struct Slot {
-    alignas(kCacheLineBytes) Operation post;
-    alignas(kCacheLineBytes) Operation reply;  // the receive that answered
-    std::atomic<uint32_t> answer;
-  };
-  alignas(kCacheLineBytes) std::atomic<uint64_t> posted;  // sends ever posted
-  uint16_t order[kChannelDepth];                          // their slots, as a ring
-  Slot slots[kChannelDepth];
+  MemoryGate gate;
 };
 
 // A view of the mapped control block. Threads: any; see the words. Owns: the mapping.
@@ -145,33 +118,31 @@ struct Context {
   // Where peers find what lies at `address`, which is `location`, in this process: a region that
   // was never registered is private memory like any other.
   Location Reachable(Location location, std::byte* address) const;
-  bool IsAborted() const { return arena.header().abort.state.load() != AbortRecord::kNone; }
+  bool IsAborted() const { return arena.header().abort.state.is_thrown(); }
 
-  // Wakes `peer`, or all others, if asleep: one load when nobody is. Whoever waits says so before
-  // it looks for what it waits for (sequentially consistent), so call this after showing it.
+  // Wakes `peer`, or all others, if asleep: one load when nobody is. Call this after showing what
+  // they wait for, in a sequentially consistent way (doorbell.h).
   void Ring(int peer) const;
   void RingAll() const;
 };
 
 // Reading peers' memory: a peer that takes its memory back first waits for the end of what has
-// begun, and nothing begins any more (OWN-1). Threads: one. Owns: nothing.
+// begun, and nothing begins any more (OWN-1, abort_words.h). Threads: one. Owns: nothing.
 class Reading {
  public:
-  // Sequentially consistent: whichever comes first, this or a peer's `has_closed`, the other rank
-  // sees it.
   explicit Reading(const Context& context) : context_(context) {
-    busy().store(RankBlock::kReading);
+    gate().Enter(MemoryGate::kReading);
   }
-  ~Reading() { busy().store(RankBlock::kIdle, std::memory_order_release); }
+  ~Reading() { gate().Leave(); }
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
 
   // Whether the memory of `peer` holds what it was launched with. To be asked before reading, and
   // again afterwards: a rank that was stopped meanwhile is not waited for.
-  bool MayRead(int peer) const { return context_.arena.rank(peer).has_closed.load() == 0; }
+  bool MayRead(int peer) const { return !context_.arena.rank(peer).gate.is_closed(); }
 
  private:
-  std::atomic<uint32_t>& busy() const { return context_.arena.rank(context_.rank).busy; }
+  MemoryGate& gate() const { return context_.arena.rank(context_.rank).gate; }
 
   const Context& context_;
 };

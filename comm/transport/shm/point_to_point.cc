@@ -100,14 +100,6 @@ void PointToPoint::NoteOldest() {
                      std::memory_order_relaxed);
 }
 
-Channel::Slot& PointToPoint::SlotOf(const Pending& pending) const {
-  const int peer = pending.operation.peer;
-  const bool sends = pending.operation.kind == OperationKind::kSend;
-  Channel& channel = sends ? context_.arena.channel(context_.rank, peer)
-                           : context_.arena.channel(peer, context_.rank);
-  return channel.slots[pending.slot];
-}
-
 std::optional<uint16_t> PointToPoint::TakeSlot(int peer) {
   std::vector<uint16_t>& free = free_slots_[peer];
   if (free.empty()) {
@@ -129,18 +121,13 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
     }
     send.slot = *taken;
     send.operation.sequence = posted_[peer] + 1;
-    Channel& channel = context_.arena.channel(context_.rank, peer);
-    Channel::Slot& slot = channel.slots[send.slot];
-    slot.post = send.operation;
-    slot.answer.store(Channel::kPending, std::memory_order_relaxed);
-    channel.order[posted_[peer] % kChannelDepth] = send.slot;
     send.is_matched = true;
-    channel.posted.store(++posted_[peer]);
+    ChannelTo(peer).Post(posted_[peer]++, send.slot, send.operation);
     context_.Ring(peer);
     return Outcome::kMoved;
   }
-  const Channel::Slot& slot = SlotOf(send);
-  switch (slot.answer.load()) {
+  const Channel& channel = ChannelTo(peer);
+  switch (channel.AnswerIn(send.slot)) {
     case Channel::kPending:
       return Outcome::kWaiting;
     case Channel::kReceived:
@@ -148,9 +135,10 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
       return Outcome::kDone;
     default:
       free_slots_[peer].push_back(send.slot);
-      *status = absl::InvalidArgumentError(absl::StrCat(
-          Describe(send.operation), ": ",
-          DifferenceOfPair(send.operation, Rank(context_.rank), slot.reply, Rank(peer))));
+      *status = absl::InvalidArgumentError(
+          absl::StrCat(Describe(send.operation), ": ",
+                       DifferenceOfPair(send.operation, Rank(context_.rank),
+                                        channel.ReplyIn(send.slot), Rank(peer))));
       return Outcome::kDone;
   }
 }
@@ -158,10 +146,10 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl
 bool PointToPoint::LookForPosts() {
   bool has_found = false;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    const Channel& channel = context_.arena.channel(peer, context_.rank);
-    const uint64_t posted = channel.posted.load();
+    const Channel& channel = ChannelFrom(peer);
+    const uint64_t posted = channel.posted();
     for (; seen_[peer] < posted; ++seen_[peer]) {
-      unmatched_[peer].push_back(channel.order[seen_[peer] % kChannelDepth] % kChannelDepth);
+      unmatched_[peer].push_back(channel.SlotOf(seen_[peer]));
       has_found = true;
     }
   }
@@ -169,10 +157,10 @@ bool PointToPoint::LookForPosts() {
 }
 
 bool PointToPoint::HasPost(int peer, int32_t tag) const {
-  const Channel& channel = context_.arena.channel(peer, context_.rank);
+  const Channel& channel = ChannelFrom(peer);
   const std::vector<uint16_t>& unmatched = unmatched_[peer];
   return std::any_of(unmatched.begin(), unmatched.end(),
-                     [&](uint16_t slot) { return channel.slots[slot].post.tag == tag; });
+                     [&](uint16_t slot) { return channel.PostIn(slot).tag == tag; });
 }
 
 // Receives in flight come first: Step has offered them every post that was looked at.
@@ -193,10 +181,10 @@ int PointToPoint::FindSender(int32_t tag) {
 // Finds the oldest post with the receive's tag that no earlier receive has taken.
 bool PointToPoint::Match(Pending& receive) {
   const int peer = receive.operation.peer;
-  Channel& channel = context_.arena.channel(peer, context_.rank);
+  const Channel& channel = ChannelFrom(peer);
   std::vector<uint16_t>& unmatched = unmatched_[peer];
   for (auto slot = unmatched.begin(); slot != unmatched.end(); ++slot) {
-    if (channel.slots[*slot].post.tag != receive.operation.tag) continue;
+    if (channel.PostIn(*slot).tag != receive.operation.tag) continue;
     receive.slot = *slot;
     receive.is_matched = true;
     unmatched.erase(slot);
@@ -206,9 +194,7 @@ bool PointToPoint::Match(Pending& receive) {
 }
 
 void PointToPoint::Answer(Pending& receive, Channel::Answer answer) {
-  Channel::Slot& slot = SlotOf(receive);
-  slot.reply = receive.operation;
-  slot.answer.store(answer);
+  ChannelFrom(receive.operation.peer).AnswerPost(receive.slot, answer, receive.operation);
   receive.from = Reach();
   context_.Ring(receive.operation.peer);
 }
@@ -217,7 +203,7 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive
                                                                 absl::Status* status) {
   const int peer = receive.operation.peer;
   if (!receive.is_matched && !Match(receive)) return Outcome::kWaiting;
-  const Operation& send = SlotOf(receive).post;
+  const Operation& send = ChannelFrom(peer).PostIn(receive.slot);
   const uint64_t bytes = BytesOf(receive.operation);
   if (receive.received_bytes == 0) {
     const std::string difference =

@@ -68,7 +68,9 @@ class PointToPoint {
   bool LookForPosts();
   bool HasPost(int peer, int32_t tag) const;
   bool Match(Pending& receive);
-  Channel::Slot& SlotOf(const Pending& pending) const;
+  // Towards this rank from `peer`.
+  Channel& ChannelFrom(int peer) const { return context_.arena.channel(peer, context_.rank); }
+  Channel& ChannelTo(int peer) const { return context_.arena.channel(context_.rank, peer); }
   void Answer(Pending& receive, Channel::Answer answer);
   void NoteOldest();
 

@@ -11,7 +11,6 @@
 #include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
-#include "core/base/futex.h"
 #include "core/base/status.h"
 #include "core/memory/region.h"
 
@@ -202,7 +201,7 @@ bool ShmCommunicator::Needs(int member) const {
   if (queue_.empty()) return false;
   const uint64_t newest =
       collective_.sequence() + queue_.size() - (collective_.is_active() ? 1 : 0);
-  return context_.arena.rank(member).arrived.load() < newest;
+  return !context_.arena.rank(member).board.HasArrived(newest);
 }
 
 bool ShmCommunicator::AdvanceCollectives() {
@@ -299,40 +298,19 @@ OperationRunner::State ShmCommunicator::Query(Completion completion) {
   return completions_.Query(completion);
 }
 
-// Why no wake-up is lost. A peer that changes what this rank waits for first stores the change and
-// then reads `parked`, the header's and then this rank's (Context::Ring). This rank stores both,
-// its own first, and then looks (Progress). All of these are sequentially consistent, so that one
-// of the two sees the other's store:
-//   - The peer reads 0: this rank's look comes later, and finds the change.
-//   - The peer reads 1: it adds to the doorbell, which this rank has read before all of that.
-//     The futex then differs from `rings` and does not sleep, or it sleeps already and is woken.
-// Wake does the same with `wake_` in place of the change. One that comes while this rank sleeps, or
-// after it has slept, may be cleared, because the caller looks again once Park returns. Throw rings
-// without reading `parked`. Only a peer that leaves this rank's memory after an abort rings nobody;
-// a rank that waits for that in an abort looks again when its own limit for a Park is over (at most
-// 20 ms).
+// Why no wake-up is lost stands in doorbell.h. A Wake that comes while this rank sleeps, or after
+// it has slept, may be forgotten, because the caller looks again once Park returns. Throw rings
+// whether this rank is parked or not. Only a peer that leaves this rank's memory after an abort
+// rings nobody; a rank that waits for that in an abort looks again when its own limit for a Park is
+// over (at most 20 ms).
 void ShmCommunicator::Park(absl::Time until) {
-  RankBlock& block = context_.arena.rank(context_.rank);
-  std::atomic<uint32_t>& parked = context_.arena.header().parked;
-  const uint32_t rings = block.doorbell.load();
-  // Whoever shows something after this rings; what was shown before, Progress finds.
-  block.parked.store(1);
-  parked.fetch_add(1);
-  if (!wake_.exchange(false) && !Progress()) {
-    FutexWait(&block.doorbell, rings, until - Clock::Real().Now(), FutexScope::kShared);
-    wake_.store(false);
-  }
-  parked.fetch_sub(1);
-  block.parked.store(0);
+  context_.arena.rank(context_.rank)
+      .doorbell.Park(
+          context_.arena.header().parked, wake_, [this] { return Progress(); },
+          [until] { return until - Clock::Real().Now(); });
 }
 
-void ShmCommunicator::Wake() {
-  wake_.store(true);
-  RankBlock& block = context_.arena.rank(context_.rank);
-  if (block.parked.load() == 0) return;
-  block.doorbell.fetch_add(1);
-  FutexWake(&block.doorbell, kAllSleepers, FutexScope::kShared);
-}
+void ShmCommunicator::Wake() { context_.arena.rank(context_.rank).doorbell.Wake(wake_); }
 
 void ShmCommunicator::Abort(const absl::Status& reason) {
   abort_.Throw(reason, /*is_death=*/false);
@@ -351,7 +329,7 @@ void ShmCommunicator::Lose(const Loss& loss) {
 std::vector<Rank> ShmCommunicator::Missing() const {
   std::vector<Rank> missing;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    if (context_.arena.rank(peer).arrived.load() < collective_.sequence()) {
+    if (!context_.arena.rank(peer).board.HasArrived(collective_.sequence())) {
       missing.emplace_back(peer);
     }
   }
