@@ -4,17 +4,24 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "comm/control/bind_address.h"
 #include "comm/control/connection_door.h"
-#include "comm/control/coordinator_shell.h"
+#include "comm/control/coordinator_actor.h"
+#include "comm/control/coordinator_reactors.h"
 #include "comm/control/tls_credentials.h"
 #include "comm/control/wire.h"
-#include "core/base/clock.h"
+#include "core/actor/actor_ref.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
+#include "core/base/check.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
@@ -22,20 +29,13 @@
 namespace pelton {
 namespace {
 
-// A stream that ends before it has begun. Threads: gRPC's. Owns: itself, until OnDone.
-class RefusedStream final : public grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order> {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
 // Told of the other end of a connection on which a call carried the token.
 using OnAuthentic = std::function<void(const std::string& peer)>;
 
-// Turns calls into events. Threads: gRPC's. Owns: the token; borrows the shell.
+// Turns calls into messages. Threads: gRPC's. Owns: the token.
 class Service final : public grpc::Service {
  public:
-  Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic);
+  Service(ActorRef<CoordinatorActor> coordinator, std::string token, OnAuthentic on_authentic);
 
  private:
   using JoinCall = CallOf<proto::JoinRequest, proto::JoinResponse>;
@@ -53,14 +53,18 @@ class Service final : public grpc::Service {
   void Leave(LeaveCall& call);
   bool Authentic(grpc::CallbackServerContext* context) const;
 
-  CoordinatorShell& shell_;
+  const ActorRef<CoordinatorActor> coordinator_;
   const std::string token_;
   const OnAuthentic on_authentic_;
+  std::atomic<uint64_t> last_number_ = 0;  // of a call or a stream
   int method_count_ = 0;
 };
 
-Service::Service(CoordinatorShell* shell, std::string token, OnAuthentic on_authentic)
-    : shell_(*shell), token_(std::move(token)), on_authentic_(std::move(on_authentic)) {
+Service::Service(ActorRef<CoordinatorActor> coordinator, std::string token,
+                 OnAuthentic on_authentic)
+    : coordinator_(std::move(coordinator)),
+      token_(std::move(token)),
+      on_authentic_(std::move(on_authentic)) {
   Serve("/pelton.proto.Coordinator/Join", &Service::Join);
   Serve("/pelton.proto.Coordinator/Ask", &Service::Ask);
   Serve("/pelton.proto.Coordinator/Report", &Service::Report);
@@ -73,15 +77,14 @@ void Service::Serve(const char* path, void (Service::*begin)(CallOf<Request, Res
   using Call = CallOf<Request, Response>;
   AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::CLIENT_STREAMING,
                                                  nullptr));
-  auto make = [this, begin](grpc::CallbackServerContext* context, Response* response) {
-    auto* const call =
-        new Call(&shell_, context, response, [this, begin](Call& begun) { (this->*begin)(begun); });
-    if (Authentic(context)) {
-      call->Read();
-    } else {
-      call->Refuse({grpc::StatusCode::UNAUTHENTICATED, ""});  // and reads nothing of it
-    }
-    return call;
+  auto make = [this, begin](grpc::CallbackServerContext* context,
+                            Response* response) -> grpc::ServerReadReactor<Request>* {
+    using Refused = RefusedCall<Request>;  // which reads nothing of it
+    if (!Authentic(context)) return new Refused({grpc::StatusCode::UNAUTHENTICATED, ""});
+    absl::StatusOr<CallRoom> room = CallRoom::Reserve(coordinator_);
+    if (!room.ok()) return new Refused(ToGrpc(room.status()));
+    return new Call(++last_number_, *std::move(room), context, response,
+                    [this, begin](Call& begun) { (this->*begin)(begun); });
   };
   MarkMethodCallback(method_count_++,
                      new grpc::internal::CallbackClientStreamingHandler<Request, Response>(make));
@@ -93,9 +96,14 @@ void Service::ServeHeartbeat(const char* path) {
   using Stream = grpc::ServerBidiReactor<proto::HeartbeatRequest, proto::Order>;
   auto make = [this](grpc::CallbackServerContext* context) -> Stream* {
     if (!Authentic(context)) return new RefusedStream({grpc::StatusCode::UNAUTHENTICATED, ""});
-    auto* const stream = new HeartbeatStream(&shell_);
-    shell_.AddStream(stream);
-    stream->Start();
+    absl::StatusOr<CoordinatorRoom> begin_room = coordinator_.Reserve();
+    if (!begin_room.ok()) return new RefusedStream(ToGrpc(begin_room.status()));
+    absl::StatusOr<CoordinatorRoom> break_room = coordinator_.Reserve();
+    if (!break_room.ok()) return new RefusedStream(ToGrpc(break_room.status()));
+    const uint64_t number = ++last_number_;
+    auto* const stream = new HeartbeatStream(number, *std::move(break_room));
+    // gRPC keeps what is asked of a reactor, its end too, until it has been returned.
+    begin_room->Send(BeginStream{number, OwedStream(stream)}).IgnoreError();
     return stream;
   };
   MarkMethodCallback(
@@ -112,40 +120,47 @@ bool Service::Authentic(grpc::CallbackServerContext* context) const {
 }
 
 void Service::Join(JoinCall& call) {
-  call.set_job(call.request().job());
   call.set_filler(
       [](Reply reply, proto::JoinResponse* out) { wire::ToProto(*reply.membership, out); });
-  shell_.Park(&call, call.request().timeout_us(),
-              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
-                state.Join(parked, wire::FromProto(call.request()), outbox);
-              });
+  call.Begin(call.request().job(), call.request().timeout_us(),
+             [&call](CoordinatorState& state, const Call& begun, Outbox* outbox) {
+               state.Join(begun, wire::FromProto(call.request()), outbox);
+             });
 }
 
 void Service::Ask(AskCall& call) {
   const proto::AskRequest& request = call.request();
   absl::StatusOr<ControlQuestion> question = wire::FromProto(request.question());
   if (!question.ok()) return call.AnswerNow(question.status());
-  call.set_job(request.caller().job());
   call.set_filler(
       [](Reply reply, proto::ControlAnswer* out) { wire::ToProto(std::move(reply.answer), out); });
-  shell_.Park(&call, request.timeout_us(),
-              [&](CoordinatorState& state, const Call& parked, Outbox* outbox) {
-                state.Ask(parked, wire::FromProto(request.caller()), *std::move(question), outbox);
-              });
+  call.Begin(request.caller().job(), request.timeout_us(),
+             [&request, question = *std::move(question)](CoordinatorState& state, const Call& begun,
+                                                         Outbox* outbox) mutable {
+               state.Ask(begun, wire::FromProto(request.caller()), std::move(question), outbox);
+             });
 }
+
+// The state machine answers these two at once.
 
 void Service::Report(ReportCall& call) {
   const proto::ReportRequest& request = call.request();
-  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox* outbox) {
-    return state.Report(wire::FromProto(request.caller()), Rank(request.culprit()),
-                        wire::ErrorFromProto(request.code(), request.message()), outbox);
-  }));
+  call.Begin(request.caller().job(), 0,
+             [&request](CoordinatorState& state, const Call& begun, Outbox* outbox) {
+               const absl::Status status =
+                   state.Report(wire::FromProto(request.caller()), Rank(request.culprit()),
+                                wire::ErrorFromProto(request.code(), request.message()), outbox);
+               outbox->replies.push_back({.call = begun.id, .status = status});
+             });
 }
 
 void Service::Leave(LeaveCall& call) {
-  call.AnswerNow(shell_.Apply([&](CoordinatorState& state, Outbox* outbox) {
-    return state.Leave(wire::FromProto(call.request().caller()), outbox);
-  }));
+  const proto::LeaveRequest& request = call.request();
+  call.Begin(request.caller().job(), 0,
+             [&request](CoordinatorState& state, const Call& begun, Outbox* outbox) {
+               const absl::Status status = state.Leave(wire::FromProto(request.caller()), outbox);
+               outbox->replies.push_back({.call = begun.id, .status = status});
+             });
 }
 
 // Connections without the token, at most: what a world of ranks may make at once, and no more than
@@ -157,15 +172,24 @@ size_t MaxStrangers() {
   return std::clamp<size_t>(files.rlim_cur / 8, 1, kMost);
 }
 
-// Threads: as CoordinatorServer. Owns: shell, service and gRPC's server, ended in reverse order.
+// Threads: as CoordinatorServer. Owns: the actor and its thread, service and gRPC's server, ended
+// in reverse order: whatever gRPC still has to say finds the actor alive.
 class GrpcCoordinatorServer final : public CoordinatorServer {
  public:
   explicit GrpcCoordinatorServer(const CoordinatorOptions& options)
-      : shell_(options.heartbeat_timeout),
-        service_(&shell_, options.token, [this](const std::string& peer) { door_->Admit(peer); }) {}
+      : executor_({.name = "coordinator"}),
+        coordinator_(Spawn<CoordinatorActor>(
+            executor_, {.name = "coordinator", .mailbox_capacity = kCoordinatorMailbox},
+            options.heartbeat_timeout)),
+        service_(coordinator_, options.token,
+                 [this](const std::string& peer) { door_->Admit(peer); }) {
+    absl::StatusOr<CoordinatorRoom> room = coordinator_.Reserve();
+    PELTON_CHECK_OK(room.status());  // of an empty mailbox
+    stop_room_ = *std::move(room);
+  }
   ~GrpcCoordinatorServer() override {
     if (door_ != nullptr) door_->Close();
-    shell_.Stop();
+    stop_room_->Send(StopServing{}).IgnoreError();  // one that has ended has ended all of them
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() +
                       absl::ToChronoMilliseconds(limits::kStopTimeout));
@@ -174,15 +198,23 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
   absl::Status Listen(const CoordinatorOptions& options);
   const std::string& address() const override { return door_->address(); }
-  absl::Status AwaitEmpty(absl::Time deadline) override { return shell_.AwaitEmpty(deadline); }
+  absl::Status AwaitEmpty(absl::Time deadline) override;
 
  private:
-  CoordinatorShell shell_;
+  ThreadExecutor executor_;
+  const ActorRef<CoordinatorActor> coordinator_;
+  std::optional<CoordinatorRoom> stop_room_;
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<ConnectionDoor> door_;  // set before the first call comes
 };
+
+absl::Status GrpcCoordinatorServer::AwaitEmpty(absl::Time deadline) {
+  // The actor keeps the deadline, because it knows who is still there.
+  return coordinator_.Ask(pelton::AwaitEmpty{deadline, {}}, absl::InfiniteFuture())
+      .Await(deadline + limits::kStopTimeout);
+}
 
 void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
   const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(heartbeat_timeout));

@@ -25,7 +25,7 @@ struct CoordinatorOptions {
 
 // Serves Coordinator (proto/control.proto) with coordinator_state.h's state machine. No thread
 // waits for a call: what blocks on the client's side is a parked reply here. Threads: any. Owns:
-// the port, its connections, gRPC's threads and one of its own for time-outs.
+// the port, its connections, gRPC's threads and that of its actor.
 class CoordinatorServer {
  public:
   // Serves from now on. Errors: InvalidArgument: names the option; Unavailable: the port is

@@ -16,7 +16,6 @@ from tools.lint.source import Finding, Source
 OWNERS: dict[str, str] = {
     "backend/link/link_server": "one thread for each connection, which blocks while it serves what a trainer asks",
     "backend/link/trainer_seat": "one thread, which waits at the coordinator; connections of several threads",
-    "comm/control/coordinator_shell": "gRPC calls from its own threads; one thread for the deadlines of parked calls",
     "comm/lane/lane": "whoever waits drives the communicator; threads for jobs that nobody waits for",
     "comm/transport/nccl/native_communicator": "an abort frees the handle that a launch may be using",
     "comm/transport/network/worker": "communicators share a wire, and each is driven by a thread of its own",
@@ -29,7 +28,7 @@ OWNERS: dict[str, str] = {
 # stays, entries that are visited or taken, things made once for all who ask, values by key), turn.h (one caller at a
 # time, until a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits
 # for descriptors).
-MOST_OWNERS = 10
+MOST_OWNERS = 9
 
 # The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's,
 # and what simulates a job whose ranks are threads of one process.
