@@ -106,20 +106,13 @@ void CoordinatorActor::Lose(uint64_t id, absl::Status why) {
   if (found == streams_.end()) return;
   Stream& stream = found->second;
   if (!stream.end) stream.end = std::move(why);
-  // One that has left, or was given up, is registered no more.
-  if (stream.caller && Unregister(*stream.caller, id)) {
+  // One that has left, or was given up, is registered no more, and no other stream in its place.
+  if (stream.caller && stream_of_.erase(*stream.caller) > 0) {
     Outbox outbox;
     state_.StreamBroke(*stream.caller, context().Now(), &outbox);
     Dispatch(std::move(outbox));
   }
   Advance(id);
-}
-
-bool CoordinatorActor::Unregister(const Caller& caller, uint64_t id) {
-  const auto found = stream_of_.find(caller);
-  if (found == stream_of_.end() || found->second != id) return false;
-  stream_of_.erase(found);
-  return true;
 }
 
 void CoordinatorActor::Advance(uint64_t id) {

@@ -75,7 +75,8 @@ struct EndUnserved {
 };
 using OwedCall = std::unique_ptr<ServedCall, EndUnserved>;
 using OwedStream = std::unique_ptr<ServedStream, EndUnserved>;
-// Both own what they point to: whoever hands one over keeps no right to touch it in a turn's way.
+// Each owns what it points to, as far as one may end it or begin something on it: gRPC's reactions
+// touch only what is theirs.
 template <>
 inline constexpr bool kSendableType<OwedCall> = true;
 template <>
@@ -163,8 +164,6 @@ class CoordinatorActor final : public Actor {
   absl::Status Admit(Stream& stream, const HeartbeatCame& came, Outbox* outbox);
   // Ends a stream, whose rank is lost unless it has left.
   void Lose(uint64_t id, absl::Status why);
-  // False if it was registered no more.
-  bool Unregister(const Caller& caller, uint64_t id);
   // Goes on with what can be done now: the next order, the next heartbeat, the end.
   void Advance(uint64_t id);
   void WriteNext(uint64_t id, Stream& stream);
