@@ -25,7 +25,7 @@ namespace {
 constexpr int32_t kLastCode = static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
 constexpr auto kLastScope = static_cast<uint32_t>(StateScope::kShared);
 
-absl::Status SystemError(absl::string_view call) {
+absl::Status StateMemoryError(absl::string_view call) {
   return absl::ResourceExhaustedError(absl::StrCat("state: ", call, ": ", ErrorText(errno)));
 }
 
@@ -33,7 +33,7 @@ absl::Status WriteAll(int memory, absl::Span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(memory, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return SystemError("write");
+    if (written <= 0) return StateMemoryError("write");
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();
@@ -45,7 +45,7 @@ absl::Status ReadAll(int memory, uint64_t offset, absl::Span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t got = pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError("read");
+    if (got < 0) return StateMemoryError("read");
     if (got == 0) {
       return absl::InvalidArgumentError(
           "state: the memory is shorter than its list of states says; start the trainer and the "
@@ -62,7 +62,7 @@ absl::Status ReadAll(int memory, uint64_t offset, absl::Span<std::byte> bytes) {
 absl::StatusOr<uint64_t> BytesIn(int memory) {
   constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
   struct stat file;
-  if (fstat(memory, &file) != 0) return SystemError("fstat");
+  if (fstat(memory, &file) != 0) return StateMemoryError("fstat");
   return std::min(static_cast<uint64_t>(file.st_size),
                   static_cast<uint64_t>(file.st_blocks) * kBlockBytes);
 }
@@ -188,7 +188,7 @@ absl::StatusOr<ModelQuestion> FromMessage(const link::MakeModel& message) {
 absl::StatusOr<StatesInMemory> ToMemory(absl::Span<const SlotState> states) {
   StatesInMemory in_memory;
   in_memory.memory = Descriptor(memfd_create("pelton-states", MFD_CLOEXEC));
-  if (!in_memory.memory.is_open()) return SystemError("memfd_create");
+  if (!in_memory.memory.is_open()) return StateMemoryError("memfd_create");
   for (const SlotState& state : states) {
     link::LinkState& added = *in_memory.states.add_states();
     added.set_key(state.key);
