@@ -177,7 +177,7 @@ size_t MaxStrangers() {
 class GrpcCoordinatorServer final : public CoordinatorServer {
  public:
   explicit GrpcCoordinatorServer(const CoordinatorOptions& options)
-      : executor_({.name = "coordinator"}),
+      : executor_({.name = "coordinator", .is_counted = false}),
         coordinator_(Spawn<CoordinatorActor>(
             executor_, {.name = "coordinator", .mailbox_capacity = kCoordinatorMailbox},
             options.heartbeat_timeout)),

@@ -23,6 +23,7 @@ ThreadExecutor::ThreadExecutor(Options options)
       options_(std::move(options)),
       waker_(MakeWaker(options_.waker_word)),
       loop_(timers(), clock_) {
+  if (options_.is_counted) counted_.emplace();
   thread_ = SideThread([this] { Run(); }, options_.name);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -33,6 +34,9 @@ class ThreadExecutor final : public internal::ExecutorBase {
     internal::RealSync::Atomic<uint32_t>* waker_word = nullptr;
     // Replaces `waker.Park(at_most)` while work is in flight; a kick of `waker` must end it.
     absl::AnyInvocable<void(Waker& waker, absl::Duration at_most)> park = nullptr;
+    // Whether it is one of the threads that stop spinning when they outnumber the cores. Not so:
+    // one that rests nearly always, and beside which the others should spin as they did.
+    bool is_counted = true;
   };
 
   ThreadExecutor();
@@ -61,7 +65,7 @@ class ThreadExecutor final : public internal::ExecutorBase {
   Waker waker_;
   internal::RealSync::Atomic<bool> exit_{false};
   internal::ThreadLoop loop_;
-  const RuntimeThread counted_;  // from here on, not from when the thread gets a core
+  std::optional<RuntimeThread> counted_;  // from here on, not from when the thread gets a core
   SideThread thread_;
 };
 
