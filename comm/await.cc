@@ -43,14 +43,14 @@ bool DriveWithStandstill(Communicator& communicator, absl::FunctionRef<bool()> d
 
 }  // namespace
 
-bool AttendedWait::GoesOn(absl::Time now) {
+bool AttendedWait::GoesOn(absl::Time now, bool drives) {
   if (began_ == absl::InfinitePast()) began_ = now;
-  report_.Look(began_, now, [this](absl::string_view waited) {
+  report_.Look(began_, now, [this, drives](absl::string_view waited) {
     const std::string call = CallName::Current();
     return absl::StrCat(
         "rank ", communicator_.rank().value(), " has waited ", waited, " in ",
         call.empty() ? absl::StrCat("communicator ", communicator_.id().value()) : call, "; ",
-        Awaited(communicator_));
+        drives ? Awaited(communicator_) : "another thread drives its operations");
   });
   interrupted_ = CheckInterrupt();
   return interrupted_.ok();

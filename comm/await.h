@@ -35,8 +35,9 @@ class AttendedWait {
   AttendedWait(const AttendedWait&) = delete;
   AttendedWait& operator=(const AttendedWait&) = delete;
 
-  // Between two parks: false if the thread is to wait no longer.
-  bool GoesOn(absl::Time now);
+  // Between two parks: false if the thread is to wait no longer. `drives`: whether it drives the
+  // communicator, which only that thread may ask for the ranks that are missing.
+  bool GoesOn(absl::Time now, bool drives = true);
   // OK, or the InterruptedError that ended the wait; the communicator is not aborted yet.
   const absl::Status& interrupted() const { return interrupted_; }
 

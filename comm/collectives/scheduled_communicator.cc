@@ -1,6 +1,7 @@
 #include "comm/collectives/scheduled_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -94,9 +95,10 @@ constexpr int32_t kAgreementTag = kFirstProgramTag + kMaxProgramLanes;
 static_assert(IsCollectiveTag(kAgreementTag));
 constexpr size_t kMaxMessages = limits::kMaxOperationsInFlight - kMaxProgramTransfers;
 
-// An abort by any thread is noted, and ends the wire, at once; what is in flight here ends with the
-// driving thread's next call. Threads: as Communicator. Owns: the wire, the programs and the state
-// of the operations in flight.
+// An abort by any thread is noted, and ends the wire, at once. What is in flight here ends by the
+// driving thread's next call after the wire has let go of its memory, which it may still be writing
+// to until its Abort returns (OWN-1). Threads: as Communicator. Owns: the wire, the programs and
+// the state of the operations in flight.
 class ScheduledCommunicator final : public ForwardingCommunicator {
  public:
   ScheduledCommunicator(std::unique_ptr<Communicator> wire, SelectionTable table)
@@ -141,7 +143,7 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
   bool AdvanceCollective();
   absl::StatusOr<bool> StepCollective();
   absl::Status Begin(const Collective& collective);
-  // True: the communicator has been aborted, and nothing is in flight any more.
+  // Whether the communicator has been aborted; ends what is in flight once the wire has let go.
   bool EndIfAborted();
 
   std::vector<Rank> peers_;  // all ranks: programs are among all of them
@@ -157,6 +159,7 @@ class ScheduledCommunicator final : public ForwardingCommunicator {
   bool step_moved_ = false;
   bool has_ended_ = false;  // what was in flight has learned of the abort
   EndReason ended_;
+  std::atomic<bool> wire_has_ended_{false};  // the wire's Abort has returned
 };
 
 absl::Status ScheduledCommunicator::Check(const Operation& operation, const Stream& stream) const {
@@ -187,7 +190,9 @@ absl::StatusOr<Completion> ScheduledCommunicator::Launch(const Operation& operat
   RETURN_IF_ERROR(is_message ? LaunchMessage(operation, stream) : LaunchCollective(operation));
   const Completion completion = completions_.Begin().completion;
   if (!is_message) AdvanceCollective();
-  RETURN_IF_ERROR(ended_.Get());  // the wire had been aborted
+  // The wire had been aborted. Where another thread is still at that, the wire may have the memory,
+  // and the completion says when it has not.
+  if (has_ended_) return ended_.Get();
   return completion;
 }
 
@@ -252,7 +257,8 @@ bool ScheduledCommunicator::AdvanceCollective() {
     const absl::StatusOr<bool> done = StepCollective();
     if (!done.ok()) {
       Abort(done.status());
-      return EndIfAborted();
+      EndIfAborted();
+      return true;
     }
     if (!*done) return moved || step_moved_;
     completions_.End(collectives_.front().ticket, absl::OkStatus());
@@ -285,12 +291,16 @@ OperationRunner::State ScheduledCommunicator::Query(Completion completion) {
 }
 
 void ScheduledCommunicator::Abort(const absl::Status& reason) {
-  if (ended_.Give(reason)) wrapped().Abort(ended_.Get());
+  if (!ended_.Give(reason)) return;
+  wrapped().Abort(ended_.Get());
+  wire_has_ended_.store(true);
+  wrapped().Wake();  // the thread that drives may have parked since the wire's own wake-up
 }
 
 bool ScheduledCommunicator::EndIfAborted() {
   if (!ended_.is_given()) return false;
-  if (std::exchange(has_ended_, true)) return true;
+  if (has_ended_ || !wire_has_ended_.load()) return true;
+  has_ended_ = true;
   completions_.EndAll(ended_.Get());
   messages_.clear();
   collectives_.clear();

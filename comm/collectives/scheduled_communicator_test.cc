@@ -1,9 +1,11 @@
 // What the conformance suite leaves open: random worlds in virtual time, limits, reserved tags.
 #include "comm/collectives/scheduled_communicator.h"
 
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -184,6 +186,49 @@ TEST(ScheduledCommunicatorTest, ACommunicatorThatClosesInTheMiddleFailsItsPeers)
 }
 
 // Rank 2 runs a barrier, whose messages meet none of the allreduce's at once.
+// A wire that calls `within` before its Abort has let go of the operations' memory.
+// Threads: as Communicator. Owns: as ForwardingCommunicator.
+class SlowlyAborted final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void Abort(const absl::Status& reason) override {
+    if (within) within();
+    ForwardingCommunicator::Abort(reason);
+  }
+  std::function<void()> within;
+};
+
+// What another thread that drives sees while this one is at the abort.
+TEST(ScheduledCommunicatorTest, AnAbortEndsNothingBeforeTheWireHasLetGo) {
+  FakeClock clock;
+  SimFabric fabric(WorldSize(2), SimOptions{{}, 1, &clock});
+  auto opened = fabric.OpenAll(CommunicatorId(1), Group::World(WorldSize(2)));
+  ASSERT_TRUE(opened.ok());
+  auto slow = std::make_unique<SlowlyAborted>(std::move((*opened)[0]));
+  SlowlyAborted& wire = *slow;
+  const auto rank = MakeScheduledCommunicator(std::move(slow), SelectionTable::Default());
+  std::vector<float> values(8);
+  const Tensor tensor = {values.data(), values.size(), DType::kFloat32};
+  const auto collective = AllReduce(*rank, tensor, tensor, ReduceOp::kSum);
+  const auto message = Recv(*rank, tensor, Rank(1));
+  ASSERT_TRUE(collective.ok() && message.ok());
+  int looks = 0;
+  wire.within = [&] {
+    ++looks;
+    rank->Progress();
+    EXPECT_FALSE(rank->Query(*collective).done);
+    EXPECT_FALSE(rank->Query(*message).done);
+    EXPECT_EQ(Barrier(*rank).status(), absl::InternalError("enough"));
+  };
+  rank->Abort(absl::InternalError("enough"));
+  wire.within = nullptr;
+  EXPECT_EQ(looks, 1);
+  for (const Completion completion : {*collective, *message}) {
+    EXPECT_TRUE(rank->Query(completion).done);
+    EXPECT_EQ(rank->Query(completion).status, absl::InternalError("enough"));
+  }
+}
+
 TEST(ScheduledCommunicatorTest, ADisagreementIsNamedOnAllRanks) {
   World world(5, {.latency = absl::Microseconds(10)}, 0);
   std::vector<float> values(5);

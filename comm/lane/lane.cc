@@ -270,6 +270,9 @@ void Lane::Stop() {
       thread.join();
     }
   }
+  // One of them may have been at a finish until now.
+  Visit rest(*this, Visit::Aim::kClose, WaitClock().Now());
+  Follow(rest);
 }
 
 Visit::Visit(Lane& lane, Aim aim, absl::Time deadline, JobHandle job)
@@ -372,7 +375,7 @@ bool Visit::LookUp(absl::Time now) {
   is_late_ = now >= deadline_;
   const bool is_attended = aim_ == Aim::kJob || aim_ == Aim::kIdle;
   // Once interrupted it waits for the abort to end the job.
-  if (!is_attended || !interrupted().ok() || attended_.GoesOn(now)) return false;
+  if (!is_attended || !interrupted().ok() || attended_.GoesOn(now, drives_)) return false;
   if (job_ != nullptr) {
     MutexLock lock(&lane_.mutex_);
     job_->interrupted_ = interrupted();

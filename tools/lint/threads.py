@@ -20,6 +20,7 @@ OWNERS: dict[str, str] = {
     "comm/transport/nccl/native_communicator": "an abort frees the handle that a launch may be using",
     "comm/transport/network/worker": "communicators share a wire, and each is driven by a thread of its own",
     "comm/transport/shm/links": "what peers share: any thread looks for it, and one watches their sockets",
+    "comm/transport/shm/remote_memory": "a table of the process: which processes may read it, as the kernel is told",
     "comm/window/edge_mutex": "a user's lock on a window, in memory that processes share",
     "core/memory/region": "a table of the process: regions by number and by address",
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
@@ -28,7 +29,7 @@ OWNERS: dict[str, str] = {
 # stays, entries that are visited or taken, things made once for all who ask, values by key), turn.h (one caller at a
 # time, until a deadline), inbox.h (delivered one at a time), worker_thread.h (calls that block), poll_thread.h (waits
 # for descriptors).
-MOST_OWNERS = 9
+MOST_OWNERS = 10
 
 # The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's,
 # and what simulates a job whose ranks are threads of one process.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/sync.h"
 
 namespace pelton::shm {
 namespace {
@@ -34,6 +35,16 @@ bool UserPermits() {
   return text == nullptr || absl::string_view(text) != "0";
 }
 
+// The kernel keeps one answer per process. Threads: any. Owns: what it was told last.
+struct ProcessReaders {
+  static ProcessReaders& Get() {
+    static ProcessReaders* const process = new ProcessReaders;  // outlives every transport
+    return *process;
+  }
+  Mutex mutex;
+  Readers readers ABSL_GUARDED_BY(mutex){YamaScope(), UserPermits()};
+};
+
 }  // namespace
 
 absl::Status ReadMemory(pid_t pid, uint64_t address, std::byte* target, size_t size_bytes) {
@@ -54,25 +65,18 @@ absl::Status ReadMemory(pid_t pid, uint64_t address, std::byte* target, size_t s
   return absl::OkStatus();
 }
 
-// Two threads may tell the kernel in another order than that in which they have widened the answer.
-// So each looks again after it has told: whoever tells last has told the widest one.
-void Readers::Admit(std::optional<pid_t> reader, absl::FunctionRef<void(unsigned long)> tell) {
+std::optional<unsigned long> Readers::Admit(std::optional<pid_t> reader) {
   const unsigned long wanted = reader ? static_cast<unsigned long>(*reader) : kAnybody;
-  unsigned long answer = answer_.load();
-  unsigned long next;
-  do {
-    if (!asks_ || answer == wanted || answer == kAnybody) return;
-    next = answer == kNobody ? wanted : kAnybody;
-  } while (!answer_.compare_exchange_weak(answer, next));
-  for (unsigned long told = kNobody; told != next; next = answer_.load()) {
-    told = next;
-    tell(told);
-  }
+  if (!asks_ || answer_ == wanted || answer_ == kAnybody) return std::nullopt;
+  answer_ = answer_ ? kAnybody : wanted;
+  return answer_;
 }
 
 void AllowReaders(std::optional<pid_t> reader) {
-  static Readers readers(YamaScope(), UserPermits());  // the kernel keeps one answer per process
-  readers.Admit(reader, [](unsigned long tracer) { prctl(PR_SET_PTRACER, tracer, 0, 0, 0); });
+  ProcessReaders& process = ProcessReaders::Get();
+  MutexLock lock(&process.mutex);
+  const std::optional<unsigned long> tracer = process.readers.Admit(reader);
+  if (tracer) prctl(PR_SET_PTRACER, *tracer, 0, 0, 0);
 }
 
 }  // namespace pelton::shm

@@ -4,12 +4,10 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
 namespace pelton::shm {
@@ -21,7 +19,7 @@ absl::Status ReadMemory(pid_t pid, uint64_t address, std::byte* target, size_t s
 
 // Whom Yama's default (ptrace_scope 1), which lets only parents read, is to let read this process's
 // memory besides. It keeps one answer: nobody, one process, or every process of this user.
-// Threads: any. Owns: what it has answered.
+// Threads: one at a time. Owns: what it has answered.
 class Readers {
  public:
   static constexpr unsigned long kAnybody = ~0UL;  // PR_SET_PTRACER_ANY
@@ -30,15 +28,13 @@ class Readers {
   // user lets us ask for anything.
   Readers(int scope, bool is_permitted) : asks_(scope == 1 && is_permitted) {}
 
-  // Calls `tell` with what PR_SET_PTRACER must be set to so that `reader` may read, too (none:
-  // every process), unless it has to stay as it is. The kernel keeps one process only.
-  void Admit(std::optional<pid_t> reader, absl::FunctionRef<void(unsigned long)> tell);
+  // What PR_SET_PTRACER must be set to so that `reader` may read, too (none: every process);
+  // nothing if it has to stay as it is. The kernel keeps one process only.
+  std::optional<unsigned long> Admit(std::optional<pid_t> reader);
 
  private:
-  static constexpr unsigned long kNobody = 0;
-
   const bool asks_;
-  std::atomic<unsigned long> answer_{kNobody};  // only widened: nobody, one, anybody
+  std::optional<unsigned long> answer_;
 };
 
 // Lets `reader`, or without one every process of this user, read our memory where Yama's default
