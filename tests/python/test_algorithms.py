@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx
+import numpy
 import pelton
 import pytest
 import torch
@@ -23,7 +24,10 @@ from pelton.torch_api.algorithms.base import (
     RuntimeAlgorithm,
 )
 from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
-from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
+from pelton.torch_api.algorithms.gradient_allreduce import (
+    GradientAllReduceAlgorithm,
+    GradientAllReduceAlgorithmImpl,
+)
 from pelton.torch_api.algorithms.one_bit_adam import OneBitAdamOptimizer
 from pelton.torch_api.algorithms.power_sgd import PowerSGDAlgorithmImpl
 from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
@@ -276,3 +280,68 @@ def test_codecs_whose_rest_comes_late_are_warned_of_beside_outer_momentum() -> N
         warnings.simplefilter("error")
         pelton.algorithm("diloco", codec="top_k", outer_momentum=0)
         pelton.algorithm("diloco", codec="block_int4")
+
+
+class _OfAUser(GradientAllReduceAlgorithmImpl):
+    """As one is derived from Bagua's: it takes what it needs, and sets attributes."""
+
+    def __init__(self, process_group: Any, average: bool) -> None:
+        super().__init__(process_group)
+        self.average = average
+
+
+def test_what_a_derived_class_sets_counts() -> None:
+    made = _OfAUser(None, average=False)
+    assert made.registered() == RegisteredAlgorithm("gradient_allreduce", {"average": "false"})
+    made.average = True
+    assert made.registered() == RegisteredAlgorithm("gradient_allreduce", {})
+
+
+def test_an_algorithm_at_work_has_the_options_of_when_it_was_put_to_work() -> None:
+    codec_options = {"block": 64}
+    algorithm = pelton.algorithm("diloco", interval=4, codec="block_int4", codec_options=codec_options)
+    at_work = algorithm.reify(None)  # type: ignore[arg-type]
+    codec_options["block"] = 128
+    algorithm.interval = 8  # type: ignore[attr-defined]
+    registered = at_work.registered()
+    assert registered is not None
+    assert (registered.options["interval"], registered.options["codec.block"]) == ("4", "64")
+    algorithm.interval = -1  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match="interval is '-1'"):
+        algorithm.reify(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [1, numpy.True_, numpy.int64(1), True])
+def test_a_flag_may_be_a_number(value: Any) -> None:
+    for made in (GradientAllReduceAlgorithm(hierarchical=value), pelton.algorithm("slowmo", hierarchical=value)):
+        assert isinstance(made, RuntimeAlgorithm)
+        assert made.texts()["hierarchical"] == "true"
+
+
+def test_an_option_that_was_not_given_has_its_default() -> None:
+    made: Any = pelton.algorithm("power_sgd")
+    assert (made.start_round, made.rank) == (256, 2)
+    made = pelton.algorithm("diloco")
+    assert (made.outer_learning_rate, made.hierarchical, made.mix) == (0.7, True, None)
+    with pytest.raises(AttributeError, match="'DiLoCoAlgorithm' object has no attribute 'intervall'"):
+        _ = made.intervall
+
+
+def test_a_derived_class_is_described_by_its_own_arguments() -> None:
+    class Clipped(GradientAllReduceAlgorithm):
+        """Has an option of its own, and none of the runtime's."""
+
+        def __init__(self, limit: float = 0.5) -> None:
+            """Args:
+            limit: of each gradient.
+            """
+            super().__init__()
+            self.limit = limit
+
+    GlobalAlgorithmRegistry.register("clipped", Clipped, "clipped gradients")
+    try:
+        assert [(one.name, one.default, one.meaning) for one in described("clipped").options] == [
+            ("limit", "0.5", "of each gradient.")
+        ]
+    finally:
+        del GlobalAlgorithmRegistry._entries["clipped"]

@@ -9,11 +9,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pelton.compat.aliases import PACKAGES
+from spawn import environment, run
 
 _TABLES = json.loads((Path(__file__).parent / "api_names.json").read_text())
 _PACKAGES = {"bagua": "pelton", "bluefog": "pelton.bluefog"}
@@ -95,3 +99,17 @@ def test_what_differs_is_found() -> None:
     assert differing(("a", "pos", "1")) == ["f: 'a' has no default, and is to have 1"]
     assert differing(("b", "pos", "3")) == ["f: 'b' is 2 by default, and is to be 3"]
     assert differing(("c", "pos", "3")) == ["f: 'c' is keyword-only"]
+
+
+@pytest.mark.parametrize("alias", ["pelton.torch_api", "bagua.torch_api"])
+def test_modules_of_baguas_are_found_by_attribute(alias: str) -> None:
+    """After `import bagua.torch_api as bagua` alone, as scripts use them."""
+    modules = {path.partition(":")[0] for path in _TABLES["bagua"]}
+    eager = ("bagua.torch_api.algorithms.", "bagua.torch_api.bucket", "bagua.torch_api.tensor", "bagua.torch_api.env")
+    names = sorted(name.removeprefix("bagua.torch_api.") for name in modules if name.startswith(eager))
+    assert "algorithms.bytegrad" in names and "env" in names
+    script = f"import {alias} as api\nfor name in {names!r}:\n    value = api\n    for part in name.split('.'):\n"
+    script += "        value = getattr(value, part)\nprint('found')\n"
+    paths = os.pathsep.join([str(PACKAGES), environment()["PYTHONPATH"]])
+    outcome = run([sys.executable, "-c", script], 120, {"PYTHONPATH": paths})
+    assert (outcome.code, outcome.output) == (0, "found\n"), outcome.errors

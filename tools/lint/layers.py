@@ -52,7 +52,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 
 # The Python package: Bagua's names stand on the rest of it, and change torch's classes when they are imported.
 _BAGUAS = "torch_bindings/pelton/torch_api/"
-_MAY_IMPORT_BAGUAS = (_BAGUAS, "torch_bindings/pelton/script/")
+_MAY_IMPORT_BAGUAS = (_BAGUAS, "torch_bindings/pelton/compat/", "torch_bindings/pelton/script/")
 _PYTHON_IMPORT = re.compile(r"^\s*(?:from|import) pelton\.torch_api\b|^\s*from pelton import .*\btorch_api\b")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')

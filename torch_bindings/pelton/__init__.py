@@ -8,7 +8,9 @@ first, because the extension module needs torch's libraries to be loaded.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import pelton_autoload
 import torch
@@ -69,6 +71,13 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torc
     """
     sizes = [int(size) for part in shape for size in (part if isinstance(part, Sequence) else (part,))]
     return _C.empty(sizes, torch.get_default_dtype() if dtype is None else dtype)
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`pelton.torch_api` is imported when it is first asked for, because that changes classes of torch's."""
+    if name == "torch_api":
+        return importlib.import_module("pelton.torch_api")
+    raise AttributeError(f"module 'pelton' has no attribute {name!r}")
 
 
 _gradient_allocator: bool | None = None

@@ -71,7 +71,7 @@ def _describe(name: str) -> AlgorithmDescription:
     make, summary = GlobalAlgorithmRegistry.entry(name)
     is_named = inspect.isclass(make) and issubclass(make, NamedAlgorithm)
     runtime = make.runtime_name if is_named else name
-    if runtime not in dict(_C.algorithms()):
+    if runtime not in dict(_C.algorithms()) or (is_named and not _takes_options(make)):
         return AlgorithmDescription(name, summary, "", "", (), None, _arguments_of(make))
     told = _C.describe_algorithm(runtime)
     own = _arguments_of(make, make.own_arguments) if is_named else ()
@@ -81,6 +81,11 @@ def _describe(name: str) -> AlgorithmDescription:
     return AlgorithmDescription(
         name, summary, told["subject"], told["bytes_sent"], tuple(told["dtypes"]), told["ranks_agree"], options
     )
+
+
+def _takes_options(make: Any) -> bool:
+    """Whether a class takes the options of the runtime's table; a user's that is derived from one may not."""
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(make).parameters.values())
 
 
 def _arguments_of(make: Any, names: Sequence[str] | None = None) -> tuple[OptionDescription, ...]:
@@ -138,7 +143,7 @@ _HEAD = """# Algorithms and their options
 
 `pelton algorithms --markdown` makes this page of what the algorithms say of themselves;
 [algorithms.md](algorithms.md) explains them.
-`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`. An option that is None has its
+`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`. An option of the runtime's that is None has its
 default.
 `codec.<option>` stands for the options of whichever codec it is, which [codecs.md](codecs.md) lists. They are given in
 either way: `codec_options={"block": 64}`, or `**{"codec.block": 64}`. So are `graph.<option>` (`graph_options`) and

@@ -119,7 +119,7 @@ def _lines_of_rank(folder: Path, look: Look, stuck_s: float) -> Iterator[str]:
         yield from _lines_of_model(model)
     if not said["models"]:
         yield "    no wrapped model" + (", or one whose rounds the trainer runs itself" if daemon else "")
-    yield from map(_line_of_actor, said["actors"])
+    yield from map(_line_of_actor, said.get("actors", []))
     if look.trainer and look.stands_s >= stuck_s:
         yield from _lines_of_stuck(folder, look)
 

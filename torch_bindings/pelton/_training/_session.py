@@ -135,7 +135,7 @@ def current() -> Session:
     _fork.check()
     if _session is None:
         raise FailedPrecondition(
-            "the process group is not initialised; call pelton.torch_api.init_process_group() first"
+            "the process group is not initialised; call pelton.init(), or pelton.torch_api.init_process_group(), first"
         )
     return _session
 

@@ -40,11 +40,13 @@ from pelton._training.tensor import BaguaTensor
 from pelton.torch_api import (
     _raw_communicator,
     algorithms,
+    bucket,
     checkpoint,
     communication,
     contrib,
     data_parallel,
     distributed,
+    env,
     moe,
     tensor,
     utils,
@@ -52,6 +54,10 @@ from pelton.torch_api import (
 from pelton.torch_api.distributed import BaguaModule, bagua_init
 
 __all__ = [
+    "bucket",
+    "distributed",
+    "env",
+    "tensor",
     "BaguaModule",
     "BaguaTensor",
     "ReduceOp",

@@ -45,6 +45,44 @@ def defaults_of(name: str) -> Mapping[str, str]:
     return {option[0]: option[1] for option in _C.describe_algorithm(name)["options"]}
 
 
+@functools.cache
+def _flags_of(name: str) -> frozenset[str]:
+    """The options that are true or false."""
+    return frozenset(option[0] for option in _C.describe_algorithm(name)["options"] if option[2] == "true or false")
+
+
+def checked_texts(name: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of an algorithm of the runtime's, as that takes them. A flag may be a number, or numpy's.
+
+    Raises:
+      InvalidArgument: an option is unknown, or its value does not fit; the text lists what there is.
+    """
+    flags = _flags_of(name) if name in dict(_C.algorithms()) else frozenset()
+    is_flag = {key: key in flags and value is not None and not isinstance(value, str) for key, value in options.items()}
+    texts = to_text(**{key: bool(value) if is_flag[key] else value for key, value in options.items()})
+    _C.check_algorithm(name, texts)
+    return texts
+
+
+def kept(value: Any) -> Any:
+    """A value that does not change with what was given."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.copy() if _is_graph(value) else value
+
+
+def value_of(text: str) -> Any:
+    """A default as Python has it; None where the runtime's is no value of its own."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text if text.isidentifier() and text != "auto" else None
+
+
 def text_of(value: object) -> str:
     """A value as the runtime writes it."""
     if isinstance(value, bool):

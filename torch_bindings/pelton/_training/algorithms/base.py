@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pelton import _C
-from pelton._training.algorithms._options import defaults_of, text_of, to_text
+from pelton._training.algorithms._options import checked_texts, defaults_of, kept, text_of, value_of
 from pelton.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -253,15 +253,19 @@ class RuntimeAlgorithm(Algorithm):
         """
         self.runtime_name = name
         self.options = options
-        _C.check_algorithm(name, self.texts())
+        self.texts()
 
-    def given(self) -> dict[str, Any]:
-        """Its options that are the runtime's, as they were given."""
-        return self.options
+    def options_in(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The runtime's options among an object's attributes: this one's, or those of what it is at work."""
+        return dict(attributes["options"])
 
     def texts(self) -> dict[str, str]:
-        """The same as the runtime takes them."""
-        return to_text(**self.given())
+        """Its options as the runtime takes them, as they are now.
+
+        Raises:
+          InvalidArgument: one has been changed to what does not fit.
+        """
+        return checked_texts(self.runtime_name, self.options_in(vars(self)))
 
     def text_of(self, option: str) -> str:
         """An option's value, or its default."""
@@ -285,9 +289,12 @@ class NamedAlgorithm(RuntimeAlgorithm):
     _names: tuple[str, ...] = ()  # what was given to it as the runtime's, whether or not that knows it
     impl_class: type[RuntimeImpl]  # what it becomes at work; see RuntimeImpl
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any:
+        """An option of the runtime's that was not given has its default; None where that is no value of its own."""
+        default = defaults_of(type(self).runtime_name).get(name)
+        if default is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return value_of(default)
 
     def __init__(self, **options: Any) -> None:
         """Args:
@@ -299,16 +306,16 @@ class NamedAlgorithm(RuntimeAlgorithm):
         self._names = tuple(options)
         vars(self).update(options)
         try:
-            _C.check_algorithm(self.runtime_name, self.texts())
+            self.texts()
         except InvalidArgument as error:
             if not self.own_arguments or "is unknown" not in str(error):
                 raise
             raise InvalidArgument(f"{error}; and of {type(self).__name__}: {', '.join(self.own_arguments)}") from None
 
-    def given(self) -> dict[str, Any]:
-        """Its options that are the runtime's, as they are now."""
+    def options_in(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """See `RuntimeAlgorithm`."""
         known = {*self._names, *defaults_of(self.runtime_name)}
-        return {name: value for name, value in vars(self).items() if name in known}
+        return {name: value for name, value in attributes.items() if name in known}
 
     def reify(self, process_group: BaguaProcessGroup) -> RuntimeImpl:
         """Puts it to work on a group."""
@@ -326,7 +333,8 @@ class NamedAlgorithm(RuntimeAlgorithm):
 
 
 class RuntimeImpl(AlgorithmImpl):
-    """One of the runtime's algorithms at work on a group. Its attributes are those of the algorithm.
+    """One of the runtime's algorithms at work on a group. Its attributes are those of the algorithm, as they were when
+    it was put to work; a subclass may set others.
 
     `class XImpl(RuntimeImpl, of=X)` is what the class X becomes at work, and takes the group and X's arguments.
     Threads: the trainer's. Owns: its options.
@@ -353,13 +361,20 @@ class RuntimeImpl(AlgorithmImpl):
         super().__init__(process_group)
         is_made = len(arguments) == 1 and isinstance(arguments[0], RuntimeAlgorithm)
         self._algorithm = arguments[0] if is_made else self.algorithm_class(*arguments, **options)
-        vars(self).update({name: value for name, value in vars(self._algorithm).items() if not name.startswith("_")})
+        for name, value in vars(self._algorithm).items():
+            if not name.startswith("_") and name not in vars(self) and not hasattr(type(self), name):
+                setattr(self, name, kept(value))
+        self._texts()
 
     def registered(self) -> RegisteredAlgorithm:
         """The algorithm of the runtime's."""
+        algorithm = self._algorithm
         return RegisteredAlgorithm(
-            self._algorithm.runtime_name, self._algorithm.texts(), self._algorithm.needs_every_parameter_in_an_optimizer
+            algorithm.runtime_name, self._texts(), algorithm.needs_every_parameter_in_an_optimizer
         )
+
+    def _texts(self) -> dict[str, str]:
+        return checked_texts(self._algorithm.runtime_name, self._algorithm.options_in(vars(self)))
 
 
 def _with_arguments_of(algorithm: type[Algorithm], init: Callable[..., None]) -> Callable[..., None]:

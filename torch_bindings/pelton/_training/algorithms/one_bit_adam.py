@@ -45,15 +45,16 @@ class OneBitAdamAlgorithm(MomentumAlgorithm):
     own_arguments = ("one_bit_adam_optimizer",)
     optimizer_class = OneBitAdamOptimizer
 
-    def __init__(self, one_bit_adam_optimizer: OneBitAdamOptimizer, **options: Any) -> None:
+    def __init__(self, one_bit_adam_optimizer: OneBitAdamOptimizer, hierarchical: bool = True, **options: Any) -> None:
         """Args:
         one_bit_adam_optimizer: the one that steps the model.
-        **options: those of the runtime's `one_bit_adam`.
+        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
+        **options: others of the runtime's `one_bit_adam`.
 
         Raises:
           InvalidArgument: not a OneBitAdamOptimizer, or as `RuntimeAlgorithm`.
         """
-        super().__init__(one_bit_adam_optimizer, **options)
+        super().__init__(one_bit_adam_optimizer, hierarchical=hierarchical, **options)
 
 
 class OneBitAdamAlgorithmImpl(MomentumImpl, of=OneBitAdamAlgorithm):

@@ -284,15 +284,18 @@ class ZeroOneAdamAlgorithm(MomentumAlgorithm):
     own_arguments = ("zero_one_adam_optimizer",)
     optimizer_class = ZeroOneAdamOptimizer
 
-    def __init__(self, zero_one_adam_optimizer: ZeroOneAdamOptimizer, **options: Any) -> None:
+    def __init__(
+        self, zero_one_adam_optimizer: ZeroOneAdamOptimizer, hierarchical: bool = True, **options: Any
+    ) -> None:
         """Args:
         zero_one_adam_optimizer: the one that steps the model.
-        **options: those of the runtime's `one_bit_adam`.
+        hierarchical: average inside each host first, in full precision; only the hosts' leaders exchange messages.
+        **options: others of the runtime's `one_bit_adam`.
 
         Raises:
           InvalidArgument: not a ZeroOneAdamOptimizer, or as `RuntimeAlgorithm`.
         """
-        super().__init__(zero_one_adam_optimizer, **options)
+        super().__init__(zero_one_adam_optimizer, hierarchical=hierarchical, **options)
 
 
 class ZeroOneAdamAlgorithmImpl(RuntimeImpl, of=ZeroOneAdamAlgorithm):

@@ -13,7 +13,8 @@ import torch
 
 from pelton import _C, _log
 from pelton._training._state_broadcast import agree, agree_on
-from pelton._training.algorithms.base import Algorithm, AlgorithmImpl
+from pelton._training.algorithms._options import defaults_of
+from pelton._training.algorithms.base import Algorithm, AlgorithmImpl, RegisteredAlgorithm
 from pelton._training.data_parallel._algorithm_state import AlgorithmState
 from pelton._training.data_parallel._attachment import show_algorithm
 from pelton._training.data_parallel._checked import checked_algorithm
@@ -51,13 +52,18 @@ class Setup:
     def is_hierarchical(self) -> bool:
         """As its option says."""
         registered = runtime_algorithm(self.algorithm)
-        return registered is not None and registered.options.get("hierarchical") == "true"
+        return registered is not None and _options_of(registered).get("hierarchical") == "true"
+
+
+def _options_of(registered: RegisteredAlgorithm) -> dict[str, str]:
+    """Those that it names, and the defaults of all others."""
+    return {**defaults_of(registered.name), **registered.options}
 
 
 def _label(algorithm: AlgorithmImpl) -> str:
     registered = runtime_algorithm(algorithm)
     assert registered is not None, "what is written in Python was refused"
-    options = ", ".join(f"{name}={value}" for name, value in sorted(registered.options.items()))
+    options = ", ".join(f"{name}={value}" for name, value in sorted(_options_of(registered).items()))
     return f"{registered.name}({options})"
 
 

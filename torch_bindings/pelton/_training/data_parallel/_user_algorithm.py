@@ -19,7 +19,7 @@ from pelton._training.algorithms.base import AlgorithmImpl, RegisteredAlgorithm
 from pelton._training.bucket import BackendBucket, BaguaBucket
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._steps import is_in_backward
-from pelton._training.tensor import effective_tensor, forget
+from pelton._training.tensor import effective_tensor, forget, install
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class UserAlgorithm(Rounds):
           InvalidArgument: what the algorithm gave cannot be served, or another rank's raised something.
         """
         self._check_overrides()
+        install()  # an algorithm that is written in Python registers tensors by their own methods
         inner = self._alive()
         complaint: PeltonError | None = None
         raised: BaseException | None = None

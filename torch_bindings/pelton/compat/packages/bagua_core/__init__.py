@@ -4,6 +4,10 @@ from pelton.compat.aliases import install
 
 install("bagua_core")
 
+from pelton.torch_api import _raw_communicator  # noqa: E402
+
+_raw_communicator.install()
+
 from pelton._C import Communicator as BaguaSingleCommunicatorPy  # noqa: E402, F401
 from pelton._training._model_backend import ModelBackend as BaguaCommBackendPy  # noqa: E402, F401
 from pelton._training.bucket import BaguaBucket as BaguaBucketPy  # noqa: E402, F401
