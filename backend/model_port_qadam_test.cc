@@ -269,9 +269,11 @@ absl::Status TrainRank(PortRank& rank, const Case& one, uint64_t seed, Model<flo
       tensors.EndWarmUp();
       RETURN_IF_ERROR(rank.meet("warm-up"));  // nobody is at its last round
       port.reset();
-      ASSIGN_OR_RETURN(
-          port,
-          MakePortOf(rank, {.algorithm = "qadam", .options = {{"codec", one.codec}}}, tensors));
+      ASSIGN_OR_RETURN(port,
+                       MakePortOf(rank,
+                                  {.algorithm = "qadam",
+                                   .options = {{"codec", one.codec}, {"hierarchical", "false"}}},
+                                  tensors));
     }
     tensors.SetGradients(GradientsAt(model.weights, seed, rank.rank.value(), step));
     RETURN_IF_ERROR(BackwardPass(*port));

@@ -278,7 +278,7 @@ TEST(RoundsServerTest, RefusesQuestionsOutOfTurn) {
     question.mutable_load_states();
     EXPECT_THAT(refusal(question), HasSubstr("no memory comes with it"));
     question.mutable_begin_agreement();
-    EXPECT_THAT(refusal(question), HasSubstr("no words"));
+    EXPECT_THAT(refusal(question), HasSubstr("an empty list of words"));
     question.mutable_replan()->add_order(-7);
     EXPECT_NE(refusal(question), "");
     question.mutable_begin_agreement()->add_words(1);

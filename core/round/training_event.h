@@ -19,8 +19,8 @@ enum class EventKind : uint8_t {
   kCall,         // the trainer asks for a round
 };
 
-// One event. It has a fixed size and no pointer, so that it can pass through another process's ring
-// as it is.
+// One event. It has a fixed size and no pointer, so that it may be copied and kept as it is. With a
+// daemon the port and its triggers stay in the trainer's process, and rounds cross (backend/link).
 // Threads: a value. Owns: nothing.
 struct TrainingEvent {
   EventKind kind = EventKind::kCall;

@@ -186,7 +186,7 @@ def test_the_iterators_have_no_end() -> None:
     ("call", "text"),
     [
         (lambda: tu.RingGraph(4, connect_style=3), "connect_style=3"),
-        (lambda: tu.RingGraph(0), "size 0"),
+        (lambda: tu.RingGraph(0), "size is 0"),
         (lambda: tu.StarGraph(4, center_rank=4), "not a rank from 0 to 3"),
         (lambda: tu.MeshGrid2DGraph(6, shape=(2, 2)), "2x2"),
         (lambda: tu.ExponentialGraph(6, base=1), "at least 2"),

@@ -143,8 +143,8 @@ _HEAD = """# Algorithms and their options
 
 `pelton algorithms --markdown` makes this page of what the algorithms say of themselves;
 [algorithms.md](algorithms.md) explains them.
-`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`. An option of the runtime's that is None has its
-default.
+`pelton.algorithm(name, **options)` makes one for `pelton.wrap` and `with_bagua`. An option of the runtime's that is
+None has its default.
 `codec.<option>` stands for the options of whichever codec it is, which [codecs.md](codecs.md) lists. They are given in
 either way: `codec_options={"block": 64}`, or `**{"codec.block": 64}`. So are `graph.<option>` (`graph_options`) and
 `base.<option>` (`base_options`).

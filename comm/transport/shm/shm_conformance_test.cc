@@ -11,6 +11,9 @@ class ShmFixture : public TransportFixture {
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformanceTest,
+                         testing::Values(&MakeTransportFixture<ShmFixture>));
+
 // Every collective runs as a program, as one does that there is no plan for.
 class ShmProgramsFixture : public TransportFixture {
  public:
@@ -20,8 +23,6 @@ class ShmProgramsFixture : public TransportFixture {
   TransportPromises promises() const override { return {.sums_in_rank_order = false}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Shm, TransportConformanceTest,
-                         testing::Values(&MakeTransportFixture<ShmFixture>));
 INSTANTIATE_TEST_SUITE_P(ShmPrograms, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<ShmProgramsFixture>));
 

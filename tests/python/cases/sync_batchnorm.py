@@ -9,6 +9,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton._training import communication
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.contrib.sync_batchnorm import SyncBatchNorm
 from torch import nn
@@ -198,9 +199,9 @@ def one_exchange_forward_and_one_backward() -> None:
 
         return call
 
-    own = {name: getattr(bagua.communication, name) for name in ("allgather", "allreduce_inplace")}
+    own = {name: getattr(communication, name) for name in ("allgather", "allreduce_inplace")}
     for name, function in own.items():
-        setattr(bagua.communication, name, told(name, function))
+        setattr(communication, name, told(name, function))
     try:
         inputs = _inputs(0, (3,), torch.float64, _sizes(size))[rank].requires_grad_()
         output = SyncBatchNorm(CHANNELS, dtype=torch.float64)(inputs)
@@ -209,7 +210,7 @@ def one_exchange_forward_and_one_backward() -> None:
         assert found == ["allgather", "allreduce_inplace"]
     finally:
         for name, function in own.items():
-            setattr(bagua.communication, name, function)
+            setattr(communication, name, function)
 
 
 def _net() -> Any:
