@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/window/slot.h"
+#include "core/actor/tests/expect_outcome.h"
 #include "core/actor/tests/interleavings.h"
 #include "gtest/gtest.h"
 
@@ -16,15 +17,6 @@ using interleavings::ModelSync;
 using interleavings::Outcome;
 using interleavings::Plain;
 using interleavings::Program;
-
-void ExpectRight(const Outcome& outcome) {
-  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
-  EXPECT_GT(outcome.runs, 3u);
-}
-void ExpectWrong(const Outcome& outcome, const std::string& error) {
-  EXPECT_NE(outcome.error.find(error), std::string::npos)
-      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
-}
 
 // Orders one weaker than given.
 struct RelaxedSync : ModelSync {

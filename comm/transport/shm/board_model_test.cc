@@ -8,6 +8,7 @@
 
 #include "comm/transport/shm/abort_words.h"
 #include "comm/transport/shm/board.h"
+#include "core/actor/tests/expect_outcome.h"
 #include "core/actor/tests/interleavings.h"
 #include "gtest/gtest.h"
 
@@ -20,15 +21,6 @@ using interleavings::ModelSync;
 using interleavings::Outcome;
 using interleavings::Plain;
 using interleavings::Program;
-
-void ExpectRight(const Outcome& outcome) {
-  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
-  EXPECT_GT(outcome.runs, 3u);
-}
-void ExpectWrong(const Outcome& outcome, const std::string& error) {
-  EXPECT_NE(outcome.error.find(error), std::string::npos)
-      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
-}
 
 enum class Mistake {
   kNone,

@@ -7,6 +7,7 @@
 
 #include "comm/transport/shm/abort_words.h"
 #include "comm/transport/shm/doorbell.h"
+#include "core/actor/tests/expect_outcome.h"
 #include "core/actor/tests/interleavings.h"
 #include "gtest/gtest.h"
 
@@ -22,15 +23,6 @@ using interleavings::Program;
 
 constexpr auto kForEver = [] { return absl::InfiniteDuration(); };
 constexpr char kLost[] = "a wake-up was lost";
-
-void ExpectRight(const Outcome& outcome) {
-  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
-  EXPECT_GT(outcome.runs, 3u);
-}
-void ExpectWrong(const Outcome& outcome, const std::string& error) {
-  EXPECT_NE(outcome.error.find(error), std::string::npos)
-      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
-}
 
 enum class Mistake {
   kNone,

@@ -3,20 +3,12 @@
 #include <memory>
 #include <string>
 
+#include "core/actor/tests/expect_outcome.h"
 #include "core/actor/tests/interleavings.h"
 #include "gtest/gtest.h"
 
 namespace pelton::interleavings {
 namespace {
-
-void ExpectRight(const Outcome& outcome) {
-  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
-  EXPECT_GT(outcome.runs, 1u);
-}
-void ExpectWrong(const Outcome& outcome, const std::string& error) {
-  EXPECT_NE(outcome.error.find(error), std::string::npos)
-      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
-}
 
 // Two threads that each raise a flag and look at the other's.
 struct Flags {
@@ -48,13 +40,13 @@ Outcome BothLookAtTheOther(Flags how) {
 
 TEST(InterleavingsTest, AMissingFenceIsFound) {
   ExpectWrong(BothLookAtTheOther({}), "neither saw the other");
-  ExpectRight(BothLookAtTheOther({.are_fenced = true}));
+  ExpectRight(BothLookAtTheOther({.are_fenced = true}), 1);
 }
 
 // An operation of order seq_cst is no fence for those beside it.
 TEST(InterleavingsTest, AStoreAndALookAreOrderedIfBothAreSequentiallyConsistent) {
   constexpr auto kSequential = std::memory_order_seq_cst;
-  ExpectRight(BothLookAtTheOther({kSequential, kSequential}));
+  ExpectRight(BothLookAtTheOther({kSequential, kSequential}), 1);
   ExpectWrong(BothLookAtTheOther({std::memory_order_release, kSequential}), "neither saw");
   ExpectWrong(BothLookAtTheOther({kSequential, std::memory_order_acquire}), "neither saw");
 }
@@ -96,7 +88,7 @@ Outcome WritesOverWhatWasRead(std::memory_order store, std::memory_order load) {
 }
 
 TEST(InterleavingsTest, AWriteOverWhatIsStillBeingReadIsARace) {
-  ExpectRight(WritesOverWhatWasRead(std::memory_order_release, std::memory_order_acquire));
+  ExpectRight(WritesOverWhatWasRead(std::memory_order_release, std::memory_order_acquire), 1);
   ExpectWrong(WritesOverWhatWasRead(std::memory_order_relaxed, std::memory_order_acquire),
               "still be reading");
   ExpectWrong(WritesOverWhatWasRead(std::memory_order_release, std::memory_order_relaxed),
@@ -122,7 +114,7 @@ Outcome OneLooksForTheOthersFlag(bool is_raised) {
 }
 
 TEST(InterleavingsTest, ALoopThatLooksEndsWhenItCanSeeWhatItLooksFor) {
-  ExpectRight(OneLooksForTheOthersFlag(/*is_raised=*/true));
+  ExpectRight(OneLooksForTheOthersFlag(/*is_raised=*/true), 1);
   ExpectWrong(OneLooksForTheOthersFlag(/*is_raised=*/false), "nobody writes any more");
 }
 
@@ -149,7 +141,7 @@ Outcome HandOver(std::memory_order store, std::memory_order load) {
 }
 
 TEST(InterleavingsTest, AHandOverWithoutReleaseOrAcquireIsARace) {
-  ExpectRight(HandOver(std::memory_order_release, std::memory_order_acquire));
+  ExpectRight(HandOver(std::memory_order_release, std::memory_order_acquire), 1);
   ExpectWrong(HandOver(std::memory_order_relaxed, std::memory_order_acquire), "data race");
   ExpectWrong(HandOver(std::memory_order_release, std::memory_order_relaxed), "data race");
 }

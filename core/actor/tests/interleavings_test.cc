@@ -12,6 +12,7 @@
 #include "core/actor/mailbox.h"
 #include "core/actor/message.h"
 #include "core/actor/promise.h"
+#include "core/actor/tests/expect_outcome.h"
 #include "core/actor/thread_loop.h"
 #include "core/actor/waker.h"
 #include "core/base/check.h"
@@ -28,16 +29,6 @@ using interleavings::Plain;
 using interleavings::Program;
 
 constexpr absl::Duration kForEver = absl::InfiniteDuration();
-
-void ExpectRight(const Outcome& outcome) {
-  EXPECT_EQ(outcome.error, "") << "in run " << outcome.runs;
-  // Several orders, or the program has no choice and the test shows nothing.
-  EXPECT_GT(outcome.runs, 3u);
-}
-void ExpectWrong(const Outcome& outcome, const std::string& error) {
-  EXPECT_NE(outcome.error.find(error), std::string::npos)
-      << '"' << outcome.error << "\" after " << outcome.runs << " runs";
-}
 
 // The mailbox ------------------------------------------------------------------------------------
 
