@@ -37,6 +37,8 @@ class SharedCell {
 // tasks are finished, so nobody adds to the count of a sequence that is over. A reader that finds
 // another sequence there knows that the owner has seen the end of its own, and sees what that owner
 // saw, because the count begins anew with release.
+// An owner that keeps its tasks arrives with all of them given out, so that no Claim succeeds, and
+// counts them by itself.
 // board_model_test.cc runs this in every order.
 //
 // Threads: Arrive by the rank that it belongs to; the others by any, of any process. Owns: nothing;
@@ -46,11 +48,15 @@ class BasicBoard {
  public:
   static constexpr uint64_t kDepth = 2;
 
+  // Whose tasks the owner's are: everybody's who claims them, or its own alone.
+  enum class TasksOf : uint8_t { kAnyRank, kOwner };
+
   // Arrives at `sequence`, with `post`, and with all that the caller has written for it.
   template <typename T>
-  void Arrive(uint64_t sequence, const T& post) {
+  void Arrive(uint64_t sequence, const T& post, TasksOf tasks_of = TasksOf::kAnyRank) {
     posts_[sequence % kDepth].Set(post);
-    claimed_.store(Tagged(sequence, 0), std::memory_order_relaxed);
+    const uint64_t given_out = tasks_of == TasksOf::kOwner ? kAll : 0;
+    claimed_.store(Tagged(sequence, given_out), std::memory_order_relaxed);
     // A late reader of the sequence before may learn of its end by this.
     finished_.store(Tagged(sequence, 0), std::memory_order_release);
     arrived_.store(sequence);  // shows all of the above
@@ -80,8 +86,9 @@ class BasicBoard {
   static constexpr uint64_t Tagged(uint64_t sequence, uint64_t count) {
     return sequence << 32 | count;
   }
+  static constexpr uint64_t kAll = 0xFFFFFFFF;
   static constexpr uint32_t TagOf(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-  static constexpr uint64_t CountOf(uint64_t word) { return word & 0xFFFFFFFF; }
+  static constexpr uint64_t CountOf(uint64_t word) { return word & kAll; }
 
   template <typename T>
   using Atomic = typename Sync::template Atomic<T>;

@@ -29,6 +29,7 @@ enum class Mistake {
   kClaimsInTwoSteps,   // a look, and the number that it found
   kFinishesFirst,      // says that a task is done, and does it then
   kDoesNotWaitForAll,  // takes its result when its own tasks are done
+  kKeepsUnsaid,        // keeps its tasks, and arrives as if anybody might do them
 };
 
 // Orders one weaker than given.
@@ -73,16 +74,23 @@ class Group {
     }
   }
 
-  // The direct schedule: any rank does any task.
-  void RunTasks(int rank, uint64_t sequence, uint64_t tasks) {
-    board_[rank].Arrive(sequence, sequence);
+  // The direct schedule: any rank does any task, but for those that their owner keeps.
+  void RunTasks(int rank, uint64_t sequence, uint64_t tasks, bool keeps) {
+    const bool says_so = keeps && mistake_ != Mistake::kKeepsUnsaid;
+    board_[rank].Arrive(sequence, sequence,
+                        says_so ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank);
     for (int peer = 0; peer < 2; ++peer) {
       AwaitArrival(peer, sequence);
       if (board_[peer].PostOf(sequence) != sequence) Fail("another post");
     }
     for (int i = 0; i < 2; ++i) {
       const int owner = (rank + i) % 2;
-      while (const std::optional<uint64_t> index = Claim(owner, sequence, tasks)) {
+      uint64_t kept = 0;
+      const auto next = [&]() -> std::optional<uint64_t> {
+        if (!keeps || owner != rank) return Claim(owner, sequence, tasks);
+        return kept < tasks ? std::optional(kept++) : std::nullopt;
+      };
+      while (const std::optional<uint64_t> index = next()) {
         if (mistake_ == Mistake::kFinishesFirst) board_[owner].MarkFinished();
         Plain<uint64_t>& result = result_[owner][*index];
         if (result.Get() >= sequence) Fail("a task is done twice");
@@ -124,6 +132,7 @@ class Group {
 struct Size {
   uint64_t collectives = 1;
   uint64_t tasks = 0;  // per owner; none: eager
+  int keeping = 0;     // ranks below this one keep their tasks
   int most_preemptions = 3;
 };
 template <typename Sync = ModelSync>
@@ -138,7 +147,7 @@ Outcome TwoRanksRun(Size size, Mistake mistake = Mistake::kNone) {
               if (size.tasks == 0) {
                 group->RunEagerly(rank, sequence);
               } else {
-                group->RunTasks(rank, sequence, size.tasks);
+                group->RunTasks(rank, sequence, size.tasks, rank < size.keeping);
               }
             }
           });
@@ -166,6 +175,14 @@ TEST(BoardModelTest, AnArrivalWithoutReleaseAndAcquireIsFound) {
 TEST(BoardModelTest, EveryTaskIsDoneOnceAndAllSeeItsResult) {
   ExpectRight(TwoRanksRun({.collectives = 1, .tasks = 2}));
   ExpectRight(TwoRanksRun({.collectives = 2, .tasks = 1, .most_preemptions = 2}));
+}
+TEST(BoardModelTest, TasksThatTheirOwnerKeepsAreDoneByNobodyElse) {
+  ExpectRight(TwoRanksRun({.tasks = 2, .keeping = 1}));
+  ExpectRight(TwoRanksRun({.tasks = 2, .keeping = 2}));
+  ExpectRight(TwoRanksRun({.collectives = 2, .tasks = 1, .keeping = 1, .most_preemptions = 2}));
+}
+TEST(BoardModelTest, TasksThatAreKeptWithoutAWordAreFound) {
+  EXPECT_NE(TwoRanksRun({.tasks = 1, .keeping = 1}, Mistake::kKeepsUnsaid).error, "");
 }
 TEST(BoardModelTest, AClaimInTwoStepsIsFound) {
   EXPECT_NE(TwoRanksRun({.tasks = 2}, Mistake::kClaimsInTwoSteps).error, "");

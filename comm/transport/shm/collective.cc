@@ -77,6 +77,7 @@ void Collective::Begin(const Operation& operation, std::byte* source, std::byte*
   extent_ = PostedExtentOf(operation_, context_.rank, context_.world_size());
   is_eager_ = IsPlanned() && EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
   unstages_ = false;
+  kept_ = {};
   staged_bytes_ = 0;
   arrived_count_ = 0;
   finished_count_ = 0;
@@ -172,22 +173,36 @@ absl::Status Collective::ProvideStaging(uint64_t size_bytes) {
   return context_.links.Register(*staging_);
 }
 
-// Done before the others have arrived: while waiting there is nothing better to do.
+// Done before the others have arrived: while waiting there is nothing better to do. Of an allreduce
+// this rank's own slice stays where it is, because no other rank reads it: on two ranks that is half
+// of the copying, and of a large tensor most of the time.
 absl::StatusOr<Collective::Outcome> Collective::Stage() {
   if (pieces_ != nullptr) return TakePiece();
-  RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
-  const uint64_t bytes = std::min(kStageStepBytes, extent_.source_bytes - staged_bytes_);
-  std::memcpy(staging_->data() + staged_bytes_, source_ + staged_bytes_, bytes);
-  staged_bytes_ += bytes;
-  if (staged_bytes_ < extent_.source_bytes) return Outcome::kMoved;
-  operation_.set_source({staging_->id(), 0});
-  if (operation_.kind == OperationKind::kAllReduce) {
-    operation_.set_target({staging_->id(), 0});
-    unstages_ = true;
+  if (staged_bytes_ == 0) {
+    RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
+    unstages_ = operation_.kind == OperationKind::kAllReduce;
+    if (unstages_) {
+      kept_ = Plan(operation_, context_.world_size(), Plan::Mode::kDirect).SliceOf(context_.rank);
+    }
   }
-  staged_bytes_ = 0;
+  if (!CopyStaged(staging_->data(), source_, extent_.source_bytes)) return Outcome::kMoved;
+  operation_.set_source({staging_->id(), 0});
+  if (unstages_) operation_.set_target({staging_->id(), 0});
   phase_ = Phase::kPost;
   return Outcome::kMoved;
+}
+
+// The next bytes of `size_bytes`, without those of the slice that is kept. True when all are copied.
+bool Collective::CopyStaged(std::byte* to, const std::byte* from, uint64_t size_bytes) {
+  if (staged_bytes_ == kept_.begin) staged_bytes_ += kept_.size_bytes;
+  const uint64_t end = staged_bytes_ < kept_.begin ? kept_.begin : size_bytes;
+  const uint64_t bytes = std::min(kStageStepBytes, end - staged_bytes_);
+  std::memcpy(to + staged_bytes_, from + staged_bytes_, bytes);
+  staged_bytes_ += bytes;
+  const bool ends_with_kept = kept_.begin + kept_.size_bytes == size_bytes;
+  const bool is_all = staged_bytes_ == (ends_with_kept ? kept_.begin : size_bytes);
+  if (is_all) staged_bytes_ = 0;  // Unstage begins anew
+  return is_all;
 }
 
 absl::StatusOr<Collective::Outcome> Collective::TakePiece() {
@@ -206,7 +221,10 @@ absl::StatusOr<Collective::Outcome> Collective::Post() {
   if (is_eager_ && Contributes(operation_, context_.rank) && extent_.source_bytes > 0) {
     std::memcpy(context_.arena.eager_slot(context_.rank, sequence), source_, extent_.source_bytes);
   }
-  context_.arena.rank(context_.rank).board.Arrive(sequence, operation_);  // shows the above, too
+  // Shows the above, too. Nobody else has the slice that was kept.
+  context_.arena.rank(context_.rank)
+      .board.Arrive(sequence, operation_,
+                    unstages_ ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank);
   phase_ = Phase::kArrive;
   // The last to arrive wakes the others: before that there is nothing for them to do.
   if (AllArrived()) context_.RingAll();
@@ -314,8 +332,8 @@ absl::StatusOr<Collective::Outcome> Collective::ReachAll() {
     const Operation& post = PostOf(peer);
     const Extent extent = PostedExtentOf(post, peer, context_.world_size());
     if (peer == context_.rank) {
-      const bool staged_source = staging_ != nullptr && post.source_region == staging_->id();
-      sources_[peer].data = staged_source ? staging_->data() : source_;
+      const bool is_staged = staging_ != nullptr && post.source_region == staging_->id();
+      sources_[peer].data = is_staged && !unstages_ ? staging_->data() : source_;
       targets_[peer].data = unstages_ ? staging_->data() : target_;
       continue;
     }
@@ -379,8 +397,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
       if (!AllFinished()) return Outcome::kWaiting;
       break;  // a rank has left after the others had done all the work: that is no failure
     }
-    Board& board = context_.arena.rank(owner).board;
-    const std::optional<uint64_t> index = board.Claim(sequence(), plan_.TaskCount(owner));
+    const std::optional<uint64_t> index = NextTask(owner);
     if (!index.has_value()) {
       gate.Leave();
       continue;
@@ -395,6 +412,14 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
   // Whoever did the last task wakes those that wait for the end.
   if (AllFinished()) context_.RingAll();
   return Outcome::kMoved;
+}
+
+std::optional<uint64_t> Collective::NextTask(int owner) {
+  const uint64_t count = plan_.TaskCount(owner);
+  const bool is_kept = unstages_ && owner == context_.rank;
+  if (!is_kept) return context_.arena.rank(owner).board.Claim(sequence(), count);
+  if (next_task_ == count) return std::nullopt;
+  return next_task_++;
 }
 
 void Collective::MarkFinished(int owner) { context_.arena.rank(owner).board.MarkFinished(); }
@@ -435,7 +460,10 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
     const bool is_target = plan_.targets() == TaskTargets::kAll ||
                            (plan_.targets() == TaskTargets::kOwner && peer == owner) ||
                            (plan_.targets() == TaskTargets::kRoot && peer == operation_.peer);
-    if (is_target) target_pointers_[target_count++] = targets_[peer].data + task.target_offset;
+    if (!is_target) continue;
+    const bool is_kept = unstages_ && owner == context_.rank && peer == owner;
+    std::byte* const target = is_kept ? target_ : targets_[peer].data;
+    target_pointers_[target_count++] = target + task.target_offset;
   }
   Reduce(source_pointers_, {target_pointers_.data(), target_count},
          task.size_bytes / SizeOf(operation_.dtype), operation_.dtype, operation_.reduce_op);
@@ -461,10 +489,8 @@ absl::StatusOr<Collective::Outcome> Collective::Finish() {
 }
 
 absl::StatusOr<Collective::Outcome> Collective::Unstage() {
-  const uint64_t bytes = std::min(kStageStepBytes, extent_.target_bytes - staged_bytes_);
-  std::memcpy(target_ + staged_bytes_, staging_->data() + staged_bytes_, bytes);
-  staged_bytes_ += bytes;
-  return staged_bytes_ == extent_.target_bytes ? Outcome::kDone : Outcome::kMoved;
+  const bool is_all = CopyStaged(target_, staging_->data(), extent_.target_bytes);
+  return is_all ? Outcome::kDone : Outcome::kMoved;
 }
 
 }  // namespace pelton::shm

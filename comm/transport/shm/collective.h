@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,12 +21,13 @@ namespace pelton::shm {
 
 // Runs a communicator's collectives, one after the other:
 //
-//   stage    private memory that peers cannot read, or that is small, is copied to a region of ours
+//   stage    private memory that peers cannot read, or that is small, is copied to a region of ours;
+//            of an allreduce all but the slice that this rank reduces
 //   post     the operation, and eager data with it, are shown to the peers: arrived = sequence
 //   arrive   wait for the posts of all; if they differ, the operation fails on every rank
 //   work     eager: reduce or copy out of the slots, done. Else do tasks of the plan
 //   finish   wait until all tasks of all ranks are done
-//   unstage  copy the result out of our region
+//   unstage  copy the result out of our region; the own slice is where it belongs
 //
 // A kind that is not of context.native_kinds is posted and arrives, so that ranks whose operations
 // differ find that out, and then runs as a program over the communicator's sends and receives.
@@ -101,6 +103,7 @@ class Collective {
   bool IsPlanned() const { return context_.native_kinds.Contains(operation_.kind); }
   bool NeedsStaging(uint64_t source_bytes) const;
   absl::Status ProvideStaging(uint64_t size_bytes);
+  bool CopyStaged(std::byte* to, const std::byte* from, uint64_t size_bytes);
   void DropStaging();
   bool AllArrived();
   bool AllFinished();
@@ -109,6 +112,7 @@ class Collective {
   bool IsDirect() const;
   absl::StatusOr<Outcome> RunOwnTask();
   absl::StatusOr<Outcome> RunAnyTask();
+  std::optional<uint64_t> NextTask(int owner);
   // Whether all that the task reads is still what was launched.
   bool MayRead(const Reading& reading, const Task& task) const;
   absl::Status Run(int owner, const Task& task);
@@ -132,11 +136,12 @@ class Collective {
   std::byte* target_ = nullptr;
   Extent extent_;
   bool is_eager_ = false;
-  bool unstages_ = false;
+  bool unstages_ = false;      // a staged allreduce
+  Plan::Slice kept_;           // of it: the slice that stays in the caller's memory
   uint64_t staged_bytes_ = 0;  // progress of kStage and kUnstage
   int arrived_count_ = 0;      // ranks before this one have arrived
   int finished_count_ = 0;     // ranks before this one have finished
-  uint64_t next_task_ = 0;     // of our own, kPull
+  uint64_t next_task_ = 0;     // of our own, where no other rank may do them
   Plan plan_;
   std::unique_ptr<Region> staging_;
   std::vector<std::byte> scratch_;

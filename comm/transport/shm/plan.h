@@ -38,7 +38,8 @@ Extent PostedExtentOf(const Operation& operation, int rank, int world_size);
 //   kDirect: all tensors lie in regions. Any rank may do any task, so a rank that has finished its
 //   own takes over those of slower ones; n * n tasks at least, one wait for the end of all.
 //     allreduce      rank r's tasks: reduce slice r of all sources, write it to all targets.
-//                    Reads nS, writes nS.
+//                    Reads nS, writes nS. A rank whose tensor is staged does its own tasks itself,
+//                    because its slice is not staged.
 //     reduce         the same, writing to the root's target only. Reads nS, writes S.
 //   kPull: some tensor is private. Each rank writes only its own memory and reads the others'.
 //     reduce         the root reduces everything. Reads nS, writes S.
@@ -63,12 +64,14 @@ class Plan {
   // Task `index` of those of `owner`.
   Task At(int owner, uint64_t index) const;
 
- private:
   struct Slice {
     uint64_t begin = 0;
     uint64_t size_bytes = 0;
   };
-  Slice SliceOf(int rank) const;  // of what is reduced
+  // What `rank` reduces.
+  Slice SliceOf(int rank) const;
+
+ private:
   uint64_t ChunksOf(uint64_t size_bytes) const;
   int PieceCount(int owner) const;  // copied tensors or slices
   Task Piece(int owner, int index) const;
