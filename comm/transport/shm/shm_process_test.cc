@@ -38,19 +38,26 @@ absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 // Value of element i of rank r: sums of them are exact.
 float ValueOf(int rank, size_t i) { return static_cast<float>((i % 1000) * (rank + 1)); }
 
-// "" if an in-place allreduce of `data` gives the sum.
-std::string CheckSum(Communicator& communicator, float* data, size_t count) {
+// "" if an allreduce of `data`, into itself or into `result`, gives the sum.
+std::string CheckSum(Communicator& communicator, float* data, size_t count,
+                     float* result = nullptr) {
   const int rank = communicator.rank().value();
   const int n = communicator.world_size().value();
   for (size_t i = 0; i < count; ++i) data[i] = ValueOf(rank, i);
   const Tensor tensor{data, count, DType::kFloat32};
-  auto completion = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+  const bool is_in_place = result == nullptr;
+  if (is_in_place) result = data;
+  const Tensor target{result, count, DType::kFloat32};
+  auto completion = AllReduce(communicator, tensor, target, ReduceOp::kSum);
   if (!completion.ok()) return std::string(completion.status().message());
   const absl::Status status = Await(communicator, *completion, Soon());
   if (!status.ok()) return std::string(status.message());
   for (size_t i = 0; i < count; ++i) {
     const float want = static_cast<float>(i % 1000) * static_cast<float>(n * (n + 1) / 2);
-    if (data[i] != want) return absl::StrCat("element ", i, " of ", count, " is ", data[i]);
+    if (result[i] != want) return absl::StrCat("element ", i, " of ", count, " is ", result[i]);
+    if (!is_in_place && data[i] != ValueOf(rank, i)) {
+      return absl::StrCat("element ", i, " of the source, of ", count, ", became ", data[i]);
+    }
   }
   return "";
 }
@@ -78,8 +85,12 @@ TEST(ShmProcessTest, AllReduceOfPrivateMemoryGivesTheSum) {
     auto end = MakeEnd(options, MakeShmTransport);
     if (!end.ok()) return std::string(end.status().message());
     std::vector<float> data(size_t{4} << 20);
+    std::vector<float> result(data.size());
     for (const size_t count : kCounts) {
-      const std::string wrong = CheckSum(*end->communicator, data.data() + 1, count);
+      std::string wrong = CheckSum(*end->communicator, data.data() + 1, count);
+      if (wrong.empty()) {
+        wrong = CheckSum(*end->communicator, data.data(), count, result.data() + 5);
+      }
       if (!wrong.empty()) return wrong;
     }
     return "";
@@ -93,12 +104,14 @@ TEST(ShmProcessTest, ARankMayBeInARegionAndAnotherInPrivateMemory) {
     if (!end.ok()) return std::string(end.status().message());
     auto region = Region::Create((size_t{4} << 20) * sizeof(float), "test").value();
     std::vector<float> own(size_t{4} << 20);
-    // Rank 0's region is never registered in every other turn.
     if (!end->communicator->Register(*region).ok()) return "Register";
     float* const shared = reinterpret_cast<float*>(region->data());
     for (const size_t count : kCounts) {
       float* const data = options.rank == Rank(0) ? shared : own.data();
-      const std::string wrong = CheckSum(*end->communicator, data, count);
+      std::string wrong = CheckSum(*end->communicator, data, count);
+      // From shared memory into private memory, and the other way round on the other rank.
+      float* const result = data == shared ? own.data() : shared;
+      if (wrong.empty()) wrong = CheckSum(*end->communicator, data, count, result);
       if (!wrong.empty()) return wrong;
     }
     end->communicator->Deregister(region->id());
