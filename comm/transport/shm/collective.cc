@@ -174,8 +174,8 @@ absl::Status Collective::ProvideStaging(uint64_t size_bytes) {
 }
 
 // Done before the others have arrived: while waiting there is nothing better to do. Of an allreduce
-// this rank's own slice stays where it is, because no other rank reads it: on two ranks that is half
-// of the copying, and of a large tensor most of the time.
+// this rank's own slice stays where it is, because no other rank reads it: on two ranks that is
+// half of the copying, and of a large tensor most of the time.
 absl::StatusOr<Collective::Outcome> Collective::Stage() {
   if (pieces_ != nullptr) return TakePiece();
   if (staged_bytes_ == 0) {
@@ -192,7 +192,8 @@ absl::StatusOr<Collective::Outcome> Collective::Stage() {
   return Outcome::kMoved;
 }
 
-// The next bytes of `size_bytes`, without those of the slice that is kept. True when all are copied.
+// The next bytes of `size_bytes`, without those of the slice that is kept. True when all are
+// copied.
 bool Collective::CopyStaged(std::byte* to, const std::byte* from, uint64_t size_bytes) {
   if (staged_bytes_ == kept_.begin) staged_bytes_ += kept_.size_bytes;
   const uint64_t end = staged_bytes_ < kept_.begin ? kept_.begin : size_bytes;

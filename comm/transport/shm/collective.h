@@ -21,7 +21,8 @@ namespace pelton::shm {
 
 // Runs a communicator's collectives, one after the other:
 //
-//   stage    private memory that peers cannot read, or that is small, is copied to a region of ours;
+//   stage    private memory that peers cannot read, or that is small, is copied to a region of
+//   ours;
 //            of an allreduce all but the slice that this rank reduces
 //   post     the operation, and eager data with it, are shown to the peers: arrived = sequence
 //   arrive   wait for the posts of all; if they differ, the operation fails on every rank
