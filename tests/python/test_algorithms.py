@@ -236,6 +236,27 @@ def test_an_algorithm_may_be_copied_and_pickled() -> None:
     assert repr(made) == "ByteGradAlgorithm(average=False, codec='block_int4', codec_options={'block': 64})"
 
 
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda whole: pickle.loads(pickle.dumps(whole))])
+def test_a_copied_optimizer_steps_as_its_original(name: str, copied: Callable[[Any], Any]) -> None:
+    options: dict[str, Any] = {"variance_updates": 2} if name == "zero_one_adam" else {"warmup_steps": 3}
+    weight = torch.nn.Parameter(torch.arange(1.0, 9.0))
+    optimizer = OPTIMIZERS[name]([weight], lr=0.1, variance_floor=0.5, **options)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)  # sets attributes of the optimizer
+
+    def step(own: Any, i: int) -> Any:
+        parameter = own.param_groups[0]["params"][0]
+        parameter.grad = torch.sin(parameter.detach() * i)
+        own.step()
+        return parameter.detach().clone()
+
+    step(optimizer, 1)
+    other = copied(optimizer)
+    assert other.param_groups[0]["params"][0] is not weight
+    for i in range(2, 7):
+        assert torch.equal(step(optimizer, i), step(other, i)), i
+
+
 def test_a_class_derived_from_one_of_baguas_may_set_its_attributes() -> None:
     class Summing(GradientAllReduceAlgorithm):
         def __init__(self) -> None:

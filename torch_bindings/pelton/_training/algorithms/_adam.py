@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -24,7 +24,20 @@ TINY_SHARE = 1e-3  # of all elements, from which on that is worth a warning
 ROUNDING = 1e-10  # of the largest tensor's mean: a tensor's second moments below it are of gradients that only round
 
 
-class TwoStageAdam(torch.optim.Optimizer):
+class WholeOptimizer(torch.optim.Optimizer):
+    """An optimizer whose copies and pickles are made of what it is made of. Those of torch's own class have the groups
+    and the state alone, and fail at the first step.
+
+    Threads: the trainer's. Owns: as its subclass.
+    """
+
+    made_of: ClassVar[tuple[str, ...]] = ()  # names of attributes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in self.made_of}}
+
+
+class TwoStageAdam(WholeOptimizer):
     """Adam whose second moments stand still after each parameter's first steps. Its gradients are the same on all ranks
     throughout: the algorithm averages them as they are in its warm-up, and as part of the first moments afterwards.
 
@@ -34,6 +47,7 @@ class TwoStageAdam(torch.optim.Optimizer):
     Threads: the trainer's. Owns: its state, from a parameter's first use: step, exp_avg and exp_avg_sq.
     """
 
+    made_of: ClassVar[tuple[str, ...]] = ("warmup_steps", "variance_floor", "skips_zero_variance", "_has_warned")
     skips_zero_variance = False  # elements whose second moment is 0 do not move
 
     def __init__(
@@ -69,6 +83,10 @@ class TwoStageAdam(torch.optim.Optimizer):
         self._groups_seen: list[dict[str, Any]] | None = None  # load_state_dict replaces them
         self._group_of: dict[torch.Tensor, dict[str, Any]] = {}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._groups_seen, self._group_of = None, {}
 
     def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         """A parameter's state, from its first use on."""

@@ -30,6 +30,8 @@ class QAdamOptimizer(TwoStageAdam):
     Threads: the trainer's. Owns: its state. Source: Bagua; 1-bit Adam, arXiv 2102.02888, algorithm 1.
     """
 
+    made_of = (*TwoStageAdam.made_of, "freeze_variance_correction")
+
     def __init__(
         self,
         params: Iterable[Any],

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
-from pelton._training.algorithms._adam import MomentumAlgorithm, Piece, check_adam, clear_rounding, raise_variance
+from pelton._training.algorithms._adam import (
+    MomentumAlgorithm,
+    Piece,
+    WholeOptimizer,
+    check_adam,
+    clear_rounding,
+    raise_variance,
+)
 from pelton._training.algorithms._pieces import pieces_of, scale
 from pelton._training.algorithms.base import (
     GlobalAlgorithmRegistry,
@@ -19,7 +26,7 @@ from pelton._training.algorithms.base import (
 from pelton.errors import FailedPrecondition
 
 
-class ZeroOneAdamOptimizer(torch.optim.Optimizer):
+class ZeroOneAdamOptimizer(WholeOptimizer):
     """0/1 Adam's optimizer. With t the number of the step, from 1, and c = lr / (1 - beta1^t):
 
     t in T_v: gradients are the ranks' mean; v = beta2 v + (1 - beta2) g^2, before it is used.
@@ -42,6 +49,8 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
     m takes the mean gradient, so that no signs are needed there. Unlike there, it is u that travels as signs in the
     other steps up to F, not g, and weight decay does not enter u, hence not m.
     """
+
+    made_of = ("_counts", "variance_floor")
 
     def __init__(
         self,
@@ -87,6 +96,10 @@ class ZeroOneAdamOptimizer(torch.optim.Optimizer):
         # Set while the model is wrapped: makes every parameter's `accumulated` the ranks' mean.
         self.exchange: Callable[[], None] | None = None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("exchange", None)  # a copy steps no wrapped model
 
     def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         """A parameter's state, from its first use on. Those of a group take the same steps."""
