@@ -234,7 +234,7 @@ void CoordinatorActor::Handle(Tick) {
   Dispatch(std::move(outbox));
 }
 
-void CoordinatorActor::Handle(StopServing) {
+void CoordinatorActor::Handle(EndService) {
   stopping_ = true;
   calls_.clear();  // and so answers them
   stream_of_.clear();

@@ -120,7 +120,7 @@ struct AwaitEmpty {
 };
 // Ends every call and stream, and refuses those to come. The actor itself goes on, so that what
 // still is under way can report.
-struct StopServing {};
+struct EndService {};
 
 // Feeds what it is told to the state machine and carries out the effects, in one turn: no lock is
 // held, so gRPC may call back from inside of any operation.
@@ -136,7 +136,7 @@ class CoordinatorActor final : public Actor {
   void Handle(OrderWritten written);
   void Handle(StreamBroke broke);
   void Handle(AwaitEmpty question);
-  void Handle(StopServing);
+  void Handle(EndService);
 
   // To itself: what is due is looked at after what has arrived before.
   struct TimerRang {};

@@ -198,7 +198,7 @@ class World {
   }
   // All that happens without time's passing.
   void Settle() { sim_.RunFor(absl::ZeroDuration()); }
-  void Stop() { stop_.Send(StopServing{}).IgnoreError(); }
+  void Stop() { stop_.Send(EndService{}).IgnoreError(); }
   absl::Status AwaitEmpty(absl::Duration at_most) {
     return actor_.Ask(pelton::AwaitEmpty{sim_.Now() + at_most, {}}, absl::InfiniteFuture())
         .Await(absl::InfiniteFuture());

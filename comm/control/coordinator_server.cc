@@ -189,7 +189,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   }
   ~GrpcCoordinatorServer() override {
     if (door_ != nullptr) door_->Close();
-    stop_room_->Send(StopServing{}).IgnoreError();  // one that has ended has ended all of them
+    stop_room_->Send(EndService{}).IgnoreError();  // one that has ended has ended all of them
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() +
                       absl::ToChronoMilliseconds(limits::kStopTimeout));

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tools.lint.source import Finding, Source
 
 BANNED_WORDS = ("Manager", "Helper", "Util", "Utils", "Handler", "Data", "Info")
 _CLASS = re.compile(
-    r"^(?P<indent>\s*)(?:template\s*<.*>\s*)?(?P<kind>class|struct)\s+(?:alignas\([^)]*\)\s*|[A-Z_]+\([^)]*\)\s*|\[\[\w+\]\]\s*)*"
+    r"^(?P<indent>\s*)(?:template\s*<.*>\s*)?(?P<kind>class|struct)\s+(?:alignas\([^)]*\)\s*|[A-Z_]+\([^)]*\)\s*|[A-Z]+_[A-Z_]+\s+|\[\[\w+\]\]\s*)*"
     r"(?P<name>[A-Z]\w*)(?P<rest>\s*(final\s*)?(:[^:;].*)?\{?.*)$"
 )
+_NAMESPACE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))? \{$")
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
 
 
@@ -63,6 +64,41 @@ def check_contracts(source: Source) -> Iterator[Finding]:
         for label in ("Threads", "Owns"):
             if not re.search(rf"\b{label}\b[\w ,]*:", comment):
                 yield source.at(declaration.line, f"the comment of {declaration.name} has no `{label}:` sentence")
+
+
+def check_one_definition(sources: Sequence[Source]) -> Iterator[Finding]:
+    """No two classes of one namespace have one name: what is inline or made of a template would be that of either, in
+    any program that has both, without a word of the compiler or the linker.
+
+    Classes in namespaces without a name are a file's own, and so are those of programs, in .cc files with `int main`,
+    and of what is not to compile.
+    """
+    first: dict[str, tuple[Source, Declaration]] = {}
+    for source in sources:
+        if (
+            not source.is_cpp
+            or "/compile_fail/" in source.path
+            or any(line.startswith("int main(") for line in source.code)
+        ):
+            continue
+        for declaration, namespace in _with_namespaces(source):
+            name = f"{namespace}::{declaration.name}"
+            other, _ = first.setdefault(name, (source, declaration))
+            if other.path != source.path:
+                yield source.at(declaration.line, f"{other.path} has a class {name}, too; rename one of them")
+
+
+def _with_namespaces(source: Source) -> Iterator[tuple[Declaration, str]]:
+    """Classes that are not nested and not in a namespace without a name, with the namespace's name."""
+    by_line = {declaration.line: declaration for declaration in declarations(source) if declaration.indent == 0}
+    namespaces: list[str] = []
+    for number, line in enumerate(source.lines, 1):
+        if match := _NAMESPACE.match(line):
+            namespaces.append(match[1] or "")
+        elif line.startswith("}  // namespace") and namespaces:
+            namespaces.pop()
+        elif number in by_line and "" not in namespaces and "::" not in line.split(by_line[number].name, 1)[1][:2]:
+            yield by_line[number], "::".join(namespaces)
 
 
 def _comment_before(source: Source, declaration: Declaration) -> str:

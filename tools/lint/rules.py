@@ -35,4 +35,5 @@ def check(sources: Sequence[Source]) -> list[Finding]:
         findings += text.check_own_header_first(source, paths)
     findings += build_files.check_dependencies(sources)
     findings += pages.check_named_files(sources)
+    findings += classes.check_one_definition(sources)
     return [*findings, *layers.check_circles(sources), *threads.check(sources), *kinds.check(sources)]

@@ -153,6 +153,18 @@ class RulesTest(unittest.TestCase):
             classes.check_names(Source("comm/x.h", "class BucketManager {\n};\nstruct TensorInfo {};\n")), [1, 3]
         )
 
+    def test_a_namespace_has_one_class_of_a_name(self) -> None:
+        one = Source("comm/x.h", "namespace pelton {\nstruct Stop {};\n}  // namespace pelton\n")
+        twin = Source(
+            "core/y.h", "namespace pelton {\nclass Wheel;\nstruct Stop {\n  int why;\n};\n}  // namespace pelton\n"
+        )
+        other = Source("core/z.h", "namespace pelton::tcp {\nstruct Stop {};\n}  // namespace pelton::tcp\n")
+        own = "namespace pelton {\nnamespace {\nstruct Stop {};\n}  // namespace\n}  // namespace pelton\n"
+        nested = Source("comm/x.cc", "namespace pelton {\nstruct Stop::Reason {\n};\n}  // namespace pelton\n")
+        program = Source("tools/t.cc", one.text + "int main() { return 0; }\n")
+        self.expect(classes.check_one_definition([one, other, Source("comm/w.cc", own), nested, program]), [])
+        self.expect(classes.check_one_definition([one, twin]), [3])
+
     def test_classes_state_their_contract(self) -> None:
         self.expect(classes.check_contracts(Source("comm/x.h", CLASS)), [])
         self.expect(classes.check_contracts(Source("comm/x.h", "// What it is. Owns: it.\nclass Wheel {\n};\n")), [2])
