@@ -62,7 +62,8 @@ class OperationRunner {
   // Every operation in flight and every later one fails with `reason` on this rank, and the peers
   // are told. The first reason stays. Blocks: never.
   virtual void Abort(const absl::Status& reason) = 0;
-  // Ranks that have not launched the oldest operation that this rank has in flight.
+  // Ranks that have not launched the oldest operation that this rank has in flight, or whose part
+  // in it this rank waits for.
   virtual std::vector<Rank> Missing() const = 0;
 };
 

@@ -73,6 +73,8 @@ class BasicBoard {
     }
     return std::nullopt;
   }
+  // Whether the owner does its tasks of `sequence` itself.
+  bool KeepsTasks(uint64_t sequence) const { return claimed_.load() == Tagged(sequence, kAll); }
   // One task more is done. What it wrote is visible to whoever finds that all are.
   void MarkFinished() { finished_.fetch_add(1); }
   // Whether the owner's `count` tasks are done.

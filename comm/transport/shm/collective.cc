@@ -471,6 +471,13 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
   return absl::OkStatus();
 }
 
+bool Collective::WaitsForTasksOf(int peer) const {
+  if (phase_ != Phase::kReach && phase_ != Phase::kWork && phase_ != Phase::kFinish) return false;
+  const Board& board = context_.arena.rank(peer).board;
+  const bool are_its_own = plan_.mode() == Plan::Mode::kPull || board.KeepsTasks(sequence());
+  return are_its_own && !board.HasFinished(sequence(), plan_.TaskCount(peer));
+}
+
 bool Collective::AllFinished() {
   while (finished_count_ < context_.world_size()) {
     const Board& board = context_.arena.rank(finished_count_).board;

@@ -22,8 +22,7 @@ namespace pelton::shm {
 // Runs a communicator's collectives, one after the other:
 //
 //   stage    private memory that peers cannot read, or that is small, is copied to a region of
-//   ours;
-//            of an allreduce all but the slice that this rank reduces
+//            ours, of an allreduce all but the slice that this rank reduces
 //   post     the operation, and eager data with it, are shown to the peers: arrived = sequence
 //   arrive   wait for the posts of all; if they differ, the operation fails on every rank
 //   work     eager: reduce or copy out of the slots, done. Else do tasks of the plan
@@ -67,6 +66,9 @@ class Collective {
   // The user's region that peers may be writing: that of the one under way, or of the last one.
   // kPrivateRegion: none.
   RegionId WrittenByPeers() const;
+
+  // Whether the work waits for tasks that only `peer` may do.
+  bool WaitsForTasksOf(int peer) const;
 
   // The number of this rank's last post: a collective in segments posts several times.
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }

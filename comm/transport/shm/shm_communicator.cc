@@ -333,6 +333,9 @@ std::vector<Rank> ShmCommunicator::Missing() const {
       missing.emplace_back(peer);
     }
   }
+  for (int peer = 0; peer < context_.world_size(); ++peer) {
+    if (peer != context_.rank && collective_.WaitsForTasksOf(peer)) missing.emplace_back(peer);
+  }
   if (missing.empty() && point_to_point_.oldest_peer() != kNoPeer) {
     missing.emplace_back(point_to_point_.oldest_peer());
   }
