@@ -49,9 +49,7 @@ void Collective::DropStaging() {
   staging_.reset();
 }
 
-const Operation& Collective::PostOf(int peer) const {
-  return context_.arena.rank(peer).board.PostOf(sequence());
-}
+const Operation& Collective::PostOf(int peer) const { return BoardOf(peer).PostOf(sequence()); }
 
 void Collective::Start(const Operation& operation, std::byte* source, std::byte* target,
                        Pieces* pieces) {
@@ -181,9 +179,8 @@ absl::StatusOr<Collective::Outcome> Collective::Stage() {
   if (staged_bytes_ == 0) {
     RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
     unstages_ = operation_.kind == OperationKind::kAllReduce;
-    if (unstages_) {
-      kept_ = Plan(operation_, context_.world_size(), Plan::Mode::kDirect).SliceOf(context_.rank);
-    }
+    const Plan plan(operation_, context_.world_size(), Plan::Mode::kDirect);
+    if (unstages_) kept_ = plan.SliceOf(context_.rank);
   }
   if (!CopyStaged(staging_->data(), source_, extent_.source_bytes)) return Outcome::kMoved;
   operation_.set_source({staging_->id(), 0});
@@ -200,8 +197,8 @@ bool Collective::CopyStaged(std::byte* to, const std::byte* from, uint64_t size_
   const uint64_t bytes = std::min(kStageStepBytes, end - staged_bytes_);
   std::memcpy(to + staged_bytes_, from + staged_bytes_, bytes);
   staged_bytes_ += bytes;
-  const bool ends_with_kept = kept_.begin + kept_.size_bytes == size_bytes;
-  const bool is_all = staged_bytes_ == (ends_with_kept ? kept_.begin : size_bytes);
+  if (staged_bytes_ == kept_.begin) staged_bytes_ += kept_.size_bytes;
+  const bool is_all = staged_bytes_ == size_bytes;
   if (is_all) staged_bytes_ = 0;  // Unstage begins anew
   return is_all;
 }
@@ -218,14 +215,13 @@ absl::StatusOr<Collective::Outcome> Collective::TakePiece() {
 }
 
 absl::StatusOr<Collective::Outcome> Collective::Post() {
-  const uint64_t sequence = this->sequence();
   if (is_eager_ && Contributes(operation_, context_.rank) && extent_.source_bytes > 0) {
-    std::memcpy(context_.arena.eager_slot(context_.rank, sequence), source_, extent_.source_bytes);
+    std::memcpy(context_.arena.eager_slot(context_.rank, sequence()), source_,
+                extent_.source_bytes);
   }
   // Shows the above, too. Nobody else has the slice that was kept.
-  context_.arena.rank(context_.rank)
-      .board.Arrive(sequence, operation_,
-                    unstages_ ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank);
+  const auto tasks_of = unstages_ ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank;
+  BoardOf(context_.rank).Arrive(sequence(), operation_, tasks_of);
   phase_ = Phase::kArrive;
   // The last to arrive wakes the others: before that there is nothing for them to do.
   if (AllArrived()) context_.RingAll();
@@ -234,7 +230,7 @@ absl::StatusOr<Collective::Outcome> Collective::Post() {
 
 bool Collective::AllArrived() {
   while (arrived_count_ < context_.world_size()) {
-    if (!context_.arena.rank(arrived_count_).board.HasArrived(sequence())) return false;
+    if (!BoardOf(arrived_count_).HasArrived(sequence())) return false;
     ++arrived_count_;
   }
   return true;
@@ -333,8 +329,8 @@ absl::StatusOr<Collective::Outcome> Collective::ReachAll() {
     const Operation& post = PostOf(peer);
     const Extent extent = PostedExtentOf(post, peer, context_.world_size());
     if (peer == context_.rank) {
-      const bool is_staged = staging_ != nullptr && post.source_region == staging_->id();
-      sources_[peer].data = is_staged && !unstages_ ? staging_->data() : source_;
+      const bool is_copied = staging_ != nullptr && post.source_region == staging_->id();
+      sources_[peer].data = is_copied && !unstages_ ? staging_->data() : source_;
       targets_[peer].data = unstages_ ? staging_->data() : target_;
       continue;
     }
@@ -374,7 +370,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
     RETURN_IF_ERROR(ran);
   }
   ++next_task_;
-  MarkFinished(rank);
+  BoardOf(rank).MarkFinished();
   if (next_task_ == plan_.TaskCount(rank) && AllFinished()) context_.RingAll();
   return Outcome::kMoved;
 }
@@ -406,7 +402,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
     const absl::Status ran = Run(owner, plan_.At(owner, *index));
     gate.Leave();
     RETURN_IF_ERROR(ran);
-    MarkFinished(owner);
+    BoardOf(owner).MarkFinished();
     return Outcome::kMoved;
   }
   phase_ = Phase::kFinish;
@@ -417,13 +413,9 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
 
 std::optional<uint64_t> Collective::NextTask(int owner) {
   const uint64_t count = plan_.TaskCount(owner);
-  const bool is_kept = unstages_ && owner == context_.rank;
-  if (!is_kept) return context_.arena.rank(owner).board.Claim(sequence(), count);
-  if (next_task_ == count) return std::nullopt;
-  return next_task_++;
+  if (!unstages_ || owner != context_.rank) return BoardOf(owner).Claim(sequence(), count);
+  return next_task_ < count ? std::optional(next_task_++) : std::nullopt;
 }
-
-void Collective::MarkFinished(int owner) { context_.arena.rank(owner).board.MarkFinished(); }
 
 bool Collective::MayRead(const Reading& reading, const Task& task) const {
   if (task.kind != Task::kReduce) return reading.MayRead(task.from);
@@ -463,8 +455,8 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
                            (plan_.targets() == TaskTargets::kRoot && peer == operation_.peer);
     if (!is_target) continue;
     const bool is_kept = unstages_ && owner == context_.rank && peer == owner;
-    std::byte* const target = is_kept ? target_ : targets_[peer].data;
-    target_pointers_[target_count++] = target + task.target_offset;
+    target_pointers_[target_count++] =
+        (is_kept ? target_ : targets_[peer].data) + task.target_offset;
   }
   Reduce(source_pointers_, {target_pointers_.data(), target_count},
          task.size_bytes / SizeOf(operation_.dtype), operation_.dtype, operation_.reduce_op);
@@ -473,15 +465,15 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
 
 bool Collective::WaitsForTasksOf(int peer) const {
   if (phase_ != Phase::kReach && phase_ != Phase::kWork && phase_ != Phase::kFinish) return false;
-  const Board& board = context_.arena.rank(peer).board;
+  const Board& board = BoardOf(peer);
   const bool are_its_own = plan_.mode() == Plan::Mode::kPull || board.KeepsTasks(sequence());
   return are_its_own && !board.HasFinished(sequence(), plan_.TaskCount(peer));
 }
 
 bool Collective::AllFinished() {
   while (finished_count_ < context_.world_size()) {
-    const Board& board = context_.arena.rank(finished_count_).board;
-    if (!board.HasFinished(sequence(), plan_.TaskCount(finished_count_))) return false;
+    const uint64_t count = plan_.TaskCount(finished_count_);
+    if (!BoardOf(finished_count_).HasFinished(sequence(), count)) return false;
     ++finished_count_;
   }
   return true;

@@ -120,7 +120,7 @@ class Collective {
   bool MayRead(const Reading& reading, const Task& task) const;
   absl::Status Run(int owner, const Task& task);
   absl::Status RunReduction(int owner, const Task& task);
-  void MarkFinished(int owner);
+  Board& BoardOf(int rank) const { return context_.arena.rank(rank).board; }
   const Operation& PostOf(int peer) const;
 
   const Context& context_;
