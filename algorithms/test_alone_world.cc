@@ -190,9 +190,9 @@ std::vector<std::vector<double>> AloneWorld::BucketsOf(int32_t rank, const std::
     AddTo(sums, static_cast<const std::byte*>(tensor.data), tensor.dtype);
     for (size_t i = 0; slots && i < window->options().sources.size(); ++i) {
       const EdgeView edge = window->edge_from(i);
-      const Slot::View seen = edge.slot->Take({});
+      const Inlet::View seen = edge.inlet->Take({});
       if (!seen.is_zero) AddTo(sums, edge.buffer(seen.buffer), tensor.dtype);
-      edge.slot->Release();
+      edge.inlet->Release();
     }
   }
   return buckets;

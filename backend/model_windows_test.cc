@@ -68,8 +68,8 @@ class PassOnStage final : public Stage {
       return window_->Put(bucket, next, /*own_weight=*/1, access);
     }
     const Neighbor before[] = {{before_, 1}};
-    return window_->UpdateFromSlots({.own_weight = 0, .sources = before, .target = run.flat()},
-                                    access);
+    return window_->UpdateFromInlets({.own_weight = 0, .sources = before, .target = run.flat()},
+                                     access);
   }
 
  private:

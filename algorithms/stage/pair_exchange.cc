@@ -138,7 +138,7 @@ class PairExchangeStage final : public Stage {
     for (const auto& [source, version] : offers_->versions()) {
       if (version == 0) continue;
       const Neighbor from[] = {{source, 1}};
-      RETURN_IF_ERROR(offers_->UpdateFromSlots(
+      RETURN_IF_ERROR(offers_->UpdateFromInlets(
           {.own_weight = 0, .sources = from, .target = arrived_.data()}, access_));
       if (arrived_.counted() == 0) continue;  // withdrawn
       const Term halves[] = {arrived_.Times(0.5), weights_.Times(-0.5)};
@@ -154,7 +154,7 @@ class PairExchangeStage final : public Stage {
   absl::Status CollectAnswers() {
     std::vector<Neighbor> all;
     for (const Rank neighbor : neighbors_) all.push_back({neighbor, 1});
-    RETURN_IF_ERROR(answers_->UpdateFromSlots(
+    RETURN_IF_ERROR(answers_->UpdateFromInlets(
         {.own_weight = 0, .sources = all, .resets = true, .target = arrived_.data()}, access_));
     if (arrived_.counted() == 0) return absl::OkStatus();
     asked_.reset();
@@ -182,7 +182,7 @@ class PairExchangeStage final : public Stage {
 
   absl::Status ForgetOffers() {
     asked_.reset();
-    return offers_->UpdateFromSlots({.own_weight = 0, .target = arrived_.data()}, access_);
+    return offers_->UpdateFromInlets({.own_weight = 0, .target = arrived_.data()}, access_);
   }
 
   const Rank rank_;

@@ -67,7 +67,7 @@ class PushToWindowsStage final : public Stage {
     access_ = {.deadline = windows_.deadline()};
     // Before this rank gives, so that it has as much as there is to give of, and to move by.
     RETURN_IF_ERROR(
-        window_->UpdateFromSlots({.own_weight = 1, .sources = sources_, .resets = true}, access_));
+        window_->UpdateFromInlets({.own_weight = 1, .sources = sources_, .resets = true}, access_));
     is_first_ = run.mode() == RoundMode::kCollecting;
     if (!is_first_) RETURN_IF_ERROR(Give());
     Deliver(run);

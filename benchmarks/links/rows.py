@@ -1,19 +1,19 @@
-"""From measured times to the rows of a table of schedules."""
+"""From measured times to the rows of a table of recipes."""
 
 from __future__ import annotations
 
 import math
 
-Seconds = dict[str, list[float]]  # by schedule, then by size
+Seconds = dict[str, list[float]]  # by recipe, then by size
 
 # Kinds whose count, and so the table's bytes, is that of one rank's part.
 OF_PARTS = frozenset({"reduce_scatter", "allgather", "gather", "scatter", "alltoall"})
-# A schedule that is not faster by this much does not displace the one of the size below: noise would.
+# A recipe that is not faster by this much does not displace the one of the size below: noise would.
 MARGIN = 0.05
 
 
 def choose(seconds: Seconds) -> list[str]:
-    """The schedule to use, by size."""
+    """The recipe to use, by size."""
     chosen: list[str] = []
     for size in range(len(next(iter(seconds.values())))):
         best = min(seconds, key=lambda name: seconds[name][size])
@@ -24,7 +24,7 @@ def choose(seconds: Seconds) -> list[str]:
 
 
 def table_of(kind: str, world: int, sizes: list[int], seconds: Seconds) -> list[str]:
-    """Rows for `kind`: between two measured sizes with different schedules the border is their geometric mean.
+    """Rows for `kind`: between two measured sizes with different recipes the border is their geometric mean.
 
     Args:
       kind: the collective.
@@ -34,10 +34,10 @@ def table_of(kind: str, world: int, sizes: list[int], seconds: Seconds) -> list[
     """
     chosen = choose(seconds)
     rows = []
-    for place, schedule in enumerate(chosen):
+    for place, recipe in enumerate(chosen):
         is_last = place + 1 == len(chosen)
-        if not is_last and chosen[place + 1] == schedule:
+        if not is_last and chosen[place + 1] == recipe:
             continue
         border = 0 if is_last else math.isqrt(sizes[place] * sizes[place + 1])
-        rows.append(f"{kind} {world} {border // (world if kind in OF_PARTS else 1)} {schedule}")
+        rows.append(f"{kind} {world} {border // (world if kind in OF_PARTS else 1)} {recipe}")
     return rows

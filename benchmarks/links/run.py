@@ -116,7 +116,7 @@ def print_share_of_raw(figures: Figures, ranks: int, seconds: float) -> None:
 
 
 def tune(options: argparse.Namespace, rate: str) -> None:
-    """Writes the table of the fastest schedules at `rate`, and prints what was measured."""
+    """Writes the table of the fastest recipes at `rate`, and prints what was measured."""
     path = options.out.with_stem(f"{options.out.stem}_{rate}")
     command = [sys.executable, str(HERE / "tune.py"), "--out", str(path), "--turns", str(options.turns)]
     sizes = sorted(options.sizes)
@@ -125,22 +125,22 @@ def tune(options: argparse.Namespace, rate: str) -> None:
         for line in lines_of_rank_0(hosts, range(options.hosts), command):
             report = json.loads(line)
             print(f"\n{report['kind']}, {options.hosts} hosts, {rate}: median microseconds")
-            print("| schedule | " + " | ".join(map(name_of, sizes)) + " |\n" + "| --- " * (len(sizes) + 1) + "|")
-            for schedule, seconds in report["seconds"].items():
-                print(f"| {schedule} | " + " | ".join(f"{s * 1e6:.0f}" for s in seconds) + " |", flush=True)
+            print("| recipe | " + " | ".join(map(name_of, sizes)) + " |\n" + "| --- " * (len(sizes) + 1) + "|")
+            for recipe, seconds in report["seconds"].items():
+                print(f"| {recipe} | " + " | ".join(f"{s * 1e6:.0f}" for s in seconds) + " |", flush=True)
     print(f"\nwritten: {path}, for PELTON_SCHEDULES\n{path.read_text()}")
 
 
 def hierarchy(options: argparse.Namespace, rate: str) -> None:
-    """Prints milliseconds of an allreduce in the hierarchical form and under each flat schedule, in turns."""
+    """Prints milliseconds of an allreduce in the hierarchical form and under each flat recipe, in turns."""
     host_of = [host for host in range(options.hosts) for _ in range(options.ranks_per_host)]
     command = [sys.executable, str(HERE / "allreduce.py"), *map(str, options.sizes)]
     samples: dict[str, dict[int, list[float]]] = {form: {} for form in (HIERARCHICAL, *FLAT)}
     with tempfile.TemporaryDirectory() as folder, Hosts(options.hosts, None if rate == "none" else rate) as hosts:
 
-        def flat(schedule: str) -> Callable[[int], dict[str, str]]:
-            table = pathlib.Path(folder) / schedule
-            table.write_text(f"allreduce 0 0 {schedule}\n")
+        def flat(recipe: str) -> Callable[[int], dict[str, str]]:
+            table = pathlib.Path(folder) / recipe
+            table.write_text(f"allreduce 0 0 {recipe}\n")
             # No two ranks share memory, so all that they say goes over the wire.
             return lambda rank: {"PELTON_HOST_LABEL": f"rank{rank}", "PELTON_SCHEDULES": str(table)}
 

@@ -1,4 +1,4 @@
-"""Measures which schedule is the fastest for each collective and size between hosts, and writes the table.
+"""Measures which recipe is the fastest for each collective and size between hosts, and writes the table.
 
     tune.py --out FILE [--kinds NAME...] [--sizes BYTES...] [--turns N]
 
@@ -26,27 +26,27 @@ KINDS = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gat
 SIZES = [1 << power for power in range(10, 25, 2)]
 
 
-def _measure(kind: str, schedule: str, sizes: list[int]) -> list[float]:
-    """Seconds by size, in a job of its own whose table has nothing but `schedule`."""
+def _measure(kind: str, recipe: str, sizes: list[int]) -> list[float]:
+    """Seconds by size, in a job of its own whose table has nothing but `recipe`."""
     with tempfile.NamedTemporaryFile("w", suffix=".schedules") as table:
-        table.write(f"{kind} 0 0 {schedule}\n")
+        table.write(f"{kind} 0 0 {recipe}\n")
         table.flush()
         os.environ["PELTON_SCHEDULES"] = table.name
         bagua.init_process_group()
     try:
         if len(_session.current().backend.host_ranks()) > 1:
-            raise SystemExit("tune.py: run one rank on each host: schedules run between hosts")
+            raise SystemExit("tune.py: run one rank on each host: recipes run between hosts")
         return [time_call(call_of(kind, size)) for size in sizes]
     finally:
         bagua.destroy_process_group()
 
 
 def _tune(kind: str, world: int, sizes: list[int], turns: int) -> Seconds:
-    """Median seconds by schedule and size; the schedules take turns."""
-    samples: dict[str, list[list[float]]] = {schedule: [] for schedule in _C.schedules(kind, world)}
+    """Median seconds by recipe and size; the recipes take turns."""
+    samples: dict[str, list[list[float]]] = {recipe: [] for recipe in _C.schedules(kind, world)}
     for _ in range(turns):
-        for schedule, taken in samples.items():
-            taken.append(_measure(kind, schedule, sizes))
+        for recipe, taken in samples.items():
+            taken.append(_measure(kind, recipe, sizes))
     return {name: [statistics.median(column) for column in zip(*taken)] for name, taken in samples.items()}
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rows = ["# collective, largest world size, largest bytes (0: any), schedule"]
+    rows = ["# collective, largest world size, largest bytes (0: any), recipe"]
     for kind in options.kinds:
         seconds = _tune(kind, world, options.sizes, options.turns)
         rows += table_of(kind, world, options.sizes, seconds)

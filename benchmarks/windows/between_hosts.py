@@ -75,7 +75,7 @@ def _writer(line: socket.socket, size: int, turns: int) -> None:
     tensor = torch.ones(size // 4)
     payload = memoryview(tensor.numpy()).cast("B")
     rows = []
-    for _ in range(WARM_UP):  # the slot's memory is provided when it is first used
+    for _ in range(WARM_UP):  # the inlet's memory is provided when it is first used
         bf.win_put(tensor, "w")
     for _ in range(turns):
         began = time.perf_counter()

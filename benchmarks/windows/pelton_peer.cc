@@ -69,7 +69,7 @@ void TimeSize(const timing::Place& place, Communicator& communicator,
   PELTON_CHECK(window.ok()) << window.status();
   const auto put = [&] { PELTON_CHECK_OK((*window)->Put(options.tensor, {&next, 1}, 1, {})); };
   const auto update = [&] {
-    PELTON_CHECK_OK((*window)->UpdateFromSlots({.own_weight = 0.5, .sources = {&last, 1}}, {}));
+    PELTON_CHECK_OK((*window)->UpdateFromInlets({.own_weight = 0.5, .sources = {&last, 1}}, {}));
   };
   timing::Time(place, "copy", bytes, [&] { std::memcpy(other.data(), tensor.data(), bytes); });
   timing::Time(place, "put", bytes, put);

@@ -1,11 +1,11 @@
-// Schedules for powers of two, with the ranks that are too many folded into their neighbours.
+// Recipes for powers of two, with the ranks that are too many folded into their neighbours.
 #ifndef PELTON_COMM_COLLECTIVES_FOLD_H_
 #define PELTON_COMM_COLLECTIVES_FOLD_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/collectives/schedule.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 
@@ -20,8 +20,8 @@ class Fold {
   int32_t places() const { return places_; }
   size_t steps() const { return steps_; }
   bool folds() const { return excess_ > 0; }
-  // Rounds before the first step: one where anything is folded.
-  size_t first_round() const { return folds() ? 1 : 0; }
+  // Waves before the first step: one where anything is folded.
+  size_t first_wave() const { return folds() ? 1 : 0; }
 
   // Whether this rank is folded into `partner()`, or has `partner()` folded into it, or neither.
   bool is_guest() const { return is_folded(rank_) && rank_ % 2 == 1; }

@@ -15,26 +15,28 @@ namespace {
 
 using Direction = Transfer::Direction;
 
-size_t RoundsOf(absl::Span<const InterpretedRank> ranks) {
-  size_t rounds = 0;
+size_t WavesOf(absl::Span<const InterpretedRank> ranks) {
+  size_t waves = 0;
   for (const InterpretedRank& rank : ranks) {
-    for (const ProgramLane& lane : rank.program->lanes) rounds = std::max(rounds, lane.size());
+    for (const ProgramStrand& strand : rank.program->strands)
+      waves = std::max(waves, strand.size());
   }
-  return rounds;
+  return waves;
 }
 
-size_t LanesOf(absl::Span<const InterpretedRank> ranks) {
-  size_t lanes = 0;
-  for (const InterpretedRank& rank : ranks) lanes = std::max(lanes, rank.program->lanes.size());
-  return lanes;
+size_t StrandsOf(absl::Span<const InterpretedRank> ranks) {
+  size_t strands = 0;
+  for (const InterpretedRank& rank : ranks)
+    strands = std::max(strands, rank.program->strands.size());
+  return strands;
 }
 
-const ProgramRound& RoundOf(const InterpretedRank& rank, size_t lane, size_t round) {
-  static const ProgramRound* const empty = new ProgramRound;
-  if (lane >= rank.program->lanes.size() || round >= rank.program->lanes[lane].size()) {
+const ProgramWave& WaveOf(const InterpretedRank& rank, size_t strand, size_t wave) {
+  static const ProgramWave* const empty = new ProgramWave;
+  if (strand >= rank.program->strands.size() || wave >= rank.program->strands[strand].size()) {
     return *empty;
   }
-  return rank.program->lanes[lane][round];
+  return rank.program->strands[strand][wave];
 }
 
 // "" or why `piece` is not in its buffer.
@@ -47,11 +49,11 @@ std::string CheckPiece(const InterpretedRank& rank, const Piece& piece) {
                       static_cast<int>(piece.buffer), " with ", limit, " elements");
 }
 
-std::string CheckRound(const InterpretedRank& rank, const ProgramRound& round) {
-  for (const Transfer& transfer : round.transfers) {
+std::string CheckWave(const InterpretedRank& rank, const ProgramWave& wave) {
+  for (const Transfer& transfer : wave.transfers) {
     if (std::string wrong = CheckPiece(rank, transfer.piece); !wrong.empty()) return wrong;
   }
-  for (const LocalStep& step : round.local) {
+  for (const LocalStep& step : wave.local) {
     if (step.sources.empty()) return "a step without sources";
     if (std::string wrong = CheckPiece(rank, step.target); !wrong.empty()) return wrong;
     for (const Piece& source : step.sources) {
@@ -62,11 +64,11 @@ std::string CheckRound(const InterpretedRank& rank, const ProgramRound& round) {
   return "";
 }
 
-// Messages of one lane and round: what is sent must be what is received.
-std::string CheckMessages(absl::Span<const InterpretedRank> ranks, size_t lane, size_t round) {
+// Messages of one strand and wave: what is sent must be what is received.
+std::string CheckMessages(absl::Span<const InterpretedRank> ranks, size_t strand, size_t wave) {
   std::map<std::pair<int32_t, int32_t>, std::deque<uint64_t>> sent;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    for (const Transfer& t : RoundOf(ranks[r], lane, round).transfers) {
+    for (const Transfer& t : WaveOf(ranks[r], strand, wave).transfers) {
       if (t.peer < 0 || t.peer >= static_cast<int32_t>(ranks.size()) ||
           t.peer == static_cast<int32_t>(r)) {
         return absl::StrCat("rank ", r, " has the peer ", t.peer);
@@ -76,11 +78,11 @@ std::string CheckMessages(absl::Span<const InterpretedRank> ranks, size_t lane, 
     }
   }
   for (size_t r = 0; r < ranks.size(); ++r) {
-    for (const Transfer& t : RoundOf(ranks[r], lane, round).transfers) {
+    for (const Transfer& t : WaveOf(ranks[r], strand, wave).transfers) {
       if (t.direction == Direction::kSend) continue;
       auto& from_peer = sent[{t.peer, static_cast<int32_t>(r)}];
       if (from_peer.empty() || from_peer.front() != t.piece.count) {
-        return absl::StrCat("lane ", lane, ", round ", round, ": rank ", r, " expects ",
+        return absl::StrCat("strand ", strand, ", wave ", wave, ": rank ", r, " expects ",
                             t.piece.count, " from ", t.peer, ", which sends ",
                             from_peer.empty() ? "nothing" : absl::StrCat(from_peer.front()));
       }
@@ -89,7 +91,7 @@ std::string CheckMessages(absl::Span<const InterpretedRank> ranks, size_t lane, 
   }
   for (const auto& [pair, counts] : sent) {
     if (!counts.empty()) {
-      return absl::StrCat("lane ", lane, ", round ", round, ": rank ", pair.first, " sends to ",
+      return absl::StrCat("strand ", strand, ", wave ", wave, ": rank ", pair.first, " sends to ",
                           pair.second, ", which does not receive");
     }
   }
@@ -153,14 +155,14 @@ class Machine {
     }
   }
 
-  std::vector<Touch> TouchesOf(const ProgramRound& round, bool with_local) {
+  std::vector<Touch> TouchesOf(const ProgramWave& wave, bool with_local) {
     std::vector<Touch> touches;
     auto add = [&](const Piece& piece, bool writes) {
       if (piece.count > 0) touches.push_back({At(piece), At(piece) + BytesOf(piece), writes});
     };
-    for (const Transfer& t : round.transfers) add(t.piece, t.direction == Direction::kRecv);
+    for (const Transfer& t : wave.transfers) add(t.piece, t.direction == Direction::kRecv);
     if (!with_local) return touches;
-    for (const LocalStep& step : round.local) {
+    for (const LocalStep& step : wave.local) {
       for (const Piece& source : step.sources) add(source, false);
       add(step.target, true);
     }
@@ -168,19 +170,19 @@ class Machine {
   }
 
   std::string CheckTouches() {
-    std::vector<std::vector<Touch>> by_lane;
-    for (const ProgramLane& lane : rank_.program->lanes) {
-      std::vector<Touch>& touches = by_lane.emplace_back();
-      for (const ProgramRound& round : lane) {
-        const std::vector<Touch> in_flight = TouchesOf(round, false);
-        if (AnyCollide(in_flight, in_flight)) return "transfers of a round touch each other";
-        const std::vector<Touch> all = TouchesOf(round, true);
+    std::vector<std::vector<Touch>> by_strand;
+    for (const ProgramStrand& strand : rank_.program->strands) {
+      std::vector<Touch>& touches = by_strand.emplace_back();
+      for (const ProgramWave& wave : strand) {
+        const std::vector<Touch> in_flight = TouchesOf(wave, false);
+        if (AnyCollide(in_flight, in_flight)) return "transfers of a wave touch each other";
+        const std::vector<Touch> all = TouchesOf(wave, true);
         touches.insert(touches.end(), all.begin(), all.end());
       }
     }
-    for (size_t i = 0; i < by_lane.size(); ++i) {
+    for (size_t i = 0; i < by_strand.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
-        if (AnyCollide(by_lane[i], by_lane[j])) return "lanes touch each other's memory";
+        if (AnyCollide(by_strand[i], by_strand[j])) return "strands touch each other's memory";
       }
     }
     return "";
@@ -203,11 +205,11 @@ class Machine {
   std::vector<std::byte> scratch_;
 };
 
-void RunRound(absl::Span<const InterpretedRank> ranks, std::vector<Machine>& machines, size_t lane,
-              size_t round) {
+void RunWave(absl::Span<const InterpretedRank> ranks, std::vector<Machine>& machines, size_t strand,
+             size_t wave) {
   std::map<std::pair<int32_t, int32_t>, std::deque<std::vector<std::byte>>> wires;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    for (const Transfer& t : RoundOf(ranks[r], lane, round).transfers) {
+    for (const Transfer& t : WaveOf(ranks[r], strand, wave).transfers) {
       if (t.direction != Direction::kSend) continue;
       const std::byte* const from = machines[r].At(t.piece);
       wires[{static_cast<int32_t>(r), t.peer}].emplace_back(from,
@@ -215,27 +217,27 @@ void RunRound(absl::Span<const InterpretedRank> ranks, std::vector<Machine>& mac
     }
   }
   for (size_t r = 0; r < ranks.size(); ++r) {
-    for (const Transfer& t : RoundOf(ranks[r], lane, round).transfers) {
+    for (const Transfer& t : WaveOf(ranks[r], strand, wave).transfers) {
       if (t.direction == Direction::kSend) continue;
       auto& wire = wires[{t.peer, static_cast<int32_t>(r)}];
       std::copy(wire.front().begin(), wire.front().end(), machines[r].At(t.piece));
       wire.pop_front();
     }
-    for (const LocalStep& step : RoundOf(ranks[r], lane, round).local) machines[r].Run(step);
+    for (const LocalStep& step : WaveOf(ranks[r], strand, wave).local) machines[r].Run(step);
   }
 }
 
 }  // namespace
 
 std::string CheckPrograms(absl::Span<const InterpretedRank> ranks) {
-  const size_t rounds = RoundsOf(ranks);
-  for (size_t lane = 0; lane < LanesOf(ranks); ++lane) {
-    for (size_t round = 0; round < rounds; ++round) {
+  const size_t waves = WavesOf(ranks);
+  for (size_t strand = 0; strand < StrandsOf(ranks); ++strand) {
+    for (size_t wave = 0; wave < waves; ++wave) {
       for (size_t r = 0; r < ranks.size(); ++r) {
-        const std::string wrong = CheckRound(ranks[r], RoundOf(ranks[r], lane, round));
-        if (!wrong.empty()) return absl::StrCat("rank ", r, ", round ", round, ": ", wrong);
+        const std::string wrong = CheckWave(ranks[r], WaveOf(ranks[r], strand, wave));
+        if (!wrong.empty()) return absl::StrCat("rank ", r, ", wave ", wave, ": ", wrong);
       }
-      if (std::string wrong = CheckMessages(ranks, lane, round); !wrong.empty()) return wrong;
+      if (std::string wrong = CheckMessages(ranks, strand, wave); !wrong.empty()) return wrong;
     }
   }
   return "";
@@ -249,9 +251,10 @@ std::string Interpret(absl::Span<const InterpretedRank> ranks, DType dtype, Redu
     const std::string wrong = machines[r].CheckTouches();
     if (!wrong.empty()) return absl::StrCat("rank ", r, ": ", wrong);
   }
-  const size_t rounds = RoundsOf(ranks);
-  for (size_t round = 0; round < rounds; ++round) {
-    for (size_t lane = 0; lane < LanesOf(ranks); ++lane) RunRound(ranks, machines, lane, round);
+  const size_t waves = WavesOf(ranks);
+  for (size_t wave = 0; wave < waves; ++wave) {
+    for (size_t strand = 0; strand < StrandsOf(ranks); ++strand)
+      RunWave(ranks, machines, strand, wave);
   }
   return "";
 }

@@ -27,8 +27,8 @@ struct InterpretedRank {
 };
 
 // "" after a run, or what is wrong: a piece outside of its buffer, a message without its other end
-// in the same lane and round or of another length, memory that is received into while it is sent or
-// received into otherwise, lanes that touch each other's memory.
+// in the same strand and wave or of another length, memory that is received into while it is sent
+// or received into otherwise, strands that touch each other's memory.
 std::string Interpret(absl::Span<const InterpretedRank> ranks, DType dtype, ReduceOp op);
 
 // The checks that need no memory: of all programs' pieces and messages. Works for any count.

@@ -45,8 +45,8 @@ class Writer {
       place += count;
     }
     if (combines()) program_.scratch_count = place;
-    program_.lanes.resize(1);
-    program_.lanes[0].resize(1);
+    program_.strands.resize(1);
+    program_.strands[0].resize(1);
   }
 
   Program Write() {
@@ -77,7 +77,7 @@ class Writer {
   bool combines() const { return shape_.kind == OperationKind::kNeighborAllReduce; }
 
   void AddMessages(const Edge& edge) {
-    std::vector<Transfer>& transfers = program_.lanes[0][0].transfers;
+    std::vector<Transfer>& transfers = program_.strands[0][0].transfers;
     const bool sends = edge.direction == Direction::kSend;
     const std::vector<Neighbor>& neighbors = sends ? table_.destinations() : table_.sources();
     const int32_t peer = neighbors[edge.index].rank.value();
@@ -89,7 +89,7 @@ class Writer {
   }
 
   void AddCombination() {
-    std::vector<LocalStep>& steps = program_.lanes[0][0].local;
+    std::vector<LocalStep>& steps = program_.strands[0][0].local;
     if (table_.sends_weights() && !arriving_.empty()) {
       steps.push_back({LocalStep::Kind::kScale, {layout_.AllArriving()}, layout_.AllOwn()});
     }

@@ -24,7 +24,7 @@ struct NeighborShape {
 };
 
 // The part of `shape.rank` in a neighbour operation over `table`; peers are numbered as the ranks.
-// All its messages are in one round: the tensor to each destination, and one from each source, to
+// All its messages are in one wave: the tensor to each destination, and one from each source, to
 // scratch memory (kNeighborAllReduce, which then combines them, this rank's own first, then by
 // source, ascending) or to its place in the target (kNeighborAllGather). A weight that travels
 // follows its tensor. A rank sends its tensor once for each destination.

@@ -4,9 +4,9 @@ namespace pelton {
 
 uint64_t SentCount(const Program& program) {
   uint64_t count = 0;
-  for (const ProgramLane& lane : program.lanes) {
-    for (const ProgramRound& round : lane) {
-      for (const Transfer& transfer : round.transfers) {
+  for (const ProgramStrand& strand : program.strands) {
+    for (const ProgramWave& wave : strand) {
+      for (const Transfer& transfer : wave.transfers) {
         if (transfer.direction == Transfer::Direction::kSend) count += transfer.piece.count;
       }
     }

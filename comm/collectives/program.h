@@ -1,5 +1,5 @@
 // A collective as what one rank does in it: which pieces of which buffers it sends, receives and
-// combines, and in which order. Made by a schedule (schedule.h), run by a ProgramRun.
+// combines, and in which order. Made by a recipe (recipe.h), run by a ProgramRun.
 #ifndef PELTON_COMM_COLLECTIVES_PROGRAM_H_
 #define PELTON_COMM_COLLECTIVES_PROGRAM_H_
 
@@ -22,8 +22,8 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-// One message. Its other end is in the same lane and round of the peer's program; several between
-// two ranks in one round match in the order in which both list them.
+// One message. Its other end is in the same strand and wave of the peer's program; several between
+// two ranks in one wave match in the order in which both list them.
 // Threads: a value. Owns: nothing.
 struct Transfer {
   enum class Direction : uint8_t { kSend, kRecv };
@@ -51,21 +51,21 @@ struct LocalStep {
 
 // Transfers that are launched together, then, once all of them are done, the local steps in their
 // order.
-struct ProgramRound {
+struct ProgramWave {
   std::vector<Transfer> transfers;
   std::vector<LocalStep> local;
 };
 
-// Rounds, one after the other; a rank that has nothing to do in one has it empty. Lanes touch
-// different memory, so that one computes while another's bytes are on the wire. Rounds begin in the
-// order (round, lane) on every rank, so a runner that takes few operations at a time is no
+// Waves, one after the other; a rank that has nothing to do in one has it empty. Strands touch
+// different memory, so that one computes while another's bytes are on the wire. Waves begin in the
+// order (wave, strand) on every rank, so a runner that takes few operations at a time is no
 // deadlock.
-using ProgramLane = std::vector<ProgramRound>;
+using ProgramStrand = std::vector<ProgramWave>;
 
 // Threads: immutable once made. Owns: its lists.
 struct Program {
   uint64_t scratch_count = 0;  // elements
-  std::vector<ProgramLane> lanes;
+  std::vector<ProgramStrand> strands;
 };
 
 // Elements that the program's rank sends, in all.

@@ -24,20 +24,20 @@ int32_t SegmentCount(const ProgramShape& shape, const Segmentation& cut) {
   const uint64_t for_overlap =
       cut.min_segment_bytes == 0
           ? 1
-          : std::clamp<uint64_t>(bytes / cut.min_segment_bytes, 1, cut.lanes);
+          : std::clamp<uint64_t>(bytes / cut.min_segment_bytes, 1, cut.strands);
   const uint64_t for_size = bytes / cut.max_segment_bytes + (bytes % cut.max_segment_bytes != 0);
   return static_cast<int32_t>(std::min(most, std::max(for_overlap, for_size)));
 }
 
-// Segments count their scratch memory from 0; lanes have theirs one behind the other.
+// Segments count their scratch memory from 0; strands have theirs one behind the other.
 void PlaceScratch(Program& program, const std::vector<uint64_t>& counts) {
-  for (size_t i = 0; i < program.lanes.size(); ++i) {
+  for (size_t i = 0; i < program.strands.size(); ++i) {
     auto move = [base = program.scratch_count](Piece& piece) {
       if (piece.buffer == Buffer::kScratch) piece.offset += base;
     };
-    for (ProgramRound& round : program.lanes[i]) {
-      for (Transfer& transfer : round.transfers) move(transfer.piece);
-      for (LocalStep& step : round.local) {
+    for (ProgramWave& wave : program.strands[i]) {
+      for (Transfer& transfer : wave.transfers) move(transfer.piece);
+      for (LocalStep& step : wave.local) {
         for (Piece& source : step.sources) move(source);
         move(step.target);
       }
@@ -69,35 +69,35 @@ Piece SegmentBuilder::Scratch(uint64_t count) {
   return piece;
 }
 
-ProgramRound& SegmentBuilder::At(size_t round) {
-  const size_t index = first_round_ + round;
+ProgramWave& SegmentBuilder::At(size_t wave) {
+  const size_t index = first_wave_ + wave;
   if (lane_.size() <= index) lane_.resize(index + 1);
   return lane_[index];
 }
 
-void SegmentBuilder::Send(size_t round, int32_t peer, const Piece& piece) {
+void SegmentBuilder::Send(size_t wave, int32_t peer, const Piece& piece) {
   if (piece.count == 0) return;
-  At(round).transfers.push_back({Transfer::Direction::kSend, peer, piece});
+  At(wave).transfers.push_back({Transfer::Direction::kSend, peer, piece});
 }
 
-void SegmentBuilder::Recv(size_t round, int32_t peer, const Piece& piece) {
+void SegmentBuilder::Recv(size_t wave, int32_t peer, const Piece& piece) {
   if (piece.count == 0) return;
-  At(round).transfers.push_back({Transfer::Direction::kRecv, peer, piece});
+  At(wave).transfers.push_back({Transfer::Direction::kRecv, peer, piece});
 }
 
-void SegmentBuilder::Signal(size_t round, int32_t peer, Transfer::Direction direction) {
-  At(round).transfers.push_back({direction, peer, {}});
+void SegmentBuilder::Signal(size_t wave, int32_t peer, Transfer::Direction direction) {
+  At(wave).transfers.push_back({direction, peer, {}});
 }
 
-void SegmentBuilder::Copy(size_t round, const Piece& from, const Piece& to) {
+void SegmentBuilder::Copy(size_t wave, const Piece& from, const Piece& to) {
   if (to.count == 0) return;
-  At(round).local.push_back({LocalStep::Kind::kCopy, {from}, to});
+  At(wave).local.push_back({LocalStep::Kind::kCopy, {from}, to});
 }
 
-void SegmentBuilder::Reduce(size_t round, LocalStep::Kind kind, std::vector<Piece> sources,
+void SegmentBuilder::Reduce(size_t wave, LocalStep::Kind kind, std::vector<Piece> sources,
                             const Piece& target) {
   if (target.count == 0) return;
-  At(round).local.push_back({kind, std::move(sources), target});
+  At(wave).local.push_back({kind, std::move(sources), target});
 }
 
 Program WholeProgram(const ProgramShape& shape, SegmentWriter write) {
@@ -106,17 +106,18 @@ Program WholeProgram(const ProgramShape& shape, SegmentWriter write) {
 
 Program SegmentedProgram(const ProgramShape& shape, const Segmentation& cut, SegmentWriter write) {
   const int32_t segments = SegmentCount(shape, cut);
-  const size_t lanes = std::min(cut.lanes, static_cast<size_t>(segments));
+  const size_t strands = std::min(cut.strands, static_cast<size_t>(segments));
   Program program;
-  program.lanes.resize(lanes);
-  std::vector<size_t> first_rounds(lanes);
-  std::vector<uint64_t> scratch_counts(lanes);
+  program.strands.resize(strands);
+  std::vector<size_t> first_waves(strands);
+  std::vector<uint64_t> scratch_counts(strands);
   for (int32_t i = 0; i < segments; ++i) {
-    const size_t lane = static_cast<size_t>(i) % lanes;
+    const size_t strand = static_cast<size_t>(i) % strands;
     const Range range = PartOf(shape.count, segments, i);
-    SegmentBuilder segment(program.lanes[lane], first_rounds[lane], range.begin, range.count());
-    first_rounds[lane] += write(shape, segment);
-    scratch_counts[lane] = std::max(scratch_counts[lane], segment.scratch_count());
+    SegmentBuilder segment(program.strands[strand], first_waves[strand], range.begin,
+                           range.count());
+    first_waves[strand] += write(shape, segment);
+    scratch_counts[strand] = std::max(scratch_counts[strand], segment.scratch_count());
   }
   PlaceScratch(program, scratch_counts);
   return program;

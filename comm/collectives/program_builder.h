@@ -1,4 +1,4 @@
-// How schedules write programs: piece by piece, in segments that follow each other.
+// How recipes write programs: piece by piece, in segments that follow each other.
 #ifndef PELTON_COMM_COLLECTIVES_PROGRAM_BUILDER_H_
 #define PELTON_COMM_COLLECTIVES_PROGRAM_BUILDER_H_
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/collectives/program.h"
-#include "comm/collectives/schedule.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 
@@ -23,13 +23,13 @@ struct Range {
 Range PartOf(uint64_t count, int32_t parts, int32_t index);
 
 // Writes one rank's part in one segment of a collective: elements [offset, offset + count) of the
-// operation's tensors, or of each of their chunks. Rounds count from the segment's first one.
+// operation's tensors, or of each of their chunks. Waves count from the segment's first one.
 // Transfers and steps on no elements are left out, as they are on the peer.
 // Threads: one. Owns: nothing; the program outlives it.
 class SegmentBuilder {
  public:
-  SegmentBuilder(ProgramLane& lane, size_t first_round, uint64_t offset, uint64_t count)
-      : lane_(lane), first_round_(first_round), offset_(offset), count_(count) {}
+  SegmentBuilder(ProgramStrand& strand, size_t first_wave, uint64_t offset, uint64_t count)
+      : lane_(strand), first_wave_(first_wave), offset_(offset), count_(count) {}
 
   uint64_t count() const { return count_; }
   // Elements [begin, end) of the segment, of the chunk that begins at `chunk_offset`.
@@ -42,31 +42,31 @@ class SegmentBuilder {
   Piece Scratch(uint64_t count);
   uint64_t scratch_count() const { return scratch_count_; }
 
-  void Send(size_t round, int32_t peer, const Piece& piece);
-  void Recv(size_t round, int32_t peer, const Piece& piece);
+  void Send(size_t wave, int32_t peer, const Piece& piece);
+  void Recv(size_t wave, int32_t peer, const Piece& piece);
   // A message without elements.
-  void Signal(size_t round, int32_t peer, Transfer::Direction direction);
-  void Copy(size_t round, const Piece& from, const Piece& to);
-  void Reduce(size_t round, LocalStep::Kind kind, std::vector<Piece> sources, const Piece& target);
+  void Signal(size_t wave, int32_t peer, Transfer::Direction direction);
+  void Copy(size_t wave, const Piece& from, const Piece& to);
+  void Reduce(size_t wave, LocalStep::Kind kind, std::vector<Piece> sources, const Piece& target);
 
  private:
-  ProgramRound& At(size_t round);
+  ProgramWave& At(size_t wave);
 
-  ProgramLane& lane_;
-  const size_t first_round_;
+  ProgramStrand& lane_;
+  const size_t first_wave_;
   const uint64_t offset_;
   const uint64_t count_;
   uint64_t scratch_count_ = 0;
 };
 
-// Writes a segment; returns its number of rounds, the same on all ranks.
+// Writes a segment; returns its number of waves, the same on all ranks.
 using SegmentWriter = size_t (*)(const ProgramShape& shape, SegmentBuilder& segment);
 
-// How a tensor is cut: into one segment per lane from `lanes` * `min_segment_bytes` on, into more
-// that follow each other in the lanes once segments would be larger than `max_segment_bytes`.
-// Threads: a value. Owns: nothing.
+// How a tensor is cut: into one segment per strand from `strands` * `min_segment_bytes` on, into
+// more that follow each other in the strands once segments would be larger than
+// `max_segment_bytes`. Threads: a value. Owns: nothing.
 struct Segmentation {
-  size_t lanes = 1;
+  size_t strands = 1;
   uint64_t min_segment_bytes = 0;
   uint64_t max_segment_bytes = UINT64_MAX;
 };

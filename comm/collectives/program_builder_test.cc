@@ -34,36 +34,36 @@ TEST(PartOfTest, PartsDifferByAtMostOneAndCoverAll) {
 
 TEST(SegmentBuilderTest, LeavesOutWhatHasNoElements) {
   const Program program = WholeProgram({.world_size = 2, .count = 0}, WriteOne);
-  EXPECT_EQ(program.lanes.size(), 1u);
-  EXPECT_TRUE(program.lanes[0].empty());
+  EXPECT_EQ(program.strands.size(), 1u);
+  EXPECT_TRUE(program.strands[0].empty());
   EXPECT_EQ(program.scratch_count, 0u);
 }
 
 TEST(SegmentedProgramTest, SmallTensorsAreOneSegment) {
-  const Segmentation cut{.lanes = 4, .min_segment_bytes = 100, .max_segment_bytes = 1000};
-  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 49}, cut, WriteOne).lanes.size(), 1u);
-  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 50}, cut, WriteOne).lanes.size(), 2u);
-  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 1000}, cut, WriteOne).lanes.size(), 4u);
+  const Segmentation cut{.strands = 4, .min_segment_bytes = 100, .max_segment_bytes = 1000};
+  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 49}, cut, WriteOne).strands.size(), 1u);
+  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 50}, cut, WriteOne).strands.size(), 2u);
+  EXPECT_EQ(SegmentedProgram({.world_size = 2, .count = 1000}, cut, WriteOne).strands.size(), 4u);
 }
 
-// Ten segments in four lanes: one behind the other, in the lane's own scratch memory.
+// Ten segments in four strands: one behind the other, in the strand's own scratch memory.
 TEST(SegmentedProgramTest, LargeTensorsGoThroughTheLanesInSegments) {
-  const Segmentation cut{.lanes = 4, .min_segment_bytes = 100, .max_segment_bytes = 400};
+  const Segmentation cut{.strands = 4, .min_segment_bytes = 100, .max_segment_bytes = 400};
   const Program program = SegmentedProgram({.world_size = 2, .count = 1000}, cut, WriteOne);
-  ASSERT_EQ(program.lanes.size(), 4u);
-  EXPECT_EQ(program.lanes[0].size(), 3u * 3 - 1);
-  EXPECT_EQ(program.lanes[3].size(), 2u * 3 - 1);
+  ASSERT_EQ(program.strands.size(), 4u);
+  EXPECT_EQ(program.strands[0].size(), 3u * 3 - 1);
+  EXPECT_EQ(program.strands[3].size(), 2u * 3 - 1);
   EXPECT_EQ(program.scratch_count, 400u);
-  EXPECT_EQ(program.lanes[1][0].local[0].sources[0], (Piece{Buffer::kSource, 100, 100}));
-  EXPECT_EQ(program.lanes[1][3].local[0].sources[0], (Piece{Buffer::kSource, 500, 100}));
-  EXPECT_EQ(program.lanes[1][4].transfers[0].piece, (Piece{Buffer::kScratch, 100, 100}));
+  EXPECT_EQ(program.strands[1][0].local[0].sources[0], (Piece{Buffer::kSource, 100, 100}));
+  EXPECT_EQ(program.strands[1][3].local[0].sources[0], (Piece{Buffer::kSource, 500, 100}));
+  EXPECT_EQ(program.strands[1][4].transfers[0].piece, (Piece{Buffer::kScratch, 100, 100}));
   EXPECT_EQ(SentCount(program), 1000u);
 }
 
 TEST(SegmentedProgramTest, ChunksCountForTheSegmentsOfAllOfThem) {
-  const Segmentation cut{.lanes = 4, .min_segment_bytes = 100};
+  const Segmentation cut{.strands = 4, .min_segment_bytes = 100};
   const ProgramShape shape{.kind = OperationKind::kAllGather, .world_size = 5, .count = 20};
-  EXPECT_EQ(SegmentedProgram(shape, cut, WriteOne).lanes.size(), 4u);
+  EXPECT_EQ(SegmentedProgram(shape, cut, WriteOne).strands.size(), 4u);
 }
 
 }  // namespace

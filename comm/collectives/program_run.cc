@@ -24,7 +24,7 @@ constexpr uint64_t kMinBlockBytes = uint64_t{16} << 10;
 }  // namespace
 
 absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& binding) {
-  PELTON_CHECK(program.lanes.size() <= static_cast<size_t>(kMaxProgramLanes));
+  PELTON_CHECK(program.strands.size() <= static_cast<size_t>(kMaxProgramStrands));
   RETURN_IF_ERROR(status_);
   const uint64_t scratch_bytes = program.scratch_count * SizeOf(binding.dtype);
   if (scratch_bytes > scratch_bytes_) {
@@ -40,14 +40,14 @@ absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& bin
   }
   program_ = &program;
   binding_ = binding;
-  if (lanes_.size() < program.lanes.size()) lanes_.resize(program.lanes.size());
-  rounds_ = 0;
-  for (size_t i = 0; i < program.lanes.size(); ++i) {
-    PELTON_CHECK(lanes_[i].in_flight.empty());
-    lanes_[i].round = 0;
-    rounds_ = std::max(rounds_, program.lanes[i].size());
+  if (strands_.size() < program.strands.size()) strands_.resize(program.strands.size());
+  waves_ = 0;
+  for (size_t i = 0; i < program.strands.size(); ++i) {
+    PELTON_CHECK(strands_[i].in_flight.empty());
+    strands_[i].wave = 0;
+    waves_ = std::max(waves_, program.strands[i].size());
   }
-  next_round_ = next_lane_ = 0;
+  next_wave_ = next_strand_ = 0;
   difference_ = absl::OkStatus();
   return absl::OkStatus();
 }
@@ -55,8 +55,8 @@ absl::Status ProgramRun::Start(const Program& program, const ProgramBinding& bin
 absl::StatusOr<bool> ProgramRun::Advance() {
   moved_ = false;
   RETURN_IF_ERROR(status_);
-  for (size_t i = 0; i < program_->lanes.size(); ++i) {
-    status_ = Poll(lanes_[i]);
+  for (size_t i = 0; i < program_->strands.size(); ++i) {
+    status_ = Poll(strands_[i]);
     RETURN_IF_ERROR(status_);
     Compute(i);
   }
@@ -68,8 +68,8 @@ absl::StatusOr<bool> ProgramRun::Advance() {
 }
 
 bool ProgramRun::is_done() const {
-  for (size_t i = 0; i < program_->lanes.size(); ++i) {
-    if (lanes_[i].round < program_->lanes[i].size()) return false;
+  for (size_t i = 0; i < program_->strands.size(); ++i) {
+    if (strands_[i].wave < program_->strands[i].size()) return false;
   }
   return true;
 }
@@ -81,38 +81,38 @@ bool ProgramRun::Outlives(const absl::Status& status) const {
          !(binding_.sends_weights && absl::StrContains(status.message(), kOneEndSendsWeights));
 }
 
-absl::Status ProgramRun::Poll(Lane& lane) {
-  for (size_t i = 0; i < lane.in_flight.size();) {
-    const OperationRunner::State state = runner_.Query(lane.in_flight[i].completion);
+absl::Status ProgramRun::Poll(Strand& strand) {
+  for (size_t i = 0; i < strand.in_flight.size();) {
+    const OperationRunner::State state = runner_.Query(strand.in_flight[i].completion);
     if (!Outlives(state.status)) return state.status;
     difference_.Update(state.status);
     if (!state.done) {
       ++i;
       continue;
     }
-    lane.in_flight[i] = lane.in_flight.back();
-    lane.in_flight.pop_back();
+    strand.in_flight[i] = strand.in_flight.back();
+    strand.in_flight.pop_back();
     --in_flight_count_;
     moved_ = true;
   }
   return absl::OkStatus();
 }
 
-// Local steps of the lane's round, if its transfers are done; the round after them is next.
+// Local steps of the strand's wave, if its transfers are done; the wave after them is next.
 void ProgramRun::Compute(size_t index) {
-  Lane& lane = lanes_[index];
-  if (!lane.is_open || !lane.in_flight.empty()) return;
-  const std::vector<LocalStep>& steps = program_->lanes[index][lane.round].local;
-  if (!difference_.ok()) lane.local = steps.size();  // not all that they need is here
-  if (lane.local < steps.size()) {
-    ComputeStep(steps[lane.local], lane);
+  Strand& strand = strands_[index];
+  if (!strand.is_open || !strand.in_flight.empty()) return;
+  const std::vector<LocalStep>& steps = program_->strands[index][strand.wave].local;
+  if (!difference_.ok()) strand.local = steps.size();  // not all that they need is here
+  if (strand.local < steps.size()) {
+    ComputeStep(steps[strand.local], strand);
     moved_ = true;
   }
-  if (lane.local < steps.size()) return;
-  ++lane.round;
-  lane.is_open = false;
-  lane.launched = 0;
-  lane.local = 0;
+  if (strand.local < steps.size()) return;
+  ++strand.wave;
+  strand.is_open = false;
+  strand.launched = 0;
+  strand.local = 0;
 }
 
 std::byte* ProgramRun::At(const Piece& piece, uint64_t skip_count) const {
@@ -122,15 +122,15 @@ std::byte* ProgramRun::At(const Piece& piece, uint64_t skip_count) const {
          (piece.offset + skip_count) * SizeOf(TypeOf(piece.buffer));
 }
 
-void ProgramRun::ComputeStep(const LocalStep& step, Lane& lane) {
+void ProgramRun::ComputeStep(const LocalStep& step, Strand& strand) {
   const uint64_t size = SizeOf(TypeOf(step.target.buffer));
   const uint64_t block_bytes = std::max(kMinBlockBytes, kComputeBytes / step.sources.size());
-  const uint64_t count = std::min(step.target.count - lane.local_count, block_bytes / size);
-  ComputeBlock(step, lane.local_count, count);
-  lane.local_count += count;
-  if (lane.local_count < step.target.count) return;
-  lane.local_count = 0;
-  ++lane.local;
+  const uint64_t count = std::min(step.target.count - strand.local_count, block_bytes / size);
+  ComputeBlock(step, strand.local_count, count);
+  strand.local_count += count;
+  if (strand.local_count < step.target.count) return;
+  strand.local_count = 0;
+  ++strand.local;
 }
 
 void ProgramRun::ComputeBlock(const LocalStep& step, uint64_t begin, uint64_t count) {
@@ -161,41 +161,41 @@ void ProgramRun::Combine(std::byte* target, uint64_t count) {
                terms_);
 }
 
-// Launches in the order (round, lane), as far as rounds before are done: two ranks whose runner
+// Launches in the order (wave, strand), as far as waves before are done: two ranks whose runner
 // takes few operations never wait for each other's later ones.
 absl::Status ProgramRun::Issue() {
-  while (next_round_ < rounds_) {
-    while (next_lane_ < program_->lanes.size()) {
-      if (next_round_ < program_->lanes[next_lane_].size()) {
-        ASSIGN_OR_RETURN(const bool launched, LaunchRound(next_lane_));
+  while (next_wave_ < waves_) {
+    while (next_strand_ < program_->strands.size()) {
+      if (next_wave_ < program_->strands[next_strand_].size()) {
+        ASSIGN_OR_RETURN(const bool launched, LaunchWave(next_strand_));
         if (!launched) return absl::OkStatus();
       }
-      ++next_lane_;
+      ++next_strand_;
     }
-    next_lane_ = 0;
-    ++next_round_;
+    next_strand_ = 0;
+    ++next_wave_;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> ProgramRun::LaunchRound(size_t index) {
-  Lane& lane = lanes_[index];
-  if (lane.round != next_round_) return false;  // the one before is not done
-  const std::vector<Transfer>& transfers = program_->lanes[index][lane.round].transfers;
+absl::StatusOr<bool> ProgramRun::LaunchWave(size_t index) {
+  Strand& strand = strands_[index];
+  if (strand.wave != next_wave_) return false;  // the one before is not done
+  const std::vector<Transfer>& transfers = program_->strands[index][strand.wave].transfers;
   const int32_t tag = binding_.tag + static_cast<int32_t>(index);
-  while (lane.launched < transfers.size()) {
+  while (strand.launched < transfers.size()) {
     if (in_flight_count_ >= kMaxProgramTransfers) return false;  // the others' room
-    const absl::Status status = LaunchTransfer(transfers[lane.launched], tag, lane);
+    const absl::Status status = LaunchTransfer(transfers[strand.launched], tag, strand);
     if (absl::IsResourceExhausted(status)) return false;
     RETURN_IF_ERROR(status);
-    ++lane.launched;
+    ++strand.launched;
   }
-  lane.is_open = true;
-  Compute(index);  // a round without transfers
+  strand.is_open = true;
+  Compute(index);  // a wave without transfers
   return true;
 }
 
-absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane) {
+absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, Strand& strand) {
   const bool sends = transfer.direction == Transfer::Direction::kSend;
   const Rank peer = binding_.peers.empty() ? Rank(transfer.peer)
                                            : binding_.peers[static_cast<size_t>(transfer.peer)];
@@ -218,7 +218,7 @@ absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, L
   }
   HostStream stream;
   ASSIGN_OR_RETURN(const Completion completion, runner_.Launch(operation, stream));
-  lane.in_flight.push_back({completion, peer});
+  strand.in_flight.push_back({completion, peer});
   ++in_flight_count_;
   moved_ = true;
   if (sends) sent_bytes_ += bytes;
@@ -227,8 +227,8 @@ absl::Status ProgramRun::LaunchTransfer(const Transfer& transfer, int32_t tag, L
 
 std::vector<Rank> ProgramRun::Awaited() const {
   std::vector<Rank> ranks;
-  for (const Lane& lane : lanes_) {
-    for (const Flight& flight : lane.in_flight) ranks.push_back(flight.peer);
+  for (const Strand& strand : strands_) {
+    for (const Flight& flight : strand.in_flight) ranks.push_back(flight.peer);
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -20,7 +20,7 @@ namespace pelton {
 
 // What the pieces of a program stand for. `peers[i]` is the runner's rank that is number i of the
 // program's group, so that a program can run among some of the runner's ranks; none: the runner's
-// own numbers. Tags from `tag` to `tag` + kMaxProgramLanes - 1 are the run's: no other sends with
+// own numbers. Tags from `tag` to `tag` + kMaxProgramStrands - 1 are the run's: no other sends with
 // them between these ranks. Threads: a value. Owns: nothing.
 struct ProgramBinding {
   std::byte* source = nullptr;
@@ -45,7 +45,7 @@ struct ProgramBinding {
   int32_t shape_mark = 0;  // of neighbour operations: see comm/tags.h
 };
 
-inline constexpr int32_t kMaxProgramLanes = 64;
+inline constexpr int32_t kMaxProgramStrands = 64;
 inline constexpr int32_t kFirstProgramTag = kFirstCollectiveTag;
 // Messages that a run has in flight at most; leaves as many to others of the same runner.
 inline constexpr size_t kMaxProgramTransfers = 128;
@@ -69,7 +69,7 @@ class ProgramRun {
   // Whether transfers are in flight, as after some errors: the runner has their memory (OWN-1).
   bool holds_memory() const { return in_flight_count_ > 0; }
   // Whether nothing is left to launch.
-  bool is_issued() const { return next_round_ == rounds_; }
+  bool is_issued() const { return next_wave_ == waves_; }
   // Whether the last Advance moved anything.
   bool moved() const { return moved_; }
   uint64_t sent_bytes() const { return sent_bytes_; }  // of all programs so far
@@ -81,10 +81,10 @@ class ProgramRun {
     Completion completion;
     Rank peer;
   };
-  // A lane's next round, or the one under way.
-  struct Lane {
-    size_t round = 0;
-    size_t launched = 0;       // of the round's transfers
+  // A strand's next wave, or the one under way.
+  struct Strand {
+    size_t wave = 0;
+    size_t launched = 0;       // of the wave's transfers
     bool is_open = false;      // all of them are launched
     size_t local = 0;          // steps done
     uint64_t local_count = 0;  // elements done of the next step
@@ -92,9 +92,9 @@ class ProgramRun {
   };
 
   bool Outlives(const absl::Status& status) const;
-  absl::Status Poll(Lane& lane);
+  absl::Status Poll(Strand& strand);
   void Compute(size_t index);
-  void ComputeStep(const LocalStep& step, Lane& lane);
+  void ComputeStep(const LocalStep& step, Strand& strand);
   void ComputeBlock(const LocalStep& step, uint64_t begin, uint64_t count);
   void Combine(std::byte* target, uint64_t count);
   // The type of the elements in a buffer.
@@ -102,8 +102,8 @@ class ProgramRun {
     return buffer == Buffer::kFactors ? DType::kFloat64 : binding_.dtype;
   }
   absl::Status Issue();
-  absl::StatusOr<bool> LaunchRound(size_t index);
-  absl::Status LaunchTransfer(const Transfer& transfer, int32_t tag, Lane& lane);
+  absl::StatusOr<bool> LaunchWave(size_t index);
+  absl::Status LaunchTransfer(const Transfer& transfer, int32_t tag, Strand& strand);
   bool is_done() const;
   std::byte* At(const Piece& piece, uint64_t skip_count) const;
 
@@ -112,13 +112,13 @@ class ProgramRun {
   ProgramBinding binding_;
   std::unique_ptr<std::byte[]> scratch_;
   uint64_t scratch_bytes_ = 0;
-  std::vector<Lane> lanes_;  // the program's are the first ones
+  std::vector<Strand> strands_;  // the program's are the first ones
   std::vector<const std::byte*> sources_;
   std::vector<Term> terms_;
-  // The place in the order (round, lane) from which the next transfers are launched.
-  size_t next_round_ = 0;
-  size_t next_lane_ = 0;
-  size_t rounds_ = 0;
+  // The place in the order (wave, strand) from which the next transfers are launched.
+  size_t next_wave_ = 0;
+  size_t next_strand_ = 0;
+  size_t waves_ = 0;
   size_t in_flight_count_ = 0;
   absl::Status status_;
   absl::Status difference_;  // see ProgramBinding::outlives_differences

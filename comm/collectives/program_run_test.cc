@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collectives/schedule.h"
+#include "comm/collectives/recipe.h"
 #include "comm/group.h"
 #include "comm/reduction/reference.h"
 #include "comm/transport/sim/sim_fabric.h"
@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 
 constexpr int kManyTurns = 2'000'000;
 
-Program MakeProgram(const std::string& schedule, const ProgramShape& shape) {
-  const auto entry = ScheduleRegistry::Get().Find(schedule);
+Program MakeProgram(const std::string& recipe, const ProgramShape& shape) {
+  const auto entry = RecipeRegistry::Get().Find(recipe);
   EXPECT_TRUE(entry.ok()) << entry.status();
   return entry->factory.make(shape);
 }
@@ -101,8 +101,8 @@ struct World {
   std::vector<std::unique_ptr<ProgramRun>> runs;
 };
 
-// An allreduce of float32 by `schedule` among all ranks of `world`, checked.
-void ExpectSum(World& world, const std::string& schedule, uint64_t count, ReduceOp op,
+// An allreduce of float32 by `recipe` among all ranks of `world`, checked.
+void ExpectSum(World& world, const std::string& recipe, uint64_t count, ReduceOp op,
                int32_t divisor) {
   const size_t n = world.runs.size();
   std::vector<std::vector<float>> values(n, std::vector<float>(count));
@@ -118,10 +118,10 @@ void ExpectSum(World& world, const std::string& schedule, uint64_t count, Reduce
   }
   std::vector<Program> programs;
   for (size_t r = 0; r < n; ++r) {
-    programs.push_back(MakeProgram(schedule, {.rank = static_cast<int32_t>(r),
-                                              .world_size = static_cast<int32_t>(n),
-                                              .count = count,
-                                              .reduce_op = op}));
+    programs.push_back(MakeProgram(recipe, {.rank = static_cast<int32_t>(r),
+                                            .world_size = static_cast<int32_t>(n),
+                                            .count = count,
+                                            .reduce_op = op}));
   }
   for (size_t r = 0; r < n; ++r) {
     auto* const memory = reinterpret_cast<std::byte*>(values[r].data());
@@ -139,22 +139,22 @@ void ExpectSum(World& world, const std::string& schedule, uint64_t count, Reduce
   for (auto& run : world.runs) sent_before.push_back(run->sent_bytes());
   for (const absl::Status& status : world.DriveAll()) EXPECT_EQ(status, absl::OkStatus());
   for (size_t r = 0; r < n; ++r) {
-    EXPECT_EQ(values[r], expected) << schedule << ", rank " << r;
+    EXPECT_EQ(values[r], expected) << recipe << ", rank " << r;
     EXPECT_EQ(world.runs[r]->sent_bytes() - sent_before[r], SentCount(programs[r]) * sizeof(float));
   }
 }
 
 TEST(ProgramRunTest, RunsOneProgramAfterTheOther) {
   World world(4);
-  for (const char* schedule : {"pairwise", "ring", "halving_doubling", "direct", "ring"}) {
-    ExpectSum(world, schedule, 1001, ReduceOp::kSum, 4);
+  for (const char* recipe : {"pairwise", "ring", "halving_doubling", "direct", "ring"}) {
+    ExpectSum(world, recipe, 1001, ReduceOp::kSum, 4);
   }
 }
 
-TEST(ProgramRunTest, RunsLanesOfLargeTensors) {
+TEST(ProgramRunTest, RunsStrandsOfLargeTensors) {
   World world(3);
-  for (const char* schedule : {"pairwise", "ring", "halving_doubling"}) {
-    ExpectSum(world, schedule, 700'001, ReduceOp::kSum, 3);
+  for (const char* recipe : {"pairwise", "ring", "halving_doubling"}) {
+    ExpectSum(world, recipe, 700'001, ReduceOp::kSum, 3);
   }
 }
 
@@ -166,8 +166,8 @@ TEST(ProgramRunTest, DividesByTheDivisor) {
 // A send and a receive at a time are enough; launches that are refused are tried again.
 TEST(ProgramRunTest, ARunnerThatTakesFewOperationsIsNoDeadlock) {
   World world(5, 2);
-  for (const char* schedule : {"pairwise", "ring", "halving_doubling"}) {
-    ExpectSum(world, schedule, 1'000'001, ReduceOp::kSum, 5);
+  for (const char* recipe : {"pairwise", "ring", "halving_doubling"}) {
+    ExpectSum(world, recipe, 1'000'001, ReduceOp::kSum, 5);
   }
   for (const auto& runner : world.runners) EXPECT_GT(runner->most(), 2u);
 }

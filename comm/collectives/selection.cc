@@ -59,8 +59,8 @@ bool NeedsOneRounding(const ProgramShape& shape) {
          shape.reduce_op != ReduceOp::kMax;
 }
 
-bool CanRun(const ScheduleTraits& schedule, const ProgramShape& shape) {
-  return schedule.supports(shape) && (schedule.rounds_once || !NeedsOneRounding(shape));
+bool CanRun(const RecipeTraits& recipe, const ProgramShape& shape) {
+  return recipe.supports(shape) && (recipe.rounds_once || !NeedsOneRounding(shape));
 }
 
 bool Fits(const SelectionRow& row, const ProgramShape& shape) {
@@ -85,7 +85,7 @@ absl::StatusOr<SelectionRow> ParseRow(absl::string_view line) {
     return absl::InvalidArgumentError(
 
         absl::StrCat("has ", fields.size(), " fields and not 4: '", line,
-                     "'; write collective, largest world size, largest count of bytes, schedule"));
+                     "'; write collective, largest world size, largest count of bytes, recipe"));
   }
   SelectionRow row;
   ASSIGN_OR_RETURN(row.kind, ParseKind(fields[0]));
@@ -99,9 +99,9 @@ absl::StatusOr<SelectionRow> ParseRow(absl::string_view line) {
         absl::StrCat("largest count of bytes is '", fields[2],
                      "', must be a whole number from 0 on; 0 stands for any"));
   }
-  row.schedule = std::string(fields[3]);
-  const absl::Status found = ScheduleRegistry::Get().Find(row.schedule).status();
-  if (!found.ok()) return absl::InvalidArgumentError(absl::StrCat("schedule: ", found.message()));
+  row.recipe = std::string(fields[3]);
+  const absl::Status found = RecipeRegistry::Get().Find(row.recipe).status();
+  if (!found.ok()) return absl::InvalidArgumentError(absl::StrCat("recipe: ", found.message()));
   return row;
 }
 
@@ -138,36 +138,36 @@ absl::StatusOr<SelectionTable> SelectionTable::Parse(absl::string_view text) {
 }
 
 std::string SelectionTable::Serialize() const {
-  std::string text = "# collective, largest world size, largest bytes (0: any), schedule\n";
+  std::string text = "# collective, largest world size, largest bytes (0: any), recipe\n";
   for (const SelectionRow& row : rows_) {
     absl::StrAppend(&text, NameOf(row.kind), " ", row.max_world_size, " ", row.max_bytes, " ",
-                    row.schedule, "\n");
+                    row.recipe, "\n");
   }
   return text;
 }
 
-absl::StatusOr<ScheduleRegistry::Entry> SelectionTable::Select(const ProgramShape& shape) const {
+absl::StatusOr<RecipeRegistry::Entry> SelectionTable::Select(const ProgramShape& shape) const {
   for (const SelectionRow& row : rows_) {
     if (!Fits(row, shape)) continue;
-    ASSIGN_OR_RETURN(ScheduleRegistry::Entry entry, ScheduleRegistry::Get().Find(row.schedule));
+    ASSIGN_OR_RETURN(RecipeRegistry::Entry entry, RecipeRegistry::Get().Find(row.recipe));
     if (CanRun(entry.factory, shape)) return entry;
   }
   // No row: of a kind that nobody has judged yet, for instance.
-  for (const ScheduleRegistry::Entry& entry : ScheduleRegistry::Get().List()) {
+  for (const RecipeRegistry::Entry& entry : RecipeRegistry::Get().List()) {
     if (CanRun(entry.factory, shape)) return entry;
   }
-  return absl::UnimplementedError(absl::StrCat("no schedule for ", NameOf(shape.kind), " of ",
+  return absl::UnimplementedError(absl::StrCat("no recipe for ", NameOf(shape.kind), " of ",
                                                NameOf(shape.dtype), " on ", shape.world_size,
                                                " ranks"));
 }
 
-absl::StatusOr<std::vector<std::string>> SchedulesFor(absl::string_view kind, int32_t world_size) {
+absl::StatusOr<std::vector<std::string>> RecipesFor(absl::string_view kind, int32_t world_size) {
   ProgramShape shape;
   ASSIGN_OR_RETURN(shape.kind, ParseKind(kind));
   shape.world_size = world_size;
   shape.count = static_cast<uint64_t>(world_size);  // whatever needs an element for each rank
   std::vector<std::string> names;
-  for (const ScheduleRegistry::Entry& entry : ScheduleRegistry::Get().List()) {
+  for (const RecipeRegistry::Entry& entry : RecipeRegistry::Get().List()) {
     if (entry.factory.supports(shape)) names.push_back(entry.name);
   }
   return names;

@@ -1,4 +1,4 @@
-// Which schedule runs a collective: a table by kind, world size and bytes.
+// Which recipe runs a collective: a table by kind, world size and bytes.
 #ifndef PELTON_COMM_COLLECTIVES_SELECTION_H_
 #define PELTON_COMM_COLLECTIVES_SELECTION_H_
 
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "comm/collectives/schedule.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 
@@ -17,7 +17,7 @@ struct SelectionRow {
   OperationKind kind = OperationKind::kAllReduce;
   int32_t max_world_size = 0;  // inclusive; 0: any
   uint64_t max_bytes = 0;      // of the operation's count, inclusive; 0: any
-  std::string schedule;
+  std::string recipe;
 };
 
 // Threads: immutable once made. Owns: its rows.
@@ -31,18 +31,18 @@ class SelectionTable {
   // What Parse reads, with all rows.
   std::string Serialize() const;
 
-  // The schedule for `shape`: that of the first row that fits and whose schedule supports it and
-  // rounds as the dtype needs; where there is no such row, the first such schedule by name. Errors:
+  // The recipe for `shape`: that of the first row that fits and whose recipe supports it and
+  // rounds as the dtype needs; where there is no such row, the first such recipe by name. Errors:
   // Unimplemented: none does.
-  absl::StatusOr<ScheduleRegistry::Entry> Select(const ProgramShape& shape) const;
+  absl::StatusOr<RecipeRegistry::Entry> Select(const ProgramShape& shape) const;
 
  private:
   std::vector<SelectionRow> rows_;
 };
 
-// Names of the schedules that can run the collective of that name with float32 sums, sorted.
+// Names of the recipes that can run the collective of that name with float32 sums, sorted.
 // Errors: InvalidArgument: there is no such collective.
-absl::StatusOr<std::vector<std::string>> SchedulesFor(absl::string_view kind, int32_t world_size);
+absl::StatusOr<std::vector<std::string>> RecipesFor(absl::string_view kind, int32_t world_size);
 
 }  // namespace pelton
 

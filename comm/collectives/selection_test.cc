@@ -13,7 +13,7 @@ std::string NameFor(const SelectionTable& table, const ProgramShape& shape) {
   return entry.ok() ? entry->name : std::string(entry.status().message());
 }
 
-TEST(SelectionTableTest, TheDefaultHasAScheduleForEveryKindSizeAndType) {
+TEST(SelectionTableTest, TheDefaultHasARecipeForEveryKindSizeAndType) {
   const SelectionTable table = SelectionTable::Default();
   for (int kind = 0; kind <= static_cast<int>(OperationKind::kAllToAll); ++kind) {
     for (int32_t n : {1, 2, 3, 8, 9, 17, 1000}) {
@@ -34,7 +34,7 @@ TEST(SelectionTableTest, TheDefaultHasAScheduleForEveryKindSizeAndType) {
 }
 
 // 16-bit sums are rounded once, whatever the size and the world.
-TEST(SelectionTableTest, ShortFloatsGetASchedulesThatRoundsOnce) {
+TEST(SelectionTableTest, ShortFloatsGetARecipeThatRoundsOnce) {
   const SelectionTable table = SelectionTable::Default();
   for (uint64_t count : {uint64_t{1}, uint64_t{10'000}, uint64_t{100'000'000}}) {
     for (int32_t n : {2, 7, 100}) {
@@ -94,15 +94,15 @@ TEST(SelectionTableTest, NamesTheLineAndWhatIsWrongInIt) {
   EXPECT_THAT(message("allreduce 4 1000 rong"), HasSubstr("'rong' is not registered"));
 }
 
-TEST(SelectionTableTest, ARowWhoseScheduleDoesNotSupportTheKindIsPassedBy) {
+TEST(SelectionTableTest, ARowWhoseRecipeDoesNotSupportTheKindIsPassedBy) {
   const auto table = SelectionTable::Parse("alltoall 0 0 ring");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(NameFor(*table, {.kind = OperationKind::kAllToAll, .world_size = 3, .count = 5}),
             "pairwise");
 }
 
-// As a kind that is new: its schedule is found by being registered.
-TEST(SelectionTableTest, WithoutARowTheFirstScheduleByNameThatCanRunIsTaken) {
+// As a kind that is new: its recipe is found by being registered.
+TEST(SelectionTableTest, WithoutARowTheFirstRecipeByNameThatCanRunIsTaken) {
   const SelectionTable empty;
   EXPECT_EQ(NameFor(empty, {.kind = OperationKind::kBroadcast, .world_size = 3}), "pairwise");
   EXPECT_EQ(NameFor(empty, {.kind = OperationKind::kBroadcast, .world_size = 1}), "alone");
@@ -114,19 +114,19 @@ TEST(SelectionTableTest, WithoutARowTheFirstScheduleByNameThatCanRunIsTaken) {
       "pairwise");  // rounds once
 }
 
-TEST(SelectionTableTest, AKindThatNoScheduleRunsIsUnimplemented) {
+TEST(SelectionTableTest, AKindThatNoRecipeRunsIsUnimplemented) {
   const auto entry =
       SelectionTable::Default().Select({.kind = OperationKind::kAllToAllV, .world_size = 2});
   EXPECT_EQ(entry.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(entry.status().message()), HasSubstr("alltoall_v"));
 }
 
-TEST(SchedulesForTest, ListsWhatSupportsTheKindAtThatWorldSize) {
-  const auto names = SchedulesFor("broadcast", 4);
+TEST(RecipesForTest, ListsWhatSupportsTheKindAtThatWorldSize) {
+  const auto names = RecipesFor("broadcast", 4);
   ASSERT_TRUE(names.ok()) << names.status();
   EXPECT_THAT(*names, testing::ElementsAre("pairwise", "tree"));
-  EXPECT_THAT(*SchedulesFor("barrier", 1), testing::Contains("alone"));
-  EXPECT_EQ(SchedulesFor("allreduc", 4).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(*RecipesFor("barrier", 1), testing::Contains("alone"));
+  EXPECT_EQ(RecipesFor("allreduc", 4).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ WideMean::~WideMean() {
 }
 
 bool WideMean::IsFor(const Operation& operation, const Layout& layout) {
-  const bool has_equal_hosts = layout.lane_count() * layout.host_count() == layout.world_size();
+  const bool has_equal_hosts = layout.rail_count() * layout.host_count() == layout.world_size();
   return Reduces(operation.kind) && operation.reduce_op == ReduceOp::kAvg &&
          operation.dtype == DType::kFloat16 && !has_equal_hosts;
 }
@@ -239,7 +239,7 @@ absl::StatusOr<bool> HierarchicalCommunicator::CallRoll() {
   return true;
 }
 
-// A flat schedule rounds the sum of all ranks once.
+// A flat recipe rounds the sum of all ranks once.
 bool HierarchicalCommunicator::IsWide(const Operation& operation) const {
   return staged_kinds_.Contains(operation.kind) && WideMean::IsFor(operation, layout_);
 }

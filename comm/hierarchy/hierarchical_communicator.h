@@ -136,7 +136,7 @@ class HierarchicalCommunicator final : public Communicator {
   const Rank rank_;
   const SelectionTable table_;
   const OnClose on_close_;
-  const KindSet staged_kinds_;  // all others run by a flat schedule
+  const KindSet staged_kinds_;  // all others run by a flat recipe
   Wires users_;
   Wires collectives_;
   std::atomic<bool> wake_ = false;

@@ -84,7 +84,7 @@ class SimHosts : public HostsFixture {
   std::vector<std::unique_ptr<SimFabric>> hosts_;
 };
 
-// Every collective has a flat schedule, as one has that there are no stages for.
+// Every collective has a flat recipe, as one has that there are no stages for.
 template <int32_t... kSizes>
 class FlatHosts final : public SimHosts<kSizes...> {
  protected:

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/collectives/scheduled_communicator.h"
+#include "comm/collectives/program_communicator.h"
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/hierarchy/layout.h"
 #include "core/base/clock.h"
@@ -39,7 +39,7 @@ class HierarchicalTransport final : public HostsTransport {
     if (layout.host_count() == layout.world_size()) {
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> wire,
                        options_.between->Open(id, group, deadline));
-      return MakeScheduledCommunicator(std::move(wire), table);
+      return MakeProgramCommunicator(std::move(wire), table);
     }
     ASSIGN_OR_RETURN(Ends ends, OpenEnds(id, group, deadline));
     auto communicator = std::make_unique<HierarchicalCommunicator>(

@@ -21,7 +21,7 @@ struct HierarchyOptions {
   std::unique_ptr<Transport> between;  // of all ranks of the world; needs only sends and
                                        // receives; null where there is one host
   SelectionTable table = SelectionTable::Default();
-  KindSet staged_kinds = hierarchy::kStagedKinds;  // the others run by a flat schedule
+  KindSet staged_kinds = hierarchy::kStagedKinds;  // the others run by a flat recipe
 };
 
 // Threads: as Transport; UseTable as Open. Owns: as Transport.
@@ -33,7 +33,7 @@ class HostsTransport : public Transport {
 };
 
 // Opens for a group the cheapest communicator that its places allow: that of `inside` for a group
-// on one host, schedules over `between` for one rank per host, else the hierarchical composition:
+// on one host, recipes over `between` for one rank per host, else the hierarchical composition:
 //   allreduce   reduce of slice l onto local rank l, allreduce of the slice among the l-th ranks of
 //               all hosts, broadcast of the slice from local rank l: for L = the fewest ranks on a
 //               host there are L slices. Bytes a host sends: twice (H - 1) / H of the tensor, for H

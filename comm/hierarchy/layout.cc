@@ -16,15 +16,15 @@ Layout::Layout(const Group& group, const std::vector<int32_t>& host_of) {
     host.push_back(static_cast<int32_t>(host_of_.size()));
     host_of_.push_back(entry->second);
   }
-  lane_count_ = world_size();
+  rail_count_ = world_size();
   for (const std::vector<int32_t>& host : hosts_) {
-    lane_count_ = std::min(lane_count_, static_cast<int32_t>(host.size()));
+    rail_count_ = std::min(rail_count_, static_cast<int32_t>(host.size()));
   }
 }
 
-std::vector<Rank> Layout::Lane(int32_t lane) const {
+std::vector<Rank> Layout::Rail(int32_t rail) const {
   std::vector<Rank> ranks;
-  for (const std::vector<int32_t>& host : hosts_) ranks.emplace_back(host[lane]);
+  for (const std::vector<int32_t>& host : hosts_) ranks.emplace_back(host[rail]);
   return ranks;
 }
 

@@ -48,14 +48,14 @@ class Maker {
   int32_t Divisor() const { return PassesMeans() ? layout_.host_count() : layout_.world_size(); }
   bool PassesMeans() const {
     return IsSixteenBit(operation_.dtype) &&
-           layout_.lane_count() * layout_.host_count() == layout_.world_size();
+           layout_.rail_count() * layout_.host_count() == layout_.world_size();
   }
 
-  bool is_owner() const { return self_ < layout_.lane_count(); }
+  bool is_owner() const { return self_ < layout_.rail_count(); }
   // Whether every rank of this host owns a slice, so that one operation moves all slices.
-  bool all_own() const { return local_count_ == layout_.lane_count(); }
-  uint64_t SliceCount(Range range) const { return range.count / layout_.lane_count(); }
-  Range SliceOf(Range range, int32_t lane) const;
+  bool all_own() const { return local_count_ == layout_.rail_count(); }
+  uint64_t SliceCount(Range range) const { return range.count / layout_.rail_count(); }
+  Range SliceOf(Range range, int32_t rail) const;
   // The local rank of this host that is in touch with `rank` of another one.
   int32_t ContactOf(int32_t rank) const { return layout_.LocalRankOf(rank) % local_count_; }
   uint64_t Scratch(uint64_t count) { return std::exchange(scratch_, scratch_ + count); }
@@ -70,9 +70,9 @@ class Maker {
   void ReduceSlices(Stage& stage, Range range, Piece partial) const;
   void SpreadSlices(Stage& stage, Range range) const;
   void DeliverSlices(Stage& stage, Range range, Piece partial) const;
-  absl::Status AddLane(Stage& stage, Range slice) const;
+  absl::Status AddRail(Stage& stage, Range slice) const;
   std::vector<Piece> ReducePartials(Stage& stage, Range range);
-  void SendPartials(ProgramRound& round, const std::vector<Piece>& partials) const;
+  void SendPartials(ProgramWave& wave, const std::vector<Piece>& partials) const;
 
   const Operation& operation_;
   const Layout& layout_;
@@ -86,10 +86,10 @@ class Maker {
 };
 
 // The last slice takes the rest.
-Range Maker::SliceOf(Range range, int32_t lane) const {
+Range Maker::SliceOf(Range range, int32_t rail) const {
   const uint64_t count = SliceCount(range);
-  const uint64_t begin = count * static_cast<uint64_t>(lane);
-  const bool is_last = lane + 1 == layout_.lane_count();
+  const uint64_t begin = count * static_cast<uint64_t>(rail);
+  const bool is_last = rail + 1 == layout_.rail_count();
   return {range.begin + begin, is_last ? range.count - begin : count};
 }
 
@@ -100,12 +100,12 @@ void Maker::ReduceSlices(Stage& stage, Range range, Piece partial) const {
     stage.up.push_back({OperationKind::kReduceScatter, kNoPeer, At(Buffer::kSource, range.begin, 0),
                         partial, slice, InsideOp()});
   }
-  for (int32_t lane = 0; lane < layout_.lane_count(); ++lane) {
-    const Range rest = SliceOf(range, lane);
+  for (int32_t rail = 0; rail < layout_.rail_count(); ++rail) {
+    const Range rest = SliceOf(range, rail);
     if (rest.count == slice) continue;
     Piece target = partial;
     target.offset += slice;
-    stage.up.push_back({OperationKind::kReduce, lane, At(Buffer::kSource, rest.begin + slice, 0),
+    stage.up.push_back({OperationKind::kReduce, rail, At(Buffer::kSource, rest.begin + slice, 0),
                         target, rest.count - slice, InsideOp()});
   }
 }
@@ -118,11 +118,11 @@ void Maker::SpreadSlices(Stage& stage, Range range) const {
     stage.down.push_back({OperationKind::kAllGather, kNoPeer, At(Buffer::kTarget, own, 0),
                           At(Buffer::kTarget, range.begin, 0), slice});
   }
-  for (int32_t lane = 0; lane < layout_.lane_count(); ++lane) {
-    const Range rest = SliceOf(range, lane);
+  for (int32_t rail = 0; rail < layout_.rail_count(); ++rail) {
+    const Range rest = SliceOf(range, rail);
     if (rest.count == slice) continue;
     stage.down.push_back({OperationKind::kBroadcast,
-                          lane,
+                          rail,
                           {},
                           At(Buffer::kTarget, rest.begin + slice, 0),
                           rest.count - slice});
@@ -132,20 +132,20 @@ void Maker::SpreadSlices(Stage& stage, Range range) const {
 // From the owners' `partial` to the root's target.
 void Maker::DeliverSlices(Stage& stage, Range range, Piece partial) const {
   const int32_t root = layout_.LocalRankOf(operation_.peer);
-  for (int32_t lane = 0; lane < layout_.lane_count(); ++lane) {
-    const Range slice = SliceOf(range, lane);
-    if (lane == root || slice.count == 0) continue;
-    if (self_ == lane) {
+  for (int32_t rail = 0; rail < layout_.rail_count(); ++rail) {
+    const Range slice = SliceOf(range, rail);
+    if (rail == root || slice.count == 0) continue;
+    if (self_ == rail) {
       stage.down.push_back({OperationKind::kSend, root, partial, {}, slice.count});
     }
     if (self_ == root) {
       stage.down.push_back(
-          {OperationKind::kRecv, lane, {}, At(Buffer::kTarget, slice.begin, 0), slice.count});
+          {OperationKind::kRecv, rail, {}, At(Buffer::kTarget, slice.begin, 0), slice.count});
     }
   }
 }
 
-absl::Status Maker::AddLane(Stage& stage, Range slice) const {
+absl::Status Maker::AddRail(Stage& stage, Range slice) const {
   if (!is_owner() || slice.count == 0) return absl::OkStatus();
   ProgramShape shape;
   shape.kind = operation_.kind;
@@ -155,9 +155,9 @@ absl::Status Maker::AddLane(Stage& stage, Range slice) const {
   shape.count = slice.count;
   shape.dtype = operation_.dtype;
   shape.reduce_op = operation_.reduce_op;
-  ASSIGN_OR_RETURN(const ScheduleRegistry::Entry schedule, table_.Select(shape));
-  stage.messages = schedule.factory.make(shape);
-  stage.peers = layout_.Lane(self_);
+  ASSIGN_OR_RETURN(const RecipeRegistry::Entry recipe, table_.Select(shape));
+  stage.messages = recipe.factory.make(shape);
+  stage.peers = layout_.Rail(self_);
   stage.reduce_op = operation_.reduce_op;
   stage.divisor = Divisor();
   return absl::OkStatus();
@@ -174,7 +174,7 @@ absl::Status Maker::AddAllReduce(Range range) {
   } else {
     stage.source = At(Buffer::kSource, slice.begin, 0);
   }
-  return AddLane(stage, slice);
+  return AddRail(stage, slice);
 }
 
 absl::Status Maker::AddReduce(Range range) {
@@ -191,7 +191,7 @@ absl::Status Maker::AddReduce(Range range) {
   } else {
     stage.source = At(Buffer::kSource, slice.begin, 0);
   }
-  return AddLane(stage, slice);
+  return AddRail(stage, slice);
 }
 
 absl::Status Maker::AddBroadcast(Range range) {
@@ -208,7 +208,7 @@ absl::Status Maker::AddBroadcast(Range range) {
   } else if (local_count_ > 1) {
     SpreadSlices(stage, range);
   }
-  return AddLane(stage, slice);
+  return AddRail(stage, slice);
 }
 
 // This host's sums of the chunks that this rank sends or keeps, by rank of the group; those of no
@@ -236,12 +236,12 @@ std::vector<Piece> Maker::ReducePartials(Stage& stage, Range range) {
   return partials;
 }
 
-void Maker::SendPartials(ProgramRound& round, const std::vector<Piece>& partials) const {
+void Maker::SendPartials(ProgramWave& wave, const std::vector<Piece>& partials) const {
   for (int32_t rank = 0; rank < layout_.world_size(); ++rank) {
     if (layout_.HostOf(rank) == host_ || ContactOf(rank) != self_) continue;
     // The program's source is the run's scratch, or the operation's source.
-    round.transfers.push_back({Transfer::Direction::kSend, rank,
-                               At(Buffer::kSource, partials[rank].offset, partials[rank].count)});
+    wave.transfers.push_back({Transfer::Direction::kSend, rank,
+                              At(Buffer::kSource, partials[rank].offset, partials[rank].count)});
   }
 }
 
@@ -253,8 +253,8 @@ void Maker::AddReduceScatter(Range range) {
   stage.peers = Group::World(WorldSize(layout_.world_size())).members;
   stage.reduce_op = operation_.reduce_op;
   stage.divisor = Divisor();
-  ProgramRound round;
-  SendPartials(round, partials);
+  ProgramWave wave;
+  SendPartials(wave, partials);
   LocalStep sum{LocalStep::Kind::kReduceLast, {}, At(Buffer::kTarget, range.begin, range.count)};
   for (int32_t host = 0; host < layout_.host_count(); ++host) {
     const std::vector<int32_t>& ranks = layout_.RanksOn(host);
@@ -265,11 +265,11 @@ void Maker::AddReduceScatter(Range range) {
     const Piece received = At(Buffer::kScratch, stage.messages.scratch_count, range.count);
     stage.messages.scratch_count += range.count;
     sum.sources.push_back(received);
-    round.transfers.push_back(
+    wave.transfers.push_back(
         {Transfer::Direction::kRecv, ranks[self_ % static_cast<int32_t>(ranks.size())], received});
   }
-  round.local.push_back(std::move(sum));
-  stage.messages.lanes.push_back({std::move(round)});
+  wave.local.push_back(std::move(sum));
+  stage.messages.strands.push_back({std::move(wave)});
 }
 
 void Maker::AddAllGather(Range range) {
@@ -282,31 +282,31 @@ void Maker::AddAllGather(Range range) {
   stage.source = At(Buffer::kSource, 0, 0);
   stage.target = At(Buffer::kTarget, 0, 0);
   stage.peers = Group::World(WorldSize(layout_.world_size())).members;
-  ProgramRound round;
+  ProgramWave wave;
   for (int32_t step = 1; step < layout_.host_count(); ++step) {
     const std::vector<int32_t>& ranks = layout_.RanksOn((host_ + step) % layout_.host_count());
-    round.transfers.push_back({Transfer::Direction::kSend,
-                               ranks[self_ % static_cast<int32_t>(ranks.size())],
-                               stage.copied_from});
+    wave.transfers.push_back({Transfer::Direction::kSend,
+                              ranks[self_ % static_cast<int32_t>(ranks.size())],
+                              stage.copied_from});
   }
   for (int32_t rank = 0; rank < layout_.world_size(); ++rank) {
     const bool is_far = layout_.HostOf(rank) != host_;
     if (is_far && ContactOf(rank) == self_) {
-      round.transfers.push_back({Transfer::Direction::kRecv, rank, place_of(rank)});
+      wave.transfers.push_back({Transfer::Direction::kRecv, rank, place_of(rank)});
     }
     if (local_count_ == 1) continue;
     (is_far ? stage.down : stage.up)
         .push_back({OperationKind::kBroadcast, ContactOf(rank), {}, place_of(rank), range.count});
   }
-  stage.messages.lanes.push_back({std::move(round)});
+  stage.messages.strands.push_back({std::move(wave)});
 }
 
 absl::StatusOr<StagedCollective> Maker::MakeFlat() {
   const WorldSize world_size(layout_.world_size());
   const ProgramShape shape = ShapeOf(operation_, Rank(rank_), world_size);
-  ASSIGN_OR_RETURN(const ScheduleRegistry::Entry schedule, table_.Select(shape));
+  ASSIGN_OR_RETURN(const RecipeRegistry::Entry recipe, table_.Select(shape));
   Stage& stage = stages_.emplace_back();
-  stage.messages = schedule.factory.make(shape);
+  stage.messages = recipe.factory.make(shape);
   stage.peers = Group::World(world_size).members;
   stage.source = At(Buffer::kSource, 0, 0);
   stage.target = At(Buffer::kTarget, 0, 0);

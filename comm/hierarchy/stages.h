@@ -15,7 +15,7 @@
 
 namespace pelton::hierarchy {
 
-// The kinds that have stages. Any other collective runs by a flat schedule, whose messages take the
+// The kinds that have stages. Any other collective runs by a flat recipe, whose messages take the
 // wire that reaches the peer.
 inline constexpr KindSet kStagedKinds = {OperationKind::kBarrier,   OperationKind::kAllReduce,
                                          OperationKind::kReduce,    OperationKind::kReduceScatter,
@@ -53,16 +53,16 @@ struct StagedCollective {
   std::vector<Stage> stages;
 };
 
-// For group rank `rank`; `table` chooses the schedule of a lane's messages. `has_stages`: whether
-// the kind is of kStagedKinds, or is taken as one that is not. L lanes, H hosts, S bytes of a
-// tensor, n ranks. Bytes that a host of L ranks sends and receives are of its lanes together, each
-// lane the L-th part.
+// For group rank `rank`; `table` chooses the recipe of a rail's messages. `has_stages`: whether
+// the kind is of kStagedKinds, or is taken as one that is not. L rails, H hosts, S bytes of a
+// tensor, n ranks. Bytes that a host of L ranks sends and receives are of its rails together, each
+// rail the L-th part.
 //   allreduce       up: each slice l of L is reduced onto local rank l; messages: an allreduce of
-//                   the slice along lane l; down: the slices go from their owners to all.
-//                   A host sends 2 (H - 1) / H S with a schedule that is optimal in bytes.
+//                   the slice along rail l; down: the slices go from their owners to all.
+//                   A host sends 2 (H - 1) / H S with a recipe that is optimal in bytes.
 //   reduce          the same; the messages are a reduce to the root's host, and down the slices go
 //                   to the root. With a tree each host but the root's sends S.
-//   broadcast       up: on the root's host; messages: a broadcast along each lane of its slice;
+//   broadcast       up: on the root's host; messages: a broadcast along each rail of its slice;
 //                   down: on the other hosts the slices go to all. The root's host sends S once or,
 //                   in a tree of many hosts, a few times.
 //   reduce_scatter  up: chunk r of all is reduced onto rank r, or, of another host's r, onto a rank
@@ -71,10 +71,10 @@ struct StagedCollective {
 //   allgather       each rank sends its part to one rank of every other host; down: parts go to
 //                   all. A host sends H - 1 times its ranks' parts.
 //   barrier         none: the roll call (roll_call.h) was all of it.
-//   all others      a flat schedule, and sums as it says.
+//   all others      a flat recipe, and sums as it says.
 //
-// Order of sums: in rank order among the ranks of a host, then as the schedule says among the
-// hosts; all hosts get the same bits, for one owner of each slice and host copies the lane's result
+// Order of sums: in rank order among the ranks of a host, then as the recipe says among the
+// hosts; all hosts get the same bits, for one owner of each slice and host copies the rail's result
 // (SUM-1a). The host's sum is rounded to the tensor's type, and so is the result: two roundings for
 // float16 and bfloat16. AVG divides the sum over all ranks before the second; for the 16-bit types
 // on hosts of one size a host passes on its mean, which cannot overflow, and the result is the mean

@@ -24,8 +24,8 @@ namespace pelton::hierarchy {
 // Tags of the messages that collectives send on a group's wires (comm/tags.h has everybody's).
 
 // Of the stages with even and with odd numbers.
-inline constexpr int32_t kStageTags[] = {kFirstProgramTag, kFirstProgramTag + kMaxProgramLanes};
-inline constexpr int32_t kStepTag = kFirstProgramTag + 2 * kMaxProgramLanes;
+inline constexpr int32_t kStageTags[] = {kFirstProgramTag, kFirstProgramTag + kMaxProgramStrands};
+inline constexpr int32_t kStepTag = kFirstProgramTag + 2 * kMaxProgramStrands;
 inline constexpr int32_t kRollCallTag = kStepTag + 1;
 static_assert(kRollCallTag < kFirstTransportProgramTag);
 

@@ -194,7 +194,7 @@ class WindowMaker {
         WindowMemory::Create(mine_.Layout(processes_->world_size().value()), options.name));
     mine_.memory = memory.address();
     window_.reset(new Window(rank_, std::move(options), std::move(memory), processes_));
-    RETURN_IF_ERROR(FillSlots());
+    RETURN_IF_ERROR(FillInlets());
     return OfferWriter(mine_).Take();
   }
 
@@ -275,7 +275,7 @@ class WindowMaker {
     ServedWindow served;
     const Tensor& tensor = window_->options_.tensor;
     if (Has(mine_.sources, static_cast<size_t>(peer.value()))) {
-      served.slot = window_->memory_.edge(window_->SlotOf(peer));
+      served.inlet = window_->memory_.edge(window_->InletOf(peer));
     }
     served.mutex = &window_->memory_.mutex(peer);
     served.tensor = static_cast<const std::byte*>(tensor.data);
@@ -285,8 +285,8 @@ class WindowMaker {
     return window_->remote_ends_.at(peer)->Serve(std::move(served));
   }
 
-  // Buffer 0 of each slot holds this rank's tensor at first.
-  absl::Status FillSlots() {
+  // Buffer 0 of each inlet holds this rank's tensor at first.
+  absl::Status FillInlets() {
     const WindowOptions& options = window_->options_;
     if (options.zero_init) return absl::OkStatus();
     EdgeWrite::What what;
@@ -299,7 +299,7 @@ class WindowMaker {
       absl::StatusOr<bool> is_done = false;
       while (is_done.ok() && !*is_done) is_done = write.Advance();
       RETURN_IF_ERROR(is_done.status());
-      edge.slot->ForgetVersion();
+      edge.inlet->ForgetVersion();
     }
     return absl::OkStatus();
   }
@@ -311,7 +311,7 @@ class WindowMaker {
     Window::NeighborEnd end{std::move(memory), -1, processes_->pid(peer), offer.tensor_address};
     const auto ours = std::lower_bound(offer.sources.begin(), offer.sources.end(), rank_);
     if (ours != offer.sources.end() && *ours == rank_) {
-      end.slot_of_ours = ours - offer.sources.begin();
+      end.inlet_of_ours = ours - offer.sources.begin();
     }
     window_->near_ends_.emplace(peer, std::move(end));
     return absl::OkStatus();

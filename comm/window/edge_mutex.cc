@@ -33,7 +33,7 @@ EdgeMutex::EdgeMutex() {
 }
 
 bool EdgeMutex::HasIt(int error, Rank taker) {
-  // A slot is whole at any time, so there is nothing to repair after the dead.
+  // An inlet is whole at any time, so there is nothing to repair after the dead.
   if (error == EOWNERDEAD) PELTON_CHECK(pthread_mutex_consistent(&mutex_) == 0);
   if (error != 0 && error != EOWNERDEAD) return false;
   holder_.store(taker.value(), std::memory_order_relaxed);

@@ -11,7 +11,7 @@ namespace pelton {
 
 absl::StatusOr<bool> EdgeWrite::Advance() {
   if (!draft_.has_value()) {
-    draft_ = edge_.slot->Begin();
+    draft_ = edge_.inlet->Begin();
     RETURN_IF_ERROR(edge_.Provide(draft_->buffer));
     return false;
   }
@@ -32,10 +32,10 @@ absl::StatusOr<bool> EdgeWrite::Advance() {
 // The owner may have taken away what the sum was made of: then the sum is made anew.
 bool EdgeWrite::Publish() {
   if (!what_.adds) {
-    edge_.slot->Put(*draft_, what_.p);
+    edge_.inlet->Put(*draft_, what_.p);
     return true;
   }
-  const std::optional<Slot::Draft> again = edge_.slot->Add(*draft_, what_.p.value_or(0));
+  const std::optional<Inlet::Draft> again = edge_.inlet->Add(*draft_, what_.p.value_or(0));
   if (!again.has_value()) return true;
   draft_ = *again;
   done_ = 0;
@@ -44,12 +44,12 @@ bool EdgeWrite::Publish() {
 
 absl::StatusOr<bool> EdgeFill::Advance() {
   if (buffer_ < 0) {
-    buffer_ = edge_.slot->BeginFill();
+    buffer_ = edge_.inlet->BeginFill();
     RETURN_IF_ERROR(edge_.Provide(buffer_));
     return false;
   }
   if (done_ == what_.count) {
-    edge_.slot->Fill(buffer_);
+    edge_.inlet->Fill(buffer_);
     return true;
   }
   const uint64_t count = std::min(what_.step_count, what_.count - done_);
@@ -79,14 +79,14 @@ bool OwnerUpdate::Advance() {
     Combine();
     return false;
   }
-  for (const Source& source : what_.sources) source.edge.slot->Release();
+  for (const Source& source : what_.sources) source.edge.inlet->Release();
   return true;
 }
 
-// One slot; the value that is read and the one that a reset takes away are the same.
+// One inlet; the value that is read and the one that a reset takes away are the same.
 void OwnerUpdate::Take() {
   const Source& source = what_.sources[taken_++];
-  const Slot::View view = source.edge.slot->Take(
+  const Inlet::View view = source.edge.inlet->Take(
       {.resets = what_.resets, .resets_p = what_.resets && what_.p.has_value()});
   if (!view.is_zero) {
     terms_.push_back({source.edge.buffer(view.buffer), source.weight, what_.dtype});

@@ -19,8 +19,8 @@ namespace pelton {
 // Elements of a step: all at once, unless a test wants to see what comes between.
 inline constexpr uint64_t kWholeValue = std::numeric_limits<uint64_t>::max();
 
-// A value on its way into a slot: a put, or with `adds` an accumulate.
-// Threads: the edge's writer. Owns: what it has taken of the slot, until it is done.
+// A value on its way into an inlet: a put, or with `adds` an accumulate.
+// Threads: the edge's writer. Owns: what it has taken of the inlet, until it is done.
 class EdgeWrite {
  public:
   struct What {
@@ -42,12 +42,12 @@ class EdgeWrite {
 
   const EdgeView edge_;
   const What what_;
-  std::optional<Slot::Draft> draft_;
+  std::optional<Inlet::Draft> draft_;
   uint64_t done_ = 0;
 };
 
-// The owner's get: the value of another rank's tensor, into this rank's slot.
-// Threads: the owner. Owns: what it has taken of the slot, until it is done.
+// The owner's get: the value of another rank's tensor, into this rank's inlet.
+// Threads: the owner. Owns: what it has taken of the inlet, until it is done.
 class EdgeFill {
  public:
   struct What {
@@ -71,8 +71,8 @@ class EdgeFill {
   uint64_t done_ = 0;
 };
 
-// The owner's update: target = own * tensor + the sum of weight * slot.
-// Threads: the owner. Owns: what it has taken of the slots, until it is done.
+// The owner's update: target = own * tensor + the sum of weight * inlet.
+// Threads: the owner. Owns: what it has taken of the inlets, until it is done.
 class OwnerUpdate {
  public:
   struct Source {
@@ -93,9 +93,9 @@ class OwnerUpdate {
   };
   explicit OwnerUpdate(What what);
 
-  // A step: true once it is done and the slots are free again. Blocks: never.
+  // A step: true once it is done and the inlets are free again. Blocks: never.
   bool Advance();
-  // The owner's p, where it was given, once all slots have been taken.
+  // The owner's p, where it was given, once all inlets have been taken.
   std::optional<double> p() const { return what_.p; }
 
  private:

@@ -289,18 +289,18 @@ absl::Status LinkActor::BeginArrival(const LinkRequest& request) {
   Arrival arrival{request, absl::OkStatus(), std::nullopt, std::nullopt};
   const auto found = served_.find(request.window);
   // A window ends when all ranks have agreed to that, so no value is on its way then.
-  if (found == served_.end() || !found->second.slot.has_value() ||
+  if (found == served_.end() || !found->second.inlet.has_value() ||
       request.value_bytes != found->second.value_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat("a value of ", request.value_bytes,
-                                                   " bytes for no slot of window number ",
+                                                   " bytes for no inlet of window number ",
                                                    request.window));
   }
-  const EdgeView& slot = *found->second.slot;
+  const EdgeView& inlet = *found->second.inlet;
   std::byte* target = nullptr;
   if (request.call == LinkCall::kPut) {
-    arrival.draft = slot.slot->Begin();
-    arrival.refusal = slot.Provide(arrival.draft->buffer);
-    if (arrival.refusal.ok()) target = slot.buffer(arrival.draft->buffer);
+    arrival.draft = inlet.inlet->Begin();
+    arrival.refusal = inlet.Provide(arrival.draft->buffer);
+    if (arrival.refusal.ok()) target = inlet.buffer(arrival.draft->buffer);
   }
   if (target == nullptr) {
     staging_.resize(std::max(staging_.size(), static_cast<size_t>(request.value_bytes)));
@@ -320,10 +320,10 @@ absl::Status LinkActor::Publish(const Arrival& arrival) {
   const std::optional<double> p =
       request.has_p != 0 ? std::optional<double>(request.p) : std::nullopt;
   if (arrival.draft.has_value()) {
-    std::byte* const value = window.slot->buffer(arrival.draft->buffer);
+    std::byte* const value = window.inlet->buffer(arrival.draft->buffer);
     const Term term{value, request.weight, window.dtype};
     if (request.weight != 1) WeightedSum({&term, 1}, value, window.count, window.dtype);
-    window.slot->slot->Put(*arrival.draft, p);
+    window.inlet->inlet->Put(*arrival.draft, p);
     return absl::OkStatus();
   }
   EdgeWrite::What what;
@@ -333,7 +333,7 @@ absl::Status LinkActor::Publish(const Arrival& arrival) {
   what.weight = request.weight;
   what.adds = true;
   what.p = p;
-  EdgeWrite write(*window.slot, what);
+  EdgeWrite write(*window.inlet, what);
   absl::StatusOr<bool> is_done = false;
   while (is_done.ok() && !*is_done) is_done = write.Advance();
   return is_done.status();

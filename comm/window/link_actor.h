@@ -89,14 +89,14 @@ struct LinkMessage {
 };
 
 // What a window of this rank offers to the rank at the other end. Threads: a value. Owns: a hold on
-// the slots' memory; the tensor's outlives the serving.
+// the inlets' memory; the tensor's outlives the serving.
 struct ServedWindow {
-  std::optional<EdgeView> slot;       // that the other rank writes; none: it is no source
+  std::optional<EdgeView> inlet;      // that the other rank writes; none: it is no source
   EdgeMutex* mutex = nullptr;         // of the edge from the other rank
   const std::byte* tensor = nullptr;  // that it gets
   uint64_t count = 0;
   DType dtype = DType::kFloat32;
-  std::shared_ptr<const void> memory = nullptr;  // shared: of the slots, with the window
+  std::shared_ptr<const void> memory = nullptr;  // shared: of the inlets, with the window
 
   uint64_t value_bytes() const { return count * SizeOf(dtype); }
 };
@@ -137,7 +137,7 @@ struct CloseLink {
 struct LookAround {};
 
 // Drives a communicator of two ranks that nobody else uses. A put is received straight into a free
-// buffer of its slot. An accumulate is received beside it, because the owner may take away what it
+// buffer of its inlet. An accumulate is received beside it, because the owner may take away what it
 // was added to, and the sum is then made anew.
 //
 // A mutex that the other rank asks for is taken by the thread of this actor, which gives it back
@@ -187,7 +187,7 @@ class LinkActor final : public PollingActor {
   struct Arrival {
     LinkRequest request;
     absl::Status refusal;                  // why it is thrown away
-    std::optional<Slot::Draft> draft;      // of a put
+    std::optional<Inlet::Draft> draft;     // of a put
     std::optional<Completion> completion;  // none: it has no bytes
   };
   // A reply that goes out, with the tensor of a get. Threads: the actor's. Owns: the reply.
@@ -250,7 +250,7 @@ class LinkActor final : public PollingActor {
   std::map<uint64_t, Question> questions_;  // by number
   std::map<uint64_t, ServedWindow> served_;
   std::optional<Arrival> arrival_;
-  std::vector<std::byte> staging_;  // what no slot takes
+  std::vector<std::byte> staging_;  // what no inlet takes
   std::list<Departure> departures_;
   std::vector<WaitingLock> waiting_;
   std::set<uint64_t> held_;  // windows whose mutex the other rank has

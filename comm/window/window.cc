@@ -45,18 +45,18 @@ Future<bool> RemoteEnd::StartWrite(const EdgeWrite::What& what) {
   return link_.Ask(question);
 }
 
-absl::Status RemoteEnd::Fill(const EdgeView& slot, const EdgeFill::What& what,
+absl::Status RemoteEnd::Fill(const EdgeView& inlet, const EdgeFill::What& what,
                              const MovingDeadline& deadline) {
-  const int number = slot.slot->BeginFill();
-  RETURN_IF_ERROR(slot.Provide(number));
-  std::byte* const buffer = slot.buffer(number);
+  const int number = inlet.inlet->BeginFill();
+  RETURN_IF_ERROR(inlet.Provide(number));
+  std::byte* const buffer = inlet.buffer(number);
   LinkQuestion question = QuestionOf(LinkCall::kGet);
   question.target = buffer;
   question.request.value_bytes = what.count * SizeOf(what.dtype);
   RETURN_IF_ERROR(link_.AwaitTransfer(link_.Ask(question), deadline));
   const Term term{buffer, what.weight, what.dtype};
   if (what.weight != 1) WeightedSum({&term, 1}, buffer, what.count, what.dtype);
-  slot.slot->Fill(number);
+  inlet.inlet->Fill(number);
   return absl::OkStatus();
 }
 
@@ -157,10 +157,10 @@ Window::~Window() = default;
 
 EdgeView Window::edge_to(Rank destination) const {
   const NeighborEnd& end = near_ends_.at(destination);
-  return end.memory.edge(static_cast<uint64_t>(end.slot_of_ours));
+  return end.memory.edge(static_cast<uint64_t>(end.inlet_of_ours));
 }
 
-size_t Window::SlotOf(Rank source) const {
+size_t Window::InletOf(Rank source) const {
   const std::vector<Rank>& sources = options_.sources;
   return static_cast<size_t>(std::lower_bound(sources.begin(), sources.end(), source) -
                              sources.begin());
@@ -296,19 +296,19 @@ absl::Status Window::GetFrom(const Neighbor& source, const WindowAccess& access)
   what.dtype = options_.tensor.dtype;
   what.weight = source.weight;
   RemoteEnd* const far = RemoteOf(source.rank);
-  const EdgeView slot = memory_.edge(SlotOf(source.rank));
+  const EdgeView inlet = memory_.edge(InletOf(source.rank));
   const absl::Status got =
-      far != nullptr ? far->Fill(slot, what, access.deadline) : FillFrom(source.rank, slot, what);
+      far != nullptr ? far->Fill(inlet, what, access.deadline) : FillFrom(source.rank, inlet, what);
   if (!access.with_mutex) return got;
   const absl::Status unlocked = Unlock(source.rank, /*of_own=*/false);
   return got.ok() ? unlocked : got;
 }
 
-absl::Status Window::FillFrom(Rank source, const EdgeView& slot, EdgeFill::What what) const {
+absl::Status Window::FillFrom(Rank source, const EdgeView& inlet, EdgeFill::What what) const {
   const NeighborEnd& end = near_ends_.at(source);
   what.pid = end.pid;
   what.address = end.tensor_address;
-  EdgeFill fill(slot, what);
+  EdgeFill fill(inlet, what);
   absl::StatusOr<bool> is_done = false;
   while (is_done.ok() && !*is_done) is_done = fill.Advance();
   return is_done.status();
@@ -326,16 +326,16 @@ OwnerUpdate::What Window::PlanOf(const Update& update, bool with_p) const {
   what.is_mean = IsMean(update.own_weight, update.sources);
   if (with_p) what.p = p();
   for (const Neighbor& source : update.sources) {
-    what.sources.push_back({memory_.edge(SlotOf(source.rank)), source.weight});
+    what.sources.push_back({memory_.edge(InletOf(source.rank)), source.weight});
   }
   return what;
 }
 
-absl::Status Window::UpdateFromSlots(const Update& update, const WindowAccess& access) {
+absl::Status Window::UpdateFromInlets(const Update& update, const WindowAccess& access) {
   RETURN_IF_ERROR(CheckWeights(update.sources, options_.sources, "sources"));
   RETURN_IF_ERROR(Annotate(CheckWindowWeight(options_.tensor.dtype, update.own_weight),
                            "the window's own weight"));
-  if (access.with_mutex) RETURN_IF_ERROR(LockSlots(update.sources, access.deadline));
+  if (access.with_mutex) RETURN_IF_ERROR(LockInlets(update.sources, access.deadline));
   const double before = p();
   OwnerUpdate run(PlanOf(update, access.with_p));
   while (!run.Advance()) {
@@ -344,12 +344,12 @@ absl::Status Window::UpdateFromSlots(const Update& update, const WindowAccess& a
   double seen = before;
   while (run.p().has_value() && !p_.compare_exchange_weak(seen, *run.p() + (seen - before))) {
   }
-  for (size_t slot = 0; slot < options_.sources.size(); ++slot) {
-    const Rank source = options_.sources[slot];
+  for (size_t inlet = 0; inlet < options_.sources.size(); ++inlet) {
+    const Rank source = options_.sources[inlet];
     const bool is_used =
         std::any_of(update.sources.begin(), update.sources.end(),
                     [source](const Neighbor& neighbor) { return neighbor.rank == source; });
-    if (!is_used) memory_.edge(slot).slot->ForgetVersion();
+    if (!is_used) memory_.edge(inlet).inlet->ForgetVersion();
   }
   absl::Status unlocked;
   for (const Neighbor& source : update.sources) {
@@ -359,7 +359,8 @@ absl::Status Window::UpdateFromSlots(const Update& update, const WindowAccess& a
 }
 
 // All or none.
-absl::Status Window::LockSlots(absl::Span<const Neighbor> sources, const MovingDeadline& deadline) {
+absl::Status Window::LockInlets(absl::Span<const Neighbor> sources,
+                                const MovingDeadline& deadline) {
   for (size_t i = 0; i < sources.size(); ++i) {
     const absl::Status locked = Lock(sources[i].rank, /*of_own=*/true, deadline);
     if (locked.ok()) continue;
@@ -372,14 +373,14 @@ absl::Status Window::LockSlots(absl::Span<const Neighbor> sources, const MovingD
 
 std::vector<std::pair<Rank, uint32_t>> Window::versions() const {
   std::vector<std::pair<Rank, uint32_t>> versions;
-  for (size_t slot = 0; slot < options_.sources.size(); ++slot) {
-    versions.emplace_back(options_.sources[slot], memory_.edge(slot).slot->version());
+  for (size_t inlet = 0; inlet < options_.sources.size(); ++inlet) {
+    versions.emplace_back(options_.sources[inlet], memory_.edge(inlet).inlet->version());
   }
   return versions;
 }
 
 bool Window::IsCollected(Rank destination) const {
-  return RemoteOf(destination) != nullptr || edge_to(destination).slot->is_zero();
+  return RemoteOf(destination) != nullptr || edge_to(destination).inlet->is_zero();
 }
 
 absl::StatusOr<EdgeMutex*> Window::MutexOf(Rank peer, bool of_own) const {

@@ -1,5 +1,5 @@
-// One-sided memory: a tensor of each rank, and for each of its sources a slot that only that source
-// writes.
+// One-sided memory: a tensor of each rank, and for each of its sources an inlet that only that
+// source writes.
 #ifndef PELTON_COMM_WINDOW_WINDOW_H_
 #define PELTON_COMM_WINDOW_WINDOW_H_
 
@@ -46,9 +46,9 @@ class RemoteEnd {
   absl::Status Finish(Future<bool> write, const MovingDeadline& deadline) {
     return link_.AwaitTransfer(std::move(write), deadline);
   }
-  // The other rank's tensor, times `what.weight`, into a slot of this rank. Blocks: until it is
+  // The other rank's tensor, times `what.weight`, into an inlet of this rank. Blocks: until it is
   // there, or `deadline`. Errors: PeerLink::AwaitTransfer's; those of EdgeView::Provide.
-  absl::Status Fill(const EdgeView& slot, const EdgeFill::What& what,
+  absl::Status Fill(const EdgeView& inlet, const EdgeFill::What& what,
                     const MovingDeadline& deadline);
 
   // The mutex of the edge from this rank. Errors: as EdgeMutex; those of the link. Unlock is OK,
@@ -77,9 +77,9 @@ struct WindowOptions {
   std::string name;
   Tensor tensor;                        // the window's own; borrowed until the window ends
   std::vector<int64_t> shape = {};      // of the tensor, for comparison
-  std::vector<Rank> sources = {};       // that have a slot here, ascending
-  std::vector<Rank> destinations = {};  // that have a slot for this rank, ascending
-  bool zero_init = false;               // slots begin with 0, else with this rank's tensor
+  std::vector<Rank> sources = {};       // that have an inlet here, ascending
+  std::vector<Rank> destinations = {};  // that have an inlet for this rank, ascending
+  bool zero_init = false;               // inlets begin with 0, else with this rank's tensor
   // The counter of the bytes that are put and accumulated, a tensor for each destination; may be
   // null. Shared, because a window may outlive the code that reads the counter. Units: bytes.
   std::shared_ptr<std::atomic<uint64_t>> sent_bytes = nullptr;
@@ -101,7 +101,7 @@ struct WindowAccess {
 // wait for its link, which a thread of that rank drives, and never for its trainer. Where it does
 // not answer by the deadline the edges between the two fail from then on.
 //
-// MASS-1: what is added to a slot is collected from it exactly once, tensors and p alike, in any
+// MASS-1: what is added to an inlet is collected from it exactly once, tensors and p alike, in any
 // interleaving and with or without mutexes.
 //
 // Threads: two, the writer of Put and Accumulate and the owner of Get and Update, each one at a
@@ -116,8 +116,8 @@ class Window {
   const WindowOptions& options() const { return options_; }
   Rank rank() const { return rank_; }
 
-  // The slot of this rank at each destination becomes weight * source, and afterwards source
-  // becomes own_weight * source, in place. With p: that of the slot becomes weight * p, and p
+  // The inlet of this rank at each destination becomes weight * source, and afterwards source
+  // becomes own_weight * source, in place. With p: that of the inlet becomes weight * p, and p
   // becomes own_weight * p. Shape: as the window's tensor, which `source` may be. Blocks: for
   // mutexes and far ranks only. Errors: InvalidArgument: a rank is no destination, or a weight or
   // shape is wrong; Unavailable: names the ranks that have ended; DeadlineExceeded: names the
@@ -126,13 +126,13 @@ class Window {
                    const WindowAccess& access) {
     return Write(source, destinations, own_weight, access, /*adds=*/false);
   }
-  // The same, but weight * source, and weight * p, are added to what the slot has. No version.
+  // The same, but weight * source, and weight * p, are added to what the inlet has. No version.
   absl::Status Accumulate(const Tensor& source, absl::Span<const Neighbor> destinations,
                           double own_weight, const WindowAccess& access) {
     return Write(source, destinations, own_weight, access, /*adds=*/true);
   }
 
-  // This rank's slot of each source becomes weight * the source's tensor as it is there; p stays.
+  // This rank's inlet of each source becomes weight * the source's tensor as it is there; p stays.
   // It is whole only under the mutex that the source's own updates take too. Blocks and Errors: as
   // Put; also PermissionDenied: the kernel forbids reading the source's memory.
   absl::Status Get(absl::Span<const Neighbor> sources, const WindowAccess& access);
@@ -141,15 +141,15 @@ class Window {
   struct Update {
     double own_weight = 1;
     absl::Span<const Neighbor> sources = {};  // ascending
-    bool resets = false;                      // the slots used become 0 afterwards
+    bool resets = false;                      // the inlets used become 0 afterwards
     std::byte* target = nullptr;              // null: the window's tensor, in place
   };
-  // target = own_weight * tensor + the sum of weight * slot, or the mean where all weights are 1 /
-  // their number. With p: p = own_weight * p + the sum of weight * p of the slot. All versions
+  // target = own_weight * tensor + the sum of weight * inlet, or the mean where all weights are 1 /
+  // their number. With p: p = own_weight * p + the sum of weight * p of the inlet. All versions
   // become 0. Blocks and Errors: as Put.
-  absl::Status UpdateFromSlots(const Update& update, const WindowAccess& access);
+  absl::Status UpdateFromInlets(const Update& update, const WindowAccess& access);
 
-  // Values put into the slot of each source, and got, since the last update; by source.
+  // Values put into the inlet of each source, and got, since the last update; by source.
   std::vector<std::pair<Rank, uint32_t>> versions() const;
   double p() const { return p_.load(std::memory_order_relaxed); }
   // Whether all that this rank has accumulated at `destination` has been collected there; true of a
@@ -170,9 +170,9 @@ class Window {
   std::shared_ptr<const void> home_owner() const { return memory_.owner(); }
   std::byte* home() const { return home_; }
 
-  // A slot of this rank, for tests.
+  // An inlet of this rank, for tests.
   EdgeView edge_from(size_t source_index) const { return memory_.edge(source_index); }
-  // The slot of this rank at a near destination, for tests.
+  // The inlet of this rank at a near destination, for tests.
   EdgeView edge_to(Rank destination) const;
   // The end of a far neighbour, else null; for tests.
   RemoteEnd* remote_end(Rank peer) const { return RemoteOf(peer); }
@@ -182,8 +182,8 @@ class Window {
   // The end of a neighbour on this host. Threads: as the window. Owns: its hold on the memory.
   struct NeighborEnd {
     WindowMemory memory;
-    int64_t slot_of_ours = -1;  // its number there; -1: it has no slot for this rank
-    pid_t pid = 0;              // in whose process the tensor is read
+    int64_t inlet_of_ours = -1;  // its number there; -1: it has no inlet for this rank
+    pid_t pid = 0;               // in whose process the tensor is read
     uint64_t tensor_address = 0;
   };
 
@@ -200,14 +200,14 @@ class Window {
   absl::Status WriteTo(const Neighbor& destination, const EdgeWrite::What& what,
                        const WindowAccess& access);
   absl::Status WriteFar(RemoteEnd& end, const EdgeWrite::What& what, const WindowAccess& access);
-  absl::Status FillFrom(Rank source, const EdgeView& slot, EdgeFill::What what) const;
+  absl::Status FillFrom(Rank source, const EdgeView& inlet, EdgeFill::What what) const;
   // Null: it is near.
   RemoteEnd* RemoteOf(Rank peer) const;
   absl::Status GetFrom(const Neighbor& source, const WindowAccess& access);
   OwnerUpdate::What PlanOf(const Update& update, bool with_p) const;
   absl::StatusOr<EdgeMutex*> MutexOf(Rank peer, bool of_own) const;
-  absl::Status LockSlots(absl::Span<const Neighbor> sources, const MovingDeadline& deadline);
-  size_t SlotOf(Rank source) const;
+  absl::Status LockInlets(absl::Span<const Neighbor> sources, const MovingDeadline& deadline);
+  size_t InletOf(Rank source) const;
 
   const Rank rank_;
   WindowOptions options_;

@@ -114,7 +114,7 @@ class World {
   std::map<Pair, std::vector<std::unique_ptr<Communicator>>> pairs_;
 };
 
-// Tensors and slots, element by element, and the slots' p.
+// Tensors and inlets, element by element, and the inlets' p.
 struct Mass {
   Values values = Values(kCount, 0);
   double p = 0;
@@ -129,10 +129,10 @@ Mass MassOf(World& world) {
   for (const auto& window : world.windows) {
     for (size_t i = 0; i < window->options().sources.size(); ++i) {
       const EdgeView edge = window->edge_from(i);
-      const Slot::View seen = edge.slot->Take({});
+      const Inlet::View seen = edge.inlet->Take({});
       mass.p += seen.p;
       if (!seen.is_zero) add(reinterpret_cast<const double*>(edge.buffer(seen.buffer)));
-      edge.slot->Release();
+      edge.inlet->Release();
     }
   }
   return mass;
@@ -269,7 +269,7 @@ TEST(WindowLinksSimTest, AccumulateAndCollectBetweenHostsKeepTheMass) {
   });
 }
 
-// What a slot holds, by what was called. Threads: a value.
+// What an inlet holds, by what was called. Threads: a value.
 struct Held {
   double value = 0;  // of all elements
   double p = 0;
@@ -281,7 +281,7 @@ void CallAll(uint64_t seed) {
   const auto size = static_cast<int32_t>(2 + seed % 3);
   World world(seed, size);
   std::mt19937_64 random(seed);
-  std::map<std::pair<int32_t, int32_t>, Held> slots;  // by source and owner
+  std::map<std::pair<int32_t, int32_t>, Held> inlets;  // by source and owner
   for (int32_t rank = 0; rank < size; ++rank) world.tensor(rank).assign(kCount, rank + 1);
   for (int call = 0; call < 30; ++call) {
     const auto rank = static_cast<int32_t>(random() % static_cast<uint64_t>(size));
@@ -292,33 +292,33 @@ void CallAll(uint64_t seed) {
     const WindowAccess access{.with_p = random() % 2 == 0, .with_mutex = random() % 2 == 0};
     Values source(kCount, static_cast<double>(random() % 50));
     if (random() % 3 == 0) {
-      Held& held = slots[{rank, peer}];
+      Held& held = inlets[{rank, peer}];
       ASSERT_EQ(window.Put(Whole(source), {edge}, 1, access), absl::OkStatus());
       held.value = edge.weight * source[0];
       if (access.with_p) held.p = edge.weight * window.p();
       ++held.version;
     } else if (random() % 2 == 0) {
-      Held& held = slots[{rank, peer}];
+      Held& held = inlets[{rank, peer}];
       ASSERT_EQ(window.Accumulate(Whole(source), {edge}, 1, access), absl::OkStatus());
       held.value += edge.weight * source[0];
       if (access.with_p) held.p += edge.weight * window.p();
     } else {
-      Held& held = slots[{peer, rank}];
+      Held& held = inlets[{peer, rank}];
       ASSERT_EQ(window.Get({edge}, access), absl::OkStatus());
       held.value = edge.weight * world.tensor(peer)[0];
       ++held.version;
     }
   }
-  for (const auto& [edge, held] : slots) {
+  for (const auto& [edge, held] : inlets) {
     Window& owner = world.window(edge.second);
     const auto index = static_cast<size_t>(edge.first - (edge.first > edge.second ? 1 : 0));
     const EdgeView view = owner.edge_from(index);
-    EXPECT_EQ(view.slot->version(), held.version);
-    const Slot::View seen = view.slot->Take({});
+    EXPECT_EQ(view.inlet->version(), held.version);
+    const Inlet::View seen = view.inlet->Take({});
     EXPECT_EQ(seen.p, held.p);
     const auto* const values = reinterpret_cast<const double*>(view.buffer(seen.buffer));
     for (size_t i = 0; i < kCount && !seen.is_zero; ++i) EXPECT_EQ(values[i], held.value);
-    view.slot->Release();
+    view.inlet->Release();
   }
 }
 

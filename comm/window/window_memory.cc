@@ -22,9 +22,9 @@ constexpr uint64_t kLine = 64;
 constexpr uint64_t kPage = limits::kRegionAlignmentBytes;
 
 static_assert(sizeof(EdgeMutex) <= kLine);
-// At the end of a slot's line.
+// At the end of an inlet's line.
 constexpr uint64_t kProvidedOffset = kLine - sizeof(std::atomic<uint32_t>);
-static_assert(sizeof(Slot) <= kProvidedOffset);
+static_assert(sizeof(Inlet) <= kProvidedOffset);
 
 }  // namespace
 
@@ -32,12 +32,12 @@ static_assert(sizeof(Slot) <= kProvidedOffset);
 uint64_t WindowLayout::stride_bytes() const {
   return RoundUp(value_bytes, value_bytes < kPage ? kLine : kPage);
 }
-uint64_t WindowLayout::slots_offset() const { return kLine * static_cast<uint64_t>(world_size); }
+uint64_t WindowLayout::inlets_offset() const { return kLine * static_cast<uint64_t>(world_size); }
 uint64_t WindowLayout::buffers_offset() const {
-  return RoundUp(slots_offset() + kLine * source_count, value_bytes < kPage ? kLine : kPage);
+  return RoundUp(inlets_offset() + kLine * source_count, value_bytes < kPage ? kLine : kPage);
 }
 uint64_t WindowLayout::home_offset() const {
-  return RoundUp(buffers_offset() + stride_bytes() * Slot::kBuffers * source_count, kPage);
+  return RoundUp(buffers_offset() + stride_bytes() * Inlet::kBuffers * source_count, kPage);
 }
 uint64_t WindowLayout::size_bytes() const { return home_offset() + RoundUp(value_bytes, kPage); }
 
@@ -72,8 +72,8 @@ absl::StatusOr<WindowMemory> WindowMemory::Create(const WindowLayout& layout,
     new (mapping->data() + kLine * static_cast<uint64_t>(rank)) EdgeMutex();
   }
   for (uint64_t source = 0; source < layout.source_count; ++source) {
-    std::byte* const line = mapping->data() + layout.slots_offset() + kLine * source;
-    new (line) Slot(/*is_zero=*/true);
+    std::byte* const line = mapping->data() + layout.inlets_offset() + kLine * source;
+    new (line) Inlet(/*is_zero=*/true);
     new (line + kProvidedOffset) std::atomic<uint32_t>(0);
   }
   return WindowMemory(layout, std::move(descriptor), std::move(mapping));
@@ -112,13 +112,13 @@ EdgeMutex& WindowMemory::mutex(Rank source) const {
 EdgeView WindowMemory::edge(uint64_t source_index) const {
   std::byte* const data = mapping_->data();
   EdgeView view;
-  std::byte* const line = data + layout_.slots_offset() + kLine * source_index;
-  view.slot = reinterpret_cast<Slot*>(line);
+  std::byte* const line = data + layout_.inlets_offset() + kLine * source_index;
+  view.inlet = reinterpret_cast<Inlet*>(line);
   view.provided = reinterpret_cast<std::atomic<uint32_t>*>(line + kProvidedOffset);
   view.stride_bytes = layout_.stride_bytes();
   view.value_bytes = layout_.value_bytes;
   view.buffers =
-      data + layout_.buffers_offset() + view.stride_bytes * Slot::kBuffers * source_index;
+      data + layout_.buffers_offset() + view.stride_bytes * Inlet::kBuffers * source_index;
   return view;
 }
 

@@ -16,20 +16,20 @@
 #include "comm/transport/descriptor.h"
 #include "comm/transport/shm/mapping.h"
 #include "comm/window/edge_mutex.h"
-#include "comm/window/slot.h"
+#include "comm/window/inlet.h"
 #include "core/base/ids.h"
 
 namespace pelton {
 
-// What decides where everything lies: a mutex for each rank of the world, a slot for each source,
-// four buffers a slot, and room for the tensor itself. Threads: a value. Owns: nothing.
+// What decides where everything lies: a mutex for each rank of the world, an inlet for each source,
+// four buffers an inlet, and room for the tensor itself. Threads: a value. Owns: nothing.
 struct WindowLayout {
   int32_t world_size = 1;
   uint64_t source_count = 0;
   uint64_t value_bytes = 0;
 
   uint64_t stride_bytes() const;  // from one buffer to the next
-  uint64_t slots_offset() const;
+  uint64_t inlets_offset() const;
   uint64_t buffers_offset() const;
   uint64_t home_offset() const;
   uint64_t size_bytes() const;
@@ -37,7 +37,7 @@ struct WindowLayout {
 
 // One edge, as either end sees it. Threads: a value. Owns: nothing.
 struct EdgeView {
-  Slot* slot = nullptr;
+  Inlet* inlet = nullptr;
   std::atomic<uint32_t>* provided = nullptr;  // a bit for each buffer whose memory is there
   std::byte* buffers = nullptr;
   uint64_t stride_bytes = 0;

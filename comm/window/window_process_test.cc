@@ -120,13 +120,13 @@ TEST(WindowProcessTest, SumsAreExactBetweenFourProcesses) {
           absl::Status status =
               window.Accumulate({ones.data(), 700, DType::kFloat64}, all, 1, access);
           if (status.ok() && round % 2 == 0) {
-            status = window.UpdateFromSlots({.sources = all, .resets = true}, access);
+            status = window.UpdateFromInlets({.sources = all, .resets = true}, access);
           }
           if (!status.ok()) return TextOf(status);
         }
         const absl::Status met = AgreeOnStatus(*rig.end.communicator, absl::OkStatus(), Soon());
         if (!met.ok()) return TextOf(met);
-        const absl::Status last = window.UpdateFromSlots({.sources = all, .resets = true}, {});
+        const absl::Status last = window.UpdateFromInlets({.sources = all, .resets = true}, {});
         if (!last.ok()) return TextOf(last);
         const double expected = rank + 1 + double{kRounds} * (kRanks - 1);
         for (const double element : rig.tensor) {
@@ -151,7 +151,7 @@ absl::Status Operate(Rig& rig, size_t kind) {
     case 2:
       return rig.window->Get(rig.All(1), access);
     default:
-      return rig.window->UpdateFromSlots({.sources = rig.All(0.25)}, access);
+      return rig.window->UpdateFromInlets({.sources = rig.All(0.25)}, access);
   }
 }
 
@@ -287,7 +287,7 @@ TEST(WindowProcessTest, AWriterKilledInAPutLeavesItsLastValueAndIsNamed) {
         if (!absl::IsUnavailable(window.Get(rig.All(1), {}))) return "got from the dead";
         const std::vector<Neighbor> of_the_dead = {{Rank(1), 1}};
         const absl::Status updated =
-            window.UpdateFromSlots({.own_weight = 0, .sources = of_the_dead}, {});
+            window.UpdateFromInlets({.own_weight = 0, .sources = of_the_dead}, {});
         if (!updated.ok()) return TextOf(updated);
         for (const double element : rig.tensor) {
           if (element != 2)
@@ -304,7 +304,7 @@ TEST(WindowProcessTest, AWriterKilledInAPutLeavesItsLastValueAndIsNamed) {
   EXPECT_THAT(processes.Join(2), IsEmpty());
 }
 
-// Rank 1 dies with one slot taken and half of it added: nobody waits for what it holds.
+// Rank 1 dies with one inlet taken and half of it added: nobody waits for what it holds.
 TEST(WindowProcessTest, AnOwnerKilledInACollectIsNamedAndHoldsUpNobody) {
   constexpr uint64_t kCount = 10'000;
   Phases::Begin();
@@ -341,7 +341,7 @@ TEST(WindowProcessTest, AnOwnerKilledInACollectIsNamedAndHoldsUpNobody) {
           // The process's end and its notice may be apart.
           accumulated.Update(window.Accumulate(rig.Whole(), rig.All(1), 1, access));
         }
-        if (!absl::IsUnavailable(accumulated)) return "accumulated into the slot of the dead";
+        if (!absl::IsUnavailable(accumulated)) return "accumulated into the inlet of the dead";
         if (TextOf(accumulated).find("edge with rank 1") == std::string::npos)
           return TextOf(accumulated);
         if (TextOf(accumulated).find("edge with rank 2") != std::string::npos)
@@ -350,7 +350,7 @@ TEST(WindowProcessTest, AnOwnerKilledInACollectIsNamedAndHoldsUpNobody) {
         Phases::Await(3);  // the other survivor has accumulated five times
         const std::vector<Neighbor> all = rig.All(1);
         const absl::Status collected =
-            window.UpdateFromSlots({.own_weight = 0, .sources = all, .resets = true}, access);
+            window.UpdateFromInlets({.own_weight = 0, .sources = all, .resets = true}, access);
         if (!collected.ok()) return TextOf(collected);
         const double other = 2 - rank + 1;  // what its tensor holds
         const double expected = 2 /* of rank 1's put */ + other + 5 * other;
@@ -390,7 +390,7 @@ TEST(WindowProcessTest, ATensorThatMayNotBeReadIsInTheWindowsMemory) {
     const std::vector<Neighbor> all = (*rig)->All(1);
     absl::Status status = window.Get(all, {});
     status.Update(AgreeOnStatus(*(*rig)->end.communicator, status, Soon()));
-    status.Update(window.UpdateFromSlots({.own_weight = 0, .sources = all}, {}));
+    status.Update(window.UpdateFromInlets({.own_weight = 0, .sources = all}, {}));
     const auto* const values = static_cast<const double*>(window.options().tensor.data);
     if (status.ok() && values[4999] != (rank == 0 ? 2 : 50)) return absl::StrCat(values[4999]);
     return TextOf(status);

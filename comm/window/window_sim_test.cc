@@ -1,5 +1,5 @@
 // Ranks that put, accumulate, update and collect in any interleaving of their steps, with mutexes
-// and without, against a model in which every operation on a slot happens at once. MASS-1.
+// and without, against a model in which every operation on an inlet happens at once. MASS-1.
 // A failing seed is printed: PELTON_SEED=<seed> repeats it; PELTON_SEEDS=<count> runs more.
 #include <unistd.h>
 
@@ -40,13 +40,13 @@ Values& operator+=(Values& sum, const Values& values) {
   return sum;
 }
 
-// A slot, or a tensor, with its p. Threads: a value.
+// An inlet, or a tensor, with its p. Threads: a value.
 struct Held {
   Values values = Values(kCount, 0);
   double p = 0;
   friend bool operator==(const Held&, const Held&) = default;
 };
-struct HeldSlot {
+struct HeldInlet {
   Held held;
   uint32_t version = 0;
 };
@@ -55,7 +55,7 @@ struct HeldSlot {
 struct World {
   std::vector<std::unique_ptr<Values>> tensors;  // by rank
   std::vector<std::unique_ptr<Window>> windows;
-  std::map<std::pair<int32_t, int32_t>, HeldSlot> slots;  // by source and owner
+  std::map<std::pair<int32_t, int32_t>, HeldInlet> inlets;  // by source and owner
   bool keeps_mass = false;  // operations that would make or destroy any are left out
 };
 
@@ -83,7 +83,7 @@ class Player final : public Actor {
   }
   Window& window() { return *world_.windows[static_cast<size_t>(rank_)]; }
   Values& tensor() { return *world_.tensors[static_cast<size_t>(rank_)]; }
-  HeldSlot& slot(int32_t source, int32_t owner) { return world_.slots.at({source, owner}); }
+  HeldInlet& inlet(int32_t source, int32_t owner) { return world_.inlets.at({source, owner}); }
 
   // False: this rank is through.
   bool Choose() {
@@ -153,7 +153,7 @@ class Player final : public Actor {
       const absl::StatusOr<bool> is_done = state->write->Advance();
       EXPECT_TRUE(is_done.ok()) << is_done.status();
       if (!*is_done) return false;
-      Arrive(slot(rank_, owner.value()), state->amount, adds, with_p);
+      Arrive(inlet(rank_, owner.value()), state->amount, adds, with_p);
       if (locks) {
         EXPECT_TRUE(window().Unlock(owner, /*of_own=*/false).ok());
       }
@@ -165,14 +165,14 @@ class Player final : public Actor {
   }
 
   // In the model.
-  static void Arrive(HeldSlot& slot, const Held& amount, bool adds, bool with_p) {
+  static void Arrive(HeldInlet& inlet, const Held& amount, bool adds, bool with_p) {
     if (!adds) {
-      slot.held.values = Values(kCount, 0);
-      if (with_p) slot.held.p = 0;
-      ++slot.version;
+      inlet.held.values = Values(kCount, 0);
+      if (with_p) inlet.held.p = 0;
+      ++inlet.version;
     }
-    slot.held.values += 2 * amount.values;
-    slot.held.p += 2 * amount.p;
+    inlet.held.values += 2 * amount.values;
+    inlet.held.p += 2 * amount.p;
   }
 
   Steps Look(double own_weight, double weight, bool resets, bool locks) {
@@ -207,7 +207,7 @@ class Player final : public Actor {
         state->update = std::make_unique<OwnerUpdate>(std::move(what));
       }
       if (state->taken < from.size()) {
-        HeldSlot& source = slot(from[state->taken].value(), rank_);
+        HeldInlet& source = inlet(from[state->taken].value(), rank_);
         EXPECT_EQ(window().versions()[state->taken].second, source.version);
         state->expected.values += weight * source.held.values;
         if (with_p) state->expected.p += weight * source.held.p;
@@ -258,7 +258,7 @@ class Player final : public Actor {
       const absl::StatusOr<bool> is_done = state->fill->Advance();
       EXPECT_TRUE(is_done.ok()) << is_done.status();
       if (!*is_done) return false;
-      HeldSlot& held = slot(source.value(), rank_);
+      HeldInlet& held = inlet(source.value(), rank_);
       held.held.values = 2 * state->before;
       ++held.version;
       if (locks) {
@@ -310,7 +310,7 @@ World MakeWorld(uint64_t seed, int32_t size) {
       if (options[static_cast<size_t>(from)].destinations.size() == 3) continue;
       options[static_cast<size_t>(from)].destinations.emplace_back(to);
       options[static_cast<size_t>(to)].sources.emplace_back(from);
-      world.slots[{from, to}] = {};
+      world.inlets[{from, to}] = {};
     }
   }
   auto windows = CreateWindowsHere(std::move(options));
@@ -319,33 +319,33 @@ World MakeWorld(uint64_t seed, int32_t size) {
   return world;
 }
 
-// Tensors and slots, and p, added up.
+// Tensors and inlets, and p, added up.
 Held MassOf(const World& world) {
   Held mass;
   for (const auto& tensor : world.tensors) mass.values += *tensor;
-  for (const auto& [edge, slot] : world.slots) {
-    mass.values += slot.held.values;
-    mass.p += slot.held.p;
+  for (const auto& [edge, inlet] : world.inlets) {
+    mass.values += inlet.held.values;
+    mass.p += inlet.held.p;
   }
   return mass;
 }
 
-// Every slot holds what the model says.
-void ExpectSlots(World& world) {
-  for (auto& [edge, expected] : world.slots) {
+// Every inlet holds what the model says.
+void ExpectInlets(World& world) {
+  for (auto& [edge, expected] : world.inlets) {
     Window& owner = *world.windows[static_cast<size_t>(edge.second)];
     const std::vector<Rank>& sources = owner.options().sources;
     for (size_t i = 0; i < sources.size(); ++i) {
       if (sources[i].value() != edge.first) continue;
       const EdgeView view = owner.edge_from(i);
-      EXPECT_EQ(view.slot->version(), expected.version);
-      const Slot::View seen = view.slot->Take({});
+      EXPECT_EQ(view.inlet->version(), expected.version);
+      const Inlet::View seen = view.inlet->Take({});
       Held held;
       held.p = seen.p;
       const auto* const values = reinterpret_cast<const double*>(view.buffer(seen.buffer));
       if (!seen.is_zero) held.values.assign(values, values + kCount);
-      EXPECT_EQ(held, expected.held) << "slot of rank " << edge.first << " at " << edge.second;
-      view.slot->Release();
+      EXPECT_EQ(held, expected.held) << "inlet of rank " << edge.first << " at " << edge.second;
+      view.inlet->Release();
     }
   }
 }
@@ -368,7 +368,7 @@ void Play(uint64_t seed, bool keeps_mass) {
         executor.RunUntil([&] { return still_playing == 0; }, executor.Now() + absl::Hours(1)))
         << "somebody waits for ever";
   }
-  ExpectSlots(world);
+  ExpectInlets(world);
   if (!keeps_mass) return;
   Held after = MassOf(world);
   for (const auto& [rank, p] : Player::FinalP()) after.p += p;

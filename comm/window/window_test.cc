@@ -53,12 +53,12 @@ void ExpectRefused(const absl::Status& status, const std::string& what) {
   EXPECT_NE(status.message().find(what), absl::string_view::npos) << status;
 }
 
-TEST(WindowTest, SlotsBeginWithTheOwnersTensorOrZero) {
+TEST(WindowTest, InletsBeginWithTheOwnersTensorOrZero) {
   Floats copies(DType::kFloat32, {1, 2}, {5, 6});
-  ASSERT_TRUE(copies[0].UpdateFromSlots({.own_weight = 1, .sources = {{To(1, 10)}}}, {}).ok());
+  ASSERT_TRUE(copies[0].UpdateFromInlets({.own_weight = 1, .sources = {{To(1, 10)}}}, {}).ok());
   EXPECT_EQ(copies.tensors[0], (std::vector<float>{11, 22}));
   Floats zeros(DType::kFloat32, {1, 2}, {5, 6}, /*zero_init=*/true);
-  ASSERT_TRUE(zeros[0].UpdateFromSlots({.own_weight = 1, .sources = {{To(1, 10)}}}, {}).ok());
+  ASSERT_TRUE(zeros[0].UpdateFromInlets({.own_weight = 1, .sources = {{To(1, 10)}}}, {}).ok());
   EXPECT_EQ(zeros.tensors[0], (std::vector<float>{1, 2}));
 }
 
@@ -69,12 +69,12 @@ TEST(WindowTest, APutReplacesScalesItsSourceAndCounts) {
   EXPECT_EQ(pair.tensors[0], (std::vector<float>{0.5, 1}));
   EXPECT_EQ(pair[1].versions()[0].second, 1u);
   const Neighbor from_0 = To(0);
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.own_weight = 1, .sources = {&from_0, 1}}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.own_weight = 1, .sources = {&from_0, 1}}, {}).ok());
   EXPECT_EQ(pair.tensors[1], (std::vector<float>{8, 12}));
   EXPECT_EQ(pair[1].versions()[0].second, 0u);
 }
 
-TEST(WindowTest, AWriterSeesWhetherItsSlotHasBeenCollected) {
+TEST(WindowTest, AWriterSeesWhetherItsInletHasBeenCollected) {
   Floats pair(DType::kFloat32, {1, 2}, {5, 6}, /*zero_init=*/true);
   EXPECT_TRUE(pair[0].IsCollected(Rank(1)));
   const Neighbor to_1 = To(1);
@@ -83,9 +83,9 @@ TEST(WindowTest, AWriterSeesWhetherItsSlotHasBeenCollected) {
     EXPECT_FALSE(pair[0].IsCollected(Rank(1)));
   }
   const Neighbor from_0 = To(0);
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&from_0, 1}}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.sources = {&from_0, 1}}, {}).ok());
   EXPECT_FALSE(pair[0].IsCollected(Rank(1))) << "that has only been read";
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&from_0, 1}, .resets = true}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.sources = {&from_0, 1}, .resets = true}, {}).ok());
   EXPECT_TRUE(pair[0].IsCollected(Rank(1)));
   EXPECT_TRUE(pair[1].IsCollected(Rank(0)));
 }
@@ -98,7 +98,7 @@ TEST(WindowTest, LargeValuesAreCopiedWhole) {
   const Neighbor to_1 = To(1);
   ASSERT_TRUE(pair[0].Put(pair.TensorOf(pair.tensors[0]), {&to_1, 1}, 1, {}).ok());
   const Neighbor from_0 = To(0);
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.own_weight = 0, .sources = {&from_0, 1}}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.own_weight = 0, .sources = {&from_0, 1}}, {}).ok());
   EXPECT_EQ(pair.tensors[1], values);
 }
 
@@ -107,7 +107,7 @@ TEST(WindowTest, AnAverageIsASumThenADivision) {
   const Neighbor to_1 = To(1);
   const Neighbor half = To(0, 0.5);
   ASSERT_TRUE(pair[0].Put(pair.TensorOf(pair.tensors[0]), {&to_1, 1}, 1, {}).ok());
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.own_weight = 0.5, .sources = {&half, 1}}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.own_weight = 0.5, .sources = {&half, 1}}, {}).ok());
   EXPECT_EQ(pair.tensors[1], (std::vector<double>{0x1p-1000, 3.5}));
 }
 
@@ -123,7 +123,7 @@ TEST(WindowTest, AccumulateAndCollectMoveTensorsAndP) {
   EXPECT_EQ(pair[1].versions()[0].second, 0u);
   const Neighbor all = To(0);
   for (int i = 0; i < 2; ++i) {  // the second finds nothing
-    ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&all, 1}, .resets = true}, with_p).ok());
+    ASSERT_TRUE(pair[1].UpdateFromInlets({.sources = {&all, 1}, .resets = true}, with_p).ok());
   }
   EXPECT_EQ(pair.tensors[1], (std::vector<double>{11, 18}));
   EXPECT_EQ(pair[1].p(), 1.75);
@@ -137,7 +137,7 @@ TEST(WindowTest, AGetTakesTheTensorAsItIsNowAndLeavesP) {
   EXPECT_EQ(pair[0].versions()[0].second, 1u);
   const Neighbor all = To(1);
   ASSERT_TRUE(
-      pair[0].UpdateFromSlots({.own_weight = 0, .sources = {&all, 1}}, {.with_p = true}).ok());
+      pair[0].UpdateFromInlets({.own_weight = 0, .sources = {&all, 1}}, {.with_p = true}).ok());
   EXPECT_EQ(pair.tensors[0], (std::vector<float>{14, 12}));
   EXPECT_EQ(pair[0].p(), 0);
 }
@@ -147,10 +147,10 @@ TEST(WindowTest, ATargetOfItsOwnLeavesTheTensor) {
   std::vector<float> clone(2);
   const Neighbor from_1 = To(1);
   ASSERT_TRUE(pair[0]
-                  .UpdateFromSlots({.own_weight = 1,
-                                    .sources = {&from_1, 1},
-                                    .target = reinterpret_cast<std::byte*>(clone.data())},
-                                   {})
+                  .UpdateFromInlets({.own_weight = 1,
+                                     .sources = {&from_1, 1},
+                                     .target = reinterpret_cast<std::byte*>(clone.data())},
+                                    {})
                   .ok());
   EXPECT_EQ(clone, (std::vector<float>{2, 4}));
   EXPECT_EQ(pair.tensors[0], (std::vector<float>{1, 2}));
@@ -162,7 +162,7 @@ TEST(WindowTest, WholeNumbersTakeWholeWeights) {
   ASSERT_TRUE(pair[0].Accumulate(pair.TensorOf(pair.tensors[0]), {&thrice, 1}, 1, {}).ok());
   ASSERT_TRUE(pair[0].Accumulate(pair.TensorOf(pair.tensors[0]), {&thrice, 1}, 1, {}).ok());
   const Neighbor all = To(0);
-  ASSERT_TRUE(pair[1].UpdateFromSlots({.sources = {&all, 1}}, {}).ok());
+  ASSERT_TRUE(pair[1].UpdateFromInlets({.sources = {&all, 1}}, {}).ok());
   EXPECT_EQ(pair.tensors[1], (std::vector<int64_t>{11, -6}));
   const Neighbor half = To(1, 0.5);
   ExpectRefused(pair[0].Put(pair.TensorOf(pair.tensors[0]), {&half, 1}, 1, {}), "whole weights");

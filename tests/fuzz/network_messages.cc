@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/transport/network/session.h"
+#include "comm/transport/network/conversation.h"
 #include "core/base/check.h"
 #include "tests/fuzz/input.h"
 
@@ -63,17 +63,17 @@ class SilentNetwork final : public Network {
 };
 
 // A receive that some of the messages may meet.
-void StartReceive(Session& session, std::vector<std::byte>& memory) {
+void StartReceive(Conversation& conversation, std::vector<std::byte>& memory) {
   Operation receive;
   receive.kind = OperationKind::kRecv;
   receive.dtype = DType::kUInt8;
   receive.peer = 1;
   receive.count = memory.size();
-  PELTON_CHECK_OK(session.point_to_point().Start(receive, memory.data()).status());
+  PELTON_CHECK_OK(conversation.point_to_point().Start(receive, memory.data()).status());
 }
 
 // A whole header and what comes behind it; its key is put in, as a stranger's is refused at once.
-void Deliver(Session& session, const Members& peer, fuzz::Input& input, int* kept) {
+void Deliver(Conversation& conversation, const Members& peer, fuzz::Input& input, int* kept) {
   Header header;
   const uint8_t is_rendezvous = input.TakeByte();
   const absl::string_view bytes = input.Take(sizeof header - sizeof header.key);
@@ -83,7 +83,7 @@ void Deliver(Session& session, const Members& peer, fuzz::Input& input, int* kep
   const absl::string_view chunk = input.TakeChunk();
   std::vector<char> payload(chunk.begin(), chunk.end());
   const Payload behind{payload.data(), payload.size(), is_rendezvous % 2 == 1};
-  const bool is_kept = session.Receive(header, behind);
+  const bool is_kept = conversation.Receive(header, behind);
   if (is_kept && (behind.is_rendezvous || behind.size_bytes > 0)) ++*kept;
 }
 
@@ -94,15 +94,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> memory(kReceivedBytes);
   {
     SilentNetwork network(&kept);
-    auto session = Session::Create(network, MembersOf(0));
-    PELTON_CHECK_OK(session.status());
-    StartReceive(**session, memory);
+    auto conversation = Conversation::Create(network, MembersOf(0));
+    PELTON_CHECK_OK(conversation.status());
+    StartReceive(**conversation, memory);
     const Members peer = MembersOf(1);
     for (pelton::fuzz::Input input(data, size); !input.empty();) {
-      Deliver(**session, peer, input, &kept);
+      Deliver(**conversation, peer, input, &kept);
     }
-    (*session)->point_to_point().DropArrivals();
-    (*session)->point_to_point().Cancel(absl::CancelledError("the end"));
+    (*conversation)->point_to_point().DropArrivals();
+    (*conversation)->point_to_point().Cancel(absl::CancelledError("the end"));
   }
   PELTON_CHECK(kept == 0) << kept << " payloads were neither fetched nor released";
   return 0;

@@ -35,7 +35,7 @@ SHOWN = {
     "docs/adding_a_transport.md cpp 2": "comm/transport/shm/shm_conformance_test.cc",
     "docs/adding_a_transport.md cpp 3": "comm/lane/lane_test.cc",
     "docs/adding_an_algorithm.md cpp 1": "algorithms/example/elementwise_max.cc",
-    "docs/collectives.md cpp 1": "comm/collectives/schedules/direct.cc",
+    "docs/collectives.md cpp 1": "comm/collectives/recipes/direct.cc",
     "docs/cpp.md c 1": "backend/c/pelton_test.c",
     "docs/cpp.md cpp 1": "examples/cpp_train/train.cc",
     "docs/cpp.md cpp 2": "examples/cpp_train/train.cc",

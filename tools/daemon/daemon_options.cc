@@ -33,7 +33,7 @@ constexpr PlaceFlag kPlaceFlags[] = {
     {"--host-label", "PELTON_HOST_LABEL", "ranks with different ones share no memory"},
     {"--wire", "PELTON_WIRE", "the wire between hosts"},
     {"--schedules", "PELTON_SCHEDULES",
-     "file that says which schedule runs a collective between hosts, the same on all ranks"},
+     "file that says which recipe runs a collective between hosts, the same on all ranks"},
     {"--spin", "PELTON_SPIN_US",
      "microseconds that it looks for what its trainer says before it sleeps"},
 };

@@ -1,6 +1,6 @@
 """Which files treat one kind of collective differently from another, and why.
 
-A new kind is a row of a table (core/pipeline/operation_kind.h), a schedule (comm/collectives/schedules/) and a function
+A new kind is a row of a table (core/pipeline/operation_kind.h), a recipe (comm/collectives/recipes/) and a function
 that users call (comm/collectives.h): three product files. It stays so as long as everything else asks the row. What may
 name kinds to decide by them is on the list: what runs some kinds natively and leaves the others to programs, so that a
 new kind needs no edit there. The list only becomes shorter, and an entry that decides nothing any more is a finding.
@@ -18,19 +18,19 @@ from tools.lint.source import Finding, Source
 NATIVE: dict[str, str] = {
     "algorithms/stage/tier_stages": "one stage, of which there are two: up to the host's leader and down from it",
     "backend/link/link_communicator": "large allreduces go to the daemon in pieces",
-    "comm/hierarchy/stages": "the kinds that have stages; all others run by a flat schedule",
+    "comm/hierarchy/stages": "the kinds that have stages; all others run by a flat recipe",
     "comm/transport/nccl/operation_map": "the kinds that NCCL runs; it refuses all others by name",
     "comm/transport/nccl/submission": "NCCL's call for each of them",
     "comm/transport/shm/collective": "staging, segments and eager results of the kinds that there is a plan for",
-    "comm/transport/shm/plan": "the kinds that there is a plan for; all others are programs",
+    "comm/transport/shm/task_list": "the kinds that there is a plan for; all others are programs",
     "comm/transport/shm/shm_communicator": "allreduces are launched in pieces",
-    "comm/transport/sim/schedule": "the kinds that the fabric knows; all others are programs",
+    "comm/transport/sim/outcome": "the kinds that the fabric knows; all others are programs",
 }
 # To be lowered; raised for a transport that is new and runs some kinds natively.
 MOST_NATIVE = 9
 
-# Schedules are what a new kind brings; the others are linked by tests only.
-_EXEMPT = ("comm/collectives/schedules/", "comm/transport/nccl/stand_in/", "core/pipeline/fake_world.")
+# Recipes are what a new kind brings; the others are linked by tests only.
+_EXEMPT = ("comm/collectives/recipes/", "comm/transport/nccl/stand_in/", "core/pipeline/fake_world.")
 # No collectives: a message has two ends, and an operation between neighbours takes a mean or concatenates.
 _KIND = r"OperationKind::k(?!Send\b|Recv\b|NeighborAll)\w+"
 _ANY = r"OperationKind::k\w+"

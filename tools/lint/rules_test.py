@@ -241,8 +241,8 @@ class RulesTest(unittest.TestCase):
         ):
             self.assertEqual(self.decisions("comm/x.cc", bad), [2], bad)
             self.assertEqual(self.decisions("comm/x_test.cc", bad), [])
-            self.assertEqual(self.decisions("comm/collectives/schedules/x.cc", bad), [])
-            self.assertEqual(self.decisions("comm/transport/shm/plan.h", bad), [])
+            self.assertEqual(self.decisions("comm/collectives/recipes/x.cc", bad), [])
+            self.assertEqual(self.decisions("comm/transport/shm/task_list.h", bad), [])
         for good in (
             "operation.kind = OperationKind::kAllReduce;",
             "return LaunchCollective(communicator, {.kind = OperationKind::kBarrier});",

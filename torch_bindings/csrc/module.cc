@@ -233,7 +233,7 @@ void CheckAlgorithm(const std::string& name, const AlgorithmOptions& options) {
 }
 
 std::vector<std::string> ListSchedules(const std::string& kind, int32_t world_size) {
-  return ValueOrThrow(SchedulesFor(kind, world_size));
+  return ValueOrThrow(RecipesFor(kind, world_size));
 }
 
 at::Tensor Empty(const std::vector<int64_t>& shape, at::ScalarType dtype) {

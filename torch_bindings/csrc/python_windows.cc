@@ -242,7 +242,7 @@ void PythonWindow::Update(double own_weight, const Weights& sources, bool resets
     const Tensor flat = ValueOrThrow(Flat(*target, "target"));
     update.target = static_cast<std::byte*>(flat.data);
   }
-  Check(window_->UpdateFromSlots(update, Access(with_p)), "win_update");
+  Check(window_->UpdateFromInlets(update, Access(with_p)), "win_update");
 }
 
 std::vector<std::pair<int32_t, uint32_t>> PythonWindow::Versions() const {

@@ -70,7 +70,7 @@ struct Rig {
   // Collects everything into the tensor.
   absl::Status Collect(const WindowAccess& access) const {
     const std::vector<Neighbor> all = All(1);
-    return window->UpdateFromSlots({.sources = all, .resets = true}, access);
+    return window->UpdateFromInlets({.sources = all, .resets = true}, access);
   }
 };
 
@@ -161,14 +161,14 @@ TEST_P(TransportConformanceTest, WindowsPutAndGetWholeValues) {
         rig.AwaitAll();
         for (const auto& [from, version] : rig.window->versions()) EXPECT_EQ(version, 1) << from;
         const std::vector<Neighbor> all = rig.All(1);
-        ASSERT_EQ(rig.window->UpdateFromSlots({.own_weight = 0, .sources = all}, access),
+        ASSERT_EQ(rig.window->UpdateFromInlets({.own_weight = 0, .sources = all}, access),
                   absl::OkStatus());
         EXPECT_EQ(rig.window->p(), 1);
         for (const double element : rig.tensor) ASSERT_EQ(element, 5 * (6 - rank.value() - 1));
         rig.AwaitAll();
         ASSERT_EQ(rig.window->Get(rig.All(2), access), absl::OkStatus());
         rig.AwaitAll();
-        ASSERT_EQ(rig.window->UpdateFromSlots({.own_weight = 0, .sources = all}, {}),
+        ASSERT_EQ(rig.window->UpdateFromInlets({.own_weight = 0, .sources = all}, {}),
                   absl::OkStatus());
         // The others' were 25, 20 and 15.
         const double got = 2 * (60 - 5 * (6 - rank.value() - 1));

@@ -13,7 +13,7 @@ class SkippingFixture : public TransportFixture {
     std::vector<std::unique_ptr<Transport>> transports;
     for (auto& transport : fabric_->MakeTransports()) {
       transports.push_back(std::make_unique<FaultTransport>(
-          std::move(transport), FaultPlan{.seed = 1, .skip_progress = 0.5}));
+          std::move(transport), FaultScript{.seed = 1, .skip_progress = 0.5}));
     }
     return transports;
   }

@@ -9,11 +9,11 @@ namespace pelton {
 
 absl::Status FaultDice::OnLaunch() {
   const uint64_t launch = ++launches_;
-  if (launch == plan_.kill_launch) {
+  if (launch == script_.kill_launch) {
     return absl::UnavailableError(
         absl::StrCat("injected fault: the connection broke at launch ", launch));
   }
-  if (launch == plan_.fail_launch) {
+  if (launch == script_.fail_launch) {
     return absl::ResourceExhaustedError(
         absl::StrCat("injected fault: launch ", launch, " is refused"));
   }
@@ -38,17 +38,17 @@ void FaultCommunicator::Wake() {
 }
 
 std::unique_ptr<Communicator> WithFaults(std::unique_ptr<Communicator> wrapped,
-                                         const FaultPlan& plan) {
+                                         const FaultScript& script) {
   const uint64_t stream =
       (uint64_t{wrapped->id().value()} << 32) + static_cast<uint64_t>(wrapped->rank().value());
-  return std::make_unique<FaultCommunicator>(std::move(wrapped), plan, stream);
+  return std::make_unique<FaultCommunicator>(std::move(wrapped), script, stream);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> FaultTransport::Open(CommunicatorId id,
                                                                    const Group& group,
                                                                    absl::Time deadline) {
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, wrapped_->Open(id, group, deadline));
-  return WithFaults(std::move(opened), plan_);
+  return WithFaults(std::move(opened), script_);
 }
 
 }  // namespace pelton

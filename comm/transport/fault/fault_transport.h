@@ -15,10 +15,10 @@
 
 namespace pelton {
 
-// Which faults a wrapped transport shows, and when: a pure function of the plan and its seed.
+// Which faults a wrapped transport shows, and when: a pure function of the script and its seed.
 // Counts are of one communicator on one rank, from 1; 0 means never. Probabilities are in [0, 1].
 // Threads: a value. Owns: nothing.
-struct FaultPlan {
+struct FaultScript {
   uint64_t seed = 0;
   uint64_t fail_launch = 0;  // this Launch is refused, as if memory had run out
   uint64_t kill_launch = 0;  // at this Launch the connection breaks: all later ones fail, too
@@ -31,13 +31,13 @@ struct FaultPlan {
 class FaultDice {
  public:
   // `stream` makes the draws of different communicators and ranks independent.
-  FaultDice(const FaultPlan& plan, uint64_t stream)
-      : plan_(plan), seed_(plan.seed * 1000003 + stream) {}
+  FaultDice(const FaultScript& script, uint64_t stream)
+      : script_(script), seed_(script.seed * 1000003 + stream) {}
 
   // What the next Launch meets: OK, ResourceExhausted (fail_launch) or Unavailable (kill_launch).
   absl::Status OnLaunch();
-  bool SkipsProgress() { return Draws(plan_.skip_progress); }
-  bool DropsWake() { return Draws(plan_.drop_wake); }
+  bool SkipsProgress() { return Draws(script_.skip_progress); }
+  bool DropsWake() { return Draws(script_.drop_wake); }
 
  private:
   bool Draws(double probability) {
@@ -46,7 +46,7 @@ class FaultDice {
     return static_cast<double>(number >> 11) * 0x1p-53 < probability;
   }
 
-  const FaultPlan plan_;
+  const FaultScript script_;
   const uint64_t seed_;
   std::atomic<uint64_t> draws_{0};
   std::atomic<uint64_t> launches_{0};
@@ -55,10 +55,11 @@ class FaultDice {
 // Threads: as Communicator. Owns: the communicator it wraps.
 class FaultCommunicator final : public ForwardingCommunicator {
  public:
-  FaultCommunicator(std::unique_ptr<Communicator> wrapped, const FaultPlan& plan, uint64_t stream)
-      : ForwardingCommunicator(std::move(wrapped)), dice_(plan, stream) {}
+  FaultCommunicator(std::unique_ptr<Communicator> wrapped, const FaultScript& script,
+                    uint64_t stream)
+      : ForwardingCommunicator(std::move(wrapped)), dice_(script, stream) {}
 
-  // Errors: also those of the plan. A broken connection aborts the wrapped communicator, so that
+  // Errors: also those of the script. A broken connection aborts the wrapped communicator, so that
   // the peers notice as they would.
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override;
   bool Progress() override;
@@ -71,8 +72,8 @@ class FaultCommunicator final : public ForwardingCommunicator {
 // Threads: as Transport. Owns: the transport it wraps.
 class FaultTransport final : public Transport {
  public:
-  FaultTransport(std::unique_ptr<Transport> wrapped, const FaultPlan& plan)
-      : wrapped_(std::move(wrapped)), plan_(plan) {}
+  FaultTransport(std::unique_ptr<Transport> wrapped, const FaultScript& script)
+      : wrapped_(std::move(wrapped)), script_(script) {}
 
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override;
@@ -81,12 +82,12 @@ class FaultTransport final : public Transport {
 
  private:
   const std::unique_ptr<Transport> wrapped_;
-  const FaultPlan plan_;
+  const FaultScript script_;
 };
 
 // `wrapped` with the same faults on top.
 std::unique_ptr<Communicator> WithFaults(std::unique_ptr<Communicator> wrapped,
-                                         const FaultPlan& plan);
+                                         const FaultScript& script);
 
 }  // namespace pelton
 

@@ -14,11 +14,11 @@ namespace {
 // Two simulated ranks, of which rank 0 has faults.
 class FaultTransportTest : public testing::Test {
  protected:
-  void Open(const FaultPlan& plan) {
+  void Open(const FaultScript& script) {
     auto opened = fabric_.OpenAll(CommunicatorId(1), Group::World(WorldSize(2)));
     ASSERT_TRUE(opened.ok()) << opened.status();
     healthy_ = std::move((*opened)[1]);
-    faulty_ = WithFaults(std::move((*opened)[0]), plan);
+    faulty_ = WithFaults(std::move((*opened)[0]), script);
   }
 
   SimFabric fabric_{WorldSize(2)};
@@ -80,8 +80,8 @@ TEST_F(FaultTransportTest, SkippedProgressDelaysButCompletes) {
 }
 
 TEST(FaultDiceTest, DrawsRepeatFromTheSeedAndDifferByStream) {
-  const FaultPlan plan{.seed = 5, .skip_progress = 0.5};
-  FaultDice first(plan, 1), again(plan, 1), other(plan, 2);
+  const FaultScript script{.seed = 5, .skip_progress = 0.5};
+  FaultDice first(script, 1), again(script, 1), other(script, 2);
   int skipped = 0, differing = 0;
   for (int i = 0; i < 1000; ++i) {
     const bool skips = first.SkipsProgress();

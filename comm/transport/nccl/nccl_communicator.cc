@@ -56,8 +56,8 @@ NcclCommunicator::~NcclCommunicator() {
   }
   for (const auto& native : natives) native->Abort();
   if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
-  FailLanes(absl::CancelledError("the communicator is closed"));  // gives the events back
-  host_.reset();  // before the posts and the lanes' ids go: peers may be reading them
+  FailQueues(absl::CancelledError("the communicator is closed"));  // gives the events back
+  host_.reset();  // before the posts and the queues' ids go: peers may be reading them
   pairs_.clear();
   collectives_.reset();
   if (resources_.scratch != nullptr) runtime_.calls().release(resources_.scratch);
@@ -77,7 +77,7 @@ absl::Status NcclCommunicator::Connect(const UniqueId& id, absl::Time deadline) 
     RETURN_IF_ERROR(runtime_.ToStatus(runtime_.calls().allocate(&resources_.scratch, kScratchBytes),
                                       "cudaMalloc"));
   }
-  collectives_ = std::make_unique<Lane>(resources_, MakeNative(""), 0);
+  collectives_ = std::make_unique<FlightQueue>(resources_, MakeNative(""), 0);
   RETURN_IF_ERROR(collectives_->CreateStream());
   RETURN_IF_ERROR(collectives_->Begin(id, rank().value(), world_size().value()));
   while (true) {
@@ -210,16 +210,16 @@ void NcclCommunicator::Number(Operation& operation) {
   }
 }
 
-absl::StatusOr<Lane*> NcclCommunicator::LaneOf(const Operation& operation) {
+absl::StatusOr<FlightQueue*> NcclCommunicator::QueueOf(const Operation& operation) {
   if (!IsPointToPoint(operation.kind)) return collectives_.get();
   const bool sends = operation.kind == OperationKind::kSend;
   const auto found = pairs_.find({sends, operation.peer});
-  if (found != pairs_.end()) return &found->second->lane();
+  if (found != pairs_.end()) return &found->second->queue();
   auto native = MakeNative(absl::StrCat(sends ? ", to " : ", from ", "rank ", operation.peer));
-  auto lane = std::make_unique<PairLane>(resources_, library_, *host_, std::move(native), sends,
-                                         Rank(operation.peer));
-  RETURN_IF_ERROR(lane->lane().CreateStream());
-  return &pairs_.emplace(Direction{sends, operation.peer}, std::move(lane)).first->second->lane();
+  auto queue = std::make_unique<PairQueue>(resources_, library_, *host_, std::move(native), sends,
+                                           Rank(operation.peer));
+  RETURN_IF_ERROR(queue->queue().CreateStream());
+  return &pairs_.emplace(Direction{sends, operation.peer}, std::move(queue)).first->second->queue();
 }
 
 absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, Stream& stream) {
@@ -231,7 +231,7 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
         absl::StrCat("rank ", rank().value(), ": ", completions_.in_flight(),
                      " operations of communicator ", id().value(), " are in flight"));
   }
-  ASSIGN_OR_RETURN(Lane* const lane, LaneOf(operation));
+  ASSIGN_OR_RETURN(FlightQueue* const queue, QueueOf(operation));
   const CompletionTable::Entry entry = completions_.Begin();
   Flight& flight = flights_[entry.place];
   prepared->post.theirs = std::move(flight.post.theirs);  // keeps its memory
@@ -243,11 +243,11 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   in_flight_.push_back(&flight);
   Number(flight.operation);
   flight.post.mine = flight.operation;
-  const absl::Status added = lane->Add(flight);
+  const absl::Status added = queue->Add(flight);
   if (!added.ok()) {
     Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
   }
-  AdvanceLanes().IgnoreError();  // the flight knows
+  AdvanceQueues().IgnoreError();  // the flight knows
   return entry.completion;
 }
 
@@ -271,7 +271,7 @@ absl::StatusOr<bool> NcclCommunicator::AdvanceEach(absl::Time now) {
   return moved;
 }
 
-absl::StatusOr<bool> NcclCommunicator::AdvanceLanes() {
+absl::StatusOr<bool> NcclCommunicator::AdvanceQueues() {
   if (EndIfAborted()) return true;
   const absl::Time now = Clock::Real().Now();
   const absl::StatusOr<bool> moved = AdvanceEach(now);
@@ -286,13 +286,13 @@ absl::StatusOr<bool> NcclCommunicator::AdvanceLanes() {
 bool NcclCommunicator::Progress() {
   if (has_drained_) return false;
   const bool host_moved = host_->Progress();
-  const absl::StatusOr<bool> moved = AdvanceLanes();
+  const absl::StatusOr<bool> moved = AdvanceQueues();
   return !moved.ok() || *moved || host_moved;
 }
 
-void NcclCommunicator::FailLanes(const absl::Status& reason) {
+void NcclCommunicator::FailQueues(const absl::Status& reason) {
   if (collectives_ != nullptr) collectives_->Fail(reason);
-  for (auto& [direction, pair] : pairs_) pair->lane().Fail(reason);
+  for (auto& [direction, pair] : pairs_) pair->queue().Fail(reason);
 }
 
 bool NcclCommunicator::EndIfAborted() {
@@ -303,9 +303,9 @@ bool NcclCommunicator::EndIfAborted() {
   for (const auto& native : natives_.All()) native->Abort();
   if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
   const absl::Status reason = ended_.Get();
-  FailLanes(reason);
+  FailQueues(reason);
   for (Flight* const flight : in_flight_) {
-    if (flight->is_done) continue;  // what no lane had taken yet
+    if (flight->is_done) continue;  // what no queue had taken yet
     flight->is_done = true;
     flight->status = reason;
   }
@@ -333,7 +333,7 @@ OperationRunner::State NcclCommunicator::Follow(Completion completion, Stream& s
 bool NcclCommunicator::Busy() const {
   return collectives_->needs_polling() ||
          std::any_of(pairs_.begin(), pairs_.end(),
-                     [](const auto& pair) { return pair.second->lane().needs_polling(); });
+                     [](const auto& pair) { return pair.second->queue().needs_polling(); });
 }
 
 void NcclCommunicator::Park(absl::Time until) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/transport/nccl/lane.h"
+#include "comm/transport/nccl/flight_queue.h"
 #include "comm/transport/nccl/native_communicator.h"
 #include "comm/transport/neighbor_check.h"
 #include "core/base/sharing.h"
@@ -96,14 +96,14 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   void Number(Operation& operation);
   // Of an operation in flight.
   Flight& FlightOf(uint64_t ticket) { return flights_[completions_.PlaceOf(ticket)]; }
-  // Ends what the lanes are through with.
+  // Ends what the queues are through with.
   void Settle();
-  absl::StatusOr<Lane*> LaneOf(const Operation& operation);
+  absl::StatusOr<FlightQueue*> QueueOf(const Operation& operation);
   std::shared_ptr<NativeCommunicator> MakeNative(absl::string_view what);
-  absl::StatusOr<bool> AdvanceLanes();
+  absl::StatusOr<bool> AdvanceQueues();
   absl::StatusOr<bool> AdvanceEach(absl::Time now);
   bool EndIfAborted();
-  void FailLanes(const absl::Status& reason);
+  void FailQueues(const absl::Status& reason);
   bool Busy() const;
 
   const NcclLibrary& library_;
@@ -114,14 +114,14 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   const OnClose on_close_;
   EventPool events_;
   PostExchange posts_;
-  LaneResources resources_;
+  QueueResources resources_;
   CompletionTable completions_;
   std::array<Flight, CompletionTable::kPlaces> flights_;  // by place
   std::vector<Flight*> in_flight_;                        // in launch order
   uint64_t launched_collectives_ = 0;
-  std::unique_ptr<Lane> collectives_;
+  std::unique_ptr<FlightQueue> collectives_;
   using Direction = std::pair<bool, int32_t>;  // sends, peer
-  std::map<Direction, std::unique_ptr<PairLane>> pairs_;
+  std::map<Direction, std::unique_ptr<PairQueue>> pairs_;
   std::map<Direction, uint64_t> launched_pairs_;
   std::multimap<RegionId, void*> registrations_;
   const std::string kernels_path_;

@@ -218,7 +218,7 @@ TEST_F(NcclCommunicatorTest, WaitOnStreamRefusesWhatCannotWait) {
   });
 }
 
-// The receive is not on the device before its peer has opened the lane with us.
+// The receive is not on the device before its peer has opened the queue with us.
 TEST_F(NcclCommunicatorTest, WaitOnStreamHasADeadline) {
   GpuWorld world(WorldSize(2), options_);
   world.Run([&](Communicator& communicator) {

@@ -24,8 +24,8 @@ Tensor Bytes(Operation* records, size_t count) {
 // which is why a Post stays where it is. There is always somebody to look: Advance is called with
 // every Progress until the post is done, and the host's communicator wakes a parked caller when one
 // of its operations moves. Posts of collectives are launched in the order of the operations on all
-// ranks (Lane::AdvancePosts), and those of pairs differ by tag. An abort on the host ends all
-// operations in flight with its reason, which Query returns here; where none is in flight,
+// ranks (FlightQueue::AdvancePosts), and those of pairs differ by tag. An abort on the host ends
+// all operations in flight with its reason, which Query returns here; where none is in flight,
 // HostStatus asks for it.
 absl::StatusOr<bool> PostExchange::Advance(Post& post) {
   if (post.phase == Post::Phase::kDone) return true;

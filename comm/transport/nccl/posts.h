@@ -41,7 +41,7 @@ struct Post {
 // Tags of the host's messages; sends and receives have one each, so that an exchange's do not meet.
 inline constexpr int32_t kSendersPostTag = 0;
 inline constexpr int32_t kReceiversPostTag = 1;
-inline constexpr int32_t kLaneIdTag = 2;
+inline constexpr int32_t kPairIdTag = 2;
 inline constexpr int32_t kEdgeSendersPostTag = 3;
 inline constexpr int32_t kEdgeReceiversPostTag = 4;
 

@@ -1,6 +1,7 @@
 // A peer that holds the token and says what it likes: frames and headers at random, genuine ones
-// among them, to a session over TCP that sends and receives meanwhile. Nothing it says may touch
-// memory that is not its to write, or end the process; that its communicator ends is all right.
+// among them, to a conversation over TCP that sends and receives meanwhile. Nothing it says may
+// touch memory that is not its to write, or end the process; that its communicator ends is all
+// right.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "comm/transport/network/session.h"
+#include "comm/transport/network/conversation.h"
 #include "comm/transport/tcp/connection.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/tcp/tcp_network.h"
@@ -43,7 +44,7 @@ void Append(const T& value, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Threads: one. Owns: the session of rank 1 under attack, and what it works on.
+// Threads: one. Owns: the conversation of rank 1 under attack, and what it works on.
 class Attack {
  public:
   explicit Attack(uint64_t seed) : random_(seed), peer_(MembersOf(0)), memory_(kBytes) {}
@@ -52,8 +53,8 @@ class Attack {
   void Run(int lives, int steps) {
     for (int life = 0; life < lives; ++life) {
       network_ = *tcp::MakeTcpNetwork(OptionsOf(Rank(1)));
-      session_ = *Session::Create(*network_, MembersOf(1));
-      address_ = *session_->AcceptFrom({kHost});
+      conversation_ = *Conversation::Create(*network_, MembersOf(1));
+      address_ = *conversation_->AcceptFrom({kHost});
       Connect();
       for (int step = 0; step < steps && link_.is_open(); ++step) {
         Speak();
@@ -68,19 +69,19 @@ class Attack {
   uint64_t Below(uint64_t bound) { return random_() % bound; }
 
   void Step() {
-    MutexLock lock(&session_->mutex());
+    MutexLock lock(&conversation_->mutex());
     Work();
-    session_->worker().Progress();
+    conversation_->worker().Progress();
   }
 
   void End() {
     {
-      MutexLock lock(&session_->mutex());
-      session_->point_to_point().DropArrivals();
-      session_->worker().Close();
-      session_->point_to_point().Cancel(absl::CancelledError("the end"));
+      MutexLock lock(&conversation_->mutex());
+      conversation_->point_to_point().DropArrivals();
+      conversation_->worker().Close();
+      conversation_->point_to_point().Cancel(absl::CancelledError("the end"));
     }
-    session_.reset();
+    conversation_.reset();
     link_ = Descriptor();
   }
 
@@ -95,8 +96,8 @@ class Attack {
     greeting.type = tcp::FrameType::kGreeting;
     Append(greeting, &said_);
     Append(MembersOf(0, tcp::kGreetings).MakeHeader(MessageType::kHello, 1), &said_);
-    MutexLock lock(&session_->mutex());
-    EXPECT_TRUE(session_->worker().Connect(0, address_.substr(0, slash) + "/1").ok());
+    MutexLock lock(&conversation_->mutex());
+    EXPECT_TRUE(conversation_->worker().Connect(0, address_.substr(0, slash) + "/1").ok());
   }
 
   Header RandomHeader() {
@@ -142,7 +143,7 @@ class Attack {
     if (is_broken || Below(60) == 0) link_ = Descriptor();
   }
 
-  // What the session has to say goes nowhere.
+  // What the conversation has to say goes nowhere.
   void Listen() {
     char bytes[4096];
     while (link_.is_open() && recv(link_.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
@@ -150,8 +151,8 @@ class Attack {
   }
 
   void Work() {
-    PointToPoint& point_to_point = session_->point_to_point();
-    if (!session_->worker().IsConnected(0) || !point_to_point.HasRoom()) return;
+    PointToPoint& point_to_point = conversation_->point_to_point();
+    if (!conversation_->worker().IsConnected(0) || !point_to_point.HasRoom()) return;
     Operation operation;
     operation.kind = Below(3) == 0 ? OperationKind::kSend : OperationKind::kRecv;
     operation.dtype = DType::kUInt8;
@@ -166,7 +167,7 @@ class Attack {
   const Members peer_;
   std::unique_ptr<Network> network_;
   std::vector<std::byte> memory_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<Conversation> conversation_;
   std::string address_;
   Descriptor link_;
   std::string said_;  // and not sent yet

@@ -31,8 +31,9 @@ constexpr absl::Duration kByeTime = absl::Milliseconds(500);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NetworkCommunicator>> NetworkCommunicator::Create(
-    std::unique_ptr<Session> session, Control& control, OnClose on_close) {
-  auto communicator = std::make_unique<NetworkCommunicator>(std::move(session), control, on_close);
+    std::unique_ptr<Conversation> conversation, Intercom& intercom, OnClose on_close) {
+  auto communicator =
+      std::make_unique<NetworkCommunicator>(std::move(conversation), intercom, on_close);
   communicator->wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (communicator->wake_.is_open()) {
     communicator->ListenForRouse();
@@ -41,37 +42,38 @@ absl::StatusOr<std::unique_ptr<NetworkCommunicator>> NetworkCommunicator::Create
   return absl::ResourceExhaustedError(absl::StrCat("network: eventfd: ", std::strerror(errno)));
 }
 
-NetworkCommunicator::NetworkCommunicator(std::unique_ptr<Session> session, Control& control,
-                                         OnClose on_close)
-    : control_(control),
+NetworkCommunicator::NetworkCommunicator(std::unique_ptr<Conversation> conversation,
+                                         Intercom& intercom, OnClose on_close)
+    : intercom_(intercom),
       on_close_(std::move(on_close)),
-      mutex_(session->mutex()),
-      session_(std::move(session)),
-      members_(session_->members()) {}
+      mutex_(conversation->mutex()),
+      conversation_(std::move(conversation)),
+      members_(conversation_->members()) {}
 
 NetworkCommunicator::~NetworkCommunicator() {
   on_close_(this, nullptr);
   {
     MutexLock lock(&mutex_);
-    session_->set_rouse(nullptr);
-    if (!session_->point_to_point().is_idle()) {
+    conversation_->set_rouse(nullptr);
+    if (!conversation_->point_to_point().is_idle()) {
       Throw(absl::CancelledError("closed with operations in flight"), Origin::kHere);
     }
   }
   const absl::Time until = Clock::Real().Now() + kByeTime;
   FinishAbort();
   while (!SayGoodbye() && Clock::Real().Now() < until) sched_yield();
-  if (std::unique_ptr<Session> session = TakeSession()) on_close_(this, std::move(session));
+  if (std::unique_ptr<Conversation> conversation = TakeConversation())
+    on_close_(this, std::move(conversation));
 }
 
-std::unique_ptr<Session> NetworkCommunicator::TakeSession() {
+std::unique_ptr<Conversation> NetworkCommunicator::TakeConversation() {
   MutexLock lock(&mutex_);
-  return stage_ == Stage::kOpen ? std::move(session_) : nullptr;
+  return stage_ == Stage::kOpen ? std::move(conversation_) : nullptr;
 }
 
 void NetworkCommunicator::ListenForRouse() {
   MutexLock lock(&mutex_);
-  session_->set_rouse([this] {
+  conversation_->set_rouse([this] {
     mutex_.AssertHeld();
     if (is_parked_) Wake();
   });
@@ -92,7 +94,7 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
                      " is not one of this transport, which only sends and receives"));
   }
   ASSIGN_OR_RETURN(const OperationMemory memory, ResolveOperation(operation, rank(), world_size()));
-  PointToPoint& point_to_point = session_->point_to_point();
+  PointToPoint& point_to_point = conversation_->point_to_point();
   if (!point_to_point.HasRoom()) {
     return absl::ResourceExhaustedError(absl::StrCat("rank ", members_.rank(), ": ",
                                                      limits::kMaxOperationsInFlight,
@@ -107,7 +109,7 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
     const std::string who = absl::StrCat("rank ", members_.WorldRankOf(operation.peer).value());
     const absl::Status left = absl::UnavailableError(absl::StrCat(who, " has left"));
     const absl::Status lost = Annotate(ticket.status(), absl::StrCat(who, " is lost"));
-    Throw(session_->HasLeft(operation.peer) ? left : lost, Origin::kDeath);
+    Throw(conversation_->HasLeft(operation.peer) ? left : lost, Origin::kDeath);
     return ended_.Get();
   }
   ProgressLocked();  // shows it to the peer at once
@@ -117,9 +119,9 @@ absl::StatusOr<Completion> NetworkCommunicator::Launch(const Operation& operatio
 absl::StatusOr<std::optional<Rank>> NetworkCommunicator::FindSender(int32_t tag) {
   MutexLock lock(&mutex_);
   if (ended_.is_given()) return ended_.Get();
-  const int peer = session_->point_to_point().FindSender(tag);
+  const int peer = conversation_->point_to_point().FindSender(tag);
   if (peer != kNoPeer) return Rank(peer);
-  if (session_->IsOver()) return absl::NotFoundError("all other ranks have left");
+  if (conversation_->IsOver()) return absl::NotFoundError("all other ranks have left");
   return std::nullopt;
 }
 
@@ -130,8 +132,8 @@ bool NetworkCommunicator::Progress() {
 
 bool NetworkCommunicator::ProgressLocked() {
   if (ended_.is_given()) return AdvanceAbort();
-  PointToPoint& point_to_point = session_->point_to_point();
-  const bool moved = session_->worker().Progress();
+  PointToPoint& point_to_point = conversation_->point_to_point();
+  const bool moved = conversation_->worker().Progress();
   Examine();
   if (ended_.is_given()) return AdvanceAbort();
   // A worker also moves for its connections' sake; without an operation in flight that is no
@@ -142,14 +144,14 @@ bool NetworkCommunicator::ProgressLocked() {
 }
 
 void NetworkCommunicator::Examine() {
-  if (!session_->aborted().ok()) {
-    Throw(session_->aborted(), Origin::kPeer);
+  if (!conversation_->aborted().ok()) {
+    Throw(conversation_->aborted(), Origin::kPeer);
     return;
   }
-  for (int peer = 0; session_->HasGaps() && peer < members_.size(); ++peer) {
-    if (!session_->LossOf(peer).ok() || session_->HasLeft(peer)) ExamineLoss(peer);
+  for (int peer = 0; conversation_->HasGaps() && peer < members_.size(); ++peer) {
+    if (!conversation_->LossOf(peer).ok() || conversation_->HasLeft(peer)) ExamineLoss(peer);
   }
-  const absl::Status& failure = session_->point_to_point().failure();
+  const absl::Status& failure = conversation_->point_to_point().failure();
   if (failure.ok() || ended_.is_given()) return;
   if (!suspect_) suspect_ = Clock::Real().Now();
   // The worker reports a broken connection itself; this is for a transfer that fails alone.
@@ -158,8 +160,8 @@ void NetworkCommunicator::Examine() {
 
 void NetworkCommunicator::ExamineLoss(int peer) {
   const int32_t rank = members_.WorldRankOf(peer).value();
-  if (session_->HasLeft(peer)) {
-    if (!members_.IsPeer(peer) || !session_->point_to_point().Needs(peer)) return;
+  if (conversation_->HasLeft(peer)) {
+    if (!members_.IsPeer(peer) || !conversation_->point_to_point().Needs(peer)) return;
     Throw(absl::UnavailableError(
               absl::StrCat("rank ", rank,
                            " has left: its script ended or left the job before this "
@@ -169,13 +171,13 @@ void NetworkCommunicator::ExamineLoss(int peer) {
   }
   const absl::Time now = Clock::Real().Now();
   if (!suspect_) suspect_ = now;
-  const absl::Status news = control_.NewsOf(members_);
+  const absl::Status news = intercom_.NewsOf(members_);
   if (!news.ok()) {
     Throw(news, absl::StartsWith(news.message(), absl::StrCat("rank ", rank, " is lost"))
                     ? Origin::kDeath
                     : Origin::kPeer);
   } else if (now - *suspect_ > kSuspicion) {
-    Throw(Annotate(session_->LossOf(peer), absl::StrCat("rank ", rank, " is lost")),
+    Throw(Annotate(conversation_->LossOf(peer), absl::StrCat("rank ", rank, " is lost")),
           Origin::kDeath);
   }
 }
@@ -192,32 +194,32 @@ void NetworkCommunicator::Tell() {
   Header like;
   like.flags = flags;
   const std::string text = EncodeReason(ended_.Get(), &like);
-  session_->PostAll(like, text);
-  control_.TellAbort(members_, ended_.Get(), flags);
+  conversation_->PostAll(like, text);
+  intercom_.TellAbort(members_, ended_.Get(), flags);
 }
 
 bool NetworkCommunicator::AdvanceAbort() {
   if (stage_ == Stage::kClosed) return false;
   if (stage_ == Stage::kOpen) Tell();
-  session_->worker().Progress();
+  conversation_->worker().Progress();
   // Both, whatever the first says.
-  const bool members_are_told = session_->worker().Flush();
-  const bool is_told = control_.IsTold() && members_are_told;
+  const bool members_are_told = conversation_->worker().Flush();
+  const bool is_told = intercom_.IsTold() && members_are_told;
   if (!is_told && Clock::Real().Now() - *since_ < kTellTime) return true;
   // The worker may still be writing into the receives' memory; once closed it cannot (OWN-1).
-  session_->point_to_point().DropArrivals();
-  session_->worker().Close();
-  session_->point_to_point().Cancel(ended_.Get());
+  conversation_->point_to_point().DropArrivals();
+  conversation_->worker().Close();
+  conversation_->point_to_point().Cancel(ended_.Get());
   stage_ = Stage::kClosed;
   return true;
 }
 
 OperationRunner::State NetworkCommunicator::Query(Completion completion) {
   MutexLock lock(&mutex_);
-  State state = session_->point_to_point().Query(completion.ticket);
+  State state = conversation_->point_to_point().Query(completion.ticket);
   if (!state.done && ended_.is_given()) {
     AdvanceAbort();
-    state = session_->point_to_point().Query(completion.ticket);
+    state = conversation_->point_to_point().Query(completion.ticket);
   }
   return state;
 }
@@ -225,8 +227,8 @@ OperationRunner::State NetworkCommunicator::Query(Completion completion) {
 std::optional<int> NetworkCommunicator::BeginPark() {
   if (ProgressLocked()) return std::nullopt;
   if (stage_ == Stage::kClosed) return -1;
-  if (!session_->worker().Arm()) return std::nullopt;
-  return session_->worker().descriptor();
+  if (!conversation_->worker().Arm()) return std::nullopt;
+  return conversation_->worker().descriptor();
 }
 
 // A thread that drives another communicator may take from the shared descriptor what came for this
@@ -276,7 +278,7 @@ void NetworkCommunicator::Abort(const absl::Status& reason) {
 bool NetworkCommunicator::SayGoodbye() {
   MutexLock lock(&mutex_);
   // An abort tells more.
-  return ended_.is_given() || stage_ != Stage::kOpen || session_->SayBye();
+  return ended_.is_given() || stage_ != Stage::kOpen || conversation_->SayBye();
 }
 
 void NetworkCommunicator::FinishAbort() {
@@ -292,7 +294,7 @@ void NetworkCommunicator::FinishAbort() {
 
 std::vector<Rank> NetworkCommunicator::Missing() const {
   MutexLock lock(&mutex_);
-  const int peer = session_->point_to_point().oldest_peer();
+  const int peer = conversation_->point_to_point().oldest_peer();
   if (peer == kNoPeer) return {};
   return {Rank(peer)};
 }

@@ -11,8 +11,8 @@
 
 #include "comm/communicator.h"
 #include "comm/transport/descriptor.h"
-#include "comm/transport/network/control.h"
-#include "comm/transport/network/session.h"
+#include "comm/transport/network/conversation.h"
+#include "comm/transport/network/intercom.h"
 #include "core/base/sharing.h"
 #include "core/base/sync.h"
 
@@ -20,16 +20,17 @@ namespace pelton::network {
 
 // Threads and contract: as Communicator. The mutex is the network's, because a thread that drives
 // another communicator may read what came for this one. Where it is alone, the thread that runs the
-// operations pays some 20 ns for it. Owns: the session, until it hands that to `on_close`.
+// operations pays some 20 ns for it. Owns: the conversation, until it hands that to `on_close`.
 class NetworkCommunicator final : public Communicator {
  public:
   // Called by the destructor, first so that nobody aborts this communicator any more, then with the
-  // session if peers may still want something of it.
-  using OnClose = std::function<void(NetworkCommunicator*, std::unique_ptr<Session>)>;
+  // conversation if peers may still want something of it.
+  using OnClose = std::function<void(NetworkCommunicator*, std::unique_ptr<Conversation>)>;
 
   static absl::StatusOr<std::unique_ptr<NetworkCommunicator>> Create(
-      std::unique_ptr<Session> session, Control& control, OnClose on_close);
-  NetworkCommunicator(std::unique_ptr<Session> session, Control& control, OnClose on_close);
+      std::unique_ptr<Conversation> conversation, Intercom& intercom, OnClose on_close);
+  NetworkCommunicator(std::unique_ptr<Conversation> conversation, Intercom& intercom,
+                      OnClose on_close);
   ~NetworkCommunicator() override;
 
   Rank rank() const override { return Rank(members_.rank()); }
@@ -68,7 +69,7 @@ class NetworkCommunicator final : public Communicator {
   // Takes the mutex for one step at a time: other communicators need it, too.
   void FinishAbort();
   // What a communicator leaves to the transport when it closes; null: nothing.
-  std::unique_ptr<Session> TakeSession();
+  std::unique_ptr<Conversation> TakeConversation();
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks whether what happened on the wire ends this communicator.
   void Examine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -78,13 +79,13 @@ class NetworkCommunicator final : public Communicator {
   enum class Origin { kHere, kPeer, kDeath };
   void Throw(const absl::Status& reason, Origin origin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Control& control_;
+  Intercom& intercom_;
   const OnClose on_close_;
   Descriptor wake_;
   Mutex& mutex_;
   bool is_parked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
-  const Members& members_;  // the session's
+  std::unique_ptr<Conversation> conversation_ ABSL_GUARDED_BY(mutex_);
+  const Members& members_;  // the conversation's
   uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kOpen;
   std::optional<absl::Time> since_ ABSL_GUARDED_BY(mutex_);    // of telling

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "comm/transport/network/control.h"
+#include "comm/transport/network/conversation.h"
+#include "comm/transport/network/intercom.h"
 #include "comm/transport/network/network_communicator.h"
-#include "comm/transport/network/session.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/sharing.h"
@@ -21,18 +21,18 @@ namespace {
 // A peer that has not closed by then keeps what the kernel has of ours, and no more.
 constexpr absl::Duration kLinger = absl::Milliseconds(500);
 
-// Threads: as Transport. Owns: the network, the control worker, and the sessions of communicators
-// that this rank has closed and a peer has not.
+// Threads: as Transport. Owns: the network, the intercom worker, and the conversations of
+// communicators that this rank has closed and a peer has not.
 class NetworkTransport final : public Transport {
  public:
   NetworkTransport(const TransportOptions& options, std::unique_ptr<Network> network,
-                   std::unique_ptr<Control> control)
+                   std::unique_ptr<Intercom> intercom)
       : rank_(options.rank),
         world_size_(options.world_size),
         job_token_(options.job_token),
         near_(options.near),
         network_(std::move(network)),
-        control_(std::move(control)) {}
+        intercom_(std::move(intercom)) {}
 
   ~NetworkTransport() override {
     SayGoodbye();
@@ -64,7 +64,7 @@ class NetworkTransport final : public Transport {
 
  private:
   bool HaveAllBeenTold() {
-    bool are_told = control_->SayGoodbye();
+    bool are_told = intercom_->SayGoodbye();
     open_.ForEach([&](NetworkCommunicator* communicator) {
       are_told = communicator->SayGoodbye() && are_told;
     });
@@ -86,38 +86,38 @@ class NetworkTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Communicator>> OpenChecked(CommunicatorId id, const Group& group,
                                                             absl::Time deadline) {
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<Session> session,
-        Session::Create(*network_, Members(job_token_, id, group, *group.RankOf(rank_), near_)));
-    ASSIGN_OR_RETURN(const std::string address, session->AcceptFrom(control_->hosts()));
+    ASSIGN_OR_RETURN(std::unique_ptr<Conversation> conversation,
+                     Conversation::Create(
+                         *network_, Members(job_token_, id, group, *group.RankOf(rank_), near_)));
+    ASSIGN_OR_RETURN(const std::string address, conversation->AcceptFrom(intercom_->hosts()));
     ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                     control_->Exchange(session->members(), address, deadline));
-    RETURN_IF_ERROR(session->Greet(addresses, deadline));
-    auto on_close = [this](NetworkCommunicator* closed, std::unique_ptr<Session> rest) {
+                     intercom_->Exchange(conversation->members(), address, deadline));
+    RETURN_IF_ERROR(conversation->Greet(addresses, deadline));
+    auto on_close = [this](NetworkCommunicator* closed, std::unique_ptr<Conversation> rest) {
       Forget(closed, std::move(rest));
     };
     ASSIGN_OR_RETURN(std::unique_ptr<NetworkCommunicator> communicator,
-                     NetworkCommunicator::Create(std::move(session), *control_, on_close));
+                     NetworkCommunicator::Create(std::move(conversation), *intercom_, on_close));
     open_.Add(communicator.get());
     return communicator;
   }
 
-  void Forget(NetworkCommunicator* communicator, std::unique_ptr<Session> rest) {
+  void Forget(NetworkCommunicator* communicator, std::unique_ptr<Conversation> rest) {
     open_.Remove(communicator);
     if (rest != nullptr) closed_.Add(std::move(rest));
     SettleClosed();
   }
 
   // Whether nobody needs it any more: its sockets can go.
-  static bool IsOver(Session& session) {
-    MutexLock lock(&session.mutex());
-    session.SayBye();
-    return session.IsOver() || session.worker().DeliversWhenClosed();
+  static bool IsOver(Conversation& conversation) {
+    MutexLock lock(&conversation.mutex());
+    conversation.SayBye();
+    return conversation.IsOver() || conversation.worker().DeliversWhenClosed();
   }
 
-  // Drops the closed sessions that are over; true when there is none left.
+  // Drops the closed conversations that are over; true when there is none left.
   bool SettleClosed() {
-    return closed_.RemoveIf([](const auto& session) { return IsOver(*session); });
+    return closed_.RemoveIf([](const auto& conversation) { return IsOver(*conversation); });
   }
 
   const Rank rank_;
@@ -125,9 +125,9 @@ class NetworkTransport final : public Transport {
   const std::string job_token_;
   const std::vector<Rank> near_;
   const std::unique_ptr<Network> network_;
-  const std::unique_ptr<Control> control_;
+  const std::unique_ptr<Intercom> intercom_;
   SharedList<NetworkCommunicator*> open_;
-  SharedList<std::unique_ptr<Session>> closed_;
+  SharedList<std::unique_ptr<Conversation>> closed_;
 };
 
 }  // namespace
@@ -135,8 +135,8 @@ class NetworkTransport final : public Transport {
 absl::StatusOr<std::unique_ptr<Transport>> MakeNetworkTransport(const TransportOptions& options,
                                                                 std::unique_ptr<Network> network) {
   RaiseDescriptorLimit();
-  ASSIGN_OR_RETURN(std::unique_ptr<Control> control, Control::Make(*network, options));
-  return std::make_unique<NetworkTransport>(options, std::move(network), std::move(control));
+  ASSIGN_OR_RETURN(std::unique_ptr<Intercom> intercom, Intercom::Make(*network, options));
+  return std::make_unique<NetworkTransport>(options, std::move(network), std::move(intercom));
 }
 
 }  // namespace pelton::network

@@ -24,7 +24,7 @@ namespace {
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 // Decides what Flush of a worker returns: its number, and what it would return. The first worker of
-// a transport is the control's, the others are those of its communicators as they open.
+// a transport is the intercom's, the others are those of its communicators as they open.
 using OnFlush = std::function<bool(int number, bool is_flushed)>;
 
 // A worker over TCP whose Flush a test answers. Threads: as Worker. Owns: the wrapped one.

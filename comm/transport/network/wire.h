@@ -24,7 +24,7 @@ enum class MessageType : uint8_t {
   kAbort = 5,    // the sender ends the communicator: EncodeReason
   kBye = 6,      // the sender closes the communicator in good order
   kHello = 7,    // the connection works; answered in kind
-  kValue = 8,    // for Control::Exchange; answered in kind
+  kValue = 8,    // for Intercom::Exchange; answered in kind
 };
 
 // Proves that a message comes from a rank that holds the job's token, and on which path. It is a

@@ -61,20 +61,20 @@ class Group {
 
   explicit Group(Mistake mistake) : mistake_(mistake) {}
 
-  // The eager schedule: every rank reads all posts and all slots, and is through.
+  // The eager recipe: every rank reads all posts and all eager buffers, and is through.
   void RunEagerly(int rank, uint64_t sequence) {
     if (mistake_ == Mistake::kArrivesFirst) board_[rank].Arrive(sequence, sequence);
-    slot_[rank][sequence % Board::kDepth].Set(sequence);
+    eager_[rank][sequence % Board::kDepth].Set(sequence);
     if (mistake_ != Mistake::kArrivesFirst) board_[rank].Arrive(sequence, sequence);
     if (mistake_ == Mistake::kPostsTooEarly && rank == 0 && sequence < 3) return;
     for (int peer = 0; peer < 2; ++peer) {
       AwaitArrival(peer, sequence);
       if (board_[peer].PostOf(sequence) != sequence) Fail("another post");
-      if (slot_[peer][sequence % Board::kDepth].Get() != sequence) Fail("another slot's data");
+      if (eager_[peer][sequence % Board::kDepth].Get() != sequence) Fail("another buffer's data");
     }
   }
 
-  // The direct schedule: any rank does any task, but for those that their owner keeps.
+  // The direct recipe: any rank does any task, but for those that their owner keeps.
   void RunTasks(int rank, uint64_t sequence, uint64_t tasks, bool keeps) {
     const bool says_so = keeps && mistake_ != Mistake::kKeepsUnsaid;
     board_[rank].Arrive(sequence, sequence,
@@ -124,7 +124,7 @@ class Group {
 
   const Mistake mistake_;
   Board board_[2];
-  Plain<uint64_t> slot_[2][2];
+  Plain<uint64_t> eager_[2][2];
   Plain<uint64_t> result_[2][kMostTasks];
   interleavings::Atomic<uint64_t> next_{0};  // of kClaimsInTwoSteps
 };

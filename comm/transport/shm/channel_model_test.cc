@@ -24,45 +24,45 @@ using interleavings::Program;
 
 enum class Mistake {
   kNone,
-  kPostsFirst,          // and writes the memory that is sent then
-  kUsesASlotTooEarly,   // before its last post was answered
-  kTakesMemoryBack,     // before the answer
-  kAnswersFirst,        // and reads the memory then
-  kReadsTheSlotLater,   // that is, the post once more after its answer
-  kReadsNumbersBeyond,  // of a post that has not come
+  kPostsFirst,           // and writes the memory that is sent then
+  kUsesAnEntryTooEarly,  // before its last post was answered
+  kTakesMemoryBack,      // before the answer
+  kAnswersFirst,         // and reads the memory then
+  kReadsTheEntryLater,   // that is, the post once more after its answer
+  kReadsNumbersBeyond,   // of a post that has not come
 };
 
-constexpr size_t kSlots = 2;
+constexpr size_t kEntries = 2;
 constexpr int kMostSends = 3;
 
 // A sender of `sends` messages, each in memory of its own, and their receiver.
 template <typename Sync>
 class Pair {
  public:
-  using Lane = BasicChannel<Sync, Plain, int, kSlots>;
+  using Channel = BasicChannel<Sync, Plain, int, kEntries>;
 
   explicit Pair(Mistake mistake) : mistake_(mistake) {}
 
   // As PointToPoint does with the sends of one step.
   void Send(int sends) {
-    std::vector<int> slot_of(sends);
+    std::vector<int> entry_of(sends);
     std::vector<uint16_t> free = {1, 0};
     int answered = 0;
     for (int i = 0; i < sends; ++i) {
-      if (free.empty() && mistake_ == Mistake::kUsesASlotTooEarly) free.push_back(0);
+      if (free.empty() && mistake_ == Mistake::kUsesAnEntryTooEarly) free.push_back(0);
       if (free.empty()) {
-        AwaitAnswer(answered, slot_of[answered]);
-        free.push_back(static_cast<uint16_t>(slot_of[answered++]));
+        AwaitAnswer(answered, entry_of[answered]);
+        free.push_back(static_cast<uint16_t>(entry_of[answered++]));
       }
-      slot_of[i] = free.back();
+      entry_of[i] = free.back();
       free.pop_back();
       if (mistake_ != Mistake::kPostsFirst) memory_[i].Set(1 + i);
-      lane_.Post(i, static_cast<uint16_t>(slot_of[i]), 1 + i);
+      channel_.Post(i, static_cast<uint16_t>(entry_of[i]), 1 + i);
       if (mistake_ == Mistake::kPostsFirst) memory_[i].Set(1 + i);
       if (mistake_ == Mistake::kTakesMemoryBack) memory_[i].Set(0);
     }
-    if (mistake_ == Mistake::kUsesASlotTooEarly) return;
-    for (; answered < sends; ++answered) AwaitAnswer(answered, slot_of[answered]);
+    if (mistake_ == Mistake::kUsesAnEntryTooEarly) return;
+    for (; answered < sends; ++answered) AwaitAnswer(answered, entry_of[answered]);
   }
 
   // Answers the newest first of those that it sees, as receives with tags in another order do.
@@ -71,39 +71,40 @@ class Pair {
     std::vector<uint16_t> unmatched;
     for (int received = 0; received < sends; ++received) {
       while (unmatched.empty()) {
-        uint64_t posted = lane_.posted();
+        uint64_t posted = channel_.posted();
         if (mistake_ == Mistake::kReadsNumbersBeyond) posted = seen + 1;
-        for (; seen < posted; ++seen) unmatched.push_back(lane_.SlotOf(seen));
+        for (; seen < posted; ++seen) unmatched.push_back(channel_.EntryOf(seen));
         if (unmatched.empty()) interleavings::AwaitWrite();
       }
-      const uint16_t slot = unmatched.back();
+      const uint16_t entry = unmatched.back();
       unmatched.pop_back();
-      const int post = lane_.PostIn(slot);
+      const int post = channel_.PostIn(entry);
       if (post < 1 || post > sends) Fail("no post");
-      if (mistake_ == Mistake::kAnswersFirst) Answer(slot, post);
+      if (mistake_ == Mistake::kAnswersFirst) Answer(entry, post);
       if (memory_[post - 1].Get() != post) Fail("another message");
-      if (mistake_ != Mistake::kAnswersFirst) Answer(slot, post);
-      if (mistake_ == Mistake::kReadsTheSlotLater && lane_.PostIn(slot) != post) Fail("another");
+      if (mistake_ != Mistake::kAnswersFirst) Answer(entry, post);
+      if (mistake_ == Mistake::kReadsTheEntryLater && channel_.PostIn(entry) != post)
+        Fail("another");
     }
   }
 
  private:
-  void Answer(uint16_t slot, int post) {
-    lane_.AnswerPost(slot, post % 2 == 0 ? Lane::kReceived : Lane::kDifferent, 10 + post);
+  void Answer(uint16_t entry, int post) {
+    channel_.AnswerPost(entry, post % 2 == 0 ? Channel::kReceived : Channel::kDifferent, 10 + post);
   }
-  void AwaitAnswer(int i, int slot) {
-    uint32_t answer = Lane::kPending;
-    while ((answer = lane_.AnswerIn(static_cast<uint16_t>(slot))) == Lane::kPending) {
+  void AwaitAnswer(int i, int entry) {
+    uint32_t answer = Channel::kPending;
+    while ((answer = channel_.AnswerIn(static_cast<uint16_t>(entry))) == Channel::kPending) {
       interleavings::AwaitWrite();
     }
-    if (answer == Lane::kDifferent && lane_.ReplyIn(static_cast<uint16_t>(slot)) != 11 + i) {
+    if (answer == Channel::kDifferent && channel_.ReplyIn(static_cast<uint16_t>(entry)) != 11 + i) {
       Fail("another's reply");
     }
     memory_[i].Set(-1);  // it is the user's again
   }
 
   const Mistake mistake_;
-  Lane lane_;
+  Channel channel_;
   Plain<int> memory_[kMostSends];
 };
 
@@ -133,15 +134,15 @@ struct RelaxedStores : ModelSync {
   };
 };
 
-TEST(ChannelModelTest, EveryPostIsReadWholeAndAnsweredBeforeItsSlotIsUsedAgain) {
+TEST(ChannelModelTest, EveryPostIsReadWholeAndAnsweredBeforeItsEntryIsUsedAgain) {
   ExpectRight(MessagesAreSent(2));
   ExpectRight(MessagesAreSent(3));
 }
 TEST(ChannelModelTest, APostBeforeItsMessageIsFound) {
   ExpectWrong(MessagesAreSent(1, Mistake::kPostsFirst), "data race");
 }
-TEST(ChannelModelTest, ASlotThatIsUsedAgainTooEarlyIsFound) {
-  EXPECT_NE(MessagesAreSent(3, Mistake::kUsesASlotTooEarly).error, "");
+TEST(ChannelModelTest, AnEntryThatIsUsedAgainTooEarlyIsFound) {
+  EXPECT_NE(MessagesAreSent(3, Mistake::kUsesAnEntryTooEarly).error, "");
 }
 TEST(ChannelModelTest, MemoryThatIsTakenBackTooEarlyIsFound) {
   EXPECT_NE(MessagesAreSent(1, Mistake::kTakesMemoryBack).error, "");
@@ -150,7 +151,7 @@ TEST(ChannelModelTest, AnAnswerBeforeTheMessageIsReadIsFound) {
   ExpectWrong(MessagesAreSent(1, Mistake::kAnswersFirst), "data race");
 }
 TEST(ChannelModelTest, APostThatIsReadAfterItsAnswerIsFound) {
-  ExpectWrong(MessagesAreSent(3, Mistake::kReadsTheSlotLater), "data race");
+  ExpectWrong(MessagesAreSent(3, Mistake::kReadsTheEntryLater), "data race");
 }
 TEST(ChannelModelTest, ANumberOfAPostThatHasNotComeIsFound) {
   EXPECT_NE(MessagesAreSent(1, Mistake::kReadsNumbersBeyond).error, "");

@@ -18,7 +18,7 @@ constexpr uint64_t kStageStepBytes = uint64_t{256} << 10;
 // the system with the operation.
 constexpr uint64_t kKeptStagingBytes = uint64_t{4} << 20;
 
-// Whether rank `rank` puts data into its slot, and how much every contributor puts there.
+// Whether rank `rank` puts data into its eager buffer, and how much every contributor puts there.
 bool Contributes(const Operation& operation, int rank) {
   const TensorLength source = TraitsOf(operation.kind).source;
   const bool from_root = source == TensorLength::kNone || IsOnRootOnly(source);
@@ -73,7 +73,7 @@ void Collective::Begin(const Operation& operation, std::byte* source, std::byte*
   source_ = source;
   target_ = target;
   extent_ = PostedExtentOf(operation_, context_.rank, context_.world_size());
-  is_eager_ = IsPlanned() && EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
+  is_eager_ = RunsByTasks() && EagerBytesOf(operation_, context_.world_size()) <= kEagerBytes;
   unstages_ = false;
   kept_ = {};
   staged_bytes_ = 0;
@@ -149,7 +149,7 @@ absl::StatusOr<Collective::Outcome> Collective::Advance() {
 
 bool Collective::NeedsStaging(uint64_t source_bytes) const {
   if (is_eager_ || source_bytes == 0 || context_.world_size() == 1) return false;
-  if (!IsPlanned()) return false;
+  if (!RunsByTasks()) return false;
   const bool is_allreduce = operation_.kind == OperationKind::kAllReduce;
   const bool is_private = operation_.source_region == kPrivateRegion ||
                           (is_allreduce && operation_.target_region == kPrivateRegion);
@@ -179,8 +179,8 @@ absl::StatusOr<Collective::Outcome> Collective::Stage() {
   if (staged_bytes_ == 0) {
     RETURN_IF_ERROR(ProvideStaging(extent_.source_bytes));
     unstages_ = operation_.kind == OperationKind::kAllReduce;
-    const Plan plan(operation_, context_.world_size(), Plan::Mode::kDirect);
-    if (unstages_) kept_ = plan.SliceOf(context_.rank);
+    const TaskList tasks(operation_, context_.world_size(), TaskList::Mode::kDirect);
+    if (unstages_) kept_ = tasks.SliceOf(context_.rank);
   }
   if (!CopyStaged(staging_->data(), source_, extent_.source_bytes)) return Outcome::kMoved;
   operation_.set_source({staging_->id(), 0});
@@ -216,7 +216,7 @@ absl::StatusOr<Collective::Outcome> Collective::TakePiece() {
 
 absl::StatusOr<Collective::Outcome> Collective::Post() {
   if (is_eager_ && Contributes(operation_, context_.rank) && extent_.source_bytes > 0) {
-    std::memcpy(context_.arena.eager_slot(context_.rank, sequence()), source_,
+    std::memcpy(context_.arena.eager_buffer(context_.rank, sequence()), source_,
                 extent_.source_bytes);
   }
   // Shows the above, too. Nobody else has the slice that was kept.
@@ -249,7 +249,7 @@ absl::Status Collective::ComparePosts() const {
 absl::StatusOr<Collective::Outcome> Collective::Arrive() {
   if (!AllArrived()) return Outcome::kWaiting;
   RETURN_IF_ERROR(ComparePosts());
-  if (!IsPlanned()) {
+  if (!RunsByTasks()) {
     RETURN_IF_ERROR(programs_->Start(operation_, source_, target_));
     phase_ = Phase::kProgram;
     return Outcome::kMoved;
@@ -262,8 +262,8 @@ absl::StatusOr<Collective::Outcome> Collective::Arrive() {
     segment_end_ = 0;
     return Outcome::kDone;  // with the post of the whole
   }
-  plan_ =
-      Plan(operation_, context_.world_size(), IsDirect() ? Plan::Mode::kDirect : Plan::Mode::kPull);
+  tasks_ = TaskList(operation_, context_.world_size(),
+                    IsDirect() ? TaskList::Mode::kDirect : TaskList::Mode::kPull);
   phase_ = Phase::kReach;
   return Outcome::kMoved;
 }
@@ -280,14 +280,14 @@ absl::StatusOr<Collective::Outcome> Collective::RunProgram() {
   return programs_->moved() ? Outcome::kMoved : Outcome::kWaiting;
 }
 
-// One synchronisation in all: the slots hold everything. Each rank adds all of them up by itself,
-// in rank order.
+// One synchronisation in all: the eager buffers hold everything. Each rank adds all of them up by
+// itself, in rank order.
 void Collective::FinishEagerly() {
   const uint64_t bytes = operation_.count * SizeOf(operation_.dtype);
   const uint64_t own_place = bytes * static_cast<uint64_t>(context_.rank);
   if (extent_.target_bytes == 0) return;
   for (int peer = 0; peer < context_.world_size(); ++peer) {
-    source_pointers_[peer] = context_.arena.eager_slot(peer, sequence());
+    source_pointers_[peer] = context_.arena.eager_buffer(peer, sequence());
   }
   switch (operation_.kind) {
     case OperationKind::kReduceScatter:
@@ -352,16 +352,16 @@ absl::StatusOr<Collective::Outcome> Collective::ReachAll() {
 }
 
 absl::StatusOr<Collective::Outcome> Collective::Work() {
-  return plan_.mode() == Plan::Mode::kDirect ? RunAnyTask() : RunOwnTask();
+  return tasks_.mode() == TaskList::Mode::kDirect ? RunAnyTask() : RunOwnTask();
 }
 
 absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
   const int rank = context_.rank;
-  if (next_task_ == plan_.TaskCount(rank)) {
+  if (next_task_ == tasks_.TaskCount(rank)) {
     phase_ = Phase::kFinish;
     return Outcome::kMoved;
   }
-  const Task task = plan_.At(rank, next_task_);
+  const Task task = tasks_.At(rank, next_task_);
   {
     const Reading reading(context_);
     if (!MayRead(reading, task)) return Outcome::kWaiting;  // for the abort to end it
@@ -371,12 +371,13 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
   }
   ++next_task_;
   BoardOf(rank).MarkFinished();
-  if (next_task_ == plan_.TaskCount(rank) && AllFinished()) context_.RingAll();
+  if (next_task_ == tasks_.TaskCount(rank) && AllFinished()) context_.RingAll();
   return Outcome::kMoved;
 }
 
 RegionId Collective::WrittenByPeers() const {
-  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1 || !IsPlanned()) {
+  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1 ||
+      !RunsByTasks()) {
     return kPrivateRegion;
   }
   return operation_.target_region;
@@ -399,7 +400,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
       gate.Leave();
       continue;
     }
-    const absl::Status ran = Run(owner, plan_.At(owner, *index));
+    const absl::Status ran = Run(owner, tasks_.At(owner, *index));
     gate.Leave();
     RETURN_IF_ERROR(ran);
     BoardOf(owner).MarkFinished();
@@ -412,7 +413,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
 }
 
 std::optional<uint64_t> Collective::NextTask(int owner) {
-  const uint64_t count = plan_.TaskCount(owner);
+  const uint64_t count = tasks_.TaskCount(owner);
   if (!unstages_ || owner != context_.rank) return BoardOf(owner).Claim(sequence(), count);
   return next_task_ < count ? std::optional(next_task_++) : std::nullopt;
 }
@@ -450,9 +451,9 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
   }
   size_t target_count = 0;
   for (int peer = 0; peer < world_size; ++peer) {
-    const bool is_target = plan_.targets() == TaskTargets::kAll ||
-                           (plan_.targets() == TaskTargets::kOwner && peer == owner) ||
-                           (plan_.targets() == TaskTargets::kRoot && peer == operation_.peer);
+    const bool is_target = tasks_.targets() == TaskTargets::kAll ||
+                           (tasks_.targets() == TaskTargets::kOwner && peer == owner) ||
+                           (tasks_.targets() == TaskTargets::kRoot && peer == operation_.peer);
     if (!is_target) continue;
     const bool is_kept = unstages_ && owner == context_.rank && peer == owner;
     target_pointers_[target_count++] =
@@ -466,13 +467,13 @@ absl::Status Collective::RunReduction(int owner, const Task& task) {
 bool Collective::WaitsForTasksOf(int peer) const {
   if (phase_ != Phase::kReach && phase_ != Phase::kWork && phase_ != Phase::kFinish) return false;
   const Board& board = BoardOf(peer);
-  const bool are_its_own = plan_.mode() == Plan::Mode::kPull || board.KeepsTasks(sequence());
-  return are_its_own && !board.HasFinished(sequence(), plan_.TaskCount(peer));
+  const bool are_its_own = tasks_.mode() == TaskList::Mode::kPull || board.KeepsTasks(sequence());
+  return are_its_own && !board.HasFinished(sequence(), tasks_.TaskCount(peer));
 }
 
 bool Collective::AllFinished() {
   while (finished_count_ < context_.world_size()) {
-    const uint64_t count = plan_.TaskCount(finished_count_);
+    const uint64_t count = tasks_.TaskCount(finished_count_);
     if (!BoardOf(finished_count_).HasFinished(sequence(), count)) return false;
     ++finished_count_;
   }

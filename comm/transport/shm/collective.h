@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "comm/communicator.h"
 #include "comm/transport/shm/context.h"
-#include "comm/transport/shm/plan.h"
 #include "comm/transport/shm/point_to_point.h"
 #include "comm/transport/shm/programs.h"
+#include "comm/transport/shm/task_list.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
 
@@ -25,7 +25,7 @@ namespace pelton::shm {
 //            ours, of an allreduce all but the slice that this rank reduces
 //   post     the operation, and eager data with it, are shown to the peers: arrived = sequence
 //   arrive   wait for the posts of all; if they differ, the operation fails on every rank
-//   work     eager: reduce or copy out of the slots, done. Else do tasks of the plan
+//   work     eager: reduce or copy out of the eager buffers, done. Else do tasks of the list
 //   finish   wait until all tasks of all ranks are done
 //   unstage  copy the result out of our region; the own slice is where it belongs
 //
@@ -55,7 +55,7 @@ class Collective {
   // Does one bounded step; true if anything moved. Sets `*done` with the operation's status when it
   // ends. A status that is neither OK nor InvalidArgument must abort the communicator.
   bool Step(bool* done, absl::Status* status);
-  // Whether `operation`, of any kind, can be started. Errors: Unimplemented: no schedule runs it.
+  // Whether `operation`, of any kind, can be started. Errors: Unimplemented: no recipe runs it.
   absl::Status Check(const Operation& operation);
   // A message that a program launched has ended.
   void EndMessage(uint64_t ticket, const absl::Status& status) {
@@ -103,7 +103,7 @@ class Collective {
   absl::StatusOr<Outcome> Unstage();
   absl::StatusOr<Outcome> RunProgram();
 
-  bool IsPlanned() const { return context_.native_kinds.Contains(operation_.kind); }
+  bool RunsByTasks() const { return context_.native_kinds.Contains(operation_.kind); }
   bool NeedsStaging(uint64_t source_bytes) const;
   absl::Status ProvideStaging(uint64_t size_bytes);
   bool CopyStaged(std::byte* to, const std::byte* from, uint64_t size_bytes);
@@ -140,12 +140,12 @@ class Collective {
   Extent extent_;
   bool is_eager_ = false;
   bool unstages_ = false;      // a staged allreduce
-  Plan::Slice kept_;           // of it: the slice that stays in the caller's memory
+  TaskList::Slice kept_;       // of it: the slice that stays in the caller's memory
   uint64_t staged_bytes_ = 0;  // progress of kStage and kUnstage
   int arrived_count_ = 0;      // ranks before this one have arrived
   int finished_count_ = 0;     // ranks before this one have finished
   uint64_t next_task_ = 0;     // of our own, where no other rank may do them
-  Plan plan_;
+  TaskList tasks_;
   std::unique_ptr<Region> staging_;
   std::vector<std::byte> scratch_;
   std::vector<Reach> sources_;  // by rank

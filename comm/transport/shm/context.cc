@@ -31,18 +31,18 @@ constexpr size_t PageAligned(size_t size_bytes) {
 Arena::Arena(int world_size) : world_size_(world_size) {
   const auto n = static_cast<size_t>(world_size);
   ranks_offset_ = PageAligned(sizeof(ArenaHeader));
-  slots_offset_ = ranks_offset_ + PageAligned(n * sizeof(RankBlock));
-  channels_offset_ = slots_offset_ + PageAligned(n * kDepth * kEagerBytes);
-  edge_lanes_offset_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
-  size_bytes_ = edge_lanes_offset_ + PageAligned(n * n * sizeof(EdgeLane));
+  eager_offset_ = ranks_offset_ + PageAligned(n * sizeof(RankBlock));
+  channels_offset_ = eager_offset_ + PageAligned(n * kDepth * kEagerBytes);
+  edge_queues_offset_ = channels_offset_ + PageAligned(n * n * sizeof(Channel));
+  size_bytes_ = edge_queues_offset_ + PageAligned(n * n * sizeof(EdgeQueue));
 }
 
 absl::StatusOr<Descriptor> Arena::Create(CommunicatorId id, Generation generation,
                                          WorldSize world_size) {
   Arena arena(world_size.value());
   ASSIGN_OR_RETURN(Descriptor memory, NewSharedMemory(arena.size_bytes_, "pelton-communicator"));
-  // What every collective uses. Channels and lanes, of which there are n * n, take memory when they
-  // are used.
+  // What every collective uses. Channels and queues, of which there are n * n, take memory when
+  // they are used.
   if (fallocate(memory.get(), 0, 0, static_cast<off_t>(arena.channels_offset_)) != 0 &&
       errno != EOPNOTSUPP && errno != ENOSYS) {
     return absl::ResourceExhaustedError(absl::StrCat(

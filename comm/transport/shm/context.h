@@ -13,7 +13,7 @@
 #include "comm/transport/shm/board.h"
 #include "comm/transport/shm/channel.h"
 #include "comm/transport/shm/doorbell.h"
-#include "comm/transport/shm/edge_lane.h"
+#include "comm/transport/shm/edge_queue.h"
 #include "comm/transport/shm/links.h"
 #include "comm/transport/shm/mapping.h"
 #include "core/base/ids.h"
@@ -24,13 +24,13 @@
 namespace pelton::shm {
 
 // The control block of a communicator: one memfd that all of its ranks map.
-// Tensors up to this size travel in the slots, with the post itself.
+// Tensors up to this size travel in the eager buffers, with the post itself.
 inline constexpr size_t kEagerBytes = size_t{16} << 10;
 inline constexpr uint64_t kChannelDepth = limits::kMaxOperationsInFlight;
 
 using Board = BasicBoard<internal::RealSync, SharedCell<Operation>>;
 using Channel = BasicChannel<internal::RealSync, SharedCell, Operation, kChannelDepth>;
-// As many slots for eager tensors as a rank has posts.
+// As many eager buffers as a rank has posts.
 inline constexpr uint64_t kDepth = Board::kDepth;
 
 // The first reason to abort; the others are dropped.
@@ -76,18 +76,18 @@ class Arena {
   RankBlock& rank(int rank) const {
     return *reinterpret_cast<RankBlock*>(data() + ranks_offset_ + rank * sizeof(RankBlock));
   }
-  std::byte* eager_slot(int rank, uint64_t sequence) const {
-    return data() + slots_offset_ + (rank * kDepth + sequence % kDepth) * kEagerBytes;
+  std::byte* eager_buffer(int rank, uint64_t sequence) const {
+    return data() + eager_offset_ + (rank * kDepth + sequence % kDepth) * kEagerBytes;
   }
   Channel& channel(int from, int to) const {
     return *reinterpret_cast<Channel*>(data() + channels_offset_ +
                                        (size_t{sizeof(Channel)} * from * world_size_) +
                                        sizeof(Channel) * to);
   }
-  EdgeLane& edge_lane(int from, int to) const {
-    return *reinterpret_cast<EdgeLane*>(data() + edge_lanes_offset_ +
-                                        (size_t{sizeof(EdgeLane)} * from * world_size_) +
-                                        sizeof(EdgeLane) * to);
+  EdgeQueue& edge_queue(int from, int to) const {
+    return *reinterpret_cast<EdgeQueue*>(data() + edge_queues_offset_ +
+                                         (size_t{sizeof(EdgeQueue)} * from * world_size_) +
+                                         sizeof(EdgeQueue) * to);
   }
 
  private:
@@ -97,9 +97,9 @@ class Arena {
   Mapping::Pointer mapping_;
   int world_size_;
   size_t ranks_offset_;
-  size_t slots_offset_;
+  size_t eager_offset_;
   size_t channels_offset_;
-  size_t edge_lanes_offset_;
+  size_t edge_queues_offset_;
   size_t size_bytes_;
 };
 
@@ -111,7 +111,7 @@ struct Context {
   int rank;
   std::vector<int> world_ranks;  // by rank
   bool has_core_per_rank;        // of those that this process may run on
-  KindSet native_kinds;          // the collectives that run by plan.h; the others are programs
+  KindSet native_kinds;          // the collectives that run by task_list.h; the others are programs
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   pid_t pid(int peer) const { return links.pid(world_ranks[peer]); }

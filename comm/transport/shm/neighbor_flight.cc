@@ -59,7 +59,7 @@ void NeighborFlight::Begin(const Operation& begun, NeighborOperation its) {
     from.count = combines() ? operation.count : table.CountOf(i, operation.count);
     factors.push_back(table.sources()[i].weight);
   }
-  const bool is_large = size_bytes > EdgeLane::kSlotBytes;
+  const bool is_large = size_bytes > EdgeQueue::kEntryBytes;
   for (const Neighbor& destination : table.destinations()) {
     Outgoing& to = outgoing.emplace_back();
     to.peer = destination.rank.value();
@@ -78,11 +78,11 @@ EdgeMessage NeighborFlight::Message() const {
   message.dtype = operation.dtype;
   message.flags = FlagsOf(operation.kind, checked.table->sends_weights());
   message.count = operation.count;
-  if (size_bytes > EdgeLane::kSlotBytes) {
+  if (size_bytes > EdgeQueue::kEntryBytes) {
     message.place = EdgeMessage::kInMemory;
     message.where = {operation.source_region, operation.source_offset};
   } else if (size_bytes > EdgeMessage::kPostBytes) {
-    message.place = EdgeMessage::kInSlot;
+    message.place = EdgeMessage::kInEntry;
   }
   return message;
 }

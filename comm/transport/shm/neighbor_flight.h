@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "comm/transport/neighbor_check.h"
 #include "comm/transport/shm/context.h"
-#include "comm/transport/shm/edge_lane.h"
+#include "comm/transport/shm/edge_queue.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
 
@@ -33,7 +33,7 @@ struct Outgoing {
   bool waits = false;  // for an answer
   bool is_posted = false;
   bool is_answered = false;
-  uint8_t slot = 0;  // in the lane, if it waits
+  uint8_t entry = 0;  // in the queue, if it waits
 };
 
 // Used for one operation after the other, because of its lists' memory.

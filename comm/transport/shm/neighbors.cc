@@ -26,8 +26,8 @@ Neighbors::Neighbors(const Context& context)
       unmatched_(context.world_size()),
       is_blocked_(context.world_size()) {
   for (int peer = 0; peer < context.world_size(); ++peer) {
-    senders_.emplace_back(context.arena.edge_lane(context.rank, peer));
-    receivers_.emplace_back(context.arena.edge_lane(peer, context.rank));
+    senders_.emplace_back(context.arena.edge_queue(context.rank, peer));
+    receivers_.emplace_back(context.arena.edge_queue(peer, context.rank));
   }
   flights_.reserve(limits::kMaxOperationsInFlight);
 }
@@ -63,7 +63,7 @@ absl::Status Neighbors::Start(const Operation& operation, uint64_t ticket,
 // Where some destination may not read this process's memory, all of them read a copy.
 absl::Status Neighbors::CopyIfUnreadable(Flight& flight) {
   if (flight.operation.source_region != kPrivateRegion) return absl::OkStatus();
-  if (flight.size_bytes <= EdgeLane::kSlotBytes) return absl::OkStatus();
+  if (flight.size_bytes <= EdgeQueue::kEntryBytes) return absl::OkStatus();
   const auto reads_us = [this](const Outgoing& outgoing) {
     return context_.links.reads_us(context_.world_ranks[outgoing.peer]);
   };
@@ -122,7 +122,7 @@ bool Neighbors::TakePosts() {
   for (int peer = 0; peer < context_.world_size(); ++peer) {
     EdgeReceiver& receiver = receivers_[peer];
     bool is_news = false;
-    while (!expected_[peer].empty() && unmatched_[peer].size() < EdgeLane::kDepth) {
+    while (!expected_[peer].empty() && unmatched_[peer].size() < EdgeQueue::kDepth) {
       const EdgeMessage* const message = receiver.Next();
       if (message == nullptr) break;
       if (!Match(peer, *message)) unmatched_[peer].push_back(*message);
@@ -173,7 +173,7 @@ Neighbors::Outcome Neighbors::Post(Flight& flight) {
       continue;
     }
     outgoing.is_posted = moved = true;
-    outgoing.slot = message.slot;
+    outgoing.entry = message.entry;
     context_.Ring(outgoing.peer);
   }
   if (!is_posted) return moved ? Outcome::kMoved : Outcome::kWaiting;
@@ -234,7 +234,8 @@ bool Neighbors::MayRead(const Reading& reading, const Flight& flight) {
 const std::byte* Neighbors::DataOf(const Incoming& incoming) const {
   const EdgeMessage& message = incoming.message;
   if (message.place == EdgeMessage::kInMemory) return incoming.reach.data;
-  if (message.place == EdgeMessage::kInSlot) return receivers_[incoming.peer].tensor(message.slot);
+  if (message.place == EdgeMessage::kInEntry)
+    return receivers_[incoming.peer].tensor(message.entry);
   return message.bytes;
 }
 
@@ -262,7 +263,7 @@ absl::StatusOr<bool> Neighbors::CombinePiece(Flight& flight) {
   flight.read_bytes += size_bytes;
   for (const Incoming& incoming : flight.incoming) {
     if (incoming.message.place != EdgeMessage::kInMemory) continue;
-    receivers_[incoming.peer].ShowRead(incoming.message.slot, flight.read_bytes);
+    receivers_[incoming.peer].ShowRead(incoming.message.entry, flight.read_bytes);
     context_.Ring(incoming.peer);
   }
   return true;
@@ -301,9 +302,9 @@ std::byte* Neighbors::PlaceOf(Flight& flight, uint64_t size_bytes) const {
 
 bool Neighbors::IsReadBelow(const Flight& flight, uint64_t end) const {
   return std::all_of(flight.outgoing.begin(), flight.outgoing.end(), [&](const Outgoing& outgoing) {
-    const EdgeLane::Slot& slot = senders_[outgoing.peer].slot(outgoing.slot);
-    return outgoing.is_answered || slot.read_bytes.load() >= end ||
-           slot.answer.load() != EdgeLane::kPending;
+    const EdgeQueue::Entry& entry = senders_[outgoing.peer].entry(outgoing.entry);
+    return outgoing.is_answered || entry.read_bytes.load() >= end ||
+           entry.answer.load() != EdgeQueue::kPending;
   });
 }
 
@@ -350,9 +351,9 @@ absl::StatusOr<bool> Neighbors::GatherPiece(Flight& flight) {
 void Neighbors::AnswerAll(Flight& flight) {
   for (Incoming& incoming : flight.incoming) {
     incoming.reach = Reach();
-    if (!incoming.message.has_slot()) continue;
-    const auto answer = incoming.differs ? EdgeLane::kDifferent : EdgeLane::kReceived;
-    receivers_[incoming.peer].Answer(incoming.message.slot, answer, flight.Receive(incoming));
+    if (!incoming.message.has_entry()) continue;
+    const auto answer = incoming.differs ? EdgeQueue::kDifferent : EdgeQueue::kReceived;
+    receivers_[incoming.peer].Answer(incoming.message.entry, answer, flight.Receive(incoming));
     context_.Ring(incoming.peer);
   }
 }
@@ -362,15 +363,15 @@ Neighbors::Outcome Neighbors::TakeAnswers(Flight& flight) {
   bool is_done = true;
   for (Outgoing& outgoing : flight.outgoing) {
     if (!outgoing.waits || outgoing.is_answered) continue;
-    const EdgeLane::Slot& slot = senders_[outgoing.peer].slot(outgoing.slot);
-    const uint32_t answer = slot.answer.load();
-    if (answer == EdgeLane::kPending) {
+    const EdgeQueue::Entry& entry = senders_[outgoing.peer].entry(outgoing.entry);
+    const uint32_t answer = entry.answer.load();
+    if (answer == EdgeQueue::kPending) {
       is_done = false;
       continue;
     }
     outgoing.is_answered = moved = true;
-    if (answer == EdgeLane::kDifferent) flight.Differs(outgoing, slot.reply, context_.rank);
-    senders_[outgoing.peer].FreeSlot(outgoing.slot);
+    if (answer == EdgeQueue::kDifferent) flight.Differs(outgoing, entry.reply, context_.rank);
+    senders_[outgoing.peer].FreeEntry(outgoing.entry);
   }
   if (!is_done) return moved ? Outcome::kMoved : Outcome::kWaiting;
   if (flight.is_staged && flight.difference.ok()) WriteBack(flight);

@@ -1,4 +1,4 @@
-// Neighbour operations of one host: messages in lanes of their own, read where their senders have
+// Neighbour operations of one host: messages in queues of their own, read where their senders have
 // them.
 #ifndef PELTON_COMM_TRANSPORT_SHM_NEIGHBORS_H_
 #define PELTON_COMM_TRANSPORT_SHM_NEIGHBORS_H_
@@ -14,7 +14,7 @@
 #include "comm/reduction/linear_combination.h"
 #include "comm/transport/neighbor_check.h"
 #include "comm/transport/shm/context.h"
-#include "comm/transport/shm/edge_lane.h"
+#include "comm/transport/shm/edge_queue.h"
 #include "comm/transport/shm/neighbor_flight.h"
 #include "core/pipeline/operation.h"
 
@@ -23,8 +23,8 @@ namespace pelton::shm {
 // Runs a communicator's neighbour operations, all that are in flight side by side (EDGE-1). Of
 // each:
 //
-//   post     the tensor, or where it lies, with the weight, into the lane to each destination
-//   come     wait for the messages of the sources, which are taken out of their lanes as they come
+//   post     the tensor, or where it lies, with the weight, into the queue to each destination
+//   come     wait for the messages of the sources, which are taken out of their queues as they come
 //   read     combine the sources' tensors piece by piece, or copy them one after the other
 //   answer   to those sources that wait for it, then wait for the destinations that answer
 //
@@ -34,7 +34,7 @@ namespace pelton::shm {
 // tensors differ. In place a piece is written once all destinations have read it;
 // until then it is kept aside.
 //
-// Threads: one at a time; oldest_peer() by any. Owns: its ends of the lanes, and copies of private
+// Threads: one at a time; oldest_peer() by any. Owns: its ends of the queues, and copies of private
 // memory that a destination cannot read.
 class Neighbors {
  public:
@@ -100,7 +100,7 @@ class Neighbors {
   std::vector<std::vector<Expected>> expected_;  // of each peer, in launch order
   std::vector<std::vector<EdgeMessage>>
       unmatched_;                          // of each peer: taken out, for no operation yet
-  std::vector<bool> is_blocked_;           // in this step: the lane to each peer is full
+  std::vector<bool> is_blocked_;           // in this step: the queue to each peer is full
   std::vector<FlightPointer> flights_;     // in launch order
   std::vector<FlightPointer> idle_;        // the last one used last
   std::vector<const std::byte*> tensors_;  // of one combination

@@ -58,7 +58,7 @@ std::string CheckAverage(Communicator& communicator, float* source, float* targe
   return "";
 }
 
-// In the post, in a slot, and in memory, at the sizes where that changes; several pieces.
+// In the post, in an entry, and in memory, at the sizes where that changes; several pieces.
 constexpr size_t kCounts[] = {1, 6, 7, 4096, 4097, 100'001, (1 << 20) + 3};
 constexpr size_t kMost = size_t{2} << 20;
 

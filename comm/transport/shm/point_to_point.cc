@@ -20,8 +20,8 @@ uint64_t BytesOf(const Operation& operation) { return operation.count * SizeOf(o
 PointToPoint::PointToPoint(const Context& context)
     : context_(context),
       posted_(context.world_size()),
-      free_slots_(context.world_size()),
-      unused_slots_(context.world_size()),
+      free_entries_(context.world_size()),
+      unused_entries_(context.world_size()),
       seen_(context.world_size()),
       unmatched_(context.world_size()),
       is_blocked_(context.world_size()) {
@@ -100,45 +100,45 @@ void PointToPoint::NoteOldest() {
                      std::memory_order_relaxed);
 }
 
-std::optional<uint16_t> PointToPoint::TakeSlot(int peer) {
-  std::vector<uint16_t>& free = free_slots_[peer];
+std::optional<uint16_t> PointToPoint::TakeEntry(int peer) {
+  std::vector<uint16_t>& free = free_entries_[peer];
   if (free.empty()) {
-    if (unused_slots_[peer] == kChannelDepth) return std::nullopt;
-    return unused_slots_[peer]++;
+    if (unused_entries_[peer] == kChannelDepth) return std::nullopt;
+    return unused_entries_[peer]++;
   }
-  const uint16_t slot = free.back();
+  const uint16_t entry = free.back();
   free.pop_back();
-  return slot;
+  return entry;
 }
 
 absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepSend(Pending& send, absl::Status* status) {
   const int peer = send.operation.peer;
   if (!send.is_matched) {
-    const std::optional<uint16_t> taken = is_blocked_[peer] ? std::nullopt : TakeSlot(peer);
+    const std::optional<uint16_t> taken = is_blocked_[peer] ? std::nullopt : TakeEntry(peer);
     if (!taken) {
       is_blocked_[peer] = true;  // later sends to it must not overtake
       return Outcome::kWaiting;
     }
-    send.slot = *taken;
+    send.entry = *taken;
     send.operation.sequence = posted_[peer] + 1;
     send.is_matched = true;
-    ChannelTo(peer).Post(posted_[peer]++, send.slot, send.operation);
+    ChannelTo(peer).Post(posted_[peer]++, send.entry, send.operation);
     context_.Ring(peer);
     return Outcome::kMoved;
   }
   const Channel& channel = ChannelTo(peer);
-  switch (channel.AnswerIn(send.slot)) {
+  switch (channel.AnswerIn(send.entry)) {
     case Channel::kPending:
       return Outcome::kWaiting;
     case Channel::kReceived:
-      free_slots_[peer].push_back(send.slot);
+      free_entries_[peer].push_back(send.entry);
       return Outcome::kDone;
     default:
-      free_slots_[peer].push_back(send.slot);
+      free_entries_[peer].push_back(send.entry);
       *status = absl::InvalidArgumentError(
           absl::StrCat(Describe(send.operation), ": ",
                        DifferenceOfPair(send.operation, Rank(context_.rank),
-                                        channel.ReplyIn(send.slot), Rank(peer))));
+                                        channel.ReplyIn(send.entry), Rank(peer))));
       return Outcome::kDone;
   }
 }
@@ -149,7 +149,7 @@ bool PointToPoint::LookForPosts() {
     const Channel& channel = ChannelFrom(peer);
     const uint64_t posted = channel.posted();
     for (; seen_[peer] < posted; ++seen_[peer]) {
-      unmatched_[peer].push_back(channel.SlotOf(seen_[peer]));
+      unmatched_[peer].push_back(channel.EntryOf(seen_[peer]));
       has_found = true;
     }
   }
@@ -160,7 +160,7 @@ bool PointToPoint::HasPost(int peer, int32_t tag) const {
   const Channel& channel = ChannelFrom(peer);
   const std::vector<uint16_t>& unmatched = unmatched_[peer];
   return std::any_of(unmatched.begin(), unmatched.end(),
-                     [&](uint16_t slot) { return channel.PostIn(slot).tag == tag; });
+                     [&](uint16_t entry) { return channel.PostIn(entry).tag == tag; });
 }
 
 // Receives in flight come first: Step has offered them every post that was looked at.
@@ -183,18 +183,18 @@ bool PointToPoint::Match(Pending& receive) {
   const int peer = receive.operation.peer;
   const Channel& channel = ChannelFrom(peer);
   std::vector<uint16_t>& unmatched = unmatched_[peer];
-  for (auto slot = unmatched.begin(); slot != unmatched.end(); ++slot) {
-    if (channel.PostIn(*slot).tag != receive.operation.tag) continue;
-    receive.slot = *slot;
+  for (auto entry = unmatched.begin(); entry != unmatched.end(); ++entry) {
+    if (channel.PostIn(*entry).tag != receive.operation.tag) continue;
+    receive.entry = *entry;
     receive.is_matched = true;
-    unmatched.erase(slot);
+    unmatched.erase(entry);
     return true;
   }
   return false;
 }
 
 void PointToPoint::Answer(Pending& receive, Channel::Answer answer) {
-  ChannelFrom(receive.operation.peer).AnswerPost(receive.slot, answer, receive.operation);
+  ChannelFrom(receive.operation.peer).AnswerPost(receive.entry, answer, receive.operation);
   receive.from = Reach();
   context_.Ring(receive.operation.peer);
 }
@@ -203,7 +203,7 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive
                                                                 absl::Status* status) {
   const int peer = receive.operation.peer;
   if (!receive.is_matched && !Match(receive)) return Outcome::kWaiting;
-  const Operation& send = ChannelFrom(peer).PostIn(receive.slot);
+  const Operation& send = ChannelFrom(peer).PostIn(receive.entry);
   const uint64_t bytes = BytesOf(receive.operation);
   if (receive.received_bytes == 0) {
     const std::string difference =

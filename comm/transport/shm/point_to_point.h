@@ -18,7 +18,7 @@ namespace pelton::shm {
 
 // Runs a communicator's sends and receives. The sender posts into the channel towards its peer; the
 // receiver takes the oldest post with its tag, reads the data out of the sender's memory and
-// answers in the post's slot: S bytes read and written once. Threads: one at a time; oldest_peer()
+// answers in the post's entry: S bytes read and written once. Threads: one at a time; oldest_peer()
 // by any. Owns: copies of private memory that a peer cannot read.
 class PointToPoint {
  public:
@@ -53,7 +53,7 @@ class PointToPoint {
     std::byte* memory = nullptr;
     std::unique_ptr<Region> copy;  // of what is sent, where the peer cannot read it itself
     bool is_matched = false;       // a send: is posted; a receive: has found its send
-    uint16_t slot = 0;             // in the channel
+    uint16_t entry = 0;            // in the channel
     uint64_t received_bytes = 0;
     Reach from;
   };
@@ -61,8 +61,8 @@ class PointToPoint {
 
   absl::StatusOr<Outcome> StepSend(Pending& send, absl::Status* status);
   absl::StatusOr<Outcome> StepReceive(Pending& receive, absl::Status* status);
-  // A slot for a send to `peer`; nothing while all of them wait to be answered.
-  std::optional<uint16_t> TakeSlot(int peer);
+  // An entry for a send to `peer`; nothing while all of them wait to be answered.
+  std::optional<uint16_t> TakeEntry(int peer);
   void TakeBackCopy(const Pending& pending) const;
   // Whether there are new ones.
   bool LookForPosts();
@@ -75,14 +75,14 @@ class PointToPoint {
   void NoteOldest();
 
   const Context& context_;
-  std::vector<Pending> pending_;                   // in launch order
-  std::vector<uint64_t> posted_;                   // sends to each peer
-  std::vector<std::vector<uint16_t>> free_slots_;  // of the channel to each peer, used before
-  std::vector<uint16_t> unused_slots_;             // the first slot to each peer that never was
-  std::vector<uint64_t> seen_;                     // posts of each peer that were looked at
-  std::vector<std::vector<uint16_t>> unmatched_;   // slots of each peer's posts without a receive
-  std::vector<bool> is_blocked_;                   // in this step: the channel to each peer is full
-  int next_sender_ = 0;                            // whom FindSender asks first
+  std::vector<Pending> pending_;                     // in launch order
+  std::vector<uint64_t> posted_;                     // sends to each peer
+  std::vector<std::vector<uint16_t>> free_entries_;  // of the channel to each peer, used before
+  std::vector<uint16_t> unused_entries_;             // the first entry to each peer that never was
+  std::vector<uint64_t> seen_;                       // posts of each peer that were looked at
+  std::vector<std::vector<uint16_t>> unmatched_;  // entries of each peer's posts without a receive
+  std::vector<bool> is_blocked_;                  // in this step: the channel to each peer is full
+  int next_sender_ = 0;                           // whom FindSender asks first
   bool is_sought_ = false;
   std::atomic<int> oldest_peer_ = kNoPeer;
 };

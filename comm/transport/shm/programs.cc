@@ -43,7 +43,7 @@ absl::Status Programs::Start(const Operation& operation, std::byte* source, std:
   return run_.Start(*program_, binding);
 }
 
-// Ranks that launched the same operation run the same schedule, so that a message that differs from
+// Ranks that launched the same operation run the same recipe, so that a message that differs from
 // the one it meets is no error of the user's, after which the communicator would go on.
 absl::StatusOr<bool> Programs::Advance() {
   absl::StatusOr<bool> done = run_.Advance();

@@ -1,5 +1,5 @@
-// Collectives that shared memory has no plan for (plan.h), as programs over a communicator's own
-// sends and receives.
+// Collectives that shared memory has no tasks for (task_list.h), as programs over a communicator's
+// own sends and receives.
 #ifndef PELTON_COMM_TRANSPORT_SHM_PROGRAMS_H_
 #define PELTON_COMM_TRANSPORT_SHM_PROGRAMS_H_
 
@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/collectives/program_communicator.h"
 #include "comm/collectives/program_run.h"
-#include "comm/collectives/scheduled_communicator.h"
 #include "comm/tags.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/point_to_point.h"
@@ -21,7 +21,7 @@ namespace pelton::shm {
 
 // The messages of programs have tags and tickets of their own, so that they meet none of the
 // users'.
-static_assert(kFirstTransportProgramTag + kMaxProgramLanes - 1 <= kLastCollectiveTag);
+static_assert(kFirstTransportProgramTag + kMaxProgramStrands - 1 <= kLastCollectiveTag);
 constexpr bool IsTagOfPrograms(int32_t tag) {
   return tag >= kFirstTransportProgramTag && tag <= kLastCollectiveTag;
 }
@@ -61,7 +61,7 @@ class Programs {
   Programs(const Context& context, PointToPoint& point_to_point)
       : context_(context), messages_(context, point_to_point), run_(messages_) {}
 
-  // Errors: Unimplemented: no schedule runs `operation`.
+  // Errors: Unimplemented: no recipe runs `operation`.
   absl::Status Check(const Operation& operation);
   // Requires: Check. Errors: ResourceExhausted: no scratch memory.
   absl::Status Start(const Operation& operation, std::byte* source, std::byte* target);

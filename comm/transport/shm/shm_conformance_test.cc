@@ -14,7 +14,7 @@ class ShmFixture : public TransportFixture {
 INSTANTIATE_TEST_SUITE_P(Shm, TransportConformanceTest,
                          testing::Values(&MakeTransportFixture<ShmFixture>));
 
-// Every collective runs as a program, as one does that there is no plan for.
+// Every collective runs as a program, as one does that there are no tasks for.
 class ShmProgramsFixture : public TransportFixture {
  public:
   std::vector<std::unique_ptr<Transport>> Make(WorldSize world_size) override {

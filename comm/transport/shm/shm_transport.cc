@@ -12,8 +12,8 @@
 #include "comm/group.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/links.h"
-#include "comm/transport/shm/plan.h"
 #include "comm/transport/shm/shm_communicator.h"
+#include "comm/transport/shm/task_list.h"
 #include "core/base/clock.h"
 #include "core/base/descriptor_limit.h"
 #include "core/base/futex.h"
@@ -144,7 +144,7 @@ class ShmTransport final : public Transport {
 }  // namespace shm
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransport(const TransportOptions& options) {
-  return MakeShmTransportOf(shm::kPlannedKinds, options);
+  return MakeShmTransportOf(shm::kKindsWithTasks, options);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShmTransportOf(KindSet native_kinds,

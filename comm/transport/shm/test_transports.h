@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/transport/shm/plan.h"
+#include "comm/transport/shm/task_list.h"
 #include "comm/transport/transport.h"
 #include "core/base/sync.h"
 
@@ -63,7 +63,7 @@ class TestBootstrap : public Bootstrap {
 // By rank. Collectives of other kinds than `native_kinds` run as programs. Blocks: until all have
 // met.
 std::vector<std::unique_ptr<Transport>> MakeTestTransports(WorldSize world_size,
-                                                           KindSet native_kinds = kPlannedKinds);
+                                                           KindSet native_kinds = kKindsWithTasks);
 
 }  // namespace pelton::shm
 

@@ -11,7 +11,7 @@ bool EventQueue::IsLater(const Entry& a, const Entry& b) {
   return a.at != b.at ? a.at > b.at : a.order > b.order;
 }
 
-void EventQueue::Schedule(absl::Time at, SimEvent event) {
+void EventQueue::Add(absl::Time at, SimEvent event) {
   heap_.push_back({at, next_order_++, std::move(event)});
   std::push_heap(heap_.begin(), heap_.end(), IsLater);
 }

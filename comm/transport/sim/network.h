@@ -36,7 +36,7 @@ struct SimEvent {
 // Threads: one at a time. Owns: the events.
 class EventQueue {
  public:
-  void Schedule(absl::Time at, SimEvent event);
+  void Add(absl::Time at, SimEvent event);
   // Infinite if there is none.
   absl::Time NextTime() const { return heap_.empty() ? absl::InfiniteFuture() : heap_.front().at; }
   // The first event, if it is due at `now`.

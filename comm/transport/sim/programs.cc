@@ -14,8 +14,7 @@
 namespace pelton {
 namespace {
 
-absl::StatusOr<ScheduleRegistry::Entry> ScheduleFor(const Operation& operation,
-                                                    WorldSize world_size) {
+absl::StatusOr<RecipeRegistry::Entry> RecipeFor(const Operation& operation, WorldSize world_size) {
   return SelectionTable::Default().Select(ShapeOf(operation, Rank(0), world_size));
 }
 
@@ -43,10 +42,11 @@ class Machine {
                                                                        : scratch_;
     return buffer.data() + piece.offset * SizeOf(operation_.dtype);
   }
-  // Null: it has no such round.
-  const ProgramRound* RoundOf(size_t lane, size_t round) const {
-    if (lane >= program_.lanes.size() || round >= program_.lanes[lane].size()) return nullptr;
-    return &program_.lanes[lane][round];
+  // Null: it has no such wave.
+  const ProgramWave* WaveOf(size_t strand, size_t wave) const {
+    if (strand >= program_.strands.size() || wave >= program_.strands[strand].size())
+      return nullptr;
+    return &program_.strands[strand][wave];
   }
   void Run(const LocalStep& step);
 
@@ -89,16 +89,16 @@ class World {
  private:
   using Wires = std::map<std::pair<size_t, size_t>, std::deque<std::vector<std::byte>>>;
 
-  void RunRound(size_t lane, size_t round);
-  void Send(size_t from, const Transfer& transfer, size_t lane);
+  void RunWave(size_t strand, size_t wave);
+  void Send(size_t from, const Transfer& transfer, size_t strand);
 
   const absl::Span<const Rank> members_;
   Network& network_;
   std::vector<Machine> machines_;
-  size_t rounds_ = 0;
-  // When a lane's next round may begin. Shape: [lanes, ranks].
+  size_t waves_ = 0;
+  // When a strand's next wave may begin. Shape: [strands, ranks].
   std::vector<std::vector<absl::Time>> ready_;
-  std::vector<absl::Time> next_;  // the same after this round
+  std::vector<absl::Time> next_;  // the same after this wave
   Wires wires_;                   // what is sent and not received, by sender and receiver
   std::vector<absl::Time> done_;
 };
@@ -108,44 +108,44 @@ World::World(absl::Span<const Part> parts, absl::Span<const Rank> members, absl:
     : members_(members), network_(network), done_(members.size(), now) {
   const Operation& first = *parts[0].operation;
   const WorldSize size(static_cast<int32_t>(parts.size()));
-  const auto schedule = ScheduleFor(first, size);
-  PELTON_CHECK(schedule.ok()) << schedule.status();
-  size_t lanes = 0;
+  const auto recipe = RecipeFor(first, size);
+  PELTON_CHECK(recipe.ok()) << recipe.status();
+  size_t strands = 0;
   machines_.reserve(parts.size());
   for (int32_t r = 0; r < size.value(); ++r) {
     const ProgramShape shape = ShapeOf(first, Rank(r), size);
-    const Program& program = machines_
-                                 .emplace_back(parts[static_cast<size_t>(r)], Rank(r), size,
-                                               schedule->factory.make(shape))
-                                 .program();
-    lanes = std::max(lanes, program.lanes.size());
-    for (const ProgramLane& lane : program.lanes) rounds_ = std::max(rounds_, lane.size());
+    const Program& program =
+        machines_
+            .emplace_back(parts[static_cast<size_t>(r)], Rank(r), size, recipe->factory.make(shape))
+            .program();
+    strands = std::max(strands, program.strands.size());
+    for (const ProgramStrand& strand : program.strands) waves_ = std::max(waves_, strand.size());
   }
-  ready_.assign(lanes, done_);
+  ready_.assign(strands, done_);
 }
 
-void World::Send(size_t from, const Transfer& transfer, size_t lane) {
+void World::Send(size_t from, const Transfer& transfer, size_t strand) {
   const auto to = static_cast<size_t>(transfer.peer);
   Machine& sender = machines_[from];
   const uint64_t bytes = sender.BytesOf(transfer.piece);
   const std::byte* const begin = sender.At(transfer.piece);
   wires_[{from, to}].emplace_back(begin, begin + bytes);
-  const auto times = network_.Transfer({members_[from], members_[to]}, bytes, ready_[lane][from]);
+  const auto times = network_.Transfer({members_[from], members_[to]}, bytes, ready_[strand][from]);
   next_[from] = std::max(next_[from], times.left);
   next_[to] = std::max(next_[to], times.arrived);
 }
 
-void World::RunRound(size_t lane, size_t round) {
-  next_ = ready_[lane];
+void World::RunWave(size_t strand, size_t wave) {
+  next_ = ready_[strand];
   for (size_t from = 0; from < machines_.size(); ++from) {
-    const ProgramRound* const own = machines_[from].RoundOf(lane, round);
+    const ProgramWave* const own = machines_[from].WaveOf(strand, wave);
     if (own == nullptr) continue;
     for (const Transfer& transfer : own->transfers) {
-      if (transfer.direction == Transfer::Direction::kSend) Send(from, transfer, lane);
+      if (transfer.direction == Transfer::Direction::kSend) Send(from, transfer, strand);
     }
   }
   for (size_t to = 0; to < machines_.size(); ++to) {
-    const ProgramRound* const own = machines_[to].RoundOf(lane, round);
+    const ProgramWave* const own = machines_[to].WaveOf(strand, wave);
     if (own == nullptr) continue;
     for (const Transfer& transfer : own->transfers) {
       if (transfer.direction == Transfer::Direction::kSend) continue;
@@ -155,15 +155,15 @@ void World::RunRound(size_t lane, size_t round) {
     }
     for (const LocalStep& step : own->local) machines_[to].Run(step);
   }
-  ready_[lane] = next_;
+  ready_[strand] = next_;
 }
 
 void World::RunAll() {
-  for (size_t round = 0; round < rounds_; ++round) {
-    for (size_t lane = 0; lane < ready_.size(); ++lane) RunRound(lane, round);
+  for (size_t wave = 0; wave < waves_; ++wave) {
+    for (size_t strand = 0; strand < ready_.size(); ++strand) RunWave(strand, wave);
   }
-  for (const std::vector<absl::Time>& lane : ready_) {
-    for (size_t r = 0; r < done_.size(); ++r) done_[r] = std::max(done_[r], lane[r]);
+  for (const std::vector<absl::Time>& strand : ready_) {
+    for (size_t r = 0; r < done_.size(); ++r) done_[r] = std::max(done_[r], strand[r]);
   }
 }
 
@@ -185,7 +185,7 @@ ProgramResult World::Result() const {
 }  // namespace
 
 absl::Status CheckHasProgram(const Operation& operation, WorldSize world_size) {
-  return ScheduleFor(operation, world_size).status();
+  return RecipeFor(operation, world_size).status();
 }
 
 ProgramResult RunAsPrograms(absl::Span<const Part> parts, absl::Span<const Rank> members,

@@ -1,4 +1,4 @@
-// Collectives that the fabric has no schedule of its own for: the programs of all ranks, run in one
+// Collectives that the fabric has no recipe of its own for: the programs of all ranks, run in one
 // step.
 #ifndef PELTON_COMM_TRANSPORT_SIM_PROGRAMS_H_
 #define PELTON_COMM_TRANSPORT_SIM_PROGRAMS_H_
@@ -9,13 +9,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "comm/transport/sim/network.h"
-#include "comm/transport/sim/schedule.h"
+#include "comm/transport/sim/outcome.h"
 #include "core/base/ids.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton {
 
-// Whether a schedule runs `operation` among so many ranks. Errors: Unimplemented: none does.
+// Whether a recipe runs `operation` among so many ranks. Errors: Unimplemented: none does.
 absl::Status CheckHasProgram(const Operation& operation, WorldSize world_size);
 
 // Threads: a value. Owns: the bytes.
@@ -25,8 +25,8 @@ struct ProgramResult {
 };
 
 // Runs the collective that `parts` agree on, for which CheckHasProgram is OK, parts[r] being rank
-// r's and `members[r]` its number in the network, which books the transfers. A round of a lane
-// begins on a rank when the lane's round before is done there, and local steps take no time.
+// r's and `members[r]` its number in the network, which books the transfers. A wave of a strand
+// begins on a rank when the strand's wave before is done there, and local steps take no time.
 ProgramResult RunAsPrograms(absl::Span<const Part> parts, absl::Span<const Rank> members,
                             absl::Time now, Network& network);
 

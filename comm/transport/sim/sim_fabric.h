@@ -64,7 +64,7 @@ class SimFabric final : public EventSource {
   void Delay(Link link, absl::Duration extra);
   void SetLink(Link link, const LinkModel& model);
 
-  // Units: bytes that completed or pending operations put on the link (see schedule.h).
+  // Units: bytes that completed or pending operations put on the link (see outcome.h).
   uint64_t BytesSent(Link link);
   uint64_t TotalBytesSent();
 

@@ -96,7 +96,7 @@ TEST(SimFabricTest, LatencyAndBandwidthDecideWhenAnOperationIsDone) {
 }
 
 // As a tree: the root sends to rank 2, and then to rank 1.
-TEST(SimFabricTest, AProgramTakesTheTimeOfItsRoundsAndBooksItsTransfers) {
+TEST(SimFabricTest, AProgramTakesTheTimeOfItsWavesAndBooksItsTransfers) {
   SimWorld world(3, {absl::Microseconds(10), 1e9, {}}, 0, {});
   std::vector<float> values[] = {std::vector<float>(1000, 7), std::vector<float>(1000, 1),
                                  std::vector<float>(1000, 2)};

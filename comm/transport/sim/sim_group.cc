@@ -54,7 +54,7 @@ absl::StatusOr<Completion> SimGroup::Launch(Rank rank, const Operation& operatio
   if (visible_at <= now) {
     Post(place, now);
   } else {
-    events_.Schedule(visible_at, {SimEvent::Kind::kPost, this, rank, place.ticket, {}});
+    events_.Add(visible_at, {SimEvent::Kind::kPost, this, rank, place.ticket, {}});
   }
   return Completion{place.ticket};
 }
@@ -162,8 +162,8 @@ void SimGroup::StartCollective(absl::Time now) {
   for (int32_t r = 0; r < group_.size().value(); ++r) {
     const Place place{Rank(r), At(Rank(r)).collectives.front()};
     FlightAt(place).outcome = outcome;
-    events_.Schedule(times[static_cast<size_t>(r)],
-                     {SimEvent::Kind::kCompletion, this, place.rank, place.ticket, agreement});
+    events_.Add(times[static_cast<size_t>(r)],
+                {SimEvent::Kind::kCompletion, this, place.rank, place.ticket, agreement});
   }
 }
 
@@ -185,10 +185,9 @@ void SimGroup::StartPair(Place send, Place recv, absl::Time now) {
     receiver.outcome = std::move(outcome);
     times = network_.Transfer({WorldRank(send.rank), WorldRank(recv.rank)}, bytes, now);
   }
-  events_.Schedule(times.left,
-                   {SimEvent::Kind::kCompletion, this, send.rank, send.ticket, agreement});
-  events_.Schedule(times.arrived,
-                   {SimEvent::Kind::kCompletion, this, recv.rank, recv.ticket, agreement});
+  events_.Add(times.left, {SimEvent::Kind::kCompletion, this, send.rank, send.ticket, agreement});
+  events_.Add(times.arrived,
+              {SimEvent::Kind::kCompletion, this, recv.rank, recv.ticket, agreement});
 }
 
 void SimGroup::Complete(Place place, const absl::Status& status, absl::Time now) {
@@ -264,7 +263,7 @@ void SimGroup::End(Rank rank, const absl::Status& reason, const absl::Status& no
   for (int32_t r = 0; r < group_.size().value(); ++r) {
     if (!At(Rank(r)).ended.ok()) continue;
     const absl::Time at = network_.NoticeTime({WorldRank(rank), WorldRank(Rank(r))}, now);
-    events_.Schedule(at, {SimEvent::Kind::kNotice, this, Rank(r), 0, notice});
+    events_.Add(at, {SimEvent::Kind::kNotice, this, Rank(r), 0, notice});
   }
 }
 

@@ -16,7 +16,7 @@
 #include "comm/group.h"
 #include "comm/transport/operation_check.h"
 #include "comm/transport/sim/network.h"
-#include "comm/transport/sim/schedule.h"
+#include "comm/transport/sim/outcome.h"
 #include "core/actor/waker.h"
 #include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation_runner.h"
