@@ -6,8 +6,8 @@
 
 #include "algorithms/algorithm.h"
 #include "algorithms/test_graph_world.h"
+#include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
-#include "comm/graph/graph_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

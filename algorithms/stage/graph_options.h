@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
-#include "comm/graph/graph_text.h"
 #include "core/base/ids.h"
 #include "core/registry/option_table.h"
 #include "core/round/schedule.h"

@@ -9,7 +9,7 @@
 #include "comm/collectives/program_run.h"
 #include "comm/communicator.h"
 #include "comm/tags.h"
-#include "comm/transport/neighbor_check.h"
+#include "comm/transport/operation_check.h"
 #include "core/base/status.h"
 #include "core/pipeline/completion_table.h"
 

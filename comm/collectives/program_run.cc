@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "comm/reduction/linear_combination.h"
 #include "comm/reduction/reduction.h"
-#include "comm/reduction/weighted_mean.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/check.h"
 #include "core/base/status.h"

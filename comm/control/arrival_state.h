@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/deadline_queue.h"
 #include "core/base/ids.h"
 
 namespace pelton {

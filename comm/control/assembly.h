@@ -12,7 +12,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/deadline_queue.h"
 #include "core/base/ids.h"
 
 namespace pelton {

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace pelton {
 namespace {
@@ -54,6 +55,13 @@ absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface) {
   if (!address.empty()) return address;
   return absl::NotFoundError(
       absl::StrCat("interface: '", interface, "' is no address and no interface with one"));
+}
+
+absl::StatusOr<uint32_t> ResolveIpv4(const std::string& interface) {
+  ASSIGN_OR_RETURN(const std::string text, ResolveBindAddress(interface));
+  in_addr address = {};
+  if (inet_pton(AF_INET, text.c_str(), &address) == 1) return address.s_addr;
+  return absl::UnimplementedError(absl::StrCat("interface: '", interface, "' has no IPv4 address"));
 }
 
 }  // namespace pelton

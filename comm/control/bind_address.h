@@ -1,7 +1,8 @@
-// Where a server may listen.
+// Addresses of this host's network interfaces, at which a rank or a server listens.
 #ifndef PELTON_COMM_CONTROL_BIND_ADDRESS_H_
 #define PELTON_COMM_CONTROL_BIND_ADDRESS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,6 +13,9 @@ namespace pelton {
 // interface of that name (IPv4 before IPv6). In brackets if IPv6, so that ":port" can follow.
 // Errors: InvalidArgument: a wildcard; NotFound: no such interface.
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface);
+
+// The IPv4 address among these, in network order. Errors: also Unimplemented: it has none.
+absl::StatusOr<uint32_t> ResolveIpv4(const std::string& interface);
 
 }  // namespace pelton
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +81,25 @@ std::string Quote(absl::string_view name);
 std::string FormatTimeout(absl::Duration timeout);
 // "0, 2, 5", the first few only of a long list.
 std::string ListRanks(const std::vector<Rank>& ranks);
+
+// Threads: one at a time. Owns: its entries.
+class DeadlineQueue {
+ public:
+  void Add(uint64_t call, absl::Time deadline) { entries_.emplace(deadline, call); }
+  void Remove(uint64_t call, absl::Time deadline) { entries_.erase({deadline, call}); }
+  // InfiniteFuture when empty.
+  absl::Time Next() const {
+    return entries_.empty() ? absl::InfiniteFuture() : entries_.begin()->first;
+  }
+  // The first call that is due at `now`; it stays in the queue.
+  std::optional<uint64_t> Due(absl::Time now) const {
+    if (Next() > now || entries_.empty()) return std::nullopt;
+    return entries_.begin()->second;
+  }
+
+ private:
+  std::set<std::pair<absl::Time, uint64_t>> entries_;
+};
 
 }  // namespace pelton
 

@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "comm/control/coordinator_messages.h"
-#include "comm/control/deadline_queue.h"
 #include "comm/control/key_value.h"
 
 namespace pelton {

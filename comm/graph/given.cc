@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
-#include "comm/graph/graph_text.h"
 #include "core/base/status.h"
 
 namespace pelton {

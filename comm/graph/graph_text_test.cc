@@ -1,7 +1,6 @@
-#include "comm/graph/graph_text.h"
-
 #include <string>
 
+#include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

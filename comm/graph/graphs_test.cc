@@ -5,7 +5,6 @@
 
 #include "comm/graph/graph.h"
 #include "comm/graph/graph_sequence.h"
-#include "comm/graph/graph_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
-#include "comm/lane/from_any.h"
+#include "comm/lane/job.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
 #include "core/base/limits.h"

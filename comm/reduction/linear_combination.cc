@@ -4,8 +4,10 @@
 #include "comm/reduction/linear_combination.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "comm/reduction/reduction.h"
 #include "core/base/check.h"
 #include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -146,6 +148,12 @@ namespace {
 HWY_EXPORT(CombineFloats);
 HWY_EXPORT(CombineDoubles);
 
+bool AreEqualShares(absl::Span<const double> factors) {
+  const auto n = static_cast<double>(factors.size());
+  return std::all_of(factors.begin(), factors.end(),
+                     [n](double factor) { return std::abs(factor * n - 1) < kShareRounding; });
+}
+
 }  // namespace
 
 void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count) {
@@ -161,6 +169,18 @@ void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, u
   } else {
     HWY_DYNAMIC_DISPATCH(CombineFloats)(terms, target, count);
   }
+}
+
+void WeightedMean(absl::Span<const std::byte* const> tensors, absl::Span<const double> factors,
+                  CombinationTarget target, uint64_t count, std::vector<Term>& terms) {
+  if (AreEqualShares(factors)) {
+    return ReduceToMean(tensors, {&target.data, 1}, count, target.dtype, factors.size());
+  }
+  terms.clear();
+  for (size_t i = 0; i < factors.size(); ++i) {
+    terms.push_back({tensors[i], factors[i], target.dtype});
+  }
+  LinearCombination(terms, target, count);
 }
 
 }  // namespace pelton

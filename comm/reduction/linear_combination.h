@@ -1,9 +1,12 @@
-// Weighted sums of tensors: the arithmetic of everything that mixes weights, on the wire or off it.
+// Weighted sums and means of tensors: the arithmetic of everything that mixes weights, on the wire
+// or off it. One rule for what a rank makes of its own tensor and its neighbours', however they
+// come.
 #ifndef PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_
 #define PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "comm/reduction/combinable.h"
@@ -31,6 +34,14 @@ struct CombinationTarget {
 // Shape: all [count]. The target may be one of the terms; else nothing overlaps. Nothing needs to
 // be aligned. Threads: any. Requires: IsCombinable of all dtypes; at least one term.
 void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count);
+
+// target = factors[0] * tensors[0] + factors[1] * tensors[1] + ..., as LinearCombination; where all
+// factors are 1 / n, but for rounding, it is the sum, divided by n, as ReduceToMean. Each element
+// depends on the same elements only, so that pieces give the same bits as the whole.
+// Shape: all [count], of the target's type; the target may be one of the tensors. Threads: any,
+// with `terms` of their own, which saves an allocation.
+void WeightedMean(absl::Span<const std::byte* const> tensors, absl::Span<const double> factors,
+                  CombinationTarget target, uint64_t count, std::vector<Term>& terms);
 
 }  // namespace pelton
 

@@ -1,7 +1,6 @@
-#include "comm/reduction/weighted_mean.h"
-
 #include <vector>
 
+#include "comm/reduction/linear_combination.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
+#include "core/memory/stream.h"
 #include "core/pipeline/operation.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
 
@@ -41,6 +44,32 @@ inline constexpr absl::string_view kOneEndSendsWeights = " gives weights to its 
 // collective also kind, op and bucket.
 std::string DifferenceOfPair(const Operation& send, Rank sender, const Operation& recv,
                              Rank receiver);
+
+// What a neighbour operation works with. Threads: a value. Owns: a share of its table.
+struct NeighborOperation {
+  std::shared_ptr<const WeightTable> table;  // shared: see WeightTable::Create
+  OperationMemory memory;
+};
+
+// Finds both and checks every field of `operation`, of a neighbour kind. Errors: InvalidArgument:
+// names the rank, the field and its value.
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation, Rank rank,
+                                                         WorldSize world_size);
+// The same of a transport of the host's memory. Errors: also InvalidArgument: the stream is a
+// device's.
+absl::StatusOr<NeighborOperation> CheckNeighborOperation(const Operation& operation,
+                                                         const Stream& stream, Rank rank,
+                                                         WorldSize world_size);
+
+// Marks communicators that run neighbour operations by themselves.
+// A communicator that is one takes kNeighborAllReduce and kNeighborAllGather in Launch, with the
+// results, errors and guarantees of collectives/neighbor_communicator.h, which then adds nothing;
+// one that keeps less of EDGE-1, such as NCCL's, says so itself.
+// Threads: any. Owns: nothing.
+class NativeNeighbors {
+ public:
+  virtual ~NativeNeighbors() = default;
+};
 
 }  // namespace pelton
 

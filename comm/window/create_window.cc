@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "comm/window/arithmetic.h"
+#include "comm/window/edge_runs.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
 

@@ -1,20 +1,38 @@
-// What is done to the edges of a window, in steps, so that a simulation can put anything between.
+// What is done to the edges of a window, in steps, so that a simulation can put anything between;
+// and what it computes, for numbers of floating point and whole ones.
 #ifndef PELTON_COMM_WINDOW_EDGE_RUNS_H_
 #define PELTON_COMM_WINDOW_EDGE_RUNS_H_
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/window/window_memory.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {
+
+// Errors: InvalidArgument: windows hold no such elements (they hold float16 to float64, bfloat16,
+// int32 and int64).
+absl::Status CheckWindowType(DType dtype);
+// Errors: InvalidArgument: `weight` is not finite, or not whole where the elements are.
+absl::Status CheckWindowWeight(DType dtype, double weight);
+
+// target = the sum of factor * term, from the left, as LinearCombination; whole numbers wrap.
+// Shape: all [count], all of `dtype`; the target may be one of the terms. Requires: both checks.
+void WeightedSum(absl::Span<const Term> terms, std::byte* target, uint64_t count, DType dtype);
+// target = the sum of the terms, whatever their factors, divided by `divisor`. The same shapes.
+// Requires: no whole numbers.
+void MeanOf(absl::Span<const Term> terms, std::byte* target, uint64_t count, DType dtype,
+            size_t divisor);
 
 // Elements of a step: all at once, unless a test wants to see what comes between.
 inline constexpr uint64_t kWholeValue = std::numeric_limits<uint64_t>::max();

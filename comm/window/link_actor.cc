@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/linear_combination.h"
-#include "comm/window/arithmetic.h"
 #include "comm/window/edge_runs.h"
 #include "core/actor/context.h"
 #include "core/actor/wait_hook.h"

@@ -21,7 +21,6 @@
 #include "absl/time/time.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
-#include "comm/window/edge_mutex.h"
 #include "comm/window/window_memory.h"
 #include "core/actor/actor.h"
 #include "core/actor/promise.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "comm/window/arithmetic.h"
+#include "comm/window/edge_runs.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/limits.h"
 #include "core/base/moving_deadline.h"

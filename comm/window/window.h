@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "comm/collectives.h"
-#include "comm/window/edge_mutex.h"
 #include "comm/window/edge_runs.h"
 #include "comm/window/peer_link.h"
 #include "comm/window/peer_processes.h"

@@ -17,7 +17,6 @@
 #include "backend/link/page.h"
 #include "backend/link/rounds_messages.h"
 #include "comm/control/wire.h"
-#include "comm/transport/network/members.h"
 #include "comm/transport/network/wire.h"
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"

@@ -20,7 +20,7 @@ NATIVE: dict[str, str] = {
     "backend/link/link_communicator": "large allreduces go to the daemon in pieces",
     "comm/hierarchy/stages": "the kinds that have stages; all others run by a flat recipe",
     "comm/transport/nccl/operation_map": "the kinds that NCCL runs; it refuses all others by name",
-    "comm/transport/nccl/submission": "NCCL's call for each of them",
+    "comm/transport/nccl/flight_queue": "NCCL's call for each of them",
     "comm/transport/shm/collective": "staging, segments and eager results of the kinds that there is a plan for",
     "comm/transport/shm/task_list": "the kinds that there is a plan for; all others are programs",
     "comm/transport/shm/shm_communicator": "allreduces are launched in pieces",

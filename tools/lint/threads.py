@@ -21,7 +21,7 @@ OWNERS: dict[str, str] = {
     "comm/transport/network/worker": "communicators share a wire, and each is driven by a thread of its own",
     "comm/transport/shm/links": "what peers share: any thread looks for it, and one watches their sockets",
     "comm/transport/shm/remote_memory": "a table of the process: which processes may read it, as the kernel is told",
-    "comm/window/edge_mutex": "a user's lock on a window, in memory that processes share",
+    "comm/window/window_memory": "a user's lock on a window, in memory that processes share",
     "core/memory/region": "a table of the process: regions by number and by address",
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
 }

@@ -1,5 +1,5 @@
 // A world of one rank: the target is this rank's own source. Steps: 0. Bytes: 0.
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

@@ -1,7 +1,7 @@
 // Allreduce of small tensors in one step: every rank sends all it has to every other and reduces
 // what it got. Sums in rank order, rounds once.
 // Steps: 1. Bytes a rank sends: (n - 1) S, for a tensor of S bytes.
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

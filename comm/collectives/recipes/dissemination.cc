@@ -1,7 +1,7 @@
 // Barrier by dissemination: in wave k every rank signals the rank 2^k further and waits for the
 // one 2^k before, after which it knows of 2^(k+1) ranks. Steps: ceil(log2 n). Bytes: 0.
 // Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

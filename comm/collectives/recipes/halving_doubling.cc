@@ -1,6 +1,6 @@
 // Recursive halving, then recursive doubling: partners swap halves of what is still theirs to
 // reduce, until each of p ranks has its part, and then double what they know in the opposite order.
-// Ranks beyond a power of two are folded (fold.h); p = largest power of two that is at most n.
+// Ranks beyond a power of two are folded (Fold); p = largest power of two that is at most n.
 // For a tensor of S bytes, or chunks of C bytes:
 //   allreduce       2 log2 p steps; 2 (p - 1) / p S bytes. Neighbours add first, then pairs of
 //                   neighbours, and so on, the lower block of ranks on the left.
@@ -13,8 +13,7 @@
 // MPICH", 2005.
 #include <utility>
 
-#include "comm/collectives/fold.h"
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

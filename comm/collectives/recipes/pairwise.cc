@@ -8,7 +8,7 @@
 //                   gets a part from the root and passes it on
 //   reduce_scatter, allgather, alltoall   1 step, (n - 1) C bytes
 //   gather, scatter   1 step, C bytes by each rank, or (n - 1) C by the root
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

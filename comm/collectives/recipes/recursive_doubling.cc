@@ -1,12 +1,11 @@
 // Allreduce of small tensors: in step k partners at distance 2^k swap what they have and both add,
 // the lower block of ranks on the left, so that all ranks add in the same way: neighbours first,
-// then pairs of neighbours, and so on. Ranks beyond a power of two are folded (fold.h).
+// then pairs of neighbours, and so on. Ranks beyond a power of two are folded.
 // Steps: log2 p, 2 more with folded ranks. Bytes a rank sends: S log2 p, S more by a rank that has
 // one folded into it; p = largest power of two that is at most n.
 // Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
 // MPICH", 2005.
-#include "comm/collectives/fold.h"
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

@@ -7,7 +7,7 @@
 //   allgather       n - 1 steps, (n - 1) C bytes
 // Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 // 2009.
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

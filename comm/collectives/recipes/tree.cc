@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 namespace pelton {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "comm/reduction/combinable.h"
 #include "comm/reduction/linear_combination.h"
-#include "comm/reduction/weighted_mean.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {

@@ -1,4 +1,4 @@
-// Operations that follow one another on a NCCL communicator of their own.
+// Operations that follow one another on a NCCL communicator of their own, as calls of NCCL.
 #ifndef PELTON_COMM_TRANSPORT_NCCL_FLIGHT_QUEUE_H_
 #define PELTON_COMM_TRANSPORT_NCCL_FLIGHT_QUEUE_H_
 
@@ -7,15 +7,35 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/communicator.h"
 #include "comm/transport/nccl/event_pool.h"
 #include "comm/transport/nccl/flight.h"
 #include "comm/transport/nccl/native_communicator.h"
+#include "comm/transport/nccl/nccl_library.h"
 #include "comm/transport/nccl/neighbor_memory.h"
-#include "comm/transport/nccl/submission.h"
 
 namespace pelton::nccl {
+
+// Where a submission goes. Threads: a value. Owns: nothing.
+struct Destination {
+  int rank = 0;
+  int rank_count = 1;
+  int peer = 0;             // of a send or receive, as this communicator numbers ranks
+  void* scratch = nullptr;  // a few bytes on the device, for a barrier
+  cuda::StreamHandle stream = nullptr;
+};
+
+// Puts the operation on the stream. NCCL has no gather, scatter and alltoall in every version: they
+// are a group of sends and receives, to itself too; an operation between neighbours is one without.
+// A barrier is a sum of one number, so that the streams of the ranks wait for each other, too.
+// Returns NCCL's result. Blocks: never.
+int Submit(const Flight& flight, const Destination& to, const NcclTable& calls, Handle comm);
+// Whether NCCL has anything to do for it.
+bool MovesAnything(const Flight& flight);
+// What to call it in errors.
+absl::string_view CallOf(OperationKind kind);
 
 // What the queues of a communicator share. Threads: that of its communicator. Owns: nothing.
 struct QueueResources {

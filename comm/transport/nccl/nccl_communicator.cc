@@ -5,8 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "comm/transport/nccl/neighbor_edges.h"
-#include "comm/transport/neighbor_check.h"
+#include "comm/transport/nccl/flight.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/transport/nccl/flight_queue.h"
 #include "comm/transport/nccl/native_communicator.h"
-#include "comm/transport/neighbor_check.h"
+#include "comm/transport/operation_check.h"
 #include "core/base/sharing.h"
 #include "core/base/worker_thread.h"
 #include "core/pipeline/completion_table.h"

@@ -10,7 +10,7 @@
 
 namespace pelton::nccl {
 
-// The kinds that Submit (submission.h) knows. What any other kind would compute between its
+// The kinds that Submit (flight_queue.h) knows. What any other kind would compute between its
 // messages is for the host, and the memory is the device's.
 inline constexpr KindSet kNcclKinds = {OperationKind::kBarrier,
                                        OperationKind::kAllReduce,

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
-#include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"

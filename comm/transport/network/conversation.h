@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "comm/transport/network/members.h"
 #include "comm/transport/network/point_to_point.h"
+#include "comm/transport/network/wire.h"
 #include "comm/transport/network/worker.h"
 
 namespace pelton::network {

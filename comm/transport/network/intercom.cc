@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/transport/network/interface.h"
+#include "comm/control/bind_address.h"
 #include "core/base/clock.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
@@ -56,7 +56,7 @@ absl::Status Intercom::Start(Network& network, const TransportOptions& options) 
   {
     MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(worker_, network.MakeWorker(*this, world_.group().members));
-    ASSIGN_OR_RETURN(const uint32_t host, HostOf(network.interface()));
+    ASSIGN_OR_RETURN(const uint32_t host, ResolveIpv4(network.interface()));
     std::string own(reinterpret_cast<const char*>(&host), sizeof host);
     own += worker_->address();
     const std::string digest = SignAddress(job_token_, options.rank.value(), own);

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "comm/transport/network/members.h"
+#include "comm/transport/network/wire.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/transport.h"
 #include "core/base/sync.h"

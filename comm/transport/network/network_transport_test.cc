@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/shm/test_transports.h"
-#include "comm/transport/tcp/tcp_network.h"
+#include "comm/transport/tcp/tcp_transport.h"
 #include "core/base/check.h"
 #include "gtest/gtest.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/transport/network/members.h"
+#include "comm/transport/network/wire.h"
 #include "comm/transport/network/worker.h"
 #include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation.h"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
@@ -49,6 +50,33 @@ absl::Status DecodeReason(const Header& header, absl::string_view text, Rank sou
                                                     : absl::StatusCode::kUnknown;
   if ((header.flags & kIsDeath) != 0) return absl::Status(known, text);
   return absl::Status(known, absl::StrCat("rank ", source.value(), " aborted: ", text));
+}
+
+Members::Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank,
+                 const std::vector<Rank>& near)
+    : id_(id), group_(std::move(group)), rank_(rank) {
+  for (int32_t i = 0; i < group_.size().value(); ++i) {
+    const Rank peer(i);
+    outgoing_.push_back(DeriveKey(job_token, {id_, group_.generation, rank_, peer}));
+    incoming_.push_back(DeriveKey(job_token, {id_, group_.generation, peer, rank_}));
+    const bool is_near = std::find(near.begin(), near.end(), WorldRankOf(i)) != near.end();
+    is_peer_.push_back(peer != rank_ && !is_near);
+  }
+}
+
+Header Members::MakeHeader(MessageType type, int peer) const {
+  Header header;
+  header.key = outgoing_[static_cast<size_t>(peer)];
+  header.type = type;
+  header.source = static_cast<uint32_t>(rank_.value());
+  header.operation.communicator = id_;
+  header.operation.generation = group_.generation;
+  return header;
+}
+
+bool Members::IsGenuine(const Header& header) const {
+  return header.source < incoming_.size() && SameKey(header.key, incoming_[header.source]) &&
+         is_peer_[header.source];
 }
 
 }  // namespace pelton::network

@@ -1,4 +1,5 @@
-// What ranks of different hosts say to each other: one fixed header before every message.
+// What ranks of different hosts say to each other: one fixed header before every message, and how a
+// member's is told from a stranger's.
 #ifndef PELTON_COMM_TRANSPORT_NETWORK_WIRE_H_
 #define PELTON_COMM_TRANSPORT_NETWORK_WIRE_H_
 
@@ -7,9 +8,11 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "comm/group.h"
 #include "core/base/ids.h"
 #include "core/pipeline/operation.h"
 
@@ -71,6 +74,39 @@ inline constexpr size_t kMaxNoteBytes = 8192;
 std::string EncodeReason(const absl::Status& reason, Header* header);
 // As the receiver reports it: "rank N aborted: <reason>".
 absl::Status DecodeReason(const Header& header, absl::string_view text, Rank source);
+
+// Threads: immutable once made. Owns: the keys of all paths from and to this rank.
+class Members {
+ public:
+  // `rank`: in the group. `near`: ranks of the world with which nothing is exchanged here, because
+  // another transport reaches them.
+  Members(const std::string& job_token, CommunicatorId id, Group group, Rank rank,
+          const std::vector<Rank>& near = {});
+
+  CommunicatorId id() const { return id_; }
+  Generation generation() const { return group_.generation; }
+  int rank() const { return rank_.value(); }  // in the group
+  int size() const { return group_.size().value(); }
+  WorldSize world_size() const { return group_.size(); }
+  const Group& group() const { return group_; }
+  Rank WorldRankOf(int member) const { return group_.members[static_cast<size_t>(member)]; }
+
+  // Whether messages go to `member` and come from it: it is not this rank, and not near.
+  bool IsPeer(int member) const { return is_peer_[static_cast<size_t>(member)]; }
+
+  // A header of this rank to `peer`.
+  Header MakeHeader(MessageType type, int peer) const;
+  // Whether a header was made by MakeHeader on the member that it names, for this rank.
+  bool IsGenuine(const Header& header) const;
+
+ private:
+  const CommunicatorId id_;
+  const Group group_;
+  const Rank rank_;
+  std::vector<MessageKey> outgoing_;  // by peer
+  std::vector<MessageKey> incoming_;
+  std::vector<bool> is_peer_;
+};
 
 }  // namespace pelton::network
 

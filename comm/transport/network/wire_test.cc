@@ -2,7 +2,6 @@
 
 #include <set>
 
-#include "comm/transport/network/members.h"
 #include "gtest/gtest.h"
 
 namespace pelton::network {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/transport/neighbor_check.h"
+#include "comm/transport/operation_check.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/edge_queue.h"
 #include "core/memory/region.h"

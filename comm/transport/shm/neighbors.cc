@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/reduction/weighted_mean.h"
+#include "comm/reduction/linear_combination.h"
 #include "core/base/limits.h"
 #include "core/base/status.h"
 

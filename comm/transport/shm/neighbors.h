@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/reduction/linear_combination.h"
-#include "comm/transport/neighbor_check.h"
+#include "comm/transport/operation_check.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/edge_queue.h"
 #include "comm/transport/shm/neighbor_flight.h"

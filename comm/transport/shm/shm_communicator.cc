@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "comm/transport/neighbor_check.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"

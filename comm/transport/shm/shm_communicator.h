@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/transport/neighbor_check.h"
-#include "comm/transport/shm/abort.h"
+#include "comm/transport/operation_check.h"
 #include "comm/transport/shm/collective.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/neighbors.h"

@@ -1,4 +1,6 @@
 // What a collective does, apart from who waits for whom: the bytes it makes, and when they arrive.
+// Kinds that the fabric has no recipe of its own for are programs: those of all ranks, run in one
+// step.
 #ifndef PELTON_COMM_TRANSPORT_SIM_OUTCOME_H_
 #define PELTON_COMM_TRANSPORT_SIM_OUTCOME_H_
 
@@ -6,13 +8,16 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "comm/transport/sim/network.h"
+#include "core/base/ids.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton {
 
-// What the functions below know; programs.h has what the fabric runs of the others.
+// What RunCollective and CompletionTimes know; RunAsPrograms has the others.
 inline constexpr KindSet kSimKinds = {
     OperationKind::kBarrier,       OperationKind::kAllReduce, OperationKind::kReduce,
     OperationKind::kReduceScatter, OperationKind::kAllGather, OperationKind::kBroadcast,
@@ -45,6 +50,21 @@ Outcome RunCollective(absl::Span<const Part> parts);
 //   reduce, gather  S to the root; broadcast, scatter  S from the root; barrier  0
 std::vector<absl::Time> CompletionTimes(const Operation& operation, absl::Span<const Rank> members,
                                         absl::Time now, Network& network);
+
+// Whether a recipe runs `operation` among so many ranks. Errors: Unimplemented: none does.
+absl::Status CheckHasProgram(const Operation& operation, WorldSize world_size);
+
+// Threads: a value. Owns: the bytes.
+struct ProgramResult {
+  Outcome outcome;
+  std::vector<absl::Time> times;  // by rank; as CompletionTimes
+};
+
+// Runs the collective that `parts` agree on, for which CheckHasProgram is OK, parts[r] being rank
+// r's and `members[r]` its number in the network, which books the transfers. A wave of a strand
+// begins on a rank when the strand's wave before is done there, and local steps take no time.
+ProgramResult RunAsPrograms(absl::Span<const Part> parts, absl::Span<const Rank> members,
+                            absl::Time now, Network& network);
 
 }  // namespace pelton
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/transport/sim/sim_communicator.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 

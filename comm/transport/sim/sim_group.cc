@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "comm/transport/sim/programs.h"
+#include "comm/transport/sim/outcome.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 

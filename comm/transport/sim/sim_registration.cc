@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "comm/transport/sim/sim_communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"

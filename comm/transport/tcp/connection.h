@@ -1,21 +1,48 @@
-// A connection of a trunk: the frames that it carries, and what has come in.
+// A connection of a trunk: its socket, the frames that it carries, and what has come in.
 #ifndef PELTON_COMM_TRANSPORT_TCP_CONNECTION_H_
 #define PELTON_COMM_TRANSPORT_TCP_CONNECTION_H_
+
+#include <netinet/in.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "comm/transport/descriptor.h"
 #include "comm/transport/network/wire.h"
 #include "core/base/ids.h"
 
 namespace pelton::tcp {
+
+// "tcp: <what>: <the system's words for errno>": ResourceExhausted where this process or host has
+// nothing left to give, else Unavailable.
+absl::Status SystemError(absl::string_view what);
+
+// "<IPv4>:<port>" of a socket's own end, and back. No value: it is no such text.
+std::string AddressOf(int socket);
+std::optional<sockaddr_in> ParseAddress(const std::string& text);
+
+// Listens on a free port of `host`, an IPv4 address in network order.
+absl::StatusOr<Descriptor> Listen(in_addr_t host, int backlog);
+// The next connection that waits, from `*host`; closed if there is none. Errors: ResourceExhausted:
+// there may be one, and no descriptor for it.
+absl::StatusOr<Descriptor> Accept(int listener, in_addr_t* host);
+// Begins to connect from `host` to `to`. Blocks: never.
+absl::StatusOr<Descriptor> Connect(in_addr_t host, const sockaddr_in& to);
+// Whether the other end has answered nothing for some seconds, although the kernel keeps asking:
+// its host has vanished, or the link is cut.
+bool IsSilent(int socket);
+// Whether the other end's kernel has all that was written, or will never have it.
+bool IsDelivered(int socket);
+// Why a connection broke.
+absl::Status ErrorOf(int socket);
 
 // What stands before everything that a TCP connection carries, either way.
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/transport/tcp/socket.h"
+#include "comm/transport/tcp/connection.h"
 
 namespace pelton::tcp {
 namespace {

@@ -14,9 +14,8 @@
 
 #include "absl/time/clock.h"
 #include "comm/group.h"
-#include "comm/transport/network/members.h"
+#include "comm/transport/network/wire.h"
 #include "comm/transport/tcp/connection.h"
-#include "comm/transport/tcp/socket.h"
 #include "comm/transport/tcp/tcp_worker.h"
 #include "comm/transport/tcp/trunk.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/transport/tcp/socket.h"
+#include "comm/transport/tcp/connection.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 

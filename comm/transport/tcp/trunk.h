@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/transport/descriptor.h"
-#include "comm/transport/network/members.h"
+#include "comm/transport/network/wire.h"
 #include "comm/transport/network/worker.h"
 #include "comm/transport/tcp/connection.h"
 #include "comm/transport/tcp/outbox.h"

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/ucx/context.h"
+#include "comm/transport/ucx/ucx_library.h"
 #include "comm/transport/ucx/ucx_worker.h"
 
 namespace pelton::ucx {

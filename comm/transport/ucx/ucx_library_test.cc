@@ -5,8 +5,6 @@
 
 #include <cstdlib>
 
-#include "comm/transport/ucx/context.h"
-
 namespace pelton::ucx {
 namespace {
 

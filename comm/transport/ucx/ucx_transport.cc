@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/transport/network/network_transport.h"
-#include "comm/transport/ucx/context.h"
+#include "comm/transport/ucx/ucx_library.h"
 #include "comm/transport/ucx/ucx_worker.h"
 #include "core/base/status.h"
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/network/worker.h"
-#include "comm/transport/ucx/context.h"
+#include "comm/transport/ucx/ucx_library.h"
 
 namespace pelton::ucx {
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
-#include "comm/lane/from_any.h"
+#include "comm/lane/job.h"
 #include "comm/tags.h"
 #include "core/memory/dtype.h"
 #include "torch_bindings/csrc/c10d/process_group.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/collectives.h"
-#include "comm/lane/from_any.h"
+#include "comm/lane/job.h"
 #include "comm/tags.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"

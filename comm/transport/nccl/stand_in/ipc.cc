@@ -1,20 +1,49 @@
 // CUDA IPC between processes of one host: device memory and events lie in memfds.
 #include "comm/transport/nccl/stand_in/ipc.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "comm/transport/nccl/stand_in/controls.h"
-#include "comm/transport/nccl/stand_in/shared_memory.h"
 #include "core/base/futex.h"
+#include "core/base/status.h"
 #include "core/base/sync.h"
 
 namespace pelton::stand_in {
+
+absl::StatusOr<SharedMemory> SharedMemory::Make(size_t size_bytes) {
+  ASSIGN_OR_RETURN(Descriptor descriptor, shm::NewSharedMemory(size_bytes, "pelton-stand-in"));
+  ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(descriptor.get()));
+  return SharedMemory(std::move(descriptor), std::move(mapping));
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::Open(const IpcHandle& handle, IpcHandle::Kind kind) {
+  if (handle.kind != kind) return absl::InvalidArgumentError("handle: not one of this kind");
+  if (handle.process == getpid()) {
+    return absl::FailedPreconditionError("handle: of this process, which has the memory already");
+  }
+  const std::string path = absl::StrCat("/proc/", handle.process, "/fd/", handle.descriptor);
+  const Descriptor descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!descriptor.is_open()) return absl::NotFoundError(absl::StrCat(path, " is not there"));
+  ASSIGN_OR_RETURN(shm::Mapping::Pointer mapping, shm::Mapping::Of(descriptor.get()));
+  return SharedMemory({}, std::move(mapping));
+}
+
+IpcHandle SharedMemory::HandleOf(IpcHandle::Kind kind) const {
+  return {kind, getpid(), descriptor_.get(), {}};
+}
+
 namespace {
 
 constexpr int kSuccess = 0;
@@ -120,9 +149,7 @@ using pelton::stand_in::IpcHandle;
 using pelton::stand_in::Memories;
 using pelton::stand_in::SharedMarks;
 using pelton::stand_in::SharedMemory;
-
 extern "C" {
-
 int cudaIpcGetMemHandle(IpcHandle* handle, void* memory) {
   if (const int fault = Controls::Get().FaultOf("cudaIpcGetMemHandle")) return fault;
   if (!pelton::stand_in::HasIpc()) return pelton::stand_in::kNotSupported;
@@ -134,7 +161,6 @@ int cudaIpcGetMemHandle(IpcHandle* handle, void* memory) {
   *handle = found->second.HandleOf(IpcHandle::kMemory);
   return pelton::stand_in::kSuccess;
 }
-
 int cudaIpcOpenMemHandle(void** memory, IpcHandle handle, unsigned) {
   if (const int fault = Controls::Get().FaultOf("cudaIpcOpenMemHandle")) return fault;
   auto opened = SharedMemory::Open(handle, IpcHandle::kMemory);
@@ -143,13 +169,11 @@ int cudaIpcOpenMemHandle(void** memory, IpcHandle handle, unsigned) {
   Controls::Get().Count(1);
   return pelton::stand_in::kSuccess;
 }
-
 int cudaIpcCloseMemHandle(void* memory) {
   if (!pelton::stand_in::ReleaseShared(memory)) return pelton::stand_in::kInvalidValue;
   Controls::Get().Count(-1);
   return pelton::stand_in::kSuccess;
 }
-
 int cudaIpcGetEventHandle(IpcHandle* handle, CUevent_st* event) {
   if (const int fault = Controls::Get().FaultOf("cudaIpcGetEventHandle")) return fault;
   const SharedMemory* const memory = event->marks->memory();
@@ -157,7 +181,6 @@ int cudaIpcGetEventHandle(IpcHandle* handle, CUevent_st* event) {
   *handle = memory->HandleOf(IpcHandle::kEvent);
   return pelton::stand_in::kSuccess;
 }
-
 int cudaIpcOpenEventHandle(CUevent_st** event, IpcHandle handle) {
   if (const int fault = Controls::Get().FaultOf("cudaIpcOpenEventHandle")) return fault;
   auto opened = SharedMemory::Open(handle, IpcHandle::kEvent);

@@ -1,15 +1,19 @@
-// Where ranks that are processes of one host find each other, knowing nothing but a name.
+// Ranks that are processes of one host: how they meet, and the stand-in's wire between them, which
+// is shared memory.
 #ifndef PELTON_COMM_TRANSPORT_NCCL_STAND_IN_MEETING_H_
 #define PELTON_COMM_TRANSPORT_NCCL_STAND_IN_MEETING_H_
 
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "comm/transport/descriptor.h"
+#include "comm/transport/nccl/stand_in/arrival.h"
 #include "comm/transport/transport.h"
+#include "core/base/sync.h"
 
 namespace pelton::stand_in {
 
@@ -49,6 +53,34 @@ class Meeting final : public Bootstrap {
   const Place place_;
   const std::atomic<bool>& cancelled_;
   std::vector<Descriptor> sockets_;  // by rank; only that of rank 0 is open on the others
+};
+
+// A name for a place that nobody else has; where ranks are processes it is NCCL's unique id.
+std::string NewPlaceName();
+bool IsPlaceName(const std::string& id);
+
+// Meets the other ranks in a thread, as the real one's initialisation is in the background.
+// Threads: as Arrival. Owns: the transport and the thread that makes it.
+class ProcessArrival final : public Arrival {
+ public:
+  // `patience` bounds the wait for the other ranks.
+  ProcessArrival(const Place& place, absl::Duration patience);
+  // Blocks: until the thread has seen that it is cancelled, which it does not look for only while
+  // ranks that have all come shake hands.
+  ~ProcessArrival() override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Take() override;
+
+ private:
+  absl::Status Meet(absl::Time deadline);
+
+  const Place place_;
+  std::atomic<bool> cancelled_ = false;
+  Mutex mutex_;
+  bool has_met_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Transport> transport_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
 };
 
 }  // namespace pelton::stand_in

@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "comm/transport/nccl/stand_in/controls.h"
-#include "comm/transport/nccl/stand_in/process_arrival.h"
+#include "comm/transport/nccl/stand_in/meeting.h"
 #include "comm/transport/nccl/stand_in/world.h"
 
 using pelton::DType;

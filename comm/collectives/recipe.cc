@@ -1,4 +1,4 @@
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 #include <algorithm>
 #include <utility>
@@ -71,8 +71,8 @@ Piece SegmentBuilder::Scratch(uint64_t count) {
 
 ProgramWave& SegmentBuilder::At(size_t wave) {
   const size_t index = first_wave_ + wave;
-  if (lane_.size() <= index) lane_.resize(index + 1);
-  return lane_[index];
+  if (strand_.size() <= index) strand_.resize(index + 1);
+  return strand_[index];
 }
 
 void SegmentBuilder::Send(size_t wave, int32_t peer, const Piece& piece) {
@@ -121,6 +121,14 @@ Program SegmentedProgram(const ProgramShape& shape, const Segmentation& cut, Seg
   }
   PlaceScratch(program, scratch_counts);
   return program;
+}
+
+Fold::Fold(const ProgramShape& shape) : rank_(shape.rank) {
+  while (2 * places_ <= shape.world_size) {
+    places_ *= 2;
+    ++steps_;
+  }
+  excess_ = shape.world_size - places_;
 }
 
 }  // namespace pelton

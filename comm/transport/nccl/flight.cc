@@ -1,4 +1,4 @@
-#include "comm/transport/nccl/neighbor_edges.h"
+#include "comm/transport/nccl/flight.h"
 
 #include <algorithm>
 

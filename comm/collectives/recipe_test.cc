@@ -1,4 +1,4 @@
-#include "comm/collectives/program_builder.h"
+#include "comm/collectives/recipe.h"
 
 #include <limits>
 
