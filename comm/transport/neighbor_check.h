@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/ids.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/weight_table.h"
 

@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/limits.h"
-#include "core/base/round_up.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton {

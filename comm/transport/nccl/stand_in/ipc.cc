@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "comm/transport/nccl/stand_in/controls.h"
 #include "comm/transport/nccl/stand_in/shared_memory.h"
-#include "core/base/futex.h"
 #include "core/base/sync.h"
 
 namespace pelton::stand_in {
