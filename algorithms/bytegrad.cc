@@ -2,7 +2,7 @@
 // smallest and the largest of each piece. After each backward pass every rank holds the same
 // average of the ranks' gradients, quantised twice.
 //
-// Steps and bytes: those of stage/compressed_allreduce.h. Bagua encodes the whole chunk of a rank
+// Steps and bytes: those of stage/compressed_algorithm.h. Bagua encodes the whole chunk of a rank
 // between one smallest and one largest element; here each piece of it has its own.
 // Source: Bagua, arXiv 2107.01499, section 3.2 (C_LP_S); there "ByteGrad".
 #include "algorithms/algorithm.h"

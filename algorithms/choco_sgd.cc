@@ -44,13 +44,12 @@
 #include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/graph_options.h"
 #include "algorithms/stage/neighbor_mean.h"
-#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {

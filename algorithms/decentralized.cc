@@ -44,7 +44,6 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/round_peers.h"
-#include "algorithms/stage/stage_of_rounds.h"
 #include "algorithms/stage/tier_stages.h"
 #include "comm/communicator.h"
 #include "comm/reduction/reduction.h"
@@ -52,7 +51,6 @@
 #include "comm/topology/matching.h"
 #include "core/base/status.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_batch.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {

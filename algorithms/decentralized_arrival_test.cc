@@ -17,7 +17,7 @@
 #include "comm/control/control.h"
 #include "comm/control/coordinator_messages.h"
 #include "comm/topology/peer_source.h"
-#include "core/actor/event_source.h"
+#include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/base/clock.h"
 #include "gtest/gtest.h"

@@ -13,7 +13,7 @@
 //
 // Steps: one allreduce per bucket of the fragment, with a codec a compressed one. Bytes: for a
 // bucket of B bytes those of the communicator's allreduce of B bytes, each `interval` steps; with a
-// codec those of algorithms/stage/compressed_allreduce.h.
+// codec those of algorithms/stage/compressed_algorithm.h.
 // Result: the anchors are bitwise equal on all ranks (SUM-1a).
 // Source: Douillard et al., DiLoCo, arXiv 2311.08105, algorithm 1, with the outer optimizer of its
 // section 3.1: Nesterov SGD, in PyTorch's form, with the learning rate and momentum that are the

@@ -36,11 +36,11 @@
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/graph_algorithm.h"
 #include "algorithms/stage/neighbor_mean.h"
-#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {

@@ -10,7 +10,7 @@
 //
 // Steps: one allreduce per bucket and interval, with a codec a compressed one. Bytes: for a bucket
 // of B bytes those of the communicator's allreduce of B bytes, each `interval` steps; with a codec
-// those of algorithms/stage/compressed_allreduce.h.
+// those of algorithms/stage/compressed_algorithm.h.
 // Result: equal on all ranks (SUM-1a); without a codec bitwise the AVG allreduce.
 // Source: Stich, Local SGD Converges Fast and Communicates Little, arXiv 1805.09767, algorithm 1;
 // Lin et al., Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217 (post-local SGD).

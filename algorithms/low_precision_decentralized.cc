@@ -48,8 +48,8 @@
 #include "comm/scratch.h"
 #include "core/base/status.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {

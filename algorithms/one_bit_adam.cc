@@ -2,7 +2,7 @@
 // 0/1 Adam exchanges its accumulated momenta in the same way, in fewer rounds, which its optimizer
 // chooses.
 //
-// Steps and bytes: those of stage/compressed_allreduce.h.
+// Steps and bytes: those of stage/compressed_algorithm.h.
 // Source: 1-bit Adam, arXiv 2102.02888, algorithm 1, compressed stage; 0/1 Adam, arXiv 2202.06009,
 // the 1-bit allreduce of algorithm 1. The authors' code (DeepSpeed) scales the signs of a rank's
 // whole tensor, and those of each chunk of the mean, by their root mean square; here the scale is

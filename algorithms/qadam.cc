@@ -2,7 +2,7 @@
 // and the ranks average their first moments, which they have updated by their own gradients, in
 // encoded messages.
 //
-// Steps and bytes: those of stage/compressed_allreduce.h.
+// Steps and bytes: those of stage/compressed_algorithm.h.
 // Source: Bagua, arXiv 2107.01499; its QAdam is 1-bit Adam (arXiv 2102.02888) with MinMaxUInt8 in
 // place of the sign and without error feedback.
 #include "algorithms/algorithm.h"

@@ -30,7 +30,7 @@
 #include "algorithms/stage/neighbor_mean.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 
 namespace pelton {
 namespace {

@@ -1,8 +1,6 @@
 // What every registered algorithm remembers, dealt out to another number of ranks: common parts
 // stay bitwise, what error feedback holds back keeps its mean over the ranks, every element of a
 // server's part is kept once more, and replicas are those of the weights.
-#include "core/round/reshard.h"
-
 #include <cmath>
 #include <cstring>
 #include <map>

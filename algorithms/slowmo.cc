@@ -20,7 +20,7 @@
 // Steps: each `interval` steps an allreduce per bucket, with a codec a compressed one; with a graph
 // a send for each destination and a receive for each source per bucket in the others.
 // Bytes: for a bucket of B bytes those of the communicator's allreduce of B bytes, with a codec
-// those of algorithms/stage/compressed_allreduce.h, each `interval` steps; with a graph B to each
+// those of algorithms/stage/compressed_algorithm.h, each `interval` steps; with a graph B to each
 // destination in the others.
 // Result: a is bitwise equal on all ranks (SUM-1a); between slow steps ranks differ.
 // Source: Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow
@@ -36,9 +36,9 @@
 #include "algorithms/stage/graph_options.h"
 #include "algorithms/stage/neighbor_mean.h"
 #include "algorithms/stage/outer_step.h"
-#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/graph/graph_sequence.h"
 #include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/base/check.h"
 #include "core/base/status.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 namespace {

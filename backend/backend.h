@@ -33,9 +33,9 @@
 #include "core/base/ids.h"
 #include "core/base/limits.h"
 #include "core/base/sharing.h"
-#include "core/base/turn.h"
+#include "core/base/sync.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 #include "core/round/round_sight.h"
 
 namespace pelton {

@@ -15,7 +15,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_runtime.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 
 namespace pelton {
 namespace {

@@ -20,7 +20,7 @@
 #include "core/memory/region.h"
 #include "core/plan/plan.h"
 #include "core/round/model_rounds.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 
 namespace pelton {
 

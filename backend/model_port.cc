@@ -7,17 +7,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "backend/link/attach.h"
 #include "backend/link/link_client.h"
-#include "backend/link/link_control.h"
 #include "backend/link/link_socket.h"
 #include "backend/link/linked_model.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
-#include "core/memory/stream.h"
 #include "core/plan/plan.h"
 #include "core/plan/round_mode.h"
-#include "core/round/reshard.h"
+#include "core/round/model_state.h"
 
 namespace pelton {
 namespace {

@@ -30,7 +30,6 @@
 #include "core/round/model_state.h"
 #include "core/round/schedule.h"
 #include "core/round/tensor_port.h"
-#include "core/round/training_event.h"
 #include "core/round/trigger.h"
 
 namespace pelton {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/model_port.h"
-#include "backend/port_ranks.h"
+#include "backend/test_port_ranks.h"
 #include "backend/test_port_worlds.h"
 #include "backend/test_ranks.h"
 #include "backend/test_tensors.h"

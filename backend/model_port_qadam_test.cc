@@ -22,14 +22,14 @@
 #include "algorithms/codec/codec.h"
 #include "algorithms/test_compressed_reference.h"
 #include "backend/model_port.h"
-#include "backend/port_ranks.h"
+#include "backend/test_port_ranks.h"
 #include "backend/test_port_worlds.h"
 #include "core/base/ids.h"
 #include "core/base/split_mix.h"
 #include "core/base/status.h"
 #include "core/round/schedule.h"
 #include "core/round/tensor_port.h"
-#include "core/round/training_event.h"
+#include "core/round/trigger.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -14,7 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "backend/port_ranks.h"
+#include "backend/test_port_ranks.h"
 #include "backend/test_port_worlds.h"
 #include "backend/test_tensors.h"
 #include "core/base/status.h"

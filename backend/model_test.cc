@@ -14,7 +14,7 @@
 #include "backend/test_ranks.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

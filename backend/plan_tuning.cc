@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/log.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace pelton {

@@ -15,7 +15,7 @@
 #include "core/base/ids.h"
 #include "core/round/model_rounds.h"
 #include "core/tuning/plan_tuner.h"
-#include "core/tuning/round_model.h"
+#include "core/tuning/round_estimate.h"
 
 namespace pelton {
 

@@ -7,9 +7,9 @@
 #include "core/actor/executor_base.h"
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 
 namespace pelton {

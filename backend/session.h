@@ -20,13 +20,12 @@
 #include "core/actor/actor.h"
 #include "core/actor/actor_ref.h"
 #include "core/actor/executor.h"
-#include "core/actor/handles.h"
+#include "core/actor/executor_base.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
-#include "core/actor/turn_watch.h"
 #include "core/base/ids.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 
 namespace pelton {
 

@@ -15,7 +15,7 @@
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
-#include "core/base/log.h"
+#include "core/base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -24,7 +24,7 @@
 #include "core/actor/spawn.h"
 #include "core/base/moving_deadline.h"
 #include "core/round/model_rounds.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

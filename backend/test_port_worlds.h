@@ -17,7 +17,7 @@
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model_port.h"
-#include "backend/port_ranks.h"
+#include "backend/test_port_ranks.h"
 #include "backend/test_tensors.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"

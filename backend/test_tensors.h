@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/round/tensor_port.h"
-#include "core/round/training_event.h"
+#include "core/round/trigger.h"
 
 namespace pelton {
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton {

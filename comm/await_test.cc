@@ -10,7 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/actor/sim_executor.h"
-#include "core/base/log.h"
+#include "core/base/check.h"
 #include "core/base/long_wait.h"
 #include "core/base/moving_deadline.h"
 #include "gmock/gmock.h"

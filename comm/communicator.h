@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

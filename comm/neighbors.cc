@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 
 namespace pelton {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {

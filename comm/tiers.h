@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/topology/peer_source.h"
 #include "core/memory/device_queue.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

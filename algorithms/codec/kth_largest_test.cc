@@ -1,10 +1,9 @@
-#include "algorithms/codec/kth_largest.h"
-
 #include <algorithm>
 #include <functional>
 #include <random>
 #include <vector>
 
+#include "algorithms/codec/top_k_kernels.h"
 #include "gtest/gtest.h"
 
 namespace pelton::codec {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/layout.h"
 #include "algorithms/codec/specification.h"
-#include "algorithms/codec/top_k_layout.h"
 #include "comm/reduction/half.h"
 #include "core/base/check.h"
 

@@ -15,9 +15,7 @@
 #include "algorithms/codec/keep_rest.h"
 #include "algorithms/codec/layout.h"
 #include "algorithms/codec/specification.h"
-#include "algorithms/codec/top_k_layout.h"
-#include "algorithms/codec/top_k_scatter.h"
-#include "algorithms/codec/top_k_selection.h"
+#include "algorithms/codec/top_k_kernels.h"
 
 namespace pelton {
 namespace {

@@ -1,13 +1,91 @@
 #include "algorithms/stage/compressed_algorithm.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "algorithms/stage/compressed_allreduce.h"
+#include "algorithms/stage/compressed_exchange.h"
+#include "algorithms/stage/tier_stages.h"
 #include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
+namespace {
+
+// Whether nobody is beyond the reach of full precision.
+bool IsAlone(const Tiers& tiers) {
+  return tiers.all->world_size().value() == 1 || (tiers.are_open() && tiers.host_sizes.size() == 1);
+}
+
+// What is finite stays finite: hosts pass on their means. Hosts of one size count alike; else each
+// counts its share of the ranks, but on a device, where nothing scales, they pass on their sums.
+struct HostPlan {
+  ReduceOp op = ReduceOp::kSum;  // of a host's ranks
+  double share = 1;              // of the result; 1: it is left as it is
+  uint64_t divisor = 1;          // of the sum of the hosts'
+};
+
+HostPlan PlanOf(const CompressedAllReduceOptions& options, const Tiers& tiers) {
+  const auto world_size = static_cast<uint64_t>(tiers.all->world_size().value());
+  if (!options.average) return {};
+  if (!tiers.are_open()) return {ReduceOp::kSum, 1, world_size};
+  const std::vector<int32_t>& sizes = tiers.host_sizes;
+  if (std::equal(sizes.begin() + 1, sizes.end(), sizes.begin())) {
+    return {ReduceOp::kAvg, 1, sizes.size()};
+  }
+  if (tiers.device != nullptr) return {ReduceOp::kSum, 1, world_size};
+  const double mine = static_cast<double>(tiers.host->world_size().value());
+  return {ReduceOp::kAvg, mine / static_cast<double>(world_size), 1};
+}
+
+absl::Status AddExchange(const CompressedAllReduceOptions& options, const BucketLayout& layout,
+                         const Tiers& tiers, PipelineSpec& spec) {
+  Communicator* const ranks = tiers.are_open() ? tiers.leaders : tiers.all;
+  if (ranks == nullptr) return absl::OkStatus();  // leads no host
+  const HostPlan plan = PlanOf(options, tiers);
+  if (plan.share != 1) spec.stages.push_back(MakeScaleStage(plan.share));
+  CompressedExchangeOptions exchange{.codec = options.codec,
+                                     .error_feedback = options.error_feedback,
+                                     .divisor = plan.divisor,
+                                     .device = tiers.device};
+  ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
+                   MakeCompressedExchangeStage(exchange, layout, *ranks));
+  spec.stages.push_back(std::move(stage));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+PlanConstraints CompressedAllReduceConstraints() {
+  PlanConstraints constraints;
+  constraints.allows_standalone = false;
+  return constraints;
+}
+
+absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOptions& options,
+                                                 const BucketLayout& layout, const Tiers& tiers) {
+  if (!options.codec->Takes(layout.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec: it does not take ", NameOf(layout.dtype)));
+  }
+  PipelineSpec spec;
+  if (IsAlone(tiers)) {
+    if (options.error_feedback && tiers.device == nullptr) {
+      spec.stages.push_back(MakeDeliverStage(
+          kCompressedExchange,
+          {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kShared}}));
+    }
+    spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
+    return spec;
+  }
+  if (tiers.are_open()) {
+    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, PlanOf(options, tiers).op));
+  }
+  RETURN_IF_ERROR(AddExchange(options, layout, tiers, spec));
+  if (tiers.are_open()) spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
+  return spec;
+}
 
 void CompressionOptions::Bind(OptionTable& table) {
   BindCodec(table);

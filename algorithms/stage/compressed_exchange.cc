@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/codec/error_feedback.h"
-#include "algorithms/stage/exchange_worker.h"
+#include "algorithms/stage/codec_runner.h"
 #include "algorithms/stage/piece_codec.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
@@ -45,9 +45,9 @@ uint64_t PieceMultiple(uint64_t count) {
 class CompressedExchangeStage final : public Stage {
  public:
   CompressedExchangeStage(const CompressedExchangeOptions& options, const BucketLayout& layout,
-                          const Communicator& ranks, std::unique_ptr<ExchangeWorker> worker)
+                          const Communicator& ranks, std::unique_ptr<CodecRunner> runner)
       : codec_(options.codec),
-        worker_(std::move(worker)),
+        runner_(std::move(runner)),
         dtype_(layout.dtype),
         chunks_(layout.content_count, ranks.world_size().value()),
         communicator_(ranks.id()),
@@ -89,7 +89,7 @@ class CompressedExchangeStage final : public Stage {
     launched_ = 0;
     step_ = 0;
     action_ = Action::kEncode;
-    return worker_->ZeroGaps(run);
+    return runner_->ZeroGaps(run);
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
@@ -147,7 +147,7 @@ class CompressedExchangeStage final : public Stage {
   }
 
   const std::shared_ptr<const Codec> codec_;
-  const std::unique_ptr<ExchangeWorker> worker_;
+  const std::unique_ptr<CodecRunner> runner_;
   const DType dtype_;
   const Chunks chunks_;
   const CommunicatorId communicator_;
@@ -227,7 +227,7 @@ absl::Status CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual
                                              const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
     const uint64_t begin = BeginOf(rank, part);
-    RETURN_IF_ERROR(worker_->Encode(run, run.flat() + begin * SizeOf(dtype_), CountOf(rank, part),
+    RETURN_IF_ERROR(runner_->Encode(run, run.flat() + begin * SizeOf(dtype_), CountOf(rank, part),
                                     RestAt(residual, begin),
                                     {Sent(part).of(rank), part.chunk_bytes}));
   }
@@ -236,13 +236,13 @@ absl::Status CompressedExchangeStage::Encode(BucketRun& run, std::byte* residual
 
 absl::Status CompressedExchangeStage::Reduce(BucketRun& run, std::byte* residual,
                                              const Part& part) {
-  return worker_->Merge(run, Received(part), CountOf(rank_, part), RestAt(residual, part.begin),
+  return runner_->Merge(run, Received(part), CountOf(rank_, part), RestAt(residual, part.begin),
                         {Sent(part).of(rank_), part.chunk_bytes});
 }
 
 absl::Status CompressedExchangeStage::Decode(BucketRun& run, const Part& part) {
   for (int32_t rank = 0; rank < rank_count_; ++rank) {
-    RETURN_IF_ERROR(worker_->Decode(run, Sent(part).of(rank), CountOf(rank, part),
+    RETURN_IF_ERROR(runner_->Decode(run, Sent(part).of(rank), CountOf(rank, part),
                                     run.flat() + BeginOf(rank, part) * SizeOf(dtype_)));
   }
   return absl::OkStatus();
@@ -270,10 +270,10 @@ Operation CompressedExchangeStage::AllGather(const Part& part) const {
   return operation;
 }
 
-absl::StatusOr<std::unique_ptr<ExchangeWorker>> MakeWorker(const CompressedExchangeOptions& options,
-                                                           DType dtype) {
-  const ExchangeWorkerOptions worker{options.codec, dtype, options.divisor};
-  if (options.device == nullptr) return MakeHostWorker(worker);
+absl::StatusOr<std::unique_ptr<CodecRunner>> MakeRunner(const CompressedExchangeOptions& options,
+                                                        DType dtype) {
+  const CodecRunnerOptions runner{options.codec, dtype, options.divisor};
+  if (options.device == nullptr) return MakeHostCodecRunner(runner);
   const DeviceKind device = options.device->stream().device();
   const ExchangeKernels* const kernels = options.codec->KernelsOf(device);
   if (kernels == nullptr || options.error_feedback) {
@@ -281,15 +281,15 @@ absl::StatusOr<std::unique_ptr<ExchangeWorker>> MakeWorker(const CompressedExcha
         absl::StrCat("codec: it does not work on ", NameOf(device), " memory",
                      kernels == nullptr ? "" : " with error feedback"));
   }
-  return MakeDeviceWorker(worker, *kernels);
+  return MakeDeviceCodecRunner(runner, *kernels);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
     const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ExchangeWorker> worker, MakeWorker(options, layout.dtype));
-  auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks, std::move(worker));
+  ASSIGN_OR_RETURN(std::unique_ptr<CodecRunner> runner, MakeRunner(options, layout.dtype));
+  auto stage = std::make_unique<CompressedExchangeStage>(options, layout, ranks, std::move(runner));
   RETURN_IF_ERROR(stage->MakeMessages(absl::StrCat("messages of bucket ", layout.id.value()), ranks,
                                       options.device));
   return stage;

@@ -11,7 +11,7 @@
 #include "algorithms/codec/codec.h"
 #include "comm/communicator.h"
 #include "core/memory/device_queue.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
 
 namespace pelton {
@@ -56,7 +56,7 @@ struct CompressedExchangeOptions {
   DeviceQueue* device = nullptr;  // where the bucket is; null: in the host's memory
 };
 
-// Exchange: what compressed_allreduce.h says, among `ranks`.
+// Exchange: what compressed_algorithm.h says, among `ranks`.
 //
 // Steps: the bucket goes in parts of some 2^19 elements, each with an all-to-all and an allgather,
 // so that the wire has part t + 1 while this rank reduces part t and decodes part t - 1. Ranks

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "algorithms/stage/graph_options.h"
-#include "algorithms/stage/stage_of_rounds.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 

@@ -14,8 +14,8 @@
 #include "comm/scratch.h"
 #include "comm/topology/peer_source.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
-#include "algorithms/stage/compressed_allreduce.h"
+#include "algorithms/stage/compressed_algorithm.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {

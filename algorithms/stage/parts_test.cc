@@ -5,8 +5,8 @@
 
 #include "algorithms/codec/codec.h"
 #include "algorithms/codec/reference.h"
+#include "algorithms/stage/codec_runner.h"
 #include "algorithms/stage/compressed_exchange.h"
-#include "algorithms/stage/gaps.h"
 #include "algorithms/stage/piece_codec.h"
 #include "comm/reduction/reference.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "comm/communicator.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
 
 namespace pelton {

@@ -10,7 +10,7 @@
 #include "comm/reduction/linear_combination.h"
 #include "comm/scratch.h"
 #include "core/base/status.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 
 namespace pelton {
 namespace {

@@ -13,8 +13,8 @@
 #include "comm/topology/matching.h"
 #include "comm/topology/peer_source.h"
 #include "core/base/ids.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 

@@ -6,8 +6,8 @@
 
 #include "algorithms/codec/error_feedback.h"
 #include "comm/reduction/linear_combination.h"
-#include "core/pipeline/operation_batch.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "comm/communicator.h"
 #include "comm/reduction/reduction.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 
 namespace pelton {
 
@@ -23,7 +23,7 @@ struct HeldBack {
 // Prepare: adds what it keeps to the bucket, and keeps zeros from then on; what is common it only
 // keeps, for a larger group that may go on from it. It has something to add
 // only where a group of another size, whose messages lacked it, has left its state to this one
-// (core/round/reshard.h). `name` and `buffers` are those of the stage that encodes in larger
+// (core/round/model_state.h). `name` and `buffers` are those of the stage that encodes in larger
 // groups.
 std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers);
 

@@ -1,4 +1,5 @@
-// What a backend has behind its seams when a daemon works for it.
+// What a backend has behind its seams when a daemon works for it: the link, and the control plane
+// as a trainer has it at its daemon.
 #ifndef PELTON_BACKEND_LINK_ATTACH_H_
 #define PELTON_BACKEND_LINK_ATTACH_H_
 
@@ -11,11 +12,19 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backend/hosts.h"
+#include "backend/link/link_client.h"
 #include "comm/control/control.h"
 #include "comm/transport/transport.h"
 #include "core/base/ids.h"
 
 namespace pelton {
+
+// A control whose rank has joined already: Join fails. Its orders come from the daemon, whose end
+// is one of them.
+std::unique_ptr<Control> MakeLinkControl(std::shared_ptr<LinkClient> client);
+
+// The link that `control` uses; null where it is no control of a link.
+LinkClient* LinkOf(Control& control);
 
 // Whether a backend is to attach to a daemon ("unix:<path>") and not to join at a coordinator.
 bool IsLinkAddress(absl::string_view address);

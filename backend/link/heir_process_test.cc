@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
+#include "backend/link/attach.h"
 #include "backend/link/link_client.h"
-#include "backend/link/link_control.h"
 #include "backend/link/link_server.h"
 #include "backend/link/linked_model.h"
 #include "comm/transport/shm/test_processes.h"

@@ -17,8 +17,8 @@
 #include "backend/link/link_socket.h"
 #include "core/base/ids.h"
 #include "core/base/inbox.h"
-#include "core/base/poll_thread.h"
 #include "core/base/sharing.h"
+#include "core/base/threads.h"
 #include "proto/link.pb.h"
 
 namespace pelton {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/transport/operation_check.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 
 namespace pelton {

@@ -21,7 +21,7 @@
 #include "comm/transport/transport.h"
 #include "core/actor/backoff.h"
 #include "core/base/sharing.h"
-#include "core/pipeline/completion_table.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

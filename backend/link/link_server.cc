@@ -14,9 +14,9 @@
 #include "comm/control/wire.h"
 #include "comm/transport/shm/socket.h"
 #include "core/actor/backoff.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 
 namespace pelton {

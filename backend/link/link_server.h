@@ -16,13 +16,13 @@
 #include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/link/link_socket.h"
-#include "backend/link/model_shelf.h"
+#include "backend/link/model_server.h"
 #include "backend/link/served_communicator.h"
 #include "backend/link/set_up_log.h"
 #include "backend/link/trainer_seat.h"
-#include "core/base/poll_thread.h"
 #include "core/base/sharing.h"
 #include "core/base/sync.h"
+#include "core/base/threads.h"
 #include "proto/link.pb.h"
 
 namespace pelton {

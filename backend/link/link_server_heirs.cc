@@ -8,8 +8,8 @@
 #include "backend/link/call_desk.h"
 #include "backend/link/link_server.h"
 #include "comm/control/wire.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 
 namespace pelton {

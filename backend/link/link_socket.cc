@@ -14,8 +14,8 @@
 #include "comm/transport/shm/socket.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton {

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "comm/transport/descriptor.h"
-#include "core/base/turn.h"
+#include "core/base/sync.h"
 #include "google/protobuf/message_lite.h"
 
 namespace pelton {

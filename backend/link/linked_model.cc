@@ -10,7 +10,7 @@
 #include "core/actor/wait_hook.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 
 namespace pelton {
 namespace {

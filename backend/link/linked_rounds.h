@@ -19,7 +19,7 @@
 #include "core/base/ids.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/sharing.h"
-#include "core/base/worker_thread.h"
+#include "core/base/threads.h"
 #include "core/plan/bucket.h"
 #include "core/plan/plan.h"
 #include "core/plan/ready_tracker.h"
@@ -197,8 +197,8 @@ class LinkedRounds final : public ModelRounds {
   bool is_agreeing_ = false;
   std::vector<int32_t> words_;
   std::atomic<bool> is_closing_{false};
-  EndReason gone_;                         // why the daemon cannot be reached any more
-  WorkerThread waiting_{"pelton-rounds"};  // for RoundDone; last: it uses the others
+  EndReason gone_;                       // why the daemon cannot be reached any more
+  CallThread waiting_{"pelton-rounds"};  // for RoundDone; last: it uses the others
 };
 
 }  // namespace pelton

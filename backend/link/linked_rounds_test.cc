@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "algorithms/algorithm.h"
-#include "backend/link/linked_ranks.h"
-#include "backend/link/linked_training.h"
+#include "backend/link/test_linked_ranks.h"
+#include "backend/link/test_linked_training.h"
 #include "backend/test_ranks.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/status.h"

@@ -12,12 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "backend/link/page.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/limits.h"
 #include "core/base/long_wait.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 #include "core/memory/dtype.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 
 namespace pelton {
 namespace {

@@ -19,7 +19,7 @@
 #include "backend/link/rounds_progress.h"
 #include "backend/link/trainer_regions.h"
 #include "core/actor/promise.h"
-#include "core/actor/side_thread.h"
+#include "core/actor/wait_hook.h"
 #include "core/actor/waker.h"
 #include "core/base/ids.h"
 #include "core/base/sharing.h"

@@ -28,13 +28,13 @@ constexpr size_t kMostQueued = 4 * limits::kMaxOperationsInFlight;
 // 4 KiB takes twice as long on two cores.
 constexpr int kYields = 5;
 // How long the thread that reads waits for peers in the middle of an operation in pieces, before
-// the worker does: the hop would take as long as the wait. An abort by the trainer is read after
-// one of them.
+// the drive thread does: the hop would take as long as the wait. An abort by the trainer is read
+// after one of them.
 constexpr absl::Duration kPiecePark = absl::Milliseconds(1);
 constexpr int kPieceParks = 5;
 constexpr absl::Duration kMissingPatience = absl::Milliseconds(500);
-// A call that the worker makes may be about to end. One more sees all that it has not, so that a
-// third would find nothing.
+// A call that the drive thread makes may be about to end. One more sees all that it has not, so
+// that a third would find nothing.
 constexpr size_t kMostCalls = 2;
 
 }  // namespace
@@ -46,14 +46,15 @@ ServedCommunicator::ServedCommunicator(Line line, std::shared_ptr<LinkSocket> so
       regions_({[this](const Region& region) { return communicator_->Register(region); },
                 [this](RegionId region) { communicator_->Deregister(region); }}),
       queue_(kMostQueued),
-      worker_("pelton-drive", kMostCalls) {}
+      drive_thread_("pelton-drive", kMostCalls) {}
 
 ServedCommunicator::~ServedCommunicator() {
   is_closing_.store(true);
   reader_looks_.store(false);  // nobody reads any more
-  communicator_->Wake();       // the worker, which then ends what is in flight
-  // What awaits the trainer alone is in no call yet. As in DriveSome where the worker refuses.
-  if (in_flight_count_.load() > 0) worker_.Add([this] { Drive(); });
+  communicator_->Wake();       // the drive thread, which then ends what is in flight
+  // What awaits the trainer alone is in no call yet. As in DriveSome where the drive thread
+  // refuses.
+  if (in_flight_count_.load() > 0) drive_thread_.Add([this] { Drive(); });
 }
 
 absl::Status ServedCommunicator::Serve(absl::string_view gone) {
@@ -272,7 +273,7 @@ void ServedCommunicator::TellMissingMyself() {
   if (!driving_.Take(absl::InfinitePast())) return;
   TellMissing();
   driving_.GiveBack();
-  if (!queue_.is_empty()) worker_.Add([this] { Drive(); });
+  if (!queue_.is_empty()) drive_thread_.Add([this] { Drive(); });
 }
 
 void ServedCommunicator::FindSender(const LinkRecord& question) {
@@ -351,10 +352,10 @@ bool ServedCommunicator::Step() {
 
 // Most operations end before it is time to park, so that what the trainer waits for passes through
 // one thread of this process and wakes no other. No record is left: it was queued before this asks
-// for the turn, and the worker looks at the queue again after it has given the turn back.
+// for the turn, and the drive thread looks at the queue again after it has given the turn back.
 absl::Status ServedCommunicator::DriveSome() {
   if (!driving_.Take(absl::InfinitePast())) {
-    communicator_->Wake();  // the worker may be parked
+    communicator_->Wake();  // the drive thread may be parked
     return absl::OkStatus();
   }
   absl::Status ended;
@@ -385,8 +386,8 @@ absl::Status ServedCommunicator::DriveSome() {
   }
   const bool is_left = !in_flight_.empty() && !AwaitsTrainer();
   driving_.GiveBack();
-  // Where the worker refuses, a call waits there that it has not begun to make.
-  if (is_left || !queue_.is_empty()) worker_.Add([this] { Drive(); });
+  // Where the drive thread refuses, a call waits there that it has not begun to make.
+  if (is_left || !queue_.is_empty()) drive_thread_.Add([this] { Drive(); });
   return ended;
 }
 

@@ -18,8 +18,8 @@
 #include "backend/link/trainer_regions.h"
 #include "comm/communicator.h"
 #include "core/base/sharing.h"
-#include "core/base/turn.h"
-#include "core/base/worker_thread.h"
+#include "core/base/sync.h"
+#include "core/base/threads.h"
 
 namespace pelton {
 
@@ -27,8 +27,8 @@ namespace pelton {
 // of the peers map, and tells of each end. Anything that is no proper record, and any memory
 // outside of what was registered, is refused with an error that names it.
 // Threads: Serve by one, which reads, and drives the communicator until it is time to park; a
-// worker drives what lasts longer. MissingAfter and in_flight by any. Owns: the communicator, the
-// connection, its share of the regions, the worker.
+// drive thread drives what lasts longer. MissingAfter and in_flight by any. Owns: the communicator,
+// the connection, its share of the regions, the drive thread.
 class ServedCommunicator {
  public:
   // What an heir of the trainer goes on with.
@@ -92,10 +92,10 @@ class ServedCommunicator {
   };
 
   absl::Status Take(LinkSocket::Message message);
-  // On the thread that reads, as long as it is not time to park; the worker has the rest. Errors:
-  // as Take.
+  // On the thread that reads, as long as it is not time to park; the drive thread has the rest.
+  // Errors: as Take.
   absl::Status DriveSome();
-  // The worker's call.
+  // The drive thread's call.
   void Drive();
   // Until nothing is in flight.
   void DriveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(driving_);
@@ -139,7 +139,7 @@ class ServedCommunicator {
   SharedQueue<std::vector<Rank>> missing_;  // the answer
   std::atomic<bool> is_closing_{false};
 
-  WorkerThread worker_;  // last: its calls use the others
+  CallThread drive_thread_;  // last: its calls use the others
 };
 
 }  // namespace pelton

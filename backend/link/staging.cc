@@ -7,7 +7,6 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
-#include "core/base/round_up.h"
 #include "core/base/status.h"
 
 namespace pelton {

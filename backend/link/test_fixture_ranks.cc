@@ -1,7 +1,8 @@
+#include "backend/test_fixture_ranks.h"
+
 #include <cstddef>
 #include <thread>
 
-#include "backend/fixture_ranks.h"
 #include "backend/link/test_daemons.h"
 
 namespace pelton {

@@ -18,7 +18,6 @@
 #include "backend/link/model_server.h"
 #include "backend/model.h"
 #include "backend/test_ranks.h"
-#include "core/actor/side_thread.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/check.h"
 #include "core/base/status.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"
 

@@ -11,7 +11,7 @@
 #include "comm/tags.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/status.h"
-#include "core/pipeline/completion_table.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 namespace {

@@ -13,8 +13,8 @@
 #include "comm/transport/operation_check.h"
 #include "core/base/limits.h"
 #include "core/base/sharing.h"
-#include "core/memory/stream.h"
-#include "core/pipeline/completion_table.h"
+#include "core/memory/device_queue.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

@@ -11,8 +11,8 @@
 #include "comm/transport/operation_check.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 
 namespace pelton {
 namespace {

@@ -14,7 +14,7 @@
 #include "comm/reduction/linear_combination.h"
 #include "comm/tags.h"
 #include "core/memory/dtype.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

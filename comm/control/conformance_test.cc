@@ -7,7 +7,7 @@
 #include "comm/control/plan_check.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
-#include "core/plan/plan_version.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 
 namespace pelton {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/poll_thread.h"
 #include "core/base/sharing.h"
+#include "core/base/threads.h"
 
 namespace pelton {
 

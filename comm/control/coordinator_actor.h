@@ -20,9 +20,9 @@
 #include "comm/control/coordinator_state.h"
 #include "core/actor/actor.h"
 #include "core/actor/actor_ref.h"
+#include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
-#include "core/actor/timer.h"
 #include "proto/control.pb.h"
 
 namespace pelton {

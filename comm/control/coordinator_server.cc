@@ -22,7 +22,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/check.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 #include "proto/control.grpc.pb.h"
 

@@ -16,14 +16,14 @@
 #include "core/actor/promise.h"
 #include "core/actor/waker.h"
 #include "core/base/inbox.h"
-#include "core/base/worker_thread.h"
+#include "core/base/threads.h"
 #include "proto/control.grpc.pb.h"
 
 namespace pelton {
 
 // Sends a heartbeat every interval and delivers the orders that come, until it is stopped or the
 // connection ends, which is an order of its own.
-// Threads: any. Owns: the stream and two workers, because gRPC's reads and writes block; borrows
+// Threads: any. Owns: the stream and two threads, because gRPC's reads and writes block; borrows
 // stub and inbox.
 class HeartbeatClient {
  public:
@@ -71,8 +71,8 @@ class HeartbeatClient {
   bool given_up_ = false;  // the coordinator takes this rank for dead
 
   // Last: their calls use the others.
-  WorkerThread beats_{"pelton-beats"};
-  WorkerThread reader_{"pelton-orders"};
+  CallThread beats_{"pelton-beats"};
+  CallThread reader_{"pelton-orders"};
 };
 
 }  // namespace pelton

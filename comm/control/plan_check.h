@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/control/control.h"
-#include "core/plan/plan_version.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 

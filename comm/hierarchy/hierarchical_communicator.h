@@ -23,7 +23,6 @@
 #include "core/base/clock.h"
 #include "core/base/sharing.h"
 #include "core/memory/region.h"
-#include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton::hierarchy {

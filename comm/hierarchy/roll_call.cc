@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/hierarchy/wires.h"
 #include "core/base/status.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 
 namespace pelton::hierarchy {
 namespace {

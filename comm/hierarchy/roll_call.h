@@ -13,7 +13,6 @@
 #include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_runner.h"
 
 namespace pelton::hierarchy {
 

@@ -5,7 +5,7 @@
 
 #include "comm/hierarchy/wires.h"
 #include "core/base/status.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 
 namespace pelton::hierarchy {
 namespace {

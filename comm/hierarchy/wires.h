@@ -17,7 +17,7 @@
 #include "comm/communicator.h"
 #include "comm/hierarchy/layout.h"
 #include "comm/tags.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton::hierarchy {
 

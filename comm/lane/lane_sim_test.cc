@@ -13,11 +13,10 @@
 
 #include "comm/lane/lane.h"
 #include "core/actor/context.h"
-#include "core/actor/event_source.h"
+#include "core/actor/executor.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/spawn.h"
-#include "core/actor/timer.h"
 #include "core/base/check.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/status.h"

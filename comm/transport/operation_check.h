@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/weight_table.h"
 

@@ -23,9 +23,9 @@
 #include "comm/communicator.h"
 #include "comm/window/window_memory.h"
 #include "core/actor/actor.h"
+#include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
-#include "core/actor/timer.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {

@@ -18,7 +18,7 @@
 #include "comm/control/host_identity.h"
 #include "comm/transport/shm/remote_memory.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton {

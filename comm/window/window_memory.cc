@@ -15,10 +15,9 @@
 #include "absl/time/time.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/limits.h"
 #include "core/base/long_wait.h"
-#include "core/base/round_up.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton {

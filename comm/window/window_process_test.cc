@@ -22,8 +22,8 @@
 #include "comm/window/peer_processes.h"
 #include "comm/window/window.h"
 #include "core/base/clock.h"
-#include "core/base/futex.h"
 #include "core/base/status.h"
+#include "core/base/sync.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "core/actor/dropped_promises.h"
+#include "core/actor/promise.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 
@@ -181,10 +181,10 @@ ActorCell::Handled ActorCell::HandleMessages(int quota) {
       continue;
     }
     ++handled.messages;
-    const Lane lane = node->kind->lane;
-    if (lane == Lane::kUser) ++handled.room;
-    if (lane == Lane::kSystem) ++handled.system;
-    if (dropping_ && lane != Lane::kSystem) {
+    const MessageClass message_class = node->kind->message_class;
+    if (message_class == MessageClass::kUser) ++handled.room;
+    if (message_class == MessageClass::kSystem) ++handled.system;
+    if (dropping_ && message_class != MessageClass::kSystem) {
       node->kind->discard(node);
       continue;
     }

@@ -16,10 +16,8 @@
 #include "core/actor/actor.h"
 #include "core/actor/executor.h"
 #include "core/actor/mailbox.h"
-#include "core/actor/message.h"
 #include "core/actor/ref_ptr.h"
 #include "core/actor/spawn_options.h"
-#include "core/actor/timer.h"
 
 namespace pelton {
 
@@ -291,7 +289,7 @@ struct SystemCall {
     F call = TakePayload<F>(node);
     if constexpr (requires { call.OnDead(); }) call.OnDead();
   }
-  static constexpr MessageKind kKind{&Handle, &Discard, Lane::kSystem};
+  static constexpr MessageKind kKind{&Handle, &Discard, MessageClass::kSystem};
 };
 
 template <typename F>

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/cores.h"
-#include "core/base/log.h"
+#include "core/base/check.h"
+#include "core/base/process_limits.h"
 
 namespace pelton {
 namespace {

@@ -107,8 +107,8 @@ TEST(BorrowTest, BusyScheduledOrDeadActorsAreNotLent) {
 }
 
 TEST(BorrowTest, BorrowersAndSendersNeverOverlap) {
-  for (int workers : {1, 2}) {
-    PoolExecutor executor(workers);
+  for (int thread_count : {1, 2}) {
+    PoolExecutor executor(thread_count);
     const ActorRef<Register> ref = Spawn<Register>(executor, {});
     std::atomic<int> borrowed_times{0};
     const auto contend = [&] {

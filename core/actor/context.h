@@ -11,10 +11,9 @@
 #include "core/actor/actor.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/actor_ref.h"
-#include "core/actor/handles.h"
+#include "core/actor/executor.h"
 #include "core/actor/monitor.h"
 #include "core/actor/promise.h"
-#include "core/actor/timer.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 
@@ -33,7 +32,7 @@ class ActorWatcher final : public Watcher {
   void Tell(Down down) override {
     if (is_over_->load(std::memory_order_relaxed)) return;
     // After all that the actor which ended has sent before.
-    using Notice = SelfMessage<A, Down, Lane::kNotice>;
+    using Notice = SelfMessage<A, Down, MessageClass::kNotice>;
     self_.cell()->Post(
         NewMessage<OfIncarnation<Down>>(&Notice::kKind, {incarnation_, std::move(down)}));
   }
@@ -163,7 +162,8 @@ struct Expire {
   RefPtr<FutureState<T>> state;
   void operator()(ActorCell&) {
     state->core().Abandon();
-    state->TryComplete(absl::DeadlineExceededError("no answer by the deadline"));
+    state->TryComplete(
+        absl::DeadlineExceededError("no answer by the deadline that was given to Then or Ask"));
   }
 };
 

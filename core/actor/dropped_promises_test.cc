@@ -1,5 +1,3 @@
-#include "core/actor/dropped_promises.h"
-
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "core/actor/context.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"
+#include "core/actor/promise.h"
 #include "core/actor/spawn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -16,17 +16,17 @@
 
 namespace pelton {
 
-// Runs `test` with a fresh executor of each kind: pools of one and three workers, a dedicated
+// Runs `test` with a fresh executor of each kind: pools of one and three threads, a dedicated
 // thread and simulations with many seeds. Waits in `test` (Await, StopAndWait) work under all of
 // them.
 inline void ForEachExecutor(absl::FunctionRef<void(Executor&)> test, uint64_t seeds = 50) {
   {
-    SCOPED_TRACE("PoolExecutor with one worker");
+    SCOPED_TRACE("PoolExecutor with one thread");
     PoolExecutor executor(1);
     test(executor);
   }
   {
-    SCOPED_TRACE("PoolExecutor with three workers");
+    SCOPED_TRACE("PoolExecutor with three threads");
     PoolExecutor executor(3);
     test(executor);
   }

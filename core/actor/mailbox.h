@@ -1,15 +1,99 @@
-// An actor's mailbox: an intrusive lock-free multi-producer queue whose head word also says whether
-// the actor has a turn coming, so that one compare-and-swap both sends and decides who schedules.
+// An actor's mailbox and what travels through it. Messages are pooled nodes that carry a link, a
+// kind and a payload. The mailbox is an intrusive lock-free multi-producer queue whose head word
+// also says whether the actor has a turn coming, so that one compare-and-swap both sends and
+// decides who schedules.
 #ifndef PELTON_CORE_ACTOR_MAILBOX_H_
 #define PELTON_CORE_ACTOR_MAILBOX_H_
 
 #include <atomic>
 #include <cstdint>
+#include <new>
+#include <utility>
 
-#include "core/actor/message.h"
+#include "absl/status/status.h"
+#include "core/actor/block_pool.h"
 #include "core/actor/sync_policy.h"
 
 namespace pelton::internal {
+
+class ActorCell;
+struct MessageNode;
+
+// How a message passes through a mailbox.
+enum class MessageClass : unsigned char {
+  kUser,
+  kSystem,  // overtakes the others and needs no room
+  kNotice,  // comes in order with a user's messages, but needs no room
+};
+
+// One per (actor type, message type), found through the node: a single indirect call dispatches.
+struct MessageKind {
+  // Handles the node in a turn of the actor and frees it. A status that is not OK ends the actor.
+  absl::Status (*handle)(ActorCell& cell, MessageNode* node);
+  // Frees the node unhandled: its actor is dead.
+  void (*discard)(MessageNode* node);
+  MessageClass message_class;
+};
+
+struct MessageNode {
+  MessageNode* next;
+  const MessageKind* kind;
+};
+
+template <typename Payload>
+struct MessageOf : MessageNode {
+  Payload payload;
+};
+
+// A node with `payload`, from the pool. A payload of 48 bytes makes it one cache line.
+template <typename Payload>
+MessageOf<Payload>* NewMessage(const MessageKind* kind, Payload payload) {
+  static_assert(alignof(Payload) <= BlockPool::kSmallestBytes);
+  void* block = BlockPool::Allocate(sizeof(MessageOf<Payload>));
+  return new (block) MessageOf<Payload>{{nullptr, kind}, std::move(payload)};
+}
+
+template <typename Payload>
+void FreeMessage(MessageNode* node) {
+  auto* message = static_cast<MessageOf<Payload>*>(node);
+  message->~MessageOf<Payload>();
+  BlockPool::Free(message, sizeof(MessageOf<Payload>));
+}
+
+// Moves the payload out and frees the node, so that a handler that throws leaks nothing and one
+// that sends finds the block in its cache.
+template <typename Payload>
+Payload TakePayload(MessageNode* node) {
+  Payload payload = std::move(static_cast<MessageOf<Payload>*>(node)->payload);
+  FreeMessage<Payload>(node);
+  return payload;
+}
+
+// A first-in-first-out list of nodes.
+// Threads: one at a time. Owns: nothing; whoever drops the list discards its nodes first.
+class MessageList {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  MessageNode* Pop() {
+    MessageNode* node = head_;
+    if (node != nullptr) head_ = node->next;
+    return node;
+  }
+  void Append(MessageNode* node) { Append(node, node); }
+  // Appends the chain from `first` to `last`.
+  void Append(MessageNode* first, MessageNode* last) {
+    last->next = nullptr;
+    (head_ == nullptr ? head_ : tail_->next) = first;
+    tail_ = last;
+  }
+  void DiscardAll() {
+    while (MessageNode* node = Pop()) node->kind->discard(node);
+  }
+
+ private:
+  MessageNode* head_ = nullptr;
+  MessageNode* tail_ = nullptr;  // undefined while empty
+};
 
 enum class PushResult {
   kQueued,  // the actor has a turn coming or running
@@ -20,7 +104,7 @@ enum class PushResult {
 // The word is one of: idle (nobody holds the turn), closed, null (a holder, no news) or a stack of
 // nodes (a holder, and news for it). At most one thread or queue holds the turn at any time.
 //
-// Room is counted apart: a message on the user lane needs one unit of it, reserved before the push
+// Room is counted apart: a message of class kUser needs one unit of it, reserved before the push
 // and returned when the message has been handled.
 // Threads: any, except where a method says "holder". Owns: the nodes in it.
 template <typename Sync>
@@ -128,10 +212,10 @@ class BasicMailbox {
     MessageNode* last[2] = {nullptr, nullptr};
     for (auto* node = reinterpret_cast<MessageNode*>(word); node != nullptr;) {
       MessageNode* older = node->next;
-      const unsigned lane = node->kind->lane == Lane::kSystem ? 1 : 0;
-      if (last[lane] == nullptr) last[lane] = node;
-      node->next = first[lane];
-      first[lane] = node;
+      const unsigned queue = node->kind->message_class == MessageClass::kSystem ? 1 : 0;
+      if (last[queue] == nullptr) last[queue] = node;
+      node->next = first[queue];
+      first[queue] = node;
       node = older;
     }
     if (first[1] != nullptr) system.Append(first[1], last[1]);

@@ -9,8 +9,8 @@
 namespace pelton::internal {
 namespace {
 
-constexpr MessageKind kUser{nullptr, &FreeMessage<int>, Lane::kUser};
-constexpr MessageKind kSystem{nullptr, &FreeMessage<int>, Lane::kSystem};
+constexpr MessageKind kUser{nullptr, &FreeMessage<int>, MessageClass::kUser};
+constexpr MessageKind kSystem{nullptr, &FreeMessage<int>, MessageClass::kSystem};
 
 MessageNode* Node(int value, const MessageKind& kind = kUser) {
   return NewMessage<int>(&kind, value);

@@ -7,9 +7,9 @@
 
 #include "core/actor/borrow.h"
 #include "core/actor/context.h"
-#include "core/actor/event_source.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"
+#include "core/actor/sim_executor.h"
 #include "core/actor/spawn.h"
 #include "gtest/gtest.h"
 
@@ -66,8 +66,9 @@ TEST(PollingTest, PollsUntilTheWorkInFlightIsDone) {
   });
 }
 
-// A worker that takes an actor off the list while another still holds its turn must not lose it.
-TEST(PollingTest, ManyWorkersLoseNoActorToPoll) {
+// A pool thread that takes an actor off the list while another still holds its turn must not lose
+// it.
+TEST(PollingTest, ManyThreadsLoseNoActorToPoll) {
   PoolExecutor executor({.thread_count = 4});
   std::vector<ActorRef<Channel>> channels;
   for (int i = 0; i < 2; ++i) channels.push_back(Spawn<Channel>(executor, {}));

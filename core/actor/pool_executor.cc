@@ -18,26 +18,26 @@ using internal::RefPtr;
 using internal::TurnOutcome;
 
 constexpr int kMessagesPerTurn = 256;
-// After so many turns from the LIFO slot in a row, the queue gets one.
+// After so many turns from the LIFO place in a row, the queue gets one.
 constexpr int kLongestChain = 64;
-// A busy worker looks at the clock and at the actors to poll once in so many turns.
+// A busy pool thread looks at the clock and at the actors to poll once in so many turns.
 constexpr uint32_t kTurnsPerLookAround = 32;
 
 }  // namespace
 
-constinit thread_local PoolExecutor::Worker* PoolExecutor::current_worker_ = nullptr;
+constinit thread_local PoolExecutor::PoolThread* PoolExecutor::current_thread_ = nullptr;
 
 PoolExecutor::PoolExecutor(Options options) {
   PELTON_CHECK(options.thread_count > 0) << "a pool needs a thread";
   for (int i = 0; i < options.thread_count; ++i) {
-    workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->pool = this;
+    threads_.push_back(std::make_unique<PoolThread>());
+    threads_.back()->pool = this;
   }
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& worker = *workers_[i];
-    worker.thread = std::thread([this, &worker] { Run(worker); });
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    PoolThread& pool_thread = *threads_[i];
+    pool_thread.thread = std::thread([this, &pool_thread] { Run(pool_thread); });
     const std::string name = absl::StrCat(options.name.substr(0, 12), "-", i);
-    pthread_setname_np(worker.thread.native_handle(), name.substr(0, 15).c_str());
+    pthread_setname_np(pool_thread.thread.native_handle(), name.substr(0, 15).c_str());
   }
 }
 
@@ -45,25 +45,25 @@ PoolExecutor::~PoolExecutor() {
   // What does not end in time is ended by force below.
   Shutdown(clock().Now() + limits::kStopTimeout).IgnoreError();
   exit_.store(true, std::memory_order_release);
-  for (const auto& worker : workers_) worker->waker.Kick();
-  for (const auto& worker : workers_) worker->thread.join();
+  for (const auto& pool_thread : threads_) pool_thread->waker.Kick();
+  for (const auto& pool_thread : threads_) pool_thread->thread.join();
   KillAll();
   senders().AwaitNone();
 }
 
 void PoolExecutor::Schedule(ActorCell& cell) {
-  Worker* worker = current_worker_;
-  if (worker == nullptr || worker->pool != this) {
+  PoolThread* pool_thread = current_thread_;
+  if (pool_thread == nullptr || pool_thread->pool != this) {
     // From the push on the actor may run, end and let the pool end, before the kick.
     const internal::Passage passage(senders());
     return Enqueue(cell);
   }
-  ActorCell* displaced = std::exchange(worker->lifo, &cell);
+  ActorCell* displaced = std::exchange(pool_thread->lifo, &cell);
   if (displaced != nullptr) Enqueue(*displaced);
 }
 
 void PoolExecutor::Enqueue(ActorCell& cell) {
-  Worker* woken = nullptr;
+  PoolThread* woken = nullptr;
   {
     MutexLock lock(&mutex_);
     queue_.Push(cell);
@@ -73,16 +73,16 @@ void PoolExecutor::Enqueue(ActorCell& cell) {
   if (woken != nullptr) woken->waker.Kick();
 }
 
-PoolExecutor::Worker* PoolExecutor::TakeParked() {
+PoolExecutor::PoolThread* PoolExecutor::TakeParked() {
   if (parked_.empty() || searching_ > 0) return nullptr;
-  Worker* worker = parked_.back();
+  PoolThread* pool_thread = parked_.back();
   parked_.pop_back();
   ++searching_;  // on its behalf: nobody else needs to be woken for this
-  return worker;
+  return pool_thread;
 }
 
 void PoolExecutor::Kick() {
-  Worker* woken = nullptr;
+  PoolThread* woken = nullptr;
   {
     MutexLock lock(&mutex_);
     woken = TakeParked();
@@ -95,53 +95,54 @@ size_t PoolExecutor::parked_count() const {
   return parked_.size();
 }
 
-void PoolExecutor::Run(Worker& worker) {
+void PoolExecutor::Run(PoolThread& pool_thread) {
   const RuntimeThread counted;
-  current_worker_ = &worker;
+  current_thread_ = &pool_thread;
   while (!exit_.load(std::memory_order_acquire)) {
-    if (ActorCell* cell = NextRunnable(worker); cell != nullptr) {
-      RunTurn(worker, *cell);
-      if (++worker.turns % kTurnsPerLookAround != 0) continue;
+    if (ActorCell* cell = NextRunnable(pool_thread); cell != nullptr) {
+      RunTurn(pool_thread, *cell);
+      if (++pool_thread.turns % kTurnsPerLookAround != 0) continue;
       RunTimers();
-      PollNext(worker);
-    } else if (!PollNext(worker) && !RunTimers()) {
-      WaitForWork(worker);
+      PollNext(pool_thread);
+    } else if (!PollNext(pool_thread) && !RunTimers()) {
+      WaitForWork(pool_thread);
     }
   }
-  current_worker_ = nullptr;
+  current_thread_ = nullptr;
 }
 
-ActorCell* PoolExecutor::NextRunnable(Worker& worker) {
-  if (worker.lifo != nullptr && worker.chain < kLongestChain) {
-    ++worker.chain;
-    return std::exchange(worker.lifo, nullptr);
+ActorCell* PoolExecutor::NextRunnable(PoolThread& pool_thread) {
+  if (pool_thread.lifo != nullptr && pool_thread.chain < kLongestChain) {
+    ++pool_thread.chain;
+    return std::exchange(pool_thread.lifo, nullptr);
   }
-  worker.chain = 0;
+  pool_thread.chain = 0;
   ActorCell* cell = TakeFromQueue();
-  return cell != nullptr ? cell : std::exchange(worker.lifo, nullptr);
+  return cell != nullptr ? cell : std::exchange(pool_thread.lifo, nullptr);
 }
 
 ActorCell* PoolExecutor::TakeFromQueue() {
   if (LooksIdle()) return nullptr;
   ActorCell* cell = nullptr;
-  Worker* woken = nullptr;
+  PoolThread* woken = nullptr;
   {
     MutexLock lock(&mutex_);
     cell = queue_.Pop();
     if (cell != nullptr) queued_.fetch_sub(1, std::memory_order_relaxed);
-    // An actor that was queued while a worker was on its way woke no worker. So the worker that
-    // takes the first actor wakes a worker for the next, and a burst spreads over all workers.
+    // An actor that was queued while a pool thread was on its way woke no pool thread. So the pool
+    // thread that takes the first actor wakes a pool thread for the next, and a burst spreads over
+    // all pool threads.
     if (!queue_.empty()) woken = TakeParked();
   }
   if (woken != nullptr) woken->waker.Kick();
   return cell;
 }
 
-void PoolExecutor::RunTurn(Worker& worker, ActorCell& cell) {
+void PoolExecutor::RunTurn(PoolThread& pool_thread, ActorCell& cell) {
   const TurnOutcome outcome = cell.Turn(kMessagesPerTurn);
   if (outcome.moved) {
-    worker.idle_polls = 0;
-    worker.poll_backoff.Reset();
+    pool_thread.idle_polls = 0;
+    pool_thread.poll_backoff.Reset();
   }
   if (outcome.dead) return cell.Unref();
   Polled polled;  // holds the actor, which may end once the turn is released
@@ -150,7 +151,8 @@ void PoolExecutor::RunTurn(Worker& worker, ActorCell& cell) {
   }
   // Behind the others: it had its share.
   if (outcome.more || !cell.TryRelease()) Enqueue(cell);
-  // Not before: a worker that found the turn taken would drop the actor from the list for good.
+  // Not before: a pool thread that found the turn taken would drop the actor from the list for
+  // good.
   if (polled.cell) PollLater(std::move(polled));
 }
 
@@ -159,19 +161,19 @@ void PoolExecutor::PollLater(Polled polled) {
   if (!std::exchange(polled.cell->on_poll_list, true)) polled_.push_back(std::move(polled));
 }
 
-bool PoolExecutor::PollNext(Worker& worker) {
+bool PoolExecutor::PollNext(PoolThread& pool_thread) {
   RefPtr<ActorCell> cell;
   {
     MutexLock lock(&mutex_);
     // All of them were polled in vain since something moved: time to wait.
-    if (worker.idle_polls >= static_cast<int>(polled_.size())) return false;
+    if (pool_thread.idle_polls >= static_cast<int>(polled_.size())) return false;
     cell = std::move(polled_.front().cell);
     polled_.pop_front();
     cell->on_poll_list = false;
   }
-  ++worker.idle_polls;
+  ++pool_thread.idle_polls;
   // Whoever else holds the turn puts the actor back on the list after it, or schedules it.
-  if (cell->TryAcquire()) RunTurn(worker, *cell);
+  if (cell->TryAcquire()) RunTurn(pool_thread, *cell);
   return true;
 }
 
@@ -180,18 +182,18 @@ bool PoolExecutor::RunTimers() {
   return timers().DeliverDue(clock().Now());
 }
 
-void PoolExecutor::WaitForWork(Worker& worker) {
+void PoolExecutor::WaitForWork(PoolThread& pool_thread) {
   bool polling = false;
   {
     MutexLock lock(&mutex_);
     polling = !polled_.empty();
     if (!polling) ++searching_;
   }
-  if (polling && worker.poll_backoff.Pause()) {
-    worker.idle_polls = 0;
+  if (polling && pool_thread.poll_backoff.Pause()) {
+    pool_thread.idle_polls = 0;
     return;
   }
-  if (polling) return Park(worker);
+  if (polling) return Park(pool_thread);
   Backoff backoff;
   bool parking = false;
   while (LooksIdle() && !exit_.load(std::memory_order_relaxed)) {
@@ -204,24 +206,25 @@ void PoolExecutor::WaitForWork(Worker& worker) {
     MutexLock lock(&mutex_);
     --searching_;
   }
-  if (parking) Park(worker);
+  if (parking) Park(pool_thread);
 }
 
-void PoolExecutor::Park(Worker& worker) {
-  PELTON_CHECK(worker.lifo == nullptr) << "a worker was about to park with a runnable actor";
+void PoolExecutor::Park(PoolThread& pool_thread) {
+  PELTON_CHECK(pool_thread.lifo == nullptr)
+      << "a pool thread was about to park with a runnable actor";
   absl::Duration at_most = waits::kLongestSleep;
   {
     MutexLock lock(&mutex_);
     if (!queue_.empty() || exit_.load(std::memory_order_relaxed)) return;
     for (const Polled& polled : polled_) at_most = std::min(at_most, polled.max_park);
-    parked_.push_back(&worker);
+    parked_.push_back(&pool_thread);
   }
   at_most = std::min(at_most, timers().NextTime() - clock().Now());
-  worker.waker.Park(at_most);
-  worker.idle_polls = 0;
+  pool_thread.waker.Park(at_most);
+  pool_thread.idle_polls = 0;
   MutexLock lock(&mutex_);
   // Whoever kicked it took it off the list and counted it as searching.
-  if (std::erase(parked_, &worker) == 0) --searching_;
+  if (std::erase(parked_, &pool_thread) == 0) --searching_;
 }
 
 }  // namespace pelton

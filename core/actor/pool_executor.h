@@ -1,4 +1,4 @@
-// A pool of worker threads for many actors.
+// A pool of pool thread threads for many actors.
 #ifndef PELTON_CORE_ACTOR_POOL_EXECUTOR_H_
 #define PELTON_CORE_ACTOR_POOL_EXECUTOR_H_
 
@@ -21,12 +21,13 @@
 
 namespace pelton {
 
-// Runs its actors on `thread_count` workers that share one queue. An actor that becomes runnable in
-// a turn on a worker goes to that worker's LIFO slot and runs next, with its message still in the
-// cache; no other worker takes it from there, so turns must be short. Chains of that kind give way
-// to the queue after a while. Actors with work in flight are polled in turn; when no poll moves, a
-// worker spins, yields and then parks for at most their MaxPark. A wake-up is sent only if no
-// worker is looking for work already. Threads: any. Owns: its workers.
+// Runs its actors on `thread_count` pool threads that share one queue. An actor that becomes
+// runnable in a turn on a pool thread goes to that pool thread's LIFO place and runs next, with its
+// message still in the cache; no other pool thread takes it from there, so turns must be short.
+// Chains of that kind give way to the queue after a while. Actors with work in flight are polled in
+// turn; when no poll moves, a pool thread spins, yields and then parks for at most their MaxPark. A
+// wake-up is sent only if no pool thread is looking for work already. Threads: any. Owns: its pool
+// threads.
 class PoolExecutor final : public internal::ExecutorBase {
  public:
   struct Options {
@@ -41,9 +42,9 @@ class PoolExecutor final : public internal::ExecutorBase {
   ~PoolExecutor() override;
 
   void Schedule(internal::ActorCell& cell) override;
-  // Makes a parked worker poll at once: for events from outside.
+  // Makes a parked pool thread poll at once: for events from outside.
   void Kick();
-  // Number of workers that are parked and not kicked.
+  // Number of pool threads that are parked and not kicked.
   size_t parked_count() const;
 
  private:
@@ -51,45 +52,45 @@ class PoolExecutor final : public internal::ExecutorBase {
     internal::RefPtr<internal::ActorCell> cell;
     absl::Duration max_park = absl::ZeroDuration();
   };
-  struct Worker {
+  struct PoolThread {
     PoolExecutor* pool = nullptr;
     Waker waker;
     internal::ActorCell* lifo = nullptr;
-    int chain = 0;       // turns in a row that came from the LIFO slot
+    int chain = 0;       // turns in a row that came from the LIFO place
     int idle_polls = 0;  // in a row
     Backoff poll_backoff;
     uint32_t turns = 0;
     std::thread thread;
   };
 
-  void Run(Worker& worker);
-  internal::ActorCell* NextRunnable(Worker& worker);
+  void Run(PoolThread& pool_thread);
+  internal::ActorCell* NextRunnable(PoolThread& pool_thread);
   internal::ActorCell* TakeFromQueue();
-  void RunTurn(Worker& worker, internal::ActorCell& cell);
+  void RunTurn(PoolThread& pool_thread, internal::ActorCell& cell);
   // Polls one of the actors with work in flight, if any is not known to be idle.
-  bool PollNext(Worker& worker);
+  bool PollNext(PoolThread& pool_thread);
   bool RunTimers();
   // Looks for work until there is some, spinning, yielding and parking.
-  void WaitForWork(Worker& worker);
+  void WaitForWork(PoolThread& pool_thread);
   bool LooksIdle() const { return queued_.load(std::memory_order_relaxed) == 0; }
-  void Park(Worker& worker);
+  void Park(PoolThread& pool_thread);
   void Enqueue(internal::ActorCell& cell);
   // After its turn has been released, or scheduled again.
   void PollLater(Polled polled);
-  // The worker to kick because there is work in the queue, or null.
-  Worker* TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The pool thread to kick because there is work in the queue, or null.
+  PoolThread* TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnEarlierTimer() override { Kick(); }
 
-  static constinit thread_local Worker* current_worker_;
+  static constinit thread_local PoolThread* current_thread_;
 
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<PoolThread>> threads_;
   std::atomic<bool> exit_{false};
   std::atomic<size_t> queued_{0};  // in queue_, for those who look without the lock
   mutable Mutex mutex_;
   internal::CellQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::deque<Polled> polled_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Worker*> parked_ ABSL_GUARDED_BY(mutex_);
-  int searching_ ABSL_GUARDED_BY(mutex_) = 0;  // workers awake that look for work
+  std::vector<PoolThread*> parked_ ABSL_GUARDED_BY(mutex_);
+  int searching_ ABSL_GUARDED_BY(mutex_) = 0;  // pool threads awake that look for work
 };
 
 }  // namespace pelton

@@ -166,7 +166,7 @@ class Attendee : public Actor {
   explicit Attendee(std::atomic<int>* present) : present_(*present) {}
   void Handle(Assemble assemble) {
     ++present_;
-    // Before a worker that nobody wakes ends its longest park, of 10 s, by itself.
+    // Before a pool thread that nobody wakes ends its longest park, of 10 s, by itself.
     const absl::Time give_up = absl::Now() + absl::Seconds(9);
     while (present_ < assemble.crowd && absl::Now() < give_up) std::this_thread::yield();
     assemble.reply.Set(present_ >= assemble.crowd);

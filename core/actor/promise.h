@@ -10,20 +10,68 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/actor/backoff.h"
 #include "core/actor/block_pool.h"
-#include "core/actor/dropped_promises.h"
 #include "core/actor/ref_ptr.h"
 #include "core/actor/sendable.h"
 #include "core/actor/sync_policy.h"
+#include "core/actor/wait_hook.h"
 #include "core/base/check.h"
-#include "core/base/futex.h"
+#include "core/base/clock.h"
+#include "core/base/sync.h"
 
 namespace pelton::internal {
+
+// Lives for as long as a turn, and keeps the promises that are dropped meanwhile until it is known
+// why. A handler that throws drops what it owes before anybody has caught what it has thrown.
+// Threads: the one that made it. Owns: a count on the state of each of them.
+class DroppedPromises {
+ public:
+  // Completes the future behind `state` with kAborted, and takes over the count on it.
+  using Complete = void (*)(void* state, absl::string_view why);
+  static constexpr absl::string_view kUnexplained = "the promise was dropped without a result";
+
+  DroppedPromises() : outer_(Swap(this)) {}
+  ~DroppedPromises() {
+    Answer(kUnexplained);
+    Swap(outer_);
+  }
+  DroppedPromises(const DroppedPromises&) = delete;
+  DroppedPromises& operator=(const DroppedPromises&) = delete;
+
+  // Those of this thread's turn; null where it is in none.
+  static DroppedPromises* Current() { return current_; }
+  // For threads of a simulation, which share a real one: the former ones.
+  static DroppedPromises* Swap(DroppedPromises* mine) {
+    DroppedPromises* const former = current_;
+    current_ = mine;
+    return former;
+  }
+
+  bool empty() const { return dropped_.empty(); }
+  void Add(void* state, Complete complete) { dropped_.push_back({state, complete}); }
+  void Answer(absl::string_view why) {
+    // By index: an answer may have what waited for it drop more.
+    for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i].complete(dropped_[i].state, why);
+    dropped_.clear();
+  }
+
+ private:
+  struct Dropped {
+    void* state;
+    Complete complete;
+  };
+
+  static inline constinit thread_local DroppedPromises* current_ = nullptr;
+  DroppedPromises* const outer_;
+  absl::InlinedVector<Dropped, 2> dropped_;
+};
 
 // What futures of all types share: one word that says how far a completion has come.
 // ONCE-1: Claim succeeds for one completer only; it then writes the result and calls Finish.
@@ -88,6 +136,22 @@ class FutureCore : public BasicFutureCore<RealSync> {
   // Blocks: until `deadline`. Spins and yields a little before it parks.
   bool WaitUntil(absl::Time deadline);
 };
+
+inline bool FutureCore::WaitUntil(absl::Time deadline) {
+  if (ready()) return true;
+  if (WaitHook* hook = WaitHook::Current(); hook != nullptr) {
+    return hook->WaitUntil([this] { return ready(); }, deadline);
+  }
+  Backoff backoff;
+  while (backoff.Pause()) {
+    if (ready()) return true;
+  }
+  for (;;) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) return ready();
+    if (Park(left)) return true;
+  }
+}
 
 }  // namespace pelton::internal
 

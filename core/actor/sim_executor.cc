@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/actor/dropped_promises.h"
+#include "core/actor/promise.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 

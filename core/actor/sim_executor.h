@@ -8,11 +8,21 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "core/actor/event_source.h"
 #include "core/actor/executor_base.h"
 #include "core/actor/wait_hook.h"
 
 namespace pelton {
+
+// Something outside the actors that shares a simulation's virtual time, such as a simulated
+// network. Threads: the simulation's. Owns: its pending events.
+class EventSource {
+ public:
+  virtual ~EventSource() = default;
+  // When its next event is due; infinite if it has none.
+  virtual absl::Time NextEventTime() = 0;
+  // Lets all events happen that are due at `now`.
+  virtual void RunDue(absl::Time now) = 0;
+};
 
 // What goes wrong in a simulation, as the seed chooses. One in 0: never.
 struct SimFaults {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/base/config.h"
-#include "core/actor/dropped_promises.h"
+#include "core/actor/promise.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/check.h"
 

@@ -4,11 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/actor/dropped_promises.h"
 #include "core/actor/promise.h"
-#include "core/actor/side_thread.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
+#include "core/actor/wait_hook.h"
 #include "core/actor/waker.h"
 #include "gtest/gtest.h"
 

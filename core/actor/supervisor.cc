@@ -23,7 +23,7 @@ void Supervisor::Adopt(ActorCell& child) {
 }
 
 void Supervisor::StopAll(absl::Time deadline) {
-  rounds_.clear();
+  batches_.clear();
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) {
     it->second->RequestEnd(deadline);
   }
@@ -51,7 +51,7 @@ void Supervisor::Judge(ActorCell& child, const absl::Status& why) {
                     Annotate(why, absl::StrCat("restarted ", spec_.max_restarts, " times within ",
                                                absl::FormatDuration(spec_.period), ", and again")));
   }
-  BeginRound(child);
+  BeginBatch(child);
 }
 
 void Supervisor::Escalate(ActorCell& child, const absl::Status& why) {
@@ -87,79 +87,80 @@ bool Supervisor::IsAffected(ActorCell& sibling, ActorCell& failed) const {
   return false;
 }
 
-void Supervisor::BeginRound(ActorCell& failed) {
-  Round& round = rounds_.emplace_back(
-      Round{.number = ++last_round_, .awaited = {}, .members = {}, .backoff = NextBackoff()});
+void Supervisor::BeginBatch(ActorCell& failed) {
+  RestartBatch& batch = batches_.emplace_back(RestartBatch{
+      .number = ++last_batch_, .awaited = {}, .members = {}, .backoff = NextBackoff()});
   for (auto it = children_.rbegin(); it != children_.rend(); ++it) {
     ActorCell& sibling = *it->second;
     if (sibling.id() == failed.id() || !IsAffected(sibling, failed)) continue;
-    // One that is ending for another round joins this one: it must begin after `failed` has ended.
-    const Membership former = Leave(sibling.id());
-    round.members.insert(sibling.id());
-    if (former == Membership::kEnded) continue;
-    round.awaited.insert(sibling.id());
-    if (former == Membership::kNone) {
+    // One that is ending for another batch joins this one: it must begin after `failed` has ended.
+    const BatchRole former = Leave(sibling.id());
+    batch.members.insert(sibling.id());
+    if (former == BatchRole::kEnded) continue;
+    batch.awaited.insert(sibling.id());
+    if (former == BatchRole::kNone) {
       sibling.Post(NewSystemCall([](ActorCell& cell) { cell.Suspend(); }));
     }
   }
-  round.members.insert(failed.id());
-  StartIfComplete(round);
+  batch.members.insert(failed.id());
+  StartIfComplete(batch);
 }
 
-Supervisor::Membership Supervisor::Leave(ActorId child) {
-  for (Round& round : rounds_) {
-    if (round.members.erase(child) == 0) continue;
-    if (round.awaited.erase(child) == 0) return Membership::kEnded;
-    StartIfComplete(round);
-    return Membership::kAwaited;
+Supervisor::BatchRole Supervisor::Leave(ActorId child) {
+  for (RestartBatch& batch : batches_) {
+    if (batch.members.erase(child) == 0) continue;
+    if (batch.awaited.erase(child) == 0) return BatchRole::kEnded;
+    StartIfComplete(batch);
+    return BatchRole::kAwaited;
   }
-  return Membership::kNone;
+  return BatchRole::kNone;
 }
 
 bool Supervisor::Arrived(ActorId child) {
-  for (Round& round : rounds_) {
-    if (round.awaited.erase(child) == 0) continue;
-    StartIfComplete(round);
+  for (RestartBatch& batch : batches_) {
+    if (batch.awaited.erase(child) == 0) continue;
+    StartIfComplete(batch);
     return true;
   }
   return false;
 }
 
-void Supervisor::StartIfComplete(Round& round) {
-  if (!round.awaited.empty()) return;
+void Supervisor::StartIfComplete(RestartBatch& batch) {
+  if (!batch.awaited.empty()) return;
   struct Begin {
-    uint64_t round;
-    void operator()(ActorCell& self) { static_cast<Supervisor&>(*self.family()).Restart(round); }
+    uint64_t batch;
+    void operator()(ActorCell& self) { static_cast<Supervisor&>(*self.family()).Restart(batch); }
   };
-  const absl::Time when = self_.executor().clock().Now() + round.backoff;
-  self_.executor().SetTimer(when, self_, NewSystemCall(Begin{round.number}));
+  const absl::Time when = self_.executor().clock().Now() + batch.backoff;
+  self_.executor().SetTimer(when, self_, NewSystemCall(Begin{batch.number}));
 }
 
 void Supervisor::Restart(uint64_t number) {
-  const auto round = std::find_if(rounds_.begin(), rounds_.end(),
-                                  [=](const Round& each) { return each.number == number; });
-  if (round == rounds_.end() || std::exchange(round->begins, true)) return;
-  RestartNext(round);
+  const auto batch = std::find_if(batches_.begin(), batches_.end(),
+                                  [=](const RestartBatch& each) { return each.number == number; });
+  if (batch == batches_.end() || std::exchange(batch->begins, true)) return;
+  RestartNext(batch);
 }
 
-void Supervisor::RestartNext(std::list<Round>::iterator round) {
-  while (!round->members.empty()) {
-    const ActorId next = round->members.extract(round->members.begin()).value();
+void Supervisor::RestartNext(std::list<RestartBatch>::iterator batch) {
+  while (!batch->members.empty()) {
+    const ActorId next = batch->members.extract(batch->members.begin()).value();
     const auto child = children_.find(next);
     if (child == children_.end()) continue;
-    // From here on it is no member: should another round need it, it is suspended again.
-    round->beginning = next;
+    // From here on it is no member: should another batch need it, it is suspended again.
+    batch->beginning = next;
     return child->second->Post(NewSystemCall([](ActorCell& cell) { cell.Restart(); }));
   }
-  rounds_.erase(round);
+  batches_.erase(batch);
 }
 
 void Supervisor::Settled(ActorId child) {
-  const auto round = std::find_if(rounds_.begin(), rounds_.end(),
-                                  [=](const Round& each) { return each.beginning == child; });
-  if (round == rounds_.end()) return;
-  round->beginning.reset();
-  RestartNext(round);
+  const auto batch = std::find_if(batches_.begin(), batches_.end(), [=](const RestartBatch& each) {
+    return each.beginning == child;
+  });
+  if (batch == batches_.end()) return;
+  batch->beginning.reset();
+  RestartNext(batch);
 }
 
 }  // namespace pelton::internal

@@ -31,8 +31,8 @@ class Supervisor : public Family {
  private:
   // Children to be restarted together, once those awaited have ended their incarnations: in the
   // order of their spawning, each when the one before it has started.
-  // A child is a member of one round at most.
-  struct Round {
+  // A child is a member of one batch at most.
+  struct RestartBatch {
     uint64_t number;
     std::set<ActorId> awaited;
     std::set<ActorId> members;  // without those that were told to begin
@@ -41,25 +41,25 @@ class Supervisor : public Family {
     std::optional<ActorId> beginning = std::nullopt;  // the one that was told last
   };
 
-  // What a child was to a round: no member, one whose end it waits for, or one that has ended.
-  enum class Membership { kNone, kAwaited, kEnded };
+  // What a child was to a batch: no member, one whose end it waits for, or one that has ended.
+  enum class BatchRole { kNone, kAwaited, kEnded };
 
   void Judge(ActorCell& child, const absl::Status& why);
-  void BeginRound(ActorCell& failed);
+  void BeginBatch(ActorCell& failed);
   void Escalate(ActorCell& child, const absl::Status& why);
   bool IsAffected(ActorCell& sibling, ActorCell& failed) const;
   // Takes note of a restart; false if there were too many.
   bool CountRestart();
   absl::Duration NextBackoff() const;
-  // Takes `child` off the list of those awaited; true if a round waited for it.
+  // Takes `child` off the list of those awaited; true if a batch waited for it.
   bool Arrived(ActorId child);
-  // Takes `child` out of the round it is in.
-  Membership Leave(ActorId child);
-  void StartIfComplete(Round& round);
-  // The back-off of the round is over.
+  // Takes `child` out of the batch it is in.
+  BatchRole Leave(ActorId child);
+  void StartIfComplete(RestartBatch& batch);
+  // The back-off of the batch is over.
   void Restart(uint64_t number);
-  // Has the next member of `round` begin; the round is over when there is none.
-  void RestartNext(std::list<Round>::iterator round);
+  // Has the next member of `batch` begin; the batch is over when there is none.
+  void RestartNext(std::list<RestartBatch>::iterator batch);
   // `child` has started, failed or ended: who waited for it goes on.
   void Settled(ActorId child);
 
@@ -67,8 +67,8 @@ class Supervisor : public Family {
   const SupervisionSpec spec_;
   std::map<ActorId, RefPtr<ActorCell>> children_;  // ids grow: in the order of their spawning
   std::deque<absl::Time> restarts_;                // within the period
-  std::list<Round> rounds_;
-  uint64_t last_round_ = 0;
+  std::list<RestartBatch> batches_;
+  uint64_t last_batch_ = 0;
 };
 
 // The supervisor of `self`, made when it spawns its first child.

@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "core/actor/backoff.h"
 #include "core/actor/executor_base.h"
-#include "core/actor/side_thread.h"
 #include "core/actor/sync_policy.h"
 #include "core/actor/thread_loop.h"
+#include "core/actor/wait_hook.h"
 #include "core/actor/waker.h"
 
 namespace pelton {

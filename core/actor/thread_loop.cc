@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 256;
 constexpr int kTurnsPerRound = 64;
-constexpr uint32_t kRoundsPerClockRead = 16;
+constexpr uint32_t kPassesPerClockRead = 16;
 
 }  // namespace
 
@@ -76,7 +76,7 @@ bool ThreadLoop::PollAll() {
 
 bool ThreadLoop::GlanceAtTimers() {
   if (timers_.NextTime() == absl::InfiniteFuture()) return false;
-  return ++rounds_ % kRoundsPerClockRead == 0 && DeliverDueTimers();
+  return ++passes_ % kPassesPerClockRead == 0 && DeliverDueTimers();
 }
 
 bool ThreadLoop::DeliverDueTimers() {

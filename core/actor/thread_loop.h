@@ -91,7 +91,7 @@ class ThreadLoop {
   Inbound<ActorCell> inbound_;
   CellQueue queue_;
   std::vector<Polled> polled_;
-  uint32_t rounds_ = 0;
+  uint32_t passes_ = 0;
 };
 
 }  // namespace pelton::internal

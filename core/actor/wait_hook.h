@@ -1,9 +1,13 @@
-// The seam that lets code which blocks a thread run under a simulation unchanged.
+// The seam that lets code which blocks a thread run under a simulation unchanged, and threads that
+// a simulation can run in its own.
 #ifndef PELTON_CORE_ACTOR_WAIT_HOOK_H_
 #define PELTON_CORE_ACTOR_WAIT_HOOK_H_
 
 #include <atomic>
 #include <functional>
+#include <memory>
+#include <string>
+#include <thread>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -45,6 +49,27 @@ class WaitHook {
 
 // The clock that deadlines of waits on this thread are measured with.
 const Clock& WaitClock();
+
+// A thread that a simulation can run in its own. As std::thread, for code that blocks in calls of
+// the kernel or of another library, so that it can be no actor. Where the thread that makes it is a
+// simulation's, so is this one. Threads: the one that made it. Owns: the thread, which must be
+// joined before this goes.
+class SideThread {
+ public:
+  SideThread() = default;
+  // `name` is shown by debuggers, its first 15 characters; "": that of the thread that makes it.
+  explicit SideThread(std::function<void()> body, const std::string& name = "");
+
+  bool joinable() const { return thread_.joinable() || is_simulated(); }
+  bool is_simulated() const { return has_ended_ != nullptr; }
+  // Blocks: until the body has returned.
+  void Join();
+
+ private:
+  std::thread thread_;
+  // Of a simulated one; null else. Shared: the body may outlast this in a simulation that ends.
+  std::shared_ptr<bool> has_ended_;
+};
 
 }  // namespace pelton
 

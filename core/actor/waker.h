@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 #include "core/actor/sync_policy.h"
-#include "core/base/futex.h"
+#include "core/base/sync.h"
 
 namespace pelton {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
-#include "core/base/log.h"
 #include "core/base/moving_deadline.h"
 #include "core/base/sync.h"
 

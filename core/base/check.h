@@ -1,11 +1,12 @@
-// PELTON_CHECK: ends the process when an invariant of our own code is broken. Bad input is a Status
-// instead.
+// What this process says to people: PELTON_CHECK, which ends it when an invariant of our own code
+// is broken (bad input is a Status instead), and the lines of the log.
 #ifndef PELTON_CORE_BASE_CHECK_H_
 #define PELTON_CORE_BASE_CHECK_H_
 
 #include <sstream>
 
 #include "absl/base/optimization.h"
+#include "absl/strings/string_view.h"
 
 namespace pelton::internal {
 
@@ -38,5 +39,24 @@ struct Voidify {
 #define PELTON_CHECK_OK(expression)                                                           \
   for (const ::absl::Status pelton_check_status_ = (expression); !pelton_check_status_.ok();) \
   ::pelton::internal::CheckFailure(__FILE__, __LINE__, #expression).stream() << pelton_check_status_
+
+namespace pelton {
+
+// The numbers are those of Python's logging.
+enum class LogLevel { kInfo = 20, kWarning = 30, kError = 40 };
+
+// Takes one line without its end; every line for people goes through here. Called by any thread,
+// also by several at once.
+using LogSink = void (*)(LogLevel level, absl::string_view line);
+
+// Has every line go to `sink`; null, as at first: warnings and errors to standard error.
+// Threads: any.
+void SetLogSink(LogSink sink);
+
+// Threads: any; not with a lock that the sink could need, so not within an actor's turn that others
+// wait for in Python.
+void Log(LogLevel level, absl::string_view line);
+
+}  // namespace pelton
 
 #endif  // PELTON_CORE_BASE_CHECK_H_

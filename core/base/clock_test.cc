@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "core/base/sync.h"
-#include "core/base/wall_clock_step.h"
+#include "core/base/test_wall_clock_step.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

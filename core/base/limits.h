@@ -1,4 +1,4 @@
-// Every bound of the runtime, in one place.
+// Every bound of the runtime in one place, and sizes in whole units.
 #ifndef PELTON_CORE_BASE_LIMITS_H_
 #define PELTON_CORE_BASE_LIMITS_H_
 
@@ -32,5 +32,14 @@ inline constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(10);
 inline constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 
 }  // namespace pelton::limits
+
+namespace pelton {
+
+// The least multiple of `unit`, which is not 0, that is not below `value`.
+inline constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace pelton
 
 #endif  // PELTON_CORE_BASE_LIMITS_H_

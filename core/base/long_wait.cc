@@ -7,7 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/log.h"
+#include "core/base/check.h"
 
 namespace pelton {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/log.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

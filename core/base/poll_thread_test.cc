@@ -1,5 +1,3 @@
-#include "core/base/poll_thread.h"
-
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,6 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
+#include "core/base/threads.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

@@ -1,10 +1,9 @@
-#include "core/base/turn.h"
-
 #include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/sync.h"
 #include "gtest/gtest.h"
 
 // A turn that an assertion has taken, or that another thread gives back, is beyond the analysis.

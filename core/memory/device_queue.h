@@ -2,17 +2,47 @@
 #ifndef PELTON_CORE_MEMORY_DEVICE_QUEUE_H_
 #define PELTON_CORE_MEMORY_DEVICE_QUEUE_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
-#include "core/memory/stream.h"
 
 namespace pelton {
+
+// Where memory lies.
+enum class DeviceKind : uint8_t { kHost = 0, kCuda = 1 };
+inline absl::string_view NameOf(DeviceKind kind) {
+  return kind == DeviceKind::kHost ? "host" : "cuda";
+}
+
+// Where a tensor's memory lies: a kind of device and its number in this process.
+struct Device {
+  DeviceKind kind = DeviceKind::kHost;
+  int32_t index = 0;
+
+  friend auto operator<=>(const Device&, const Device&) = default;
+};
+
+// A queue of work on a device. On the host work is done when the call that did it returns, so the
+// host's stream is empty; a GPU's stream wraps the one of its runtime. Threads: one at a time.
+// Owns: what its subclass says.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual DeviceKind device() const = 0;
+};
+
+// Threads: any. Owns: nothing.
+class HostStream final : public Stream {
+ public:
+  DeviceKind device() const override { return DeviceKind::kHost; }
+};
 
 // A device's memory, and the order between two streams of it: the caller's, which computes, and the
 // pipelines' own. The host waits for neither except where a method says so. So the device's errors

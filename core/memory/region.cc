@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/fork.h"
 #include "core/base/limits.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 
@@ -270,7 +270,8 @@ absl::StatusOr<std::byte*> MapSealed(int descriptor, size_t size_bytes, const st
 
 absl::StatusOr<std::unique_ptr<Region>> Region::Create(size_t size_bytes, const std::string& name) {
   if (size_bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("size_bytes: 0 for region '", name, "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("size_bytes: 0 for region '", name, "'; a region has at least one byte"));
   }
   const size_t page = limits::kRegionAlignmentBytes;
   const size_t rounded_bytes = (size_bytes + page - 1) / page * page;

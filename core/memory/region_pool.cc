@@ -36,10 +36,13 @@ int ClassOf(size_t size_bytes) {
 }  // namespace
 
 absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
-  if (size_bytes == 0) return absl::InvalidArgumentError("size_bytes: 0");
+  if (size_bytes == 0)
+    return absl::InvalidArgumentError("size_bytes: 0; a block has at least one byte");
   const int index = ClassOf(size_bytes);
   if (index >= kClassCount) {
-    return absl::ResourceExhaustedError(absl::StrCat("size_bytes: ", size_bytes, " is too large"));
+    return absl::ResourceExhaustedError(absl::StrCat("size_bytes: ", size_bytes,
+                                                     " is more than the largest block, ",
+                                                     BytesOfClass(kClassCount - 1), " bytes"));
   }
   std::shared_ptr<void> used;  // declared before the lock: goes after it
   MutexLock lock(&mutex_);

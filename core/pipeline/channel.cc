@@ -30,7 +30,8 @@ std::string ContextOf(const Job& job) {
 
 Channel::~Channel() {
   if (idle()) return;
-  const absl::Status reason = absl::CancelledError("the channel has ended");
+  const absl::Status reason =
+      absl::CancelledError("the channel of the model's pipelines has ended");
   Abort(reason);
   while (!begun_.empty()) {
     Job job = std::move(begun_.front());

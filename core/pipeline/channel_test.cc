@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/pipeline/fake_world.h"
-#include "core/pipeline/operation_batch.h"
 #include "core/pipeline/standard_stages.h"
 #include "core/plan/bucket.h"
 #include "core/plan/plan.h"

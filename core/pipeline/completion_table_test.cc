@@ -1,5 +1,3 @@
-#include "core/pipeline/completion_table.h"
-
 #include <map>
 #include <random>
 #include <set>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/pipeline/operation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/pipeline/stage.h"
 #include "core/pipeline/standard_stages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,17 +1,62 @@
-// Stages that most pipelines are made of.
+// What most pipelines are made of: operations that a stage launches together, stages of one
+// operation, and stages that run in some rounds and are left out in the others.
 #ifndef PELTON_CORE_PIPELINE_STANDARD_STAGES_H_
 #define PELTON_CORE_PIPELINE_STANDARD_STAGES_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "core/base/limits.h"
 #include "core/memory/dtype.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/operation.h"
+#include "core/pipeline/pipeline.h"
 
 namespace pelton {
+
+// Operations that a stage has in flight at once: launches what was added, in that order, as there
+// is room for it, and says when all of it is done. Threads: its stage's. Owns: its list; not the
+// memory of the operations.
+class OperationBatch {
+ public:
+  // Forgets what was added: the next use. Nothing may be in flight.
+  void Clear();
+  void Add(const Operation& operation) { operations_.push_back(operation); }
+
+  // True once every operation is done. Blocks: never. Errors: those of the launches and of the
+  // operations.
+  absl::StatusOr<bool> Advance(BucketRun& run);
+  // Whether every operation that was added has been launched.
+  bool has_launched_all() const { return completions_.size() == operations_.size(); }
+  // Of the operations added, so many from the first on were done at the last Advance.
+  size_t finished() const { return finished_; }
+
+ private:
+  // The runner answers only for its last launches, and two buckets may launch at once.
+  static constexpr size_t kMostOpen = limits::kMaxOperationsInFlight / 2;
+
+  absl::Status LaunchMore(BucketRun& run);
+
+  absl::InlinedVector<Operation, 4> operations_;
+  absl::InlinedVector<Completion, 4> completions_;
+  size_t finished_ = 0;
+};
 
 // Exchange: allreduces every segment in place with `op`, all at once.
 // Steps: one allreduce per segment. Bytes: those of the communicator's allreduce.
 std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op);
+
+// Rounds count from 1. Whether this one's number is a multiple of `interval`; 0 has none.
+bool IsMultiple(const BucketRun& run, uint64_t interval);
+
+enum class WhichRounds : uint8_t { kMultiples, kOthers };
+
+// `stage`, in the rounds that are multiples of `interval` or in the others; its state is kept in
+// all of them.
+std::unique_ptr<Stage> MakeStageOfRounds(std::unique_ptr<Stage> stage, WhichRounds which,
+                                         uint64_t interval);
 
 }  // namespace pelton
 

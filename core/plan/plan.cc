@@ -10,7 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/round_up.h"
+#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -28,11 +28,14 @@ absl::Status CheckOptions(const PlanOptions& options) {
                                                    limits::kMaxBucketBytes));
   }
   if (options.standalone_bytes == 0) {
-    return absl::InvalidArgumentError("plan: standalone_bytes is 0");
+    return absl::InvalidArgumentError(
+        "plan: standalone_bytes is 0; it is the size from which a tensor is communicated by "
+        "itself");
   }
   const uint64_t alignment = options.constraints.alignment_count;
   if (alignment == 0 || alignment > limits::kMaxBucketBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: alignment_count is ", alignment));
+    return absl::InvalidArgumentError(absl::StrCat("plan: alignment_count is ", alignment,
+                                                   ", not within 1 and ", limits::kMaxBucketBytes));
   }
   return absl::OkStatus();
 }

@@ -13,11 +13,14 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/limits.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
-#include "core/memory/stream.h"
-#include "core/plan/plan_version.h"
 
 namespace pelton {
+
+// From 1; grows by one with each new order or bucket size of the same tensors (GEN-1). Another
+// number than the Generation of the membership.
+using PlanVersion = Id<struct PlanVersionTag, uint32_t>;
 
 // What the planner knows of a tensor.
 // Threads: a value. Owns: its name.

@@ -14,10 +14,8 @@
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/round/plan_instance.h"
-#include "core/round/round_usage.h"
 #include "core/round/round_waiter.h"
 #include "core/round/scheduler.h"
-#include "core/round/shared_state.h"
 #include "core/round/slot_state.h"
 #include "core/trace/trace.h"
 

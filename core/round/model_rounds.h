@@ -21,14 +21,13 @@
 #include "core/base/moving_deadline.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
 #include "core/plan/round_mode.h"
-#include "core/round/bucket_times.h"
 #include "core/round/round_sight.h"
 #include "core/round/slot_state.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 
 namespace pelton {
 

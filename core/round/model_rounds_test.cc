@@ -12,7 +12,7 @@
 #include "core/actor/sim_executor.h"
 #include "core/base/split_mix.h"
 #include "core/pipeline/fake_world.h"
-#include "core/pipeline/stage.h"
+#include "core/pipeline/pipeline.h"
 #include "core/pipeline/standard_stages.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

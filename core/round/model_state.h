@@ -1,5 +1,5 @@
-// What an algorithm remembers of a model between rounds: for checkpoints and for wrapping a model
-// again.
+// What an algorithm remembers of a model between rounds: for checkpoints, for wrapping a model
+// again, and for a group of another size.
 #ifndef PELTON_CORE_ROUND_MODEL_STATE_H_
 #define PELTON_CORE_ROUND_MODEL_STATE_H_
 
@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "core/memory/dtype.h"
 #include "core/round/model_rounds.h"
 
@@ -48,6 +49,18 @@ absl::Status AdoptOrder(const std::vector<std::string>& order, ModelRounds& roun
 // has and the algorithm does not keep (a state that no round has made lacks all); the text names
 // the tensor. Those of Replan, SaveStates and LoadStates.
 absl::Status Restore(ModelState state, ModelRounds& rounds, absl::Time deadline);
+
+// Moves a new model, which has had no round and whose state is primed, on to what `states` told on
+// all ranks of a group of any size, in rank order. What its stages keep says what becomes of it
+// (StateScope): what is common stays, bitwise; a rank's own becomes the mean of those of the ranks
+// that kept it, so that the sum over the ranks divided by their number stays; elements of which one
+// rank kept the only ones come from that rank; replicas stay as they are primed, for which all
+// ranks hold the same weights. Where nobody kept something, because nothing was encoded, it stays
+// zero. Collective where the states have an order. Blocks: until `deadline`. Errors:
+// InvalidArgument: a tensor that the model does not have; ranks whose common elements differ;
+// elements in another dtype, or a part of them only; the text names key and tensor. Those of
+// Replan, SaveStates and LoadStates.
+absl::Status Reshard(absl::Span<const ModelState> states, ModelRounds& rounds, absl::Time deadline);
 
 }  // namespace pelton
 

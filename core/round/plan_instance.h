@@ -2,17 +2,69 @@
 #ifndef PELTON_CORE_ROUND_PLAN_INSTANCE_H_
 #define PELTON_CORE_ROUND_PLAN_INSTANCE_H_
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/actor/sendable.h"
+#include "core/base/ids.h"
+#include "core/memory/device_queue.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 #include "core/plan/bucket.h"
 #include "core/plan/plan.h"
 #include "core/plan/ready_tracker.h"
-#include "core/round/round_usage.h"
 
 namespace pelton {
+
+// Which tensors any rank has used in a round, by one small operation of all ranks: a byte per slot,
+// 1 where this rank has used the tensor in the round and else 0, combined by MAX.
+//
+// The pipeline of the plan's last bucket launches the operation before its own, and is complete
+// only with it. Buckets are released in the plan's order, so that every tensor of the round has
+// been marked by then, and that every rank launches the operation at the same place (ORDER-1).
+//
+// Steps: one allreduce in a round. Bytes: those of the communicator's allreduce of a byte per slot.
+// Threads: the stages are the channel's; Fetch and UsedByAny are the waiter's, between the round's
+// end and the next round's marks. Owns: the bytes, on the device where the buckets are.
+class RoundUsage {
+ public:
+  // `device` is that of the buckets and outlives this; null: the host. Errors: the device's.
+  static absl::StatusOr<std::unique_ptr<RoundUsage>> Create(size_t slot_count, DeviceQueue* device);
+  ~RoundUsage();
+  RoundUsage(const RoundUsage&) = delete;
+  RoundUsage& operator=(const RoundUsage&) = delete;
+
+  // Puts the operation into the last bucket's pipeline, which must not outlive this.
+  void AddTo(Pipeline& last);
+
+  // After a round: brings to the host which tensors other ranks have used, where that is elsewhere
+  // and this rank has left one unused. Blocks: on a device, until the copy is done, or `deadline`.
+  // Errors: those of DeviceQueue::Read.
+  absl::Status Fetch(const ReadyTracker& tracker, absl::Time deadline);
+  // Of a slot that this rank has left unused, after Fetch: whether another rank has used it.
+  bool UsedElsewhere(SlotId slot) const {
+    return used_[static_cast<size_t>(slot.value())] != std::byte{0};
+  }
+
+ private:
+  class LaunchStage;
+  class AwaitStage;
+
+  RoundUsage(size_t slot_count, DeviceQueue* device) : used_(slot_count), device_(device) {}
+  // Writes what this rank has used.
+  absl::Status Fill(const BucketRun& run);
+  Operation Maximum();
+
+  std::vector<std::byte> used_;  // on the host: exchanged, or fetched
+  DeviceQueue* const device_;
+  std::byte* on_device_ = nullptr;  // exchanged, where there is a device
+  OperationBatch batch_;
+};
 
 // One version of a model's plan. It stays where it was made: its parts refer to each other.
 // Threads: as its parts. Owns: plan, memory, tracker, usage and pipelines.

@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/actor/backoff.h"
-#include "core/actor/event_source.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/sim_threads.h"

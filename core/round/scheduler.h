@@ -13,20 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/actor/actor.h"
+#include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/actor/sync_policy.h"
-#include "core/actor/timer.h"
 #include "core/base/ids.h"
 #include "core/base/long_wait.h"
 #include "core/base/moving_deadline.h"
 #include "core/pipeline/channel.h"
-#include "core/pipeline/completion.h"
 #include "core/pipeline/operation.h"
-#include "core/plan/plan_version.h"
-#include "core/round/bucket_times.h"
+#include "core/plan/plan.h"
 #include "core/round/plan_instance.h"
 #include "core/round/round_sight.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 
 namespace pelton {
 

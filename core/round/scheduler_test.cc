@@ -13,7 +13,7 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/spawn.h"
 #include "core/base/moving_deadline.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/pipeline/fake_world.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 
 namespace pelton {
 

@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 )
 
 
-_TEST = re.compile(r"_(test|fixture|benchmark|process)\.|/test_|^benchmarks/|^tests/|/(compile_fail|conformance)/")
+_TEST = re.compile(r"_(test|fixture|benchmark|process)\.|/test_|^benchmarks/|^tests/|/(compile_fail|conformance|tests)/")
 
 
 @dataclass(frozen=True)

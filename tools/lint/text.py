@@ -45,7 +45,7 @@ BANS = (
         # A deadline of the wall clock would move with it; gRPC's clean-up takes no other.
         unless=(
             "core/base/clock",
-            "core/base/wall_clock_step",
+            "core/base/test_wall_clock_step",
             "core/trace/",
             "comm/control/coordinator_server.cc",
             "comm/control/test_certificates",

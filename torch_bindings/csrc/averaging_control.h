@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/turn.h"
+#include "core/base/sync.h"
 
 namespace pelton::torch_bindings {
 

@@ -1,7 +1,7 @@
 #include "torch_bindings/csrc/collective_launch.h"
 
+#include "core/memory/device_queue.h"
 #include "core/memory/region.h"
-#include "core/memory/stream.h"
 
 namespace pelton::torch_bindings {
 

@@ -8,7 +8,7 @@
 #include "comm/collectives.h"
 #include "comm/lane/job.h"
 #include "comm/tags.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 
 namespace pelton::torch_bindings {
 

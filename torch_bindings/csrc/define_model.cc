@@ -18,7 +18,7 @@
 #include "backend/model_port.h"
 #include "core/round/model_state.h"
 #include "core/round/schedule.h"
-#include "core/round/training_event.h"
+#include "core/round/trigger.h"
 #include "core/tuning/plan_tuner.h"
 #include "torch_bindings/csrc/backward_watch.h"
 #include "torch_bindings/csrc/define.h"

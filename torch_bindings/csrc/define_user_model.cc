@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
-#include "core/round/training_event.h"
+#include "core/round/trigger.h"
 #include "torch_bindings/csrc/averaging_control.h"
 #include "torch_bindings/csrc/define.h"
 #include "torch_bindings/csrc/profiler_range.h"

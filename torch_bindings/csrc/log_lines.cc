@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
-#include "core/base/log.h"
-#include "core/base/worker_thread.h"
+#include "core/base/threads.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -22,8 +22,8 @@ py::object* sink = nullptr;
 
 // Lines on their way to Python. It lives as long as the process, because a line may come from any
 // thread at any time.
-WorkerThread& Lines() {
-  static auto* const lines = new WorkerThread("pelton-log", kMostLines);
+CallThread& Lines() {
+  static auto* const lines = new CallThread("pelton-log", kMostLines);
   return *lines;
 }
 

@@ -1,4 +1,4 @@
-// The runtime's lines (core/base/log.h) on their way to Python.
+// The runtime's lines (core/base/check.h) on their way to Python.
 #ifndef PELTON_TORCH_BINDINGS_CSRC_LOG_LINES_H_
 #define PELTON_TORCH_BINDINGS_CSRC_LOG_LINES_H_
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "core/trace/range_viewer.h"
+#include "core/trace/trace.h"
 
 namespace at {
 class ThreadLocalState;

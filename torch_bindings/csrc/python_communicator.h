@@ -19,9 +19,9 @@
 #include "comm/group.h"
 #include "comm/lane/lane.h"
 #include "core/base/sharing.h"
-#include "core/base/turn.h"
+#include "core/base/sync.h"
 #include "core/memory/cuda/cuda_queue.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 
 namespace pelton::torch_bindings {
 

@@ -14,7 +14,7 @@
 #include "comm/collectives.h"
 #include "comm/tags.h"
 #include "core/base/fork.h"
-#include "core/memory/stream.h"
+#include "core/memory/device_queue.h"
 #include "core/plan/round_mode.h"
 #include "torch_bindings/csrc/collective_launch.h"
 #include "torch_bindings/csrc/gathers.h"

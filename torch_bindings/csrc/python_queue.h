@@ -17,7 +17,7 @@
 #include "comm/group.h"
 #include "comm/lane/lane.h"
 #include "comm/neighbors.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 #include "core/pipeline/weight_table.h"
 #include "torch_bindings/csrc/c10d/call.h"
 #include "torch_bindings/csrc/gathers.h"

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "comm/collectives.h"
 #include "core/memory/cuda/cuda_queue.h"
+#include "core/memory/device_queue.h"
 #include "core/memory/dtype.h"
-#include "core/memory/stream.h"
 #include "core/plan/plan.h"
 
 namespace pelton::torch_bindings {

@@ -10,7 +10,7 @@
 #include "core/base/status.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_batch.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton::torch_bindings {
 namespace {

@@ -20,7 +20,6 @@
 #include "core/base/ids.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/pipeline.h"
-#include "core/pipeline/stage.h"
 #include "core/plan/plan.h"
 #include "torch_bindings/csrc/averaging_control.h"
 

@@ -17,8 +17,8 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "core/round/tensor_port.h"
-#include "core/round/training_event.h"
-#include "core/trace/range_viewer.h"
+#include "core/round/trigger.h"
+#include "core/trace/trace.h"
 #include "torch_bindings/csrc/user_algorithm.h"
 
 namespace pelton::torch_bindings {

@@ -6,10 +6,23 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "algorithms/codec/cuda/kernel_table.h"
-#include "algorithms/codec/exchange_kernels.h"
+#include "algorithms/codec/codec.h"
+#include "algorithms/codec/cuda/piece_kernels.h"
+#include "core/memory/cuda/shared_library.h"
 
 namespace pelton::codec {
+
+// The functions of piece_kernels.h as they are found in a library. Threads: a value. Owns: nothing.
+struct KernelTable {
+  decltype(&pelton_kernels_version) version;
+  decltype(&pelton_encode_pieces) encode_pieces;
+  decltype(&pelton_decode_pieces) decode_pieces;
+  decltype(&pelton_merge_pieces) merge_pieces;
+};
+
+// Errors: FailedPrecondition: it is of another version than the header; Unimplemented: names the
+// function that it lacks.
+absl::StatusOr<KernelTable> BindKernels(const SharedLibrary& library);
 
 // MinMaxUInt8 on a GPU. Threads: any. Owns: nothing: the library is never unloaded.
 class GpuKernels final : public ExchangeKernels {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "algorithms/codec/cuda/kernel_table.h"
+#include "algorithms/codec/cuda/gpu_kernels.h"
 
 namespace pelton::codec {
 

@@ -49,7 +49,7 @@ struct QueueResources {
 
 // Carries flights to the device in launch order and back: posted, agreed, submitted, finished. NCCL
 // runs what is on one communicator strictly in order; so collectives have one, and so has each
-// direction to each peer, and none waits for another (operation_runner.h).
+// direction to each peer, and none waits for another (core/pipeline/operation.h).
 //
 // A flight that brings a stream runs on it if it can go at once, else, like those that bring none,
 // on the queue's own, behind the place where the caller's stream was at Launch.

@@ -9,7 +9,7 @@
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 
 namespace pelton::nccl {
 namespace {

@@ -15,8 +15,8 @@
 #include "comm/transport/nccl/native_communicator.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/sharing.h"
-#include "core/base/worker_thread.h"
-#include "core/pipeline/completion_table.h"
+#include "core/base/threads.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton::nccl {
 
@@ -27,7 +27,7 @@ struct CommunicatorParts {
   // Runs NCCL's abort, which waits for the device to let go. The thread that aborts must not wait
   // for that, and without the abort a kernel that hangs for want of a peer would hold the device's
   // streams until the next Progress.
-  WorkerThread& aborts;
+  CallThread& aborts;
   std::unique_ptr<Communicator> host;  // of the same ranks, for what they say to each other
   int device = 0;
   Generation generation;
@@ -108,7 +108,7 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
 
   const NcclLibrary& library_;
   const cuda::CudaRuntime& runtime_;
-  WorkerThread& aborts_;
+  CallThread& aborts_;
   std::unique_ptr<Communicator> host_;  // until the destructor
   const Generation generation_;
   const OnClose on_close_;

@@ -8,7 +8,7 @@
 #include "comm/transport/nccl/gpu_world.h"
 #include "comm/transport/nccl/stand_in/stand_in_library.h"
 #include "core/base/clock.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 #include "gmock/gmock.h"
 
 namespace pelton {

@@ -12,7 +12,7 @@
 #include "comm/transport/nccl/nccl_communicator.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"
-#include "core/base/worker_thread.h"
+#include "core/base/threads.h"
 
 namespace pelton {
 namespace nccl {
@@ -104,7 +104,7 @@ class NcclTransport final : public Transport {
   const bool agree_first_;
   const std::string kernels_path_;
   SharedList<NcclCommunicator*> open_;
-  WorkerThread aborts_{"pelton-abort"};  // last: it uses the libraries
+  CallThread aborts_{"pelton-abort"};  // last: it uses the libraries
 };
 
 // All ranks launch the operations of one communicator in the same order; those of several, which

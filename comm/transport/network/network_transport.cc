@@ -11,7 +11,7 @@
 #include "comm/transport/network/intercom.h"
 #include "comm/transport/network/network_communicator.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"
 

@@ -11,9 +11,7 @@
 #include "absl/status/status.h"
 #include "comm/transport/network/wire.h"
 #include "comm/transport/network/worker.h"
-#include "core/pipeline/completion_table.h"
 #include "core/pipeline/operation.h"
-#include "core/pipeline/operation_runner.h"
 
 namespace pelton::network {
 

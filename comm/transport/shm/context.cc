@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/shm/remote_memory.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/actor/sync_policy.h"
-#include "core/base/futex.h"
+#include "core/base/sync.h"
 
 namespace pelton::shm {
 

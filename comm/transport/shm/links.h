@@ -14,8 +14,8 @@
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"
 #include "core/base/ids.h"
-#include "core/base/poll_thread.h"
 #include "core/base/sync.h"
+#include "core/base/threads.h"
 #include "core/memory/region.h"
 
 namespace pelton::shm {

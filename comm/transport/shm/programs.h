@@ -14,8 +14,7 @@
 #include "comm/tags.h"
 #include "comm/transport/shm/context.h"
 #include "comm/transport/shm/point_to_point.h"
-#include "core/pipeline/completion_table.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton::shm {
 

@@ -17,7 +17,7 @@
 #include "comm/transport/shm/neighbors.h"
 #include "comm/transport/shm/point_to_point.h"
 #include "core/base/sharing.h"
-#include "core/pipeline/completion_table.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton::shm {
 

@@ -15,11 +15,11 @@
 #include "comm/transport/shm/shm_communicator.h"
 #include "comm/transport/shm/task_list.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
-#include "core/base/futex.h"
 #include "core/base/long_wait.h"
+#include "core/base/process_limits.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"
+#include "core/base/sync.h"
 
 namespace pelton {
 namespace shm {

@@ -15,8 +15,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/long_wait.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/round_up.h"
+#include "core/base/limits.h"
 
 namespace pelton::shm {
 namespace {

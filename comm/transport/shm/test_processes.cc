@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/check.h"
-#include "core/base/futex.h"
 #include "core/base/status.h"
+#include "core/base/sync.h"
 
 namespace pelton::shm {
 namespace {

@@ -14,7 +14,7 @@
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/sim_group.h"
 #include "comm/transport/transport.h"
-#include "core/actor/event_source.h"
+#include "core/actor/sim_executor.h"
 #include "core/actor/waker.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"

@@ -18,8 +18,7 @@
 #include "comm/transport/sim/network.h"
 #include "comm/transport/sim/outcome.h"
 #include "core/actor/waker.h"
-#include "core/pipeline/completion_table.h"
-#include "core/pipeline/operation_runner.h"
+#include "core/pipeline/operation.h"
 
 namespace pelton {
 

@@ -15,8 +15,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/descriptor_limit.h"
 #include "core/base/fork.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton::tcp {

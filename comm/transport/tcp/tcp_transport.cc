@@ -15,7 +15,7 @@
 #include "comm/transport/tcp/trunk.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
-#include "core/base/worker_thread.h"
+#include "core/base/threads.h"
 
 namespace pelton::tcp {
 namespace {
@@ -63,7 +63,7 @@ class TcpNetwork final : public network::Network {
   const std::string interface_;
   const std::unique_ptr<Trunk> trunk_;
   bool is_ending_ ABSL_GUARDED_BY(mutex()) = false;
-  WorkerThread orphans_{"tcp orphans", /*most_waiting=*/2};  // ends before the trunk does
+  CallThread orphans_{"tcp orphans", /*most_waiting=*/2};  // ends before the trunk does
 };
 
 }  // namespace

@@ -25,9 +25,9 @@ struct Work {
 
 // Takes some polls for each piece of work, and now and then one that comes to nothing, but never as
 // many in a row as let its thread park.
-class Worker final : public PollingActor {
+class PolledActor final : public PollingActor {
  public:
-  explicit Worker(SimExecutor* sim) : sim_(*sim) {}
+  explicit PolledActor(SimExecutor* sim) : sim_(*sim) {}
   void Handle(Work work) {
     polls_left_ += work.polls;
     owed_.push_back(std::move(work.reply));
@@ -60,11 +60,11 @@ class World {
     const absl::Time begin = sim_.Now();
     threads_.Start(process_, [this] {
       ThreadExecutor executor;
-      const auto worker = Spawn<Worker>(executor, {}, &sim_);
+      const auto actor = Spawn<PolledActor>(executor, {}, &sim_);
       int running = 3;
       for (int user = 0; user < 3; ++user) {
-        threads_.Run([this, &worker, &running, user] {
-          for (int i = 0; i < 4; ++i) user == 0 ? Send(worker) : Drive(worker);
+        threads_.Run([this, &actor, &running, user] {
+          for (int i = 0; i < 4; ++i) user == 0 ? Send(actor) : Drive(actor);
           --running;
         });
       }
@@ -77,11 +77,11 @@ class World {
  private:
   Work Some() { return {static_cast<int>(sim_.Uniform(4)), {}}; }
   absl::Time Soon() { return sim_.Now() + absl::Minutes(1); }
-  void Send(const ActorRef<Worker>& worker) {
-    EXPECT_TRUE(worker.Ask(Some(), Soon()).Await(Soon()).ok());
+  void Send(const ActorRef<PolledActor>& actor) {
+    EXPECT_TRUE(actor.Ask(Some(), Soon()).Await(Soon()).ok());
   }
-  void Drive(const ActorRef<Worker>& worker) {
-    EXPECT_TRUE(AwaitDriving(worker.Ask(Some(), Soon()), worker, Soon()).ok());
+  void Drive(const ActorRef<PolledActor>& actor) {
+    EXPECT_TRUE(AwaitDriving(actor.Ask(Some(), Soon()), actor, Soon()).ok());
   }
 
   SimThreads::Process process_;

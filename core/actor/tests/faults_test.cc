@@ -22,9 +22,9 @@ struct Collect {
 };
 
 // Counts its incarnations and the messages they handled.
-class Worker : public Actor {
+class TestChild : public Actor {
  public:
-  Worker(int* made, int* handled) : handled_(*handled) { ++*made; }
+  TestChild(int* made, int* handled) : handled_(*handled) { ++*made; }
   void Handle(Double question) {
     ++handled_;
     question.reply.Set(2 * question.value);
@@ -64,7 +64,7 @@ struct Counts {
   friend bool operator==(const Counts&, const Counts&) = default;
 };
 
-// Questions to a worker while `faults` happen.
+// Questions to a child while `faults` happen.
 Counts AskMany(uint64_t seed, const SimFaults& faults) {
   Counts counts;
   SimExecutor executor(seed);
@@ -72,20 +72,20 @@ Counts AskMany(uint64_t seed, const SimFaults& faults) {
   options.supervision.max_restarts = 1000;
   options.supervision.max_backoff = absl::Milliseconds(10);
   const auto boss = Spawn<Boss>(executor, std::move(options));
-  const auto worker =
-      SpawnUnder<Worker>(boss, {.on_failure = OnFailure::kRestart}, &counts.made, &counts.handled);
+  const auto child = SpawnUnder<TestChild>(boss, {.on_failure = OnFailure::kRestart}, &counts.made,
+                                           &counts.handled);
   executor.SetFaults(faults);
   const absl::Time began = executor.Now();
   const absl::Time deadline = began + absl::Hours(1);
   std::vector<Future<int>> answers;
-  for (int i = 0; i < 50; ++i) answers.push_back(worker.Ask(Double{i, {}}, deadline));
+  for (int i = 0; i < 50; ++i) answers.push_back(child.Ask(Double{i, {}}, deadline));
   for (int i = 0; i < 50; ++i) {
     const auto answer = std::move(answers[static_cast<size_t>(i)]).Await(deadline);
     if (!answer.ok()) continue;
     EXPECT_EQ(*answer, 2 * i);
     ++counts.answered;
   }
-  EXPECT_TRUE(worker.alive());
+  EXPECT_TRUE(child.alive());
   counts.took = executor.Now() - began;
   return counts;
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "core/base/futex.h"
+#include "core/base/sync.h"
 
 namespace pelton::interleavings {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/actor/mailbox.h"
-#include "core/actor/message.h"
 #include "core/actor/promise.h"
 #include "core/actor/tests/expect_outcome.h"
 #include "core/actor/thread_loop.h"
@@ -36,7 +35,7 @@ constexpr absl::Duration kForEver = absl::InfiniteDuration();
 struct Letter {
   MessageNode node{nullptr, &kKind};
   Plain<int> value{0};
-  static constexpr MessageKind kKind{nullptr, nullptr, Lane::kUser};
+  static constexpr MessageKind kKind{nullptr, nullptr, MessageClass::kUser};
 };
 
 // An actor's mailbox, and the letters to it.

@@ -32,9 +32,9 @@ struct Ask {
 struct TickLater {};
 struct Tick {};
 
-class Worker : public Actor {
+class TestChild : public Actor {
  public:
-  Worker(Journal* journal, size_t number) : journal_(journal), number_(number) {}
+  TestChild(Journal* journal, size_t number) : journal_(journal), number_(number) {}
   absl::Status OnStart() override {
     ++journal_->starts[number_];
     return absl::OkStatus();
@@ -43,7 +43,7 @@ class Worker : public Actor {
     ++journal_->stops[number_];
     ++journal_->stopped_children;
   }
-  absl::Status Handle(FailNow) { return absl::DataLossError("worker failed"); }
+  absl::Status Handle(FailNow) { return absl::DataLossError("TestChild failed"); }
   void Handle(Ask ask) { ask.reply.Set(++answers_); }
   void Handle(TickLater) { context().SendAfter(*this, absl::Seconds(1), Tick{}); }
   void Handle(Tick) { ++journal_->ticks; }
@@ -57,7 +57,7 @@ class Worker : public Actor {
 struct Adopt {
   OnFailure on_failure;
   size_t number;
-  Promise<ActorRef<Worker>> reply;
+  Promise<ActorRef<TestChild>> reply;
 };
 
 class Parent : public Actor {
@@ -65,7 +65,7 @@ class Parent : public Actor {
   explicit Parent(Journal* journal) : journal_(journal) {}
   void Handle(Adopt adopt) {
     adopt.reply.Set(
-        SpawnChild<Worker>(context(), {.on_failure = adopt.on_failure}, journal_, adopt.number));
+        SpawnChild<TestChild>(context(), {.on_failure = adopt.on_failure}, journal_, adopt.number));
   }
   void OnStop(const absl::Status&) override { journal_->ticks = journal_->stopped_children.load(); }
 
@@ -73,8 +73,8 @@ class Parent : public Actor {
   Journal* journal_;
 };
 
-ActorRef<Worker> AddChild(const ActorRef<Parent>& parent, size_t number,
-                          OnFailure on_failure = OnFailure::kRestart) {
+ActorRef<TestChild> AddChild(const ActorRef<Parent>& parent, size_t number,
+                             OnFailure on_failure = OnFailure::kRestart) {
   return parent.Ask(Adopt{on_failure, number, {}}, Soon()).Await(Soon()).value();
 }
 
@@ -86,11 +86,11 @@ std::vector<int> StartsAfterTheMiddleChildFails(uint64_t seed, RestartStrategy s
   Journal journal;  // outlives the actors
   SimExecutor executor(seed);
   const auto parent = Spawn<Parent>(executor, {.supervision = {.strategy = strategy}}, &journal);
-  std::vector<ActorRef<Worker>> children;
+  std::vector<ActorRef<TestChild>> children;
   for (size_t i = 0; i < 3; ++i) children.push_back(AddChild(parent, i));
   EXPECT_TRUE(children[1].Send(FailNow{}).ok());
   executor.RunUntilIdle();
-  for (const ActorRef<Worker>& child : children) EXPECT_TRUE(child.alive());
+  for (const ActorRef<TestChild>& child : children) EXPECT_TRUE(child.alive());
   EXPECT_TRUE(parent.alive());
   // Each start but the last was ended by a stop.
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(journal.stops[i], journal.starts[i] - 1);
@@ -116,7 +116,7 @@ TEST(SupervisorTest, SeveralFailuresAtOnceLeaveAllChildrenRunning) {
       SimExecutor executor(seed);
       const auto parent = Spawn<Parent>(
           executor, {.supervision = {.strategy = strategy, .max_restarts = 10}}, &journal);
-      std::vector<ActorRef<Worker>> children;
+      std::vector<ActorRef<TestChild>> children;
       for (size_t i = 0; i < 3; ++i) children.push_back(AddChild(parent, i));
       for (size_t i = 0; i < 3; ++i)
         EXPECT_TRUE(children[executor.Uniform(3)].Send(FailNow{}).ok());
@@ -134,7 +134,7 @@ TEST(SupervisorTest, ARestartKeepsTheRefAndTheMailboxUnderEveryExecutor) {
     Journal journal;
     const auto parent = Spawn<Parent>(
         executor, {.supervision = {.initial_backoff = absl::Milliseconds(1)}}, &journal);
-    const ActorRef<Worker> child = AddChild(parent, 0);
+    const ActorRef<TestChild> child = AddChild(parent, 0);
     EXPECT_EQ(child.Ask(Ask{}, Soon()).Await(Soon()).value(), 1);
     ASSERT_TRUE(child.Send(FailNow{}).ok());
     // Waits in the mailbox; the new incarnation counts from the start.
@@ -154,7 +154,7 @@ TEST(SupervisorTest, TooManyRestartsEscalateToTheRoot) {
                                       {.supervision = {.max_restarts = 2},
                                        .on_end = [&](const absl::Status& why) { ended = why; }},
                                       &journal);
-    const ActorRef<Worker> child = AddChild(parent, 0);
+    const ActorRef<TestChild> child = AddChild(parent, 0);
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(child.Send(FailNow{}).ok());
       executor.RunFor(absl::Seconds(1));
@@ -165,7 +165,7 @@ TEST(SupervisorTest, TooManyRestartsEscalateToTheRoot) {
     ASSERT_TRUE(ended.has_value());
     EXPECT_EQ(ended->code(), absl::StatusCode::kDataLoss);
     EXPECT_TRUE(absl::StrContains(ended->message(), "restarted 2 times")) << *ended;
-    EXPECT_TRUE(absl::StrContains(ended->message(), "Worker")) << *ended;
+    EXPECT_TRUE(absl::StrContains(ended->message(), "TestChild")) << *ended;
     EXPECT_FALSE(child.alive());
     EXPECT_EQ(executor.actor_count(), 0u);
   });
@@ -176,7 +176,7 @@ TEST(SupervisorTest, RestartsSpreadOverTimeAreNotTooMany) {
   SimExecutor executor(1);
   const auto parent = Spawn<Parent>(
       executor, {.supervision = {.max_restarts = 1, .period = absl::Seconds(10)}}, &journal);
-  const ActorRef<Worker> child = AddChild(parent, 0);
+  const ActorRef<TestChild> child = AddChild(parent, 0);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(child.Send(FailNow{}).ok());
     executor.RunFor(absl::Seconds(11));
@@ -193,7 +193,7 @@ TEST(SupervisorTest, BackOffDoublesUpToItsMaximum) {
                                                      .initial_backoff = absl::Milliseconds(100),
                                                      .max_backoff = absl::Milliseconds(300)}},
                                     &journal);
-  const ActorRef<Worker> child = AddChild(parent, 0);
+  const ActorRef<TestChild> child = AddChild(parent, 0);
   executor.RunUntilIdle();
   for (int milliseconds : {100, 200, 300, 300}) {
     const int starts = journal.starts[0];
@@ -209,8 +209,8 @@ TEST(SupervisorTest, AnIgnoredFailureEndsOnlyTheChild) {
   ForEachExecutor([](Executor& executor) {
     Journal journal;
     const auto parent = Spawn<Parent>(executor, {}, &journal);
-    const ActorRef<Worker> ignored = AddChild(parent, 0, OnFailure::kIgnore);
-    const ActorRef<Worker> sibling = AddChild(parent, 1);
+    const ActorRef<TestChild> ignored = AddChild(parent, 0, OnFailure::kIgnore);
+    const ActorRef<TestChild> sibling = AddChild(parent, 1);
     Future<Down> down = WhenDown(ignored);
     ASSERT_TRUE(ignored.Send(FailNow{}).ok());
     EXPECT_EQ(std::move(down).Await(Soon())->why.code(), absl::StatusCode::kDataLoss);
@@ -223,12 +223,12 @@ TEST(SupervisorTest, AFailureEscalatesByDefaultAndEndsTheSiblings) {
   ForEachExecutor([](Executor& executor) {
     Journal journal;
     const auto parent = Spawn<Parent>(executor, {}, &journal);
-    const ActorRef<Worker> child = AddChild(parent, 0, OnFailure::kEscalate);
-    const ActorRef<Worker> sibling = AddChild(parent, 1);
+    const ActorRef<TestChild> child = AddChild(parent, 0, OnFailure::kEscalate);
+    const ActorRef<TestChild> sibling = AddChild(parent, 1);
     Future<Down> down = WhenDown(parent);
     ASSERT_TRUE(child.Send(FailNow{}).ok());
     const absl::Status why = std::move(down).Await(Soon())->why;
-    EXPECT_TRUE(absl::StrContains(why.message(), "worker failed")) << why;
+    EXPECT_TRUE(absl::StrContains(why.message(), "TestChild failed")) << why;
     EXPECT_FALSE(sibling.alive());
     EXPECT_EQ(journal.ticks, 2) << "the parent's OnStop comes after those of its children";
   });
@@ -248,7 +248,7 @@ TEST(SupervisorTest, AChildThatDoesNotEndIsStoppedByForceWithItsParent) {
   Journal journal;  // outlives the actors
   SimExecutor executor(1);
   const auto parent = Spawn<Parent>(executor, {}, &journal);
-  const ActorRef<Worker> child = AddChild(parent, 0);
+  const ActorRef<TestChild> child = AddChild(parent, 0);
   const auto permits = child.Reserve(1);
   EXPECT_EQ(StopAndWait(parent, executor.Now() + absl::Seconds(5)).code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -262,7 +262,7 @@ TEST(SupervisorTest, TimersOfAnOlderIncarnationAreDropped) {
     Journal journal;  // outlives the actors
     SimExecutor executor(seed);
     const auto parent = Spawn<Parent>(executor, {}, &journal);
-    const ActorRef<Worker> child = AddChild(parent, 0);
+    const ActorRef<TestChild> child = AddChild(parent, 0);
     ASSERT_TRUE(child.Send(TickLater{}).ok());
     ASSERT_TRUE(child.Send(FailNow{}).ok());
     ASSERT_TRUE(child.Send(TickLater{}).ok());
@@ -272,15 +272,15 @@ TEST(SupervisorTest, TimersOfAnOlderIncarnationAreDropped) {
 }
 
 struct Begin {
-  Promise<ActorRef<Worker>> reply;
+  Promise<ActorRef<TestChild>> reply;
 };
 class RemoteParent : public Actor {
  public:
   RemoteParent(Executor* executor, Journal* journal) : executor_(executor), journal_(journal) {}
   void Handle(Begin begin) {
-    begin.reply.Set(SpawnChild<Worker>(context(),
-                                       {.executor = executor_, .on_failure = OnFailure::kRestart},
-                                       journal_, size_t{0}));
+    begin.reply.Set(
+        SpawnChild<TestChild>(context(), {.executor = executor_, .on_failure = OnFailure::kRestart},
+                              journal_, size_t{0}));
   }
 
  private:
@@ -304,7 +304,7 @@ TEST(SupervisorTest, AChildMayLiveOnAnotherExecutor) {
 class Unrepeatable : public Actor {
  public:
   explicit Unrepeatable(std::unique_ptr<int> once) : once_(std::move(once)) {}
-  absl::Status Handle(FailNow) { return absl::DataLossError("worker failed"); }
+  absl::Status Handle(FailNow) { return absl::DataLossError("TestChild failed"); }
 
  private:
   std::unique_ptr<int> once_;

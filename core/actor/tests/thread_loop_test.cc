@@ -68,9 +68,9 @@ struct Work {
 class World;
 
 // Takes some polls per message; the world may act in the middle of each of its turns.
-class Worker final : public PollingActor {
+class PolledActor final : public PollingActor {
  public:
-  explicit Worker(World* world) : world_(*world) {}
+  explicit PolledActor(World* world) : world_(*world) {}
   void Handle(Work work);
   PollResult Poll() override;
   absl::Duration MaxPark() const override { return absl::Seconds(7); }
@@ -86,7 +86,7 @@ class World {
   explicit World(uint64_t seed) : random_(seed) {
     for (int thread = 0; thread < 2; ++thread) {
       threads_.push_back(std::make_unique<SteppedExecutor>(clock_));
-      for (int i = 0; i < 2; ++i) workers_.push_back(Spawn<Worker>(*threads_.back(), {}, this));
+      for (int i = 0; i < 2; ++i) actors_.push_back(Spawn<PolledActor>(*threads_.back(), {}, this));
     }
   }
   ~World() {
@@ -101,13 +101,13 @@ class World {
     if (acts_ == 0 || Uniform(4) != 0) return;
     --acts_;
     SteppedExecutor* const here = std::exchange(SteppedExecutor::running, nullptr);
-    const ActorRef<Worker>& worker = workers_[Uniform(workers_.size())];
+    const ActorRef<PolledActor>& actor = actors_[Uniform(actors_.size())];
     if (Uniform(3) != 0) {
-      if (worker.Send(Work{static_cast<int>(Uniform(3))}).ok()) ++sent_;
+      if (actor.Send(Work{static_cast<int>(Uniform(3))}).ok()) ++sent_;
     } else if (borrowed_.has_value()) {
       borrowed_.reset();
     } else {
-      borrowed_ = TryBorrow(worker);
+      borrowed_ = TryBorrow(actor);
     }
     SteppedExecutor::running = here;
   }
@@ -155,18 +155,18 @@ class World {
   int acts_ = 60;
   int sent_ = 0;
   int handled_ = 0;
-  std::vector<ActorRef<Worker>> workers_;
+  std::vector<ActorRef<PolledActor>> actors_;
   std::vector<std::unique_ptr<SteppedExecutor>> threads_;
-  std::optional<Borrowed<Worker>> borrowed_;
+  std::optional<Borrowed<PolledActor>> borrowed_;
 };
 
-void Worker::Handle(Work work) {
+void PolledActor::Handle(Work work) {
   world_.OnHandled();
   polls_left_ += work.polls;
   world_.MayAct();
 }
 
-PollResult Worker::Poll() {
+PollResult PolledActor::Poll() {
   // After the turn's last drain: the sender sees that the turn is held and wakes nobody.
   world_.MayAct();
   if (polls_left_ == 0) return PollResult::kNothingToDo;

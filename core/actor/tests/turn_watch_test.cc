@@ -1,5 +1,3 @@
-#include "core/actor/turn_watch.h"
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/actor/context.h"
+#include "core/actor/executor_base.h"
 #include "core/actor/executor_fixture.h"
 #include "core/actor/monitor.h"
 #include "core/actor/spawn.h"

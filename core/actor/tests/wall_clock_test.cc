@@ -8,7 +8,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/wall_clock_step.h"
+#include "core/base/test_wall_clock_step.h"
 #include "gtest/gtest.h"
 
 namespace pelton {

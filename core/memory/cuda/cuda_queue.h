@@ -12,7 +12,6 @@
 #include "absl/strings/string_view.h"
 #include "core/base/sharing.h"
 #include "core/memory/cuda/cuda_runtime.h"
-#include "core/memory/cuda/cuda_stream.h"
 #include "core/memory/device_queue.h"
 
 namespace pelton {

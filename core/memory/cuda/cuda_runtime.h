@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/memory/device_queue.h"
 
 // The runtime's own names of what its handles point to.
 struct CUstream_st;
@@ -94,5 +95,26 @@ class DeviceScope {
 };
 
 }  // namespace pelton::cuda
+
+namespace pelton {
+
+// Names a stream of the CUDA runtime; null is the device's default stream.
+// Threads: as Stream. Owns: nothing: the runtime's stream outlives the completion of what was
+// launched on it.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(cuda::StreamHandle handle, int device_index)
+      : handle_(handle), device_index_(device_index) {}
+
+  DeviceKind device() const override { return DeviceKind::kCuda; }
+  cuda::StreamHandle handle() const { return handle_; }
+  int device_index() const { return device_index_; }
+
+ private:
+  cuda::StreamHandle handle_;
+  int device_index_;
+};
+
+}  // namespace pelton
 
 #endif  // PELTON_CORE_MEMORY_CUDA_CUDA_RUNTIME_H_

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "comm/lane/lane.h"
 #include "core/base/moving_deadline.h"
-#include "core/base/turn.h"
+#include "core/base/sync.h"
 
 namespace pelton::torch_bindings {
 

@@ -13,7 +13,7 @@
 #include "comm/transport/nccl/native_communicator.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/memory/cuda/cuda_stream.h"
+#include "core/memory/cuda/cuda_runtime.h"
 #include "core/pipeline/weight_table.h"
 
 namespace pelton {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/nccl/gpu_ipc/experiment.h"
 #include "comm/transport/shm/socket.h"
-#include "core/base/descriptor_limit.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton::gpu_ipc {

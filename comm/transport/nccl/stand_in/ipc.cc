@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "comm/transport/nccl/stand_in/controls.h"
-#include "core/base/futex.h"
 #include "core/base/status.h"
 #include "core/base/sync.h"
 

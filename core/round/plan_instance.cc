@@ -1,0 +1,108 @@
+#include "core/round/plan_instance.h"
+
+#include <cstdint>
+
+#include "core/base/status.h"
+#include "core/memory/dtype.h"
+#include "core/memory/region.h"
+
+namespace pelton {
+namespace {
+
+constexpr uint8_t kUsed = 1;
+
+SlotId SlotAt(size_t index) { return SlotId(static_cast<int32_t>(index)); }
+
+}  // namespace
+
+// Launches and does not wait, so that the operation is in flight with those of the bucket.
+// Threads: as Stage. Owns: nothing.
+class RoundUsage::LaunchStage final : public Stage {
+ public:
+  explicit LaunchStage(RoundUsage& usage) : usage_(usage) {}
+  absl::string_view name() const override { return "launch usage"; }
+  StageKind kind() const override { return StageKind::kPrepare; }
+  bool takes_device_memory() const override { return true; }
+
+  absl::Status Start(BucketRun& run, StageState*) override {
+    usage_.batch_.Clear();
+    RETURN_IF_ERROR(usage_.Fill(run));
+    usage_.batch_.Add(usage_.Maximum());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    RETURN_IF_ERROR(usage_.batch_.Advance(run).status());
+    return usage_.batch_.has_launched_all();
+  }
+
+ private:
+  RoundUsage& usage_;
+};
+
+// Threads: as Stage. Owns: nothing.
+class RoundUsage::AwaitStage final : public Stage {
+ public:
+  explicit AwaitStage(RoundUsage& usage) : usage_(usage) {}
+  absl::string_view name() const override { return "await usage"; }
+  StageKind kind() const override { return StageKind::kExchange; }
+  bool takes_device_memory() const override { return true; }
+
+  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
+    return usage_.batch_.Advance(run);
+  }
+  bool has_launched_all() const override { return true; }
+
+ private:
+  RoundUsage& usage_;
+};
+
+absl::StatusOr<std::unique_ptr<RoundUsage>> RoundUsage::Create(size_t slot_count,
+                                                               DeviceQueue* device) {
+  std::unique_ptr<RoundUsage> usage(new RoundUsage(slot_count, device));
+  if (device != nullptr) {
+    ASSIGN_OR_RETURN(usage->on_device_, device->Allocate(slot_count));
+  }
+  return usage;
+}
+
+RoundUsage::~RoundUsage() {
+  if (on_device_ != nullptr) device_->Release(on_device_);
+}
+
+void RoundUsage::AddTo(Pipeline& last) {
+  last.Enclose(std::make_unique<LaunchStage>(*this), std::make_unique<AwaitStage>(*this));
+}
+
+absl::Status RoundUsage::Fill(const BucketRun& run) {
+  if (device_ != nullptr) RETURN_IF_ERROR(device_->Fill(on_device_, kUsed, used_.size()));
+  for (size_t i = 0; i < used_.size(); ++i) {
+    const bool is_used = run.UsedHere(SlotAt(i));
+    used_[i] = std::byte{is_used ? kUsed : uint8_t{0}};
+    if (device_ == nullptr || is_used) continue;
+    RETURN_IF_ERROR(device_->Fill(on_device_ + i, 0, 1));
+  }
+  return absl::OkStatus();
+}
+
+Operation RoundUsage::Maximum() {
+  Operation operation;
+  operation.kind = OperationKind::kAllReduce;
+  operation.dtype = DType::kUInt8;
+  operation.reduce_op = ReduceOp::kMax;
+  operation.count = used_.size();
+  const Location bytes = Locate(device_ == nullptr ? used_.data() : on_device_, used_.size());
+  operation.set_source(bytes);
+  operation.set_target(bytes);
+  return operation;
+}
+
+absl::Status RoundUsage::Fetch(const ReadyTracker& tracker, absl::Time deadline) {
+  if (device_ == nullptr) return absl::OkStatus();
+  bool has_unused = false;
+  for (size_t i = 0; i < used_.size(); ++i) has_unused |= !tracker.UsedHere(SlotAt(i));
+  if (!has_unused) return absl::OkStatus();
+  return device_->Read(used_.data(), on_device_, used_.size(), deadline);
+}
+
+}  // namespace pelton
