@@ -5,9 +5,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <vector>
 
+#include "comm/transport/shm/abort_words.h"
+#include "comm/transport/shm/board.h"
+#include "core/actor/sync_policy.h"
 #include "core/base/limits.h"
 #include "core/memory/region.h"
 #include "core/pipeline/operation.h"
@@ -44,54 +48,111 @@ struct EdgeMessage {
   bool has_slot() const { return place != kInPost; }
 };
 
+// A tensor of up to kSlotBytes on its way. Threads: as the lane says. Owns: nothing.
+class EdgeTensor {
+ public:
+  static constexpr size_t kSlotBytes = size_t{16} << 10;
+
+  void Write(const std::byte* from, size_t size_bytes) { std::memcpy(data_, from, size_bytes); }
+  const std::byte* Read() const { return data_; }
+
+ private:
+  alignas(kCacheLineBytes) std::byte data_[kSlotBytes];
+};
+
 // One direction of one pair of ranks. The sender writes posts into a ring; the receiver takes each
 // out as it comes, whether its operation is there or not, so that a post nobody waits for holds up
 // no other one (EDGE-1). Tensors of up to kSlotBytes are copied into a slot; the receiver reads
 // larger ones out of the sender's memory. A slot belongs to the sender again when it is answered.
-struct EdgeLane {
-  // At least as many as a rank has operations in flight, so that what is launched is posted.
-  static constexpr uint32_t kDepth = limits::kMaxOperationsInFlight;
-  static constexpr size_t kSlotBytes = size_t{16} << 10;
+//
+// Why neither side reads what the other is writing. A message, its tensor and the pending answer
+// are written before `number`, with which they become visible. A place in the ring is written again
+// once the sender has found in `taken` that its last post was taken out, a slot once the sender has
+// found its answer; the receiver counts and answers after it has read what lay there.
+// edge_lane_model_test.cc runs this in every order.
+//
+// Threads: one sender and one receiver, of different processes. Owns: nothing; it lies in shared
+// memory, which is 0 at first. `Cell<T>` is memory with Get and Set.
+template <typename Sync, template <typename> typename Cell, typename Tensor, uint32_t kPosts>
+struct BasicEdgeLane {
+  template <typename T>
+  using Atomic = typename Sync::template Atomic<T>;
+  static constexpr uint32_t kDepth = kPosts;
+  static constexpr size_t kSlotBytes = EdgeTensor::kSlotBytes;
   enum Answer : uint32_t { kPending, kReceived, kDifferent };
 
   struct Post {
-    alignas(64) std::atomic<uint32_t> number;  // 1 + the posts before it, written last
-    EdgeMessage message;
+    alignas(kCacheLineBytes) Atomic<uint32_t> number{0};  // 1 + the posts before it, written last
+    Cell<EdgeMessage> message;
   };
   struct Slot {
-    alignas(64) std::atomic<uint32_t> answer;
-    std::atomic<uint64_t> read_bytes;  // of a tensor in the sender's memory
-    alignas(64) Operation reply;       // what kDifferent differs from
-  };
-  struct Tensor {
-    alignas(64) std::byte data[kSlotBytes];
+    alignas(kCacheLineBytes) Atomic<uint32_t> answer{kPending};
+    Atomic<uint64_t> read_bytes{0};                  // of a tensor in the sender's memory
+    alignas(kCacheLineBytes) Cell<Operation> reply;  // what kDifferent differs from
   };
 
-  alignas(64) std::atomic<uint32_t> taken;  // posts that the receiver has taken out
+  alignas(kCacheLineBytes) Atomic<uint32_t> taken{0};  // posts that the receiver has taken out
   Post posts[kDepth];
   Slot slots[kDepth];
   Tensor tensors[kDepth];  // take memory when they are used
 };
-static_assert(sizeof(EdgeLane::Post) == 64, "a small message is one cache line");
-static_assert(EdgeLane::kDepth <= 256, "the number of a slot is a byte");
+static_assert(limits::kMaxOperationsInFlight <= 256, "the number of a slot is a byte");
 
 // The sender's end. Threads: one at a time. Owns: which slots are free.
-class EdgeSender {
+template <typename Lane>
+class BasicEdgeSender {
  public:
-  explicit EdgeSender(EdgeLane& lane) : lane_(lane) {}
+  explicit BasicEdgeSender(Lane& lane) : lane_(lane) {}
 
   // Posts `message` with the `size_bytes` at `data`, which it copies unless the place is kInMemory;
   // sets its slot. `waits`: an answer is waited for, and the slot stays this message's until
   // FreeSlot. False: there is no room now.
-  bool Post(EdgeMessage& message, const std::byte* data, size_t size_bytes, bool waits);
-  const EdgeLane::Slot& slot(uint8_t slot) const { return lane_.slots[slot]; }
+  bool Post(EdgeMessage& message, const std::byte* data, size_t size_bytes, bool waits) {
+    if (!HasRoom()) return false;
+    if (waits && !message.has_slot()) message.place = EdgeMessage::kInPostToAnswer;
+    if (message.has_slot()) {
+      if (!TakeSlot(message.slot)) return false;
+      typename Lane::Slot& slot = lane_.slots[message.slot];
+      slot.read_bytes.store(0, std::memory_order_relaxed);
+      slot.answer.store(Lane::kPending, std::memory_order_relaxed);
+      if (!waits) unasked_.push_back(message.slot);
+    }
+    if (message.place == EdgeMessage::kInSlot) {
+      lane_.tensors[message.slot].Write(data, size_bytes);
+    } else if (message.place != EdgeMessage::kInMemory && size_bytes > 0) {
+      std::memcpy(message.bytes, data, size_bytes);
+    }
+    typename Lane::Post& post = lane_.posts[posted_ % Lane::kDepth];
+    post.message.Set(message);
+    post.number.store(++posted_);  // shows all of the above; see Context::Ring
+    return true;
+  }
+  const typename Lane::Slot& slot(uint8_t slot) const { return lane_.slots[slot]; }
   void FreeSlot(uint8_t slot) { free_.push_back(slot); }
 
  private:
-  bool HasRoom();
-  bool TakeSlot(uint8_t& slot);
+  bool HasRoom() {
+    if (posted_ - taken_ < Lane::kDepth) return true;
+    taken_ = lane_.taken.load();
+    return posted_ - taken_ < Lane::kDepth;
+  }
+  // Receivers mostly answer in order, so that a look at the oldest one is enough.
+  bool TakeSlot(uint8_t& slot) {
+    while (!unasked_.empty() && lane_.slots[unasked_.front()].answer.load() != Lane::kPending) {
+      free_.push_back(unasked_.front());
+      unasked_.pop_front();
+    }
+    if (!free_.empty()) {
+      slot = free_.back();
+      free_.pop_back();
+      return true;
+    }
+    if (unused_ == Lane::kDepth) return false;
+    slot = static_cast<uint8_t>(unused_++);
+    return true;
+  }
 
-  EdgeLane& lane_;
+  Lane& lane_;
   uint32_t posted_ = 0;
   uint32_t taken_ = 0;           // as far as was looked at
   uint16_t unused_ = 0;          // the first slot that never was used
@@ -100,25 +161,41 @@ class EdgeSender {
 };
 
 // The receiver's end. Threads: one at a time. Owns: how far it has read.
-class EdgeReceiver {
+template <typename Lane>
+class BasicEdgeReceiver {
  public:
-  explicit EdgeReceiver(EdgeLane& lane) : lane_(lane) {}
+  explicit BasicEdgeReceiver(Lane& lane) : lane_(lane) {}
 
   // The next post; null: none has come. It is valid until Pop.
-  const EdgeMessage* Next() const;
-  void Pop();
-  const std::byte* tensor(uint8_t slot) const { return lane_.tensors[slot].data; }
+  const EdgeMessage* Next() const {
+    const typename Lane::Post& post = lane_.posts[taken_ % Lane::kDepth];
+    return post.number.load() == taken_ + 1 ? &post.message.Get() : nullptr;
+  }
+  // Sequentially consistent, because a sender that waits for room may be about to park:
+  // Context::Ring reads `parked` after this, and a processor may let that read overtake a store
+  // that is only a release. The sender would then see no room, and nobody would wake it.
+  void Pop() { lane_.taken.store(++taken_); }
+  decltype(auto) tensor(uint8_t slot) const { return lane_.tensors[slot].Read(); }
   void ShowRead(uint8_t slot, uint64_t size_bytes) {
     lane_.slots[slot].read_bytes.store(size_bytes);
   }
-  void Answer(uint8_t slot, EdgeLane::Answer answer, const Operation& reply);
+  void Answer(uint8_t slot, typename Lane::Answer answer, const Operation& reply) {
+    typename Lane::Slot& answered = lane_.slots[slot];
+    if (answer == Lane::kDifferent) answered.reply.Set(reply);
+    answered.answer.store(answer);
+  }
 
  private:
-  static constexpr uint32_t kDepth = EdgeLane::kDepth;
-
-  EdgeLane& lane_;
+  Lane& lane_;
   uint32_t taken_ = 0;
 };
+
+// At least as deep as a rank has operations in flight, so that what is launched is posted.
+using EdgeLane =
+    BasicEdgeLane<internal::RealSync, SharedCell, EdgeTensor, limits::kMaxOperationsInFlight>;
+using EdgeSender = BasicEdgeSender<EdgeLane>;
+using EdgeReceiver = BasicEdgeReceiver<EdgeLane>;
+static_assert(sizeof(EdgeLane::Post) == 64, "a small message is one cache line");
 
 }  // namespace pelton::shm
 

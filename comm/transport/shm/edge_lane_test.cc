@@ -107,7 +107,7 @@ TEST(EdgeLaneTest, AnAnswerSaysHowFarItsReaderIsAndWhatDiffers) {
   reply.count = 5;
   receiver.Answer(message.slot, EdgeLane::kDifferent, reply);
   EXPECT_EQ(sender.slot(message.slot).answer.load(), EdgeLane::kDifferent);
-  EXPECT_EQ(sender.slot(message.slot).reply.count, 5);
+  EXPECT_EQ(sender.slot(message.slot).reply.Get().count, 5);
 }
 
 // One thread at each end, many times round the ring: what the thread sanitizer looks at.

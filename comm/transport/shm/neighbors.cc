@@ -369,7 +369,7 @@ Neighbors::Outcome Neighbors::TakeAnswers(Flight& flight) {
       continue;
     }
     outgoing.is_answered = moved = true;
-    if (answer == EdgeLane::kDifferent) flight.Differs(outgoing, slot.reply, context_.rank);
+    if (answer == EdgeLane::kDifferent) flight.Differs(outgoing, slot.reply.Get(), context_.rank);
     senders_[outgoing.peer].FreeSlot(outgoing.slot);
   }
   if (!is_done) return moved ? Outcome::kMoved : Outcome::kWaiting;
