@@ -4,9 +4,13 @@
 //                     channel's parked thread: CPU time of both threads, the kernel's included; to
 //                     reach: 5 us. And wall time; beside it what the wake-up alone costs. Then the
 //                     same for a marker that waits at once.
+//   waited round      of one bucket that is waited for at once, with an operation of 30 us: how
+//   long
+//                     it takes, and how often a thread of the process sleeps in it
 //   round             everything, of 1000 tensors in 20 buckets on one rank, without communication
 // Prints medians of several repetitions, and the least; the reading of the clock is taken off.
 #include <pthread.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "core/actor/waker.h"
 #include "core/base/check.h"
+#include "core/pipeline/standard_stages.h"
 #include "core/plan/ready_tracker.h"
 #include "core/round/model_rounds.h"
 
@@ -264,6 +269,72 @@ void MeasureWaiterReadyToStart() {
   Report("the same, marker waits at once, wall time", wall);
 }
 
+// Ends each operation some time after its launch. One at a time.
+// Threads: as OperationRunner. Owns: the waker.
+class TimedRunner final : public OperationRunner {
+ public:
+  explicit TimedRunner(int64_t takes_nanos) : takes_nanos_(takes_nanos) {}
+  absl::StatusOr<Completion> Launch(const Operation&, Stream&) override {
+    ends_nanos_ = NanosOf(CLOCK_MONOTONIC) + takes_nanos_;
+    return Completion{++launches_};
+  }
+  bool Progress() override {
+    if (ended_ == launches_ || NanosOf(CLOCK_MONOTONIC) < ends_nanos_) return false;
+    ended_ = launches_;
+    return true;
+  }
+  State Query(Completion completion) override {
+    return {completion.ticket <= ended_, absl::OkStatus()};
+  }
+  void Park(absl::Time) override {
+    const int64_t left = ends_nanos_ - NanosOf(CLOCK_MONOTONIC);
+    if (left > 0) waker_.Park(absl::Nanoseconds(left));
+  }
+  void Wake() override { waker_.Kick(); }
+  void Abort(const absl::Status&) override {}
+  std::vector<Rank> Missing() const override { return {}; }
+
+ private:
+  const int64_t takes_nanos_;
+  int64_t ends_nanos_ = 0;
+  uint64_t launches_ = 0;
+  uint64_t ended_ = 0;
+  Waker waker_;
+};
+
+int64_t SleepsOfProcess() {
+  rusage usage;
+  PELTON_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+  return usage.ru_nvcsw;
+}
+
+void MeasureWaitedRound() {
+  constexpr int kRounds = 40 * kRepetitions;
+  TimedRunner runner(/*takes_nanos=*/30'000);
+  ModelRoundsOptions options;
+  options.runner = &runner;
+  options.pipeline_factory = [](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  const auto rounds = *ModelRounds::Create(MakePlan(1, 1), std::move(options));
+  std::vector<double> wall;
+  const int64_t sleeps = SleepsOfProcess();
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t begin = NanosOf(CLOCK_MONOTONIC);
+    PELTON_CHECK_OK(rounds->MarkReady(SlotId(0)));
+    FinishRound(*rounds);
+    const int64_t end = NanosOf(CLOCK_MONOTONIC);
+    wall.push_back(static_cast<double>(end - begin));
+    while (NanosOf(CLOCK_MONOTONIC) < end + 20'000) {  // the trainer computes
+    }
+  }
+  Report("waited round with an operation of 30 us, wall time", wall);
+  std::printf("%-58s        %9.2f\n", "  sleeps of a thread in each",
+              static_cast<double>(SleepsOfProcess() - sleeps) / kRounds);
+}
+
 void MeasureRound() {
   constexpr int kTensors = 1000;
   InstantRunner runner;
@@ -289,6 +360,7 @@ int main() {
   pelton::MeasureBareWake();
   pelton::MeasureReadyToStart();
   pelton::MeasureWaiterReadyToStart();
+  pelton::MeasureWaitedRound();
   pelton::MeasureRound();
   return 0;
 }

@@ -38,6 +38,9 @@ class Borrowed {
     return static_cast<A&>(*cell_->actor());
   }
   A* operator->() { return &**this; }
+  // The same, for what leaves the actor with as much to poll for as before: where the last poll
+  // found nothing, the release need not wake the executor.
+  A& Untouched() { return static_cast<A&>(*cell_->actor()); }
 
   // Handles the messages that wait, then polls once if the actor polls. False if the actor has
   // ended or failed: then nothing is borrowed any more.

@@ -106,6 +106,60 @@ TEST(BorrowTest, BusyScheduledOrDeadActorsAreNotLent) {
   EXPECT_FALSE(TryBorrow(ActorRef<Register>()).has_value());
 }
 
+// Counts its polls, which have something to do as long as it owes some.
+class Poller final : public PollingActor {
+ public:
+  explicit Poller(int* polls) : polls_(*polls) {}
+  PollResult Poll() override {
+    ++polls_;
+    if (owed_ == 0) return PollResult::kNothingToDo;
+    return --owed_ == 0 ? PollResult::kMoved : PollResult::kIdle;
+  }
+  void Owe(int polls) { owed_ = polls; }
+  void Look() {}
+
+ private:
+  int& polls_;
+  int owed_ = 0;
+};
+
+// A release that wakes the executor's thread for nothing costs each round of a model a futex.
+TEST(BorrowTest, AReleaseWakesTheExecutorUnlessTheLastPollFoundNothing) {
+  SimExecutor executor(1);
+  int polls = 0;
+  const ActorRef<Poller> ref = Spawn<Poller>(executor, {}, &polls);
+  executor.RunUntilIdle();
+  const auto polls_after = [&](auto use) {
+    auto borrowed = TryBorrow(ref);
+    EXPECT_TRUE(borrowed.has_value());
+    use(*borrowed);
+    borrowed.reset();
+    polls = 0;
+    executor.RunUntilIdle();
+    return polls;
+  };
+  EXPECT_EQ(polls_after([](Borrowed<Poller>& poller) { EXPECT_TRUE(poller.Turn()); }), 0);
+  EXPECT_EQ(polls_after([](Borrowed<Poller>& poller) {
+              EXPECT_TRUE(poller.Turn());
+              poller.Untouched().Look();
+            }),
+            0);
+  EXPECT_EQ(polls_after([](Borrowed<Poller>& poller) { poller.Untouched().Look(); }), 1)
+      << "nobody has polled";
+  EXPECT_EQ(polls_after([](Borrowed<Poller>& poller) {
+              EXPECT_TRUE(poller.Turn());
+              poller->Owe(1);
+            }),
+            2);
+  EXPECT_EQ(polls_after([](Borrowed<Poller>& poller) {
+              poller->Owe(2);
+              EXPECT_TRUE(poller.Turn());
+              poller.Untouched().Look();
+            }),
+            2)
+      << "something is in flight";
+}
+
 TEST(BorrowTest, BorrowersAndSendersNeverOverlap) {
   for (int thread_count : {1, 2}) {
     PoolExecutor executor(thread_count);

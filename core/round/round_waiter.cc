@@ -24,8 +24,10 @@ constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
 //     runner's Wake after it has sent, and a runner remembers a Wake that comes before its Park.
 //   - The scheduler's executor, while the waiter does not hold it. The release of the turn looks at
 //     the mailbox and at what the last poll came to, and schedules the scheduler on its executor
-//     unless there is nothing to do. The executor's thread parks on the runner with the turn in its
-//     hands, so that the waiter, which then cannot borrow it, calls Wake and tries again.
+//     unless there is nothing to do. That poll was the waiter's own, and no other thing than
+//     `driven_by_waiter_` has changed since. The executor's thread parks on the runner with the
+//     turn in its hands, so that the waiter, which then cannot borrow it, calls Wake and tries
+//     again.
 //   - While `drives_` is set the executor's polls leave work in flight to the waiter. So `drives_`
 //     is cleared first, and then a message is sent: the turn that handles it sees it cleared,
 //     because the mailbox orders the two, and polls what is in flight.
@@ -103,7 +105,7 @@ absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> schedu
     }
     if (future.ready()) break;
     if (poll == PollResult::kNothingToDo) {  // another thread has yet to mark a tensor
-      scheduler->set_driven_by_waiter(false);
+      scheduler.Untouched().set_driven_by_waiter(false);
       return false;
     }
     const absl::Time now = WaitClock().Now();
@@ -112,7 +114,10 @@ absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> schedu
     if (interrupted = CheckInterrupt(); !interrupted.ok()) break;
     runner_.Park(std::min(deadline, now + waits::kLongestParkWithTurn));
   }
-  scheduler->set_driven_by_waiter(false);
+  // The poll that has brought the future has moved something. One more finds that nothing is left,
+  // so that the release does not wake the executor's thread to find that out, once in each round.
+  if (future.ready() && !scheduler.Turn()) return false;
+  scheduler.Untouched().set_driven_by_waiter(false);
   if (!interrupted.ok()) return interrupted;
   return true;
 }

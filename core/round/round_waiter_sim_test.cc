@@ -4,10 +4,8 @@
 // comes late by more than a retry was slept through.
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,12 +15,12 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/sim_threads.h"
-#include "core/actor/thread_executor.h"
 #include "core/base/check.h"
 #include "core/base/long_wait.h"
 #include "core/pipeline/standard_stages.h"
 #include "core/round/model_rounds.h"
 #include "core/round/round_waiter.h"
+#include "core/round/sim_runner.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -34,112 +32,6 @@ constexpr size_t kBuckets = 4;
 constexpr absl::Duration kRetries = absl::Microseconds(200);
 // A timer of the scheduler's thread does not end a park on the runner, which has 1 ms.
 constexpr absl::Duration kTimerDelay = absl::Microseconds(1'200);
-constexpr absl::Duration kNever = absl::InfiniteDuration();
-
-// Whether the thread that runs here is an executor's.
-bool IsExecutors() {
-  const ThreadExecutor* const executor = ThreadExecutor::SwapCurrent(nullptr);
-  ThreadExecutor::SwapCurrent(executor);
-  return executor != nullptr;
-}
-
-// A runner whose operations take as long as the test says. One thread at a time may be in it, but
-// for Wake, Abort and Missing.
-// Threads: those of the simulation. Owns: nothing.
-class SimRunner final : public OperationRunner, public EventSource {
- public:
-  explicit SimRunner(SimExecutor& sim) : sim_(sim) { sim_.AddEventSource(this); }
-  ~SimRunner() override { sim_.RemoveEventSource(this); }
-
-  std::function<absl::Duration()> next_takes;  // of the operation that is launched
-  std::function<void(BucketId)> on_launch = [](BucketId) {};
-  std::function<void()> on_slept_through = [] {};
-  absl::Duration abort_takes;
-
-  absl::StatusOr<Completion> Launch(const Operation& operation, Stream&) override {
-    const Inside inside(*this);
-    if (!reason_.ok()) return reason_;
-    on_launch(operation.bucket);
-    const absl::Duration takes = next_takes();
-    running_.insert(++launched_);
-    if (takes != kNever) due_.emplace(sim_.Now() + takes, launched_);
-    return Completion{launched_};
-  }
-  bool Progress() override {
-    const Inside inside(*this);
-    if (arrived_.empty()) return false;
-    worst_delay_ = std::max(worst_delay_, sim_.Now() - arrived_at_);
-    for (const uint64_t ticket : std::exchange(arrived_, {})) running_.erase(ticket);
-    moved_at_ = sim_.Now();
-    if (IsExecutors()) moved_by_executor_at_ = moved_at_;
-    return true;
-  }
-  State Query(Completion completion) override {
-    const Inside inside(*this);
-    return running_.contains(completion.ticket) ? State{} : State{true, reason_};
-  }
-  void Park(absl::Time until) override {
-    const Inside inside(*this);
-    WaitHook::Current()->WaitUntil([this] { return is_rung_; }, until);
-    if (!std::exchange(is_rung_, false)) on_slept_through();
-  }
-  void Wake() override {
-    Pause();
-    is_rung_ = true;
-  }
-  void Abort(const absl::Status& reason) override {
-    Pause();
-    if (!reason_.ok()) return;
-    reason_ = reason;
-    due_.clear();
-    for (const uint64_t ticket : running_) due_.emplace(sim_.Now() + abort_takes, ticket);
-    is_rung_ = true;
-  }
-  std::vector<Rank> Missing() const override { return {Rank(1)}; }
-
-  absl::Time NextEventTime() override {
-    return due_.empty() ? absl::InfiniteFuture() : due_.begin()->first;
-  }
-  void RunDue(absl::Time now) override {
-    for (; !due_.empty() && due_.begin()->first <= now; due_.erase(due_.begin())) {
-      if (arrived_.empty()) arrived_at_ = now;
-      arrived_.insert(due_.begin()->second);
-    }
-    is_rung_ = true;
-  }
-
-  size_t running() const { return running_.size(); }
-  bool is_aborted() const { return !reason_.ok(); }
-  // How late an operation's end was seen, at worst; when the last one was, by anybody or by the
-  // executor's thread.
-  absl::Duration worst_delay() const { return worst_delay_; }
-  absl::Time moved_at() const { return moved_at_; }
-  absl::Time moved_by_executor_at() const { return moved_by_executor_at_; }
-
- private:
-  // One thread's call. Threads: the one that made it. Owns: its being the only one.
-  struct Inside {
-    explicit Inside(SimRunner& runner) : runner(runner) {
-      EXPECT_FALSE(std::exchange(runner.is_used_, true)) << "two threads drive";
-      Pause();
-    }
-    ~Inside() { runner.is_used_ = false; }
-    SimRunner& runner;
-  };
-  static void Pause() { WaitHook::Current()->Pause(); }
-
-  SimExecutor& sim_;
-  uint64_t launched_ = 0;
-  std::set<uint64_t> running_, arrived_;
-  std::multimap<absl::Time, uint64_t> due_;
-  absl::Status reason_;
-  bool is_rung_ = false;
-  bool is_used_ = false;
-  absl::Time arrived_at_;
-  absl::Time moved_at_ = absl::InfinitePast();
-  absl::Time moved_by_executor_at_ = absl::InfinitePast();
-  absl::Duration worst_delay_;
-};
 
 absl::Time interrupt_at = absl::InfiniteFuture();
 absl::Status CheckAtThatTime() {
@@ -220,22 +112,31 @@ class World {
   }
 
   void BeginRound() {
-    marked_.assign(kBuckets, absl::InfiniteFuture());
+    ForgetMarks();
     launched_ = 0;
   }
-  // Marks `count` tensors in any order.
-  void Mark(size_t count) {
+  // Marks `count` tensors in any order; `hurries`: one right after the other.
+  void Mark(size_t count, bool hurries = false) {
     std::vector<int32_t> slots;
     for (size_t i = 0; i < kBuckets; ++i) slots.push_back(static_cast<int32_t>(i));
     while (count-- > 0) {
       const auto place = slots.begin() + static_cast<ptrdiff_t>(sim_.Uniform(slots.size()));
-      const SlotId slot(*place);
+      MarkOne(SlotId(*place));
       slots.erase(place);
-      marked_[static_cast<size_t>(rounds_->plan().slot(slot).bucket.value())] = sim_.Now();
-      EXPECT_TRUE(rounds_->MarkReady(slot).ok());
-      Pass(UpTo(absl::Milliseconds(2)));
+      if (!hurries) Pass(UpTo(absl::Milliseconds(2)));
     }
   }
+  // All of the round's but those of `complete`, in the plan's order.
+  void MarkAllBut(const std::vector<BucketId>& complete) {
+    for (const BucketLayout& bucket : rounds_->plan().buckets()) {
+      if (std::find(complete.begin(), complete.end(), bucket.id) != complete.end()) continue;
+      for (SlotId slot : bucket.slots) MarkOne(slot);
+    }
+  }
+  // From now on what is marked need not be launched any more.
+  void ForgetMarks() { marked_.assign(kBuckets, absl::InfiniteFuture()); }
+  // Buckets of this round.
+  size_t launched() const { return launched_; }
   // Asks what the round is at, which whoever has the scheduler's turn answers.
   void Look() {
     Pass(UpTo(absl::Milliseconds(5)));
@@ -263,6 +164,10 @@ class World {
   ModelRounds& rounds() { return *rounds_; }
 
  private:
+  void MarkOne(SlotId slot) {
+    marked_[static_cast<size_t>(rounds_->plan().slot(slot).bucket.value())] = sim_.Now();
+    EXPECT_TRUE(rounds_->MarkReady(slot).ok());
+  }
   // Since when all buckets up to `bucket` have been ready.
   absl::Time ReadySince(size_t bucket) const {
     return *std::max_element(marked_.begin(), marked_.begin() + static_cast<ptrdiff_t>(bucket) + 1);
@@ -273,6 +178,7 @@ class World {
   }
   void OnLaunch(BucketId bucket) {
     if (bucket == kNoBucket) return;
+    EXPECT_EQ(bucket, BucketId(static_cast<int32_t>(launched_))) << "not the plan's order";
     absl::Time due = ReadySince(launched_);
     if (launched_++ >= 2) due = std::max(due, runner_.moved_at());  // two at once
     worst_launch_ = std::max(worst_launch_, sim_.Now() - due);
@@ -340,6 +246,39 @@ TEST(RoundWaiterSimTest, QuestionsAndOperationsOfTheUsersAreAnswered) {
       }
     });
   });
+}
+
+// A trainer that takes its marks back while the scheduler's thread is at them: what was launched is
+// complete and stays so, all else is marked once more, and no bucket is launched twice.
+TEST(RoundWaiterSimTest, MarksAreTakenBackBesideTheirRelease) {
+  size_t taken_back = 0, kept = 0;
+  ForEachSeed(600, [&](uint64_t seed) {
+    World world(seed);
+    world.Run([&] {
+      for (int round = 0; round < 3; ++round) {
+        const size_t marks = world.sim().Uniform(kBuckets + 1);
+        world.Mark(marks, /*hurries=*/true);
+        world.Pass(world.UpTo(absl::Microseconds(100)));
+        const absl::Time asked = world.sim().Now();
+        world.ForgetMarks();
+        const absl::StatusOr<std::vector<BucketId>> complete =
+            world.rounds().TakeBackMarks(asked + absl::Minutes(1));
+        ASSERT_TRUE(complete.ok()) << complete.status();
+        EXPECT_LE(world.sim().Now() - std::max(asked, world.runner().moved_at()), kRetries)
+            << "the question was slept through";
+        EXPECT_EQ(world.runner().running(), 0u) << "answered while a bucket was under way";
+        EXPECT_EQ(complete->size(), world.launched()) << "another set than was launched";
+        kept += complete->size();
+        taken_back += marks - complete->size();
+        world.MarkAllBut(*complete);
+        world.WaitRound();
+        EXPECT_EQ(world.launched(), kBuckets);
+        world.BeginRound();
+      }
+    });
+  });
+  EXPECT_GT(taken_back, 0u);
+  EXPECT_GT(kept, 0u);
 }
 
 // What never comes: the end of an operation, or the mark of a tensor.

@@ -107,7 +107,7 @@ TEST(EdgeQueueTest, AnAnswerSaysHowFarItsReaderIsAndWhatDiffers) {
   reply.count = 5;
   receiver.Answer(message.entry, EdgeQueue::kDifferent, reply);
   EXPECT_EQ(sender.entry(message.entry).answer.load(), EdgeQueue::kDifferent);
-  EXPECT_EQ(sender.entry(message.entry).reply.count, 5);
+  EXPECT_EQ(sender.entry(message.entry).reply.Get().count, 5);
 }
 
 // One thread at each end, many times round the ring: what the thread sanitizer looks at.

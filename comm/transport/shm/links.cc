@@ -102,9 +102,10 @@ Mapping::Pointer Links::FindRegion(int peer, RegionId region) {
   auto found = regions.find(region.value());
   if (found == regions.end()) {
     // The peer sent it before it posted the operation that names it: it may lie unread. The end of
-    // a connection the watcher will find again, but no message that was taken from it.
+    // a connection the watcher will find again, but no message that was taken from it, such as a
+    // goodbye of a peer whose process lives on.
     const absl::Status drained = Drain(peer);
-    if (!drained.ok() && !absl::IsUnavailable(drained)) {
+    if (!drained.ok() && (!absl::IsUnavailable(drained) || links_[peer].said_goodbye)) {
       links_[peer].drained = drained;
       watcher_.Wake();
     }

@@ -370,7 +370,7 @@ Neighbors::Outcome Neighbors::TakeAnswers(Flight& flight) {
       continue;
     }
     outgoing.is_answered = moved = true;
-    if (answer == EdgeQueue::kDifferent) flight.Differs(outgoing, entry.reply, context_.rank);
+    if (answer == EdgeQueue::kDifferent) flight.Differs(outgoing, entry.reply.Get(), context_.rank);
     senders_[outgoing.peer].FreeEntry(outgoing.entry);
   }
   if (!is_done) return moved ? Outcome::kMoved : Outcome::kWaiting;

@@ -146,5 +146,57 @@ TEST(InterleavingsTest, AHandOverWithoutReleaseOrAcquireIsARace) {
   ExpectWrong(HandOver(std::memory_order_release, std::memory_order_relaxed), "data race");
 }
 
+// One writes two values and says so, and may be killed; the other one awaits its end.
+Outcome OneMayBeKilled(bool looks_at_its_word) {
+  return Explore([=] {
+    struct State {
+      Plain<int> first, second;
+      Atomic<int> is_whole = 0;
+    };
+    auto state = std::make_shared<State>();
+    Program program;
+    program.mortal = 0;
+    program.threads.push_back([=] {
+      state->first.Set(1);
+      Fence();  // a step: plain memory alone is none
+      state->second.Set(1);
+      state->is_whole.store(1, std::memory_order_relaxed);
+    });
+    program.threads.push_back([=] {
+      const bool was_killed = AwaitEnd(0);
+      const bool is_whole = state->is_whole.load(std::memory_order_relaxed) == 1;
+      if (!was_killed && !is_whole) Fail("it ended, and did not do all");
+      if (looks_at_its_word && !is_whole) return;
+      if (state->first.Get() != 1 || state->second.Get() != 1) Fail("half a message");
+    });
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, AThreadIsKilledBetweenAnyTwoOfItsSteps) {
+  ExpectRight(OneMayBeKilled(/*looks_at_its_word=*/true));
+  ExpectWrong(OneMayBeKilled(/*looks_at_its_word=*/false), "half a message");
+}
+
+// One wakes the other, and may be killed before it does.
+TEST(InterleavingsTest, WhoeverSleepsUntilTheKilledWakesItSleepsForEver) {
+  const auto explore = [](size_t mortal) {
+    return Explore([mortal] {
+      auto word = std::make_shared<Atomic<uint32_t>>(0);
+      Program program;
+      program.mortal = mortal;
+      program.threads.push_back([word] {
+        word->store(1);
+        WakeSleepers(word->location(), 1);
+      });
+      program.threads.push_back([word] { Sleep(word->location(), 0); });
+      return program;
+    });
+  };
+  ExpectRight(explore(Program::kNobody), 1);
+  ExpectRight(explore(/*mortal=*/1));
+  ExpectWrong(explore(/*mortal=*/0), "a wake-up was lost");
+}
+
 }  // namespace
 }  // namespace pelton::interleavings

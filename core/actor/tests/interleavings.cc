@@ -100,8 +100,10 @@ class Run {
       thread.context.uc_link = &home_;
       makecontext(&thread.context, &Run::Enter, 0);
     }
+    mortal_ = program.mortal == Program::kNobody ? 0 : program.mortal + 1;
     while (StepOne()) {
     }
+    UnwindKilled();
     current_ = 0;
     if (!error.empty()) return;
     for (const Thread& thread : threads_) threads_[0].view.Join(thread.view);
@@ -176,6 +178,13 @@ class Run {
     Yield();
     SeeNewest();
   }
+  bool AwaitEnd(size_t thread) {
+    Yield();
+    me().awaits_end_of = thread + 1;
+    if (!CanGoOn(me())) Yield();
+    me().view.Join(threads_[thread + 1].view);
+    return threads_[thread + 1].is_killed;
+  }
   void Touch(Location location, bool writes) {
     if (me().view.At(location) != Newest(location)) {
       Fail("a data race: it has not seen the last write");
@@ -211,8 +220,9 @@ class Run {
     bool is_asleep = false;
     bool awaits_write = false;
     bool is_done = false;
+    bool is_killed = false;  // and done
     Location sleeps_at = 0;
-    bool can_go_on() const { return !is_asleep && !awaits_write; }
+    size_t awaits_end_of = 0;  // of the maker, that is of nobody
   };
 
   static void Enter();
@@ -220,6 +230,11 @@ class Run {
   Thread& me() { return threads_[current_]; }
   uint32_t Newest(Location location) const {
     return static_cast<uint32_t>(memory_[location].size() - 1);
+  }
+
+  bool CanGoOn(const Thread& thread) const {
+    const bool is_over = thread.awaits_end_of == 0 || threads_[thread.awaits_end_of].is_done;
+    return !thread.is_asleep && !thread.awaits_write && is_over;
   }
 
   // One step of a thread that can go on; false: none can.
@@ -232,7 +247,7 @@ class Run {
       const size_t index = (last_ + i - 1) % (threads_.size() - 1) + 1;
       const Thread& thread = threads_[index];
       all_done &= thread.is_done;
-      if (!thread.is_done && (thread.can_go_on() || !error.empty())) ready.push_back(index);
+      if (!thread.is_done && (CanGoOn(thread) || !error.empty())) ready.push_back(index);
     }
     if (ready.empty()) {
       if (all_done) return false;
@@ -250,12 +265,21 @@ class Run {
     last_ = current_ - 1;
     if (++steps_ > kMostSteps && error.empty()) error = "a run without an end";
     PELTON_CHECK(swapcontext(&home_, &me().context) == 0);
+    const bool may_die = current_ == mortal_ && !me().is_done && error.empty();
+    if (may_die && decisions_.Choose(2) == 1) me().is_killed = me().is_done = true;
     return true;
+  }
+  // Gives back what lies on the stacks of killed threads.
+  void UnwindKilled() {
+    for (size_t i = 1; i < threads_.size(); ++i) {
+      current_ = i;
+      if (me().is_killed) PELTON_CHECK(swapcontext(&home_, &me().context) == 0);
+    }
   }
   void Yield() {
     if (current_ == 0) return;  // the maker is alone
     PELTON_CHECK(swapcontext(&me().context, &home_) == 0);
-    if (!error.empty()) throw RunIsOver();
+    if (!error.empty() || me().is_killed) throw RunIsOver();
   }
   // Of atomics only: what lies in other memory becomes visible by what is read, and not by a fence.
   void MeetOthers() {
@@ -304,6 +328,7 @@ class Run {
   ucontext_t home_;
   size_t current_ = 0;
   size_t last_ = 0;
+  size_t mortal_ = 0;  // the maker, that is nobody
   int steps_ = 0;
 };
 
@@ -350,6 +375,7 @@ uint64_t Change(Location location, const std::function<bool(uint64_t&)>& change,
 }
 void Fence() { run->Fence(); }
 void AwaitWrite() { run->AwaitWrite(); }
+bool AwaitEnd(size_t thread) { return run->AwaitEnd(thread); }
 void Sleep(Location location, uint64_t expected) { run->Sleep(location, expected); }
 void WakeSleepers(Location location, int count) { run->WakeSleepers(location, count); }
 void Touch(Location location, bool writes) { run->Touch(location, writes); }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -20,7 +21,13 @@ namespace pelton::interleavings {
 // One run's program. Its objects are made before it runs, on no thread.
 // Threads: a value. Owns: what its functions hold.
 struct Program {
+  static constexpr size_t kNobody = ~size_t{0};
+
   std::vector<std::function<void()>> threads;
+  // Which thread may stop for ever after any of its steps, as that of a process which is killed
+  // does. What lies on its stack is destroyed when the run is over, and must not store anything
+  // then.
+  size_t mortal = kNobody;
   std::function<void()> at_end = [] {};  // after all of them, with everything visible
 };
 
@@ -65,6 +72,9 @@ void Fence();
 // another value can be seen. Nobody's look is lost by that, because a thread may also be late with
 // its first one. That no thread writes any more is an error.
 void AwaitWrite();
+// Waits until that thread of the program is over, and then sees all that it has done, as whoever
+// finds a socket closed by the kernel does. True: it was killed.
+bool AwaitEnd(size_t thread);
 void Sleep(Location location, uint64_t expected);
 void WakeSleepers(Location location, int count);
 // Memory without synchronisation of its own. It is a race to read what another thread has written,

@@ -1,0 +1,107 @@
+// What a rank's connections tell of a peer, whichever thread takes it from the socket.
+#include "comm/transport/shm/links.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
+#include "comm/transport/descriptor.h"
+#include "comm/transport/shm/handshake.h"
+#include "comm/transport/shm/socket.h"
+#include "core/base/clock.h"
+#include "core/base/ids.h"
+#include "core/base/sync.h"
+#include "core/memory/region.h"
+#include "gtest/gtest.h"
+
+namespace pelton::shm {
+namespace {
+
+// Rank 0, and the socket that rank 1 would have. Threads: any. Owns: both ends.
+class Pair {
+ public:
+  Pair() : links_(0, Peers(), [this](int, const absl::Status& reason) { Lose(reason); }) {}
+
+  Links& links() { return links_; }
+  int peer() const { return theirs_.get(); }
+  void Die() { theirs_ = Descriptor(); }
+  // What was told of the loss; OK: nothing within some seconds. Blocks: until then.
+  absl::Status AwaitLoss() {
+    MutexLock lock(&mutex_);
+    const absl::Time until = Clock::Real().Now() + absl::Seconds(5);
+    while (loss_.ok() && !changed_.WaitWithDeadline(&mutex_, until)) {
+    }
+    return loss_;
+  }
+
+ private:
+  std::vector<Peer> Peers() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    theirs_ = Descriptor(ends[1]);
+    std::vector<Peer> peers(2);
+    peers[1].socket = Descriptor(ends[0]);
+    return peers;
+  }
+  void Lose(const absl::Status& reason) {
+    MutexLock lock(&mutex_);
+    loss_ = reason;
+    changed_.SignalAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  absl::Status loss_ ABSL_GUARDED_BY(mutex_);
+  Descriptor theirs_;
+  Links links_;  // last: its thread uses the others
+};
+
+Frame FrameOf(Frame::Type type) {
+  Frame frame;
+  frame.type = type;
+  frame.rank = 1;
+  return frame;
+}
+
+// A rank that leaves may live on for long, as rank 0 does with the job's coordinator.
+TEST(LinksTest, AGoodbyeThatALookForARegionTakesFromTheSocketIsTold) {
+  for (int i = 0; i < 20; ++i) {
+    Pair pair;
+    ASSERT_TRUE(Send(pair.peer(), FrameOf(Frame::kGoodbye)).ok());
+    EXPECT_EQ(pair.links().FindRegion(1, RegionId(7)), nullptr);  // mostly before the watcher
+    const absl::Status loss = pair.AwaitLoss();
+    ASSERT_TRUE(absl::StrContains(loss.message(), "rank 1 (pid 0) has left")) << loss;
+    EXPECT_TRUE(pair.links().HasLeft(1));
+  }
+}
+
+TEST(LinksTest, WhatASocketSaysThatIsNoMessageEndsThePeer) {
+  Pair pair;
+  ASSERT_TRUE(Send(pair.peer(), FrameOf(Frame::kProof)).ok());
+  pair.links().FindRegion(1, RegionId(7));
+  const absl::Status loss = pair.AwaitLoss();
+  EXPECT_TRUE(absl::IsInvalidArgument(loss)) << loss;
+  EXPECT_TRUE(absl::StrContains(loss.message(), "rank 1 (pid 0)")) << loss;
+  EXPECT_FALSE(pair.links().HasLeft(1));
+}
+
+TEST(LinksTest, ADeathIsToldAsOneAndOnce) {
+  Pair pair;
+  pair.Die();
+  const absl::Status loss = pair.AwaitLoss();
+  EXPECT_TRUE(absl::StrContains(loss.message(), "rank 1 (pid 0) died")) << loss;
+  EXPECT_EQ(pair.links().FindRegion(1, RegionId(7)), nullptr);
+  EXPECT_EQ(pair.links().LossOf(1), loss);
+  EXPECT_EQ(pair.links().SendArena(1, CommunicatorId(1), Generation(1), -1), loss);
+  EXPECT_EQ(
+      pair.links().TakeArena(1, CommunicatorId(1), Generation(1), absl::InfiniteFuture()).status(),
+      loss);
+  EXPECT_FALSE(pair.links().HasLeft(1));
+}
+
+}  // namespace
+}  // namespace pelton::shm
