@@ -27,33 +27,58 @@ constexpr uint32_t kTurnsPerLookAround = 32;
 
 constinit thread_local PoolExecutor::Worker* PoolExecutor::current_worker_ = nullptr;
 
-PoolExecutor::PoolExecutor(Options options) {
-  PELTON_CHECK(options.thread_count > 0) << "a pool needs a thread";
-  for (int i = 0; i < options.thread_count; ++i) {
-    workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->pool = this;
-  }
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& worker = *workers_[i];
-    worker.thread = std::thread([this, &worker] { Run(worker); });
-    const std::string name = absl::StrCat(options.name.substr(0, 12), "-", i);
-    pthread_setname_np(worker.thread.native_handle(), name.substr(0, 15).c_str());
-  }
+PoolExecutor::PoolExecutor(Options options) : options_(std::move(options)) {
+  PELTON_CHECK(options_.thread_count > 0) << "a pool needs a thread";
+  MutexLock lock(&adding_);
+  for (int i = 0; i < options_.thread_count; ++i) AddWorker();
+}
+
+void PoolExecutor::AddWorker() {
+  const std::string name = absl::StrCat(options_.name.substr(0, 12), "-", workers_.size());
+  workers_.push_back(std::make_unique<Worker>());
+  Worker& worker = *workers_.back();
+  worker.pool = this;
+  worker.thread = std::thread([this, &worker] { Run(worker); });
+  pthread_setname_np(worker.thread.native_handle(), name.substr(0, 15).c_str());
 }
 
 PoolExecutor::~PoolExecutor() {
   // What does not end in time is ended by force below.
   Shutdown(clock().Now() + limits::kStopTimeout).IgnoreError();
   exit_.store(true, std::memory_order_release);
-  for (const auto& worker : workers_) worker->waker.Kick();
-  for (const auto& worker : workers_) worker->thread.join();
+  {
+    MutexLock lock(&adding_);
+    for (const auto& worker : workers_) worker->waker.Kick();
+    for (const auto& worker : workers_) worker->thread.join();
+  }
   KillAll();
   senders().AwaitNone();
 }
 
+absl::Status PoolExecutor::EndOrLeave(std::unique_ptr<PoolExecutor> pool, absl::Time deadline) {
+  const bool is_in_turn = current_worker_ != nullptr && current_worker_->pool == pool.get();
+  absl::Status ended = is_in_turn ? absl::DeadlineExceededError("a turn of the pool ends it")
+                                  : pool->Shutdown(deadline);
+  if (!ended.ok()) static_cast<void>(pool.release());
+  return ended;
+}
+
+void PoolExecutor::OnSpawn(ActorCell& cell) {
+  ExecutorBase::OnSpawn(cell);
+  if (!options_.turns_may_block) return;
+  MutexLock lock(&adding_);
+  while (workers_.size() < actor_count()) AddWorker();
+}
+
+size_t PoolExecutor::thread_count() const {
+  MutexLock lock(&adding_);
+  return workers_.size();
+}
+
 void PoolExecutor::Schedule(ActorCell& cell) {
   Worker* worker = current_worker_;
-  if (worker == nullptr || worker->pool != this) {
+  // Nobody takes an actor from a worker's own slot while that worker is in a turn that blocks.
+  if (worker == nullptr || worker->pool != this || options_.turns_may_block) {
     // From the push on the actor may run, end and let the pool end, before the kick.
     const internal::Passage passage(senders());
     return Enqueue(cell);
@@ -96,7 +121,8 @@ size_t PoolExecutor::parked_count() const {
 }
 
 void PoolExecutor::Run(Worker& worker) {
-  const RuntimeThread counted;
+  std::optional<RuntimeThread> counted;
+  if (!options_.turns_may_block) counted.emplace();
   current_worker_ = &worker;
   while (!exit_.load(std::memory_order_acquire)) {
     if (ActorCell* cell = NextRunnable(worker); cell != nullptr) {
