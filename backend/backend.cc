@@ -1,5 +1,6 @@
 #include "backend/backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "core/actor/backoff.h"
 #include "core/actor/promise.h"
 #include "core/actor/spawn.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "core/base/long_wait.h"
@@ -25,6 +27,8 @@ namespace {
 // In the job's key-value store: the number of the communicator that was opened last.
 constexpr char kLastCommunicatorKey[] = "pelton/last_communicator";
 constexpr size_t kRanksNamed = 16;  // a report stays one line
+// How long the end waits for functions of a user's; the rounds that they belong to have ended.
+constexpr absl::Duration kLongestWaitForPool = absl::Seconds(1);
 
 std::string Here(const BackendOptions& options) {
   return absl::StrCat("rank ", options.rank.value(), " of job '", options.job, "'");
@@ -381,6 +385,33 @@ void Backend::Report(const absl::Status& reason) {
   if (door_ != nullptr) door_->Report(reason);
 }
 
+absl::StatusOr<Executor*> Backend::PoolForBlocking() {
+  RETURN_IF_ERROR(CheckNotForkedChild());
+  if (!making_pool_.Take(absl::InfiniteFuture())) return absl::InternalError("no turn");
+  const TurnHolder holder(&making_pool_);
+  if (stopped_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Here(options_), " has left the job; make a new backend to join one"));
+  }
+  if (pool_ == nullptr) {
+    pool_ = std::make_unique<PoolExecutor>(
+        PoolExecutor::Options{.name = "pelton-calls", .turns_may_block = true});
+  }
+  return pool_.get();
+}
+
+void Backend::EndPool(absl::Time deadline) {
+  if (!making_pool_.Take(absl::InfiniteFuture())) return;
+  const TurnHolder holder(&making_pool_);
+  if (pool_ == nullptr) return;
+  const absl::Status ended = PoolExecutor::EndOrLeave(std::move(pool_), deadline);
+  if (ended.ok()) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat(Here(options_),
+                   ": leaves the job while a user's function has not returned; its ",
+                   "thread stays until the process ends: ", ended.message()));
+}
+
 absl::Status Backend::Stop(absl::Time deadline) {
   if (stopped_.exchange(true)) return absl::OkStatus();
   // The session first, so that a failure which it has yet to tell arrives before our goodbye. From
@@ -399,6 +430,8 @@ absl::Status Backend::Stop(absl::Time deadline) {
     // so, or until `deadline`; a rank that leaves later finds its coordinator lost.
     if (absl::Status empty = coordinator_->AwaitEmpty(deadline); left.ok()) left = empty;
   }
+  // Last: nobody else waits because a function of this rank's does not return.
+  EndPool(std::min(deadline, Clock::Real().Now() + kLongestWaitForPool));
   return left;
 }
 

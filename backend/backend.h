@@ -28,6 +28,8 @@
 #include "comm/hierarchy/hierarchical_transport.h"
 #include "comm/transport/transport.h"
 #include "core/actor/actor_ref.h"
+#include "core/actor/executor.h"
+#include "core/actor/pool_executor.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/absences.h"
 #include "core/base/ids.h"
@@ -151,6 +153,11 @@ class Backend {
   // Has the other ranks told that this one failed. Blocks: never.
   void Report(const absl::Status& reason);
 
+  // Where actors live whose turns may block, such as those that call a user's functions. Its
+  // threads start with the first call of this. Everything that lives there is told to stop before
+  // the backend is. Blocks: never for long. Errors: FailedPrecondition: this rank has left the job.
+  absl::StatusOr<Executor*> PoolForBlocking();
+
   // Leaves the job. Idempotent; the destructor calls it with limits::kStopTimeout. Blocks: until
   // `deadline`.
   absl::Status Stop(absl::Time deadline);
@@ -160,6 +167,7 @@ class Backend {
 
   absl::Status Join();
   void StartSession();
+  void EndPool(absl::Time deadline);
   void Obey(const Order& order, SessionDoor* door);
   absl::Status Connect(absl::Time deadline);
   absl::StatusOr<std::unique_ptr<Transport>> ConnectHosts(absl::Time deadline);
@@ -202,6 +210,9 @@ class Backend {
   Turn opening_;  // a transport opens for one thread at a time
   // By the index of the device.
   std::map<int32_t, std::unique_ptr<Transport>> gpus_ ABSL_GUARDED_BY(opening_);
+
+  Turn making_pool_;
+  std::unique_ptr<PoolExecutor> pool_ ABSL_GUARDED_BY(making_pool_);  // null until it is needed
 
   std::atomic<bool> stopped_ = false;
   ActorRef<Session> session_;

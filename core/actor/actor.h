@@ -31,7 +31,8 @@ class ActorCell;
 // an overload
 //   void Handle(Message message);   or   absl::Status Handle(Message message);
 // A status that is not OK ends the actor with that reason, as does an exception that leaves a turn;
-// its parent then decides what follows (supervisor.h). Handlers never block.
+// its parent then decides what follows (supervisor.h). Handlers never block, unless they run on a
+// pool whose turns may (PoolExecutor::Options).
 // Threads: all methods run in the actor's turns, which follow one another on any thread of its
 // executor (or on a borrower's); the constructor runs where it is spawned.
 // Owns: what it declares.

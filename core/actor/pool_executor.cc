@@ -27,33 +27,59 @@ constexpr uint32_t kTurnsPerLookAround = 32;
 
 constinit thread_local PoolExecutor::PoolThread* PoolExecutor::current_thread_ = nullptr;
 
-PoolExecutor::PoolExecutor(Options options) {
-  PELTON_CHECK(options.thread_count > 0) << "a pool needs a thread";
-  for (int i = 0; i < options.thread_count; ++i) {
-    threads_.push_back(std::make_unique<PoolThread>());
-    threads_.back()->pool = this;
-  }
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    PoolThread& pool_thread = *threads_[i];
-    pool_thread.thread = std::thread([this, &pool_thread] { Run(pool_thread); });
-    const std::string name = absl::StrCat(options.name.substr(0, 12), "-", i);
-    pthread_setname_np(pool_thread.thread.native_handle(), name.substr(0, 15).c_str());
-  }
+PoolExecutor::PoolExecutor(Options options) : options_(std::move(options)) {
+  PELTON_CHECK(options_.thread_count > 0) << "a pool needs a thread";
+  MutexLock lock(&adding_);
+  for (int i = 0; i < options_.thread_count; ++i) AddThread();
+}
+
+void PoolExecutor::AddThread() {
+  const std::string name = absl::StrCat(options_.name.substr(0, 12), "-", threads_.size());
+  threads_.push_back(std::make_unique<PoolThread>());
+  PoolThread& pool_thread = *threads_.back();
+  pool_thread.pool = this;
+  pool_thread.thread = std::thread([this, &pool_thread] { Run(pool_thread); });
+  pthread_setname_np(pool_thread.thread.native_handle(), name.substr(0, 15).c_str());
 }
 
 PoolExecutor::~PoolExecutor() {
   // What does not end in time is ended by force below.
   Shutdown(clock().Now() + limits::kStopTimeout).IgnoreError();
   exit_.store(true, std::memory_order_release);
-  for (const auto& pool_thread : threads_) pool_thread->waker.Kick();
-  for (const auto& pool_thread : threads_) pool_thread->thread.join();
+  {
+    MutexLock lock(&adding_);
+    for (const auto& pool_thread : threads_) pool_thread->waker.Kick();
+    for (const auto& pool_thread : threads_) pool_thread->thread.join();
+  }
   KillAll();
   senders().AwaitNone();
 }
 
+absl::Status PoolExecutor::EndOrLeave(std::unique_ptr<PoolExecutor> pool, absl::Time deadline) {
+  const bool is_in_turn = current_thread_ != nullptr && current_thread_->pool == pool.get();
+  absl::Status ended = is_in_turn ? absl::DeadlineExceededError("a turn of the pool ends it")
+                                  : pool->Shutdown(deadline);
+  if (!ended.ok()) static_cast<void>(pool.release());
+  return ended;
+}
+
+void PoolExecutor::OnSpawn(ActorCell& cell) {
+  ExecutorBase::OnSpawn(cell);
+  if (!options_.turns_may_block) return;
+  MutexLock lock(&adding_);
+  while (threads_.size() < actor_count()) AddThread();
+}
+
+size_t PoolExecutor::thread_count() const {
+  MutexLock lock(&adding_);
+  return threads_.size();
+}
+
 void PoolExecutor::Schedule(ActorCell& cell) {
   PoolThread* pool_thread = current_thread_;
-  if (pool_thread == nullptr || pool_thread->pool != this) {
+  // Nobody takes an actor from a pool_thread's own slot while that pool thread is in a turn that
+  // blocks.
+  if (pool_thread == nullptr || pool_thread->pool != this || options_.turns_may_block) {
     // From the push on the actor may run, end and let the pool end, before the kick.
     const internal::Passage passage(senders());
     return Enqueue(cell);
@@ -96,7 +122,8 @@ size_t PoolExecutor::parked_count() const {
 }
 
 void PoolExecutor::Run(PoolThread& pool_thread) {
-  const RuntimeThread counted;
+  std::optional<RuntimeThread> counted;
+  if (!options_.turns_may_block) counted.emplace();
   current_thread_ = &pool_thread;
   while (!exit_.load(std::memory_order_acquire)) {
     if (ActorCell* cell = NextRunnable(pool_thread); cell != nullptr) {

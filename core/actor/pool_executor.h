@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/actor/actor_cell.h"
 #include "core/actor/backoff.h"
@@ -34,18 +35,29 @@ class PoolExecutor final : public internal::ExecutorBase {
     int thread_count = 1;
     // Shown by debuggers; at most 12 characters, a number is added.
     std::string name = "pelton-pool";
+    // Turns may take as long as they like, and may wait for other actors of the pool. So that no
+    // turn waits for another one's end, each living actor has a thread: one more starts whenever
+    // an actor is spawned for which there is none. These threads rest nearly always, so they are
+    // not counted among those that stop spinning when they outnumber the cores.
+    bool turns_may_block = false;
   };
 
   explicit PoolExecutor(Options options);
   explicit PoolExecutor(int thread_count) : PoolExecutor(Options{.thread_count = thread_count}) {}
   // Shuts down within limits::kStopTimeout, if Shutdown was not called.
   ~PoolExecutor() override;
+  // Ends `pool`. Where a turn that blocks does not end by `deadline`, or is the caller's own, the
+  // pool and what that turn works on stay until the process ends, because nothing ends a turn.
+  // Blocks: until `deadline`, and a second. Errors: DeadlineExceeded: it stays; names an actor.
+  static absl::Status EndOrLeave(std::unique_ptr<PoolExecutor> pool, absl::Time deadline);
 
   void Schedule(internal::ActorCell& cell) override;
+  void OnSpawn(internal::ActorCell& cell) override;
   // Makes a parked pool thread poll at once: for events from outside.
   void Kick();
   // Number of pool threads that are parked and not kicked.
   size_t parked_count() const;
+  size_t thread_count() const;
 
  private:
   struct Polled {
@@ -63,6 +75,7 @@ class PoolExecutor final : public internal::ExecutorBase {
     std::thread thread;
   };
 
+  void AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(adding_);
   void Run(PoolThread& pool_thread);
   internal::ActorCell* NextRunnable(PoolThread& pool_thread);
   internal::ActorCell* TakeFromQueue();
@@ -83,7 +96,9 @@ class PoolExecutor final : public internal::ExecutorBase {
 
   static constinit thread_local PoolThread* current_thread_;
 
-  std::vector<std::unique_ptr<PoolThread>> threads_;
+  const Options options_;
+  mutable Mutex adding_;  // taken before mutex_
+  std::vector<std::unique_ptr<PoolThread>> threads_ ABSL_GUARDED_BY(adding_);
   std::atomic<bool> exit_{false};
   std::atomic<size_t> queued_{0};  // in queue_, for those who look without the lock
   mutable Mutex mutex_;

@@ -2,6 +2,7 @@
 #include "core/actor/pool_executor.h"
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -197,6 +198,87 @@ TEST(PoolExecutorTest, AnActorSpawnedAfterShutdownEndsAtOnce) {
   const auto late = Spawn<Counter>(pool, {});
   EXPECT_TRUE(WhenDown(late).WaitUntil(Soon()));
   EXPECT_FALSE(late.alive());
+}
+
+// Threads: as Actor. Owns: nothing.
+class Parent : public Actor {
+ public:
+  explicit Parent(PoolExecutor* pool) : pool_(*pool) {}
+  // Waits in its turn for an actor that it has just spawned on its own pool.
+  void Handle(Assemble assemble) {
+    std::atomic<int> nobody{0};
+    const auto child = Spawn<Attendee>(pool_, {}, &nobody);
+    assemble.reply.Set(child.Ask(Assemble{1, {}}, Soon()).Await(Soon()).value());
+  }
+
+ private:
+  PoolExecutor& pool_;
+};
+
+TEST(PoolExecutorTest, TurnsThatMayBlockHaveAThreadEach) {
+  PoolExecutor pool({.turns_may_block = true});
+  EXPECT_EQ(pool.thread_count(), 1u);
+  constexpr int kActors = 5;
+  std::atomic<int> present{0};
+  std::vector<ActorRef<Attendee>> attendees;
+  for (int i = 0; i < kActors; ++i) attendees.push_back(Spawn<Attendee>(pool, {}, &present));
+  EXPECT_EQ(pool.thread_count(), 5u);
+  std::vector<Future<bool>> answers;
+  for (const auto& each : attendees) answers.push_back(each.Ask(Assemble{kActors, {}}, Soon()));
+  for (auto& answer : answers) EXPECT_TRUE(std::move(answer).Await(Soon()).value());
+  for (const auto& each : attendees) EXPECT_TRUE(StopAndWait(each, Soon()).ok());
+  Spawn<Counter>(pool, {});
+  EXPECT_EQ(pool.thread_count(), 5u) << "threads of actors that have ended serve others";
+}
+
+// In a pool of short turns the child would wait for the end of its parent's turn.
+TEST(PoolExecutorTest, ATurnThatMayBlockMayWaitForAnActorOfItsOwnPool) {
+  PoolExecutor pool({.turns_may_block = true});
+  const auto parent = Spawn<Parent>(pool, {}, &pool);
+  EXPECT_TRUE(parent.Ask(Assemble{1, {}}, Soon()).Await(Soon()).value());
+}
+
+TEST(PoolExecutorTest, APoolWithATurnThatDoesNotEndStays) {
+  static std::atomic<bool>* const release = new std::atomic<bool>(false);  // outlives the test
+  auto pool = std::make_unique<PoolExecutor>(PoolExecutor::Options{.turns_may_block = true});
+  const auto stuck = Spawn<Stuck>(*pool, {.name = "stuck"}, release);
+  EXPECT_TRUE(stuck.Ask(Hold{}, Soon()).Await(Soon()).ok());
+  const absl::Status left = PoolExecutor::EndOrLeave(std::move(pool), absl::Now());
+  EXPECT_EQ(left.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(stuck.alive());
+  // What it works on is still there when it goes on.
+  Future<Down> down = WhenDown(stuck);
+  release->store(true);
+  EXPECT_TRUE(down.WaitUntil(Soon()));
+}
+
+struct EndPool {
+  Promise<absl::StatusCode> reply;
+};
+// Threads: as Actor. Owns: the pool that it lives on.
+class Ender : public Actor {
+ public:
+  explicit Ender(std::unique_ptr<PoolExecutor>* pool) : pool_(*pool) {}
+  void Handle(EndPool end) {
+    end.reply.Set(PoolExecutor::EndOrLeave(std::move(pool_), Soon()).code());
+  }
+
+ private:
+  std::unique_ptr<PoolExecutor>& pool_;
+};
+
+TEST(PoolExecutorTest, ATurnThatEndsItsOwnPoolDoesNotWaitForItself) {
+  auto pool = std::make_unique<PoolExecutor>(PoolExecutor::Options{.turns_may_block = true});
+  const auto ender = Spawn<Ender>(*pool, {}, &pool);
+  EXPECT_EQ(ender.Ask(EndPool{}, Soon()).Await(Soon()).value(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(PoolExecutorTest, APoolThatIsIdleEndsWithItsThreads) {
+  auto pool = std::make_unique<PoolExecutor>(PoolExecutor::Options{.turns_may_block = true});
+  const auto counter = Spawn<Counter>(*pool, {});
+  EXPECT_TRUE(PoolExecutor::EndOrLeave(std::move(pool), Soon()).ok());
+  EXPECT_FALSE(counter.alive());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/trace/trace.h"
@@ -131,6 +132,7 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
   BucketRun& run = *job.run;
   const uint64_t launches = run.launch_count();
   while (job.failure.ok() && job.stage < job.pipeline->stage_count()) {
+    const bool begins = !job.stage_started;
     const absl::StatusOr<bool> done = RunStage(job);
     if (!done.ok()) {
       job.failure = done.status();
@@ -142,18 +144,34 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
       }
       break;
     }
-    if (run.launch_count() != launches) launched_at_ = clock_.Now();
+    if ((begins && job.is_in_call()) || run.launch_count() != launches) launched_at_ = clock_.Now();
     if (!*done) {
-      // An abort ends operations, and nothing else that a stage may wait for, such as a lock.
-      if (failure_.ok() || !run.Drained()) return false;
-      job.failure = failure_;
+      if (failure_.ok() || !run.Drained() || !GivesUp(job)) return false;
       break;
     }
     ++job.stage;
     job.stage_started = false;
+    // Nothing begins after an abort: it may be a function of the user's.
+    if (!failure_.ok() && job.stage < job.pipeline->stage_count()) job.failure = failure_;
   }
   if (!run.Drained()) return false;  // OWN-1
   if (!job.failure.ok()) return job.failure;
+  return true;
+}
+
+// An abort ends operations, and nothing else that a stage may wait for, such as a lock or a call.
+bool Channel::GivesUp(Job& job) {
+  const bool is_in_call = job.is_in_call();
+  if (is_in_call && clock_.Now() < failed_at_ + kLongestCallAfterAbort) return false;
+  job.failure = failure_;
+  if (!is_in_call) return true;
+  const Stage& stage = job.pipeline->stage(job.stage);
+  // It may be what the other ranks have waited for in vain, and they cannot name it.
+  if (!absl::StrContains(failure_.message(), stage.name())) {
+    job.failure = absl::Status(
+        failure_.code(), absl::StrCat(stage.name(), " has not returned on this rank, where the ",
+                                      "round has ended: ", failure_.message()));
+  }
   return true;
 }
 
@@ -203,6 +221,7 @@ void Channel::Finish(Job job, const absl::Status& status) {
     std::move(*job.completion).Set(status);
     return;
   }
+  if (job.stage < job.pipeline->stage_count()) job.pipeline->stage(job.stage).DropCall();
   if (status == failure_) {  // its text says it all
     std::move(*job.completion).Set(status);
     return;
@@ -219,6 +238,7 @@ void Channel::Abort(const absl::Status& reason) { Break(reason); }
 void Channel::Break(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
+  failed_at_ = clock_.Now();
   runner_.Abort(reason);
   // Each is answered here and never begins, so that nobody else answers for it (ONCE-1). The sink
   // may look at the queue: it sees only what is left.
@@ -248,6 +268,21 @@ std::string Channel::DescribeCurrent() const {
     absl::StrAppend(&text, ", ", Describe(job.run->last_operation()));
   }
   return text;
+}
+
+bool Channel::Job::is_in_call() const {
+  return pipeline != nullptr && stage < pipeline->stage_count() &&
+         pipeline->stage(stage).has_call_under_way();
+}
+
+bool Channel::current_is_in_call() const { return !begun_.empty() && begun_.front().is_in_call(); }
+
+absl::Time Channel::gives_up_at() const {
+  const absl::Time at = failed_at_ + kLongestCallAfterAbort;
+  const bool waits =
+      !failure_.ok() && clock_.Now() < at &&
+      std::any_of(begun_.begin(), begun_.end(), [](const Job& job) { return job.is_in_call(); });
+  return waits ? at : absl::InfiniteFuture();
 }
 
 std::string Channel::DescribeOnDevice() const {

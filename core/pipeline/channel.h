@@ -78,7 +78,9 @@ class Channel {
   bool idle() const { return begun_.empty() && queue_.empty(); }
 
   // Aborts the runner and answers everything that has not begun with `reason`. What has begun ends
-  // when its operations have, whatever else its stage waits for. The first reason stays.
+  // when its operations have, whatever else its stage waits for; but a call of a BlockingStage,
+  // which works on the bucket, is waited for as long as kLongestCallAfterAbort. The first reason
+  // stays.
   void Abort(const absl::Status& reason);
   // Why nothing can run here any more; OK so far. Set by Abort and by every failure that the peers
   // do not know of by themselves; nothing is queued from then on.
@@ -93,6 +95,11 @@ class Channel {
   void MoveTimes(absl::Duration by);
   // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of the oldest in flight.
   std::string DescribeCurrent() const;
+  // Whether that one waits for a call on this rank (BlockingStage), and so for no other rank.
+  bool current_is_in_call() const;
+  // After an abort, when the calls that still work on buckets are waited for no longer; infinite
+  // where there are none, or that time has passed.
+  absl::Time gives_up_at() const;
 
   // A bucket on a device counts as complete when its operations are in the order of the device's
   // stream. Whether the device still runs operations of such buckets; since when the oldest of
@@ -124,6 +131,7 @@ class Channel {
     }
     // Whether the next job's operations may follow.
     bool has_launched_all() const;
+    bool is_in_call() const;
   };
 
   // The last operation of a bucket that is complete in the order of a device's stream.
@@ -133,6 +141,10 @@ class Channel {
     absl::Time since;
   };
 
+  // How long a failed bucket waits for a call that still works on it. Most return by then, so that
+  // nobody works on a bucket any more when its round has ended; one that hangs holds up nobody for
+  // long.
+  static constexpr absl::Duration kLongestCallAfterAbort = absl::Seconds(1);
   // Two keep the wire busy; more would only hold memory longer.
   static constexpr size_t kJobsAtOnce = 2;
 
@@ -143,6 +155,8 @@ class Channel {
   absl::StatusOr<bool> Step(Job& job);
   absl::StatusOr<bool> StepBucket(Job& job);
   absl::StatusOr<bool> RunStage(Job& job);
+  // After an abort, of a bucket whose stage is not done: whether it ends so.
+  bool GivesUp(Job& job);
   absl::StatusOr<bool> StepOperation(Job& job);
   void Finish(Job job, const absl::Status& status);
   // Abort, for failures that are found here.
@@ -157,6 +171,7 @@ class Channel {
   std::deque<OnDevice> on_device_;
   bool failed_on_device_ = false;
   absl::Status failure_;
+  absl::Time failed_at_;
   absl::Time launched_at_ = absl::InfinitePast();
 };
 

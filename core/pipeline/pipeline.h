@@ -98,6 +98,8 @@ class BucketRun {
   // ResourceExhausted: try again in the next Advance.
   absl::StatusOr<Completion> Launch(Operation operation);
   OperationRunner::State Query(Completion completion);
+  // On which whoever drives the bucket may be parked. Stages launch by Launch alone.
+  OperationRunner& runner() const { return *runner_; }
 
   // Whether everything launched is done, in whichever way: before that the bucket's memory is the
   // runner's (OWN-1).
@@ -130,7 +132,8 @@ class BucketRun {
 };
 
 // One object serves one bucket; the channel calls Start and then Advance until it is done. It never
-// blocks. What outlives a round belongs into the StageState that it declares.
+// blocks: a stage whose work may block is a BlockingStage (core/round/blocking_stage.h). What
+// outlives a round belongs into the StageState that it declares.
 // Threads: the channel's. Owns: its scratch.
 class Stage {
  public:
@@ -157,6 +160,11 @@ class Stage {
   // Whether all that it launches in this round has been launched, so that another bucket's
   // operations may follow while it waits for its own. Asked between Start and the end.
   virtual bool has_launched_all() const { return false; }
+  // Whether what it has called on another thread goes on, which no abort ends
+  // (core/round/blocking_stage.h).
+  virtual bool has_call_under_way() const { return false; }
+  // The round ends without that call: where it has not begun it is not made.
+  virtual void DropCall() {}
 };
 
 // A stage that leaves to another one what a subclass does not change. The bucket stays in the

@@ -15,9 +15,12 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/sim_threads.h"
+#include "core/actor/spawn.h"
+#include "core/actor/thread_executor.h"
 #include "core/base/check.h"
 #include "core/base/long_wait.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/round/blocking_stage.h"
 #include "core/round/model_rounds.h"
 #include "core/round/round_waiter.h"
 #include "core/round/sim_runner.h"
@@ -38,6 +41,21 @@ absl::Status CheckAtThatTime() {
   if (WaitClock().Now() < interrupt_at) return absl::OkStatus();
   return InterruptedError("the user has pressed a key");
 }
+
+// Threads: as Stage. Owns: the function.
+class CallingStage final : public BlockingStage {
+ public:
+  CallingStage(ActorRef<StageCaller> caller, std::function<absl::Status()> call)
+      : BlockingStage(std::move(caller)), call_(std::move(call)) {}
+  absl::string_view name() const override { return "call"; }
+  StageKind kind() const override { return StageKind::kTransform; }
+
+ protected:
+  BlockingCall::Function MakeCall(BucketRun&, StageState*) override { return call_; }
+
+ private:
+  const std::function<absl::Status()> call_;
+};
 
 Plan FourBuckets() {
   std::vector<TensorSpec> tensors;
@@ -65,18 +83,31 @@ class World {
     };
   }
 
+  // How long each call of a bucket takes; null: there are none.
+  std::function<absl::Duration()> call_takes;
+
   void Run(std::function<void()> trainer) {
     threads_.Start(process_, [this, trainer = std::move(trainer)] {
+      std::optional<ThreadExecutor> callers;
+      ActorRef<StageCaller> caller;
+      if (call_takes != nullptr) caller = Spawn<StageCaller>(callers.emplace(), {});
       ModelRoundsOptions options;
       options.runner = &runner_;
-      options.pipeline_factory = [](const BucketLayout& layout) {
+      options.pipeline_factory = [this, caller](const BucketLayout& layout) {
         PipelineSpec spec;
+        const auto call = [&] {
+          if (call_takes == nullptr || Chance(3)) return;
+          spec.stages.push_back(std::make_unique<CallingStage>(caller, [this] { return Call(); }));
+        };
+        call();
         spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+        call();
         return Pipeline::Build(std::move(spec), layout);
       };
       rounds_ = *ModelRounds::Create(FourBuckets(), std::move(options));
       BeginRound();
       trainer();
+      callers.reset();
       const absl::Time ended = sim_.Now();
       rounds_.reset();
       EXPECT_LE(sim_.Now() - ended, kTimerDelay + runner_.abort_takes);
@@ -150,7 +181,7 @@ class World {
     const bool is_all_marked = others_ == 0;
     const absl::Status status = rounds_->WaitRound(since + absl::Minutes(1));
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_LE(sim_.Now() - std::max(runner_.moved_at(), since), kRetries)
+    EXPECT_LE(sim_.Now() - std::max({runner_.moved_at(), returned_at_, since}), kRetries)
         << "the end of a round was slept through";
     // It has work as long as it waits.
     if (is_all_marked) {
@@ -160,6 +191,8 @@ class World {
   }
 
   SimExecutor& sim() { return sim_; }
+  // When the last call returned.
+  absl::Time returned_at() const { return returned_at_; }
   SimRunner& runner() { return runner_; }
   ModelRounds& rounds() { return *rounds_; }
 
@@ -173,6 +206,7 @@ class World {
     return *std::max_element(marked_.begin(), marked_.begin() + static_cast<ptrdiff_t>(bucket) + 1);
   }
   bool IsLaunchDue() const {
+    if (call_takes != nullptr) return false;  // it may wait for calls of the bucket before
     const bool may_launch = launched_ < kBuckets && runner_.running() < 2 && !runner_.is_aborted();
     return may_launch && ReadySince(launched_) < sim_.Now();
   }
@@ -180,8 +214,17 @@ class World {
     if (bucket == kNoBucket) return;
     EXPECT_EQ(bucket, BucketId(static_cast<int32_t>(launched_))) << "not the plan's order";
     absl::Time due = ReadySince(launched_);
-    if (launched_++ >= 2) due = std::max(due, runner_.moved_at());  // two at once
+    const bool waits_for_others = launched_++ >= 2 || call_takes != nullptr;  // two at once
+    if (waits_for_others) due = std::max({due, runner_.moved_at(), returned_at_});
     worst_launch_ = std::max(worst_launch_, sim_.Now() - due);
+  }
+
+  absl::Status Call() {
+    EXPECT_FALSE(std::exchange(is_calling_, true)) << "two functions meet";
+    Pass(call_takes());
+    is_calling_ = false;
+    returned_at_ = sim_.Now();
+    return absl::OkStatus();
   }
 
   SimThreads::Process process_;
@@ -192,6 +235,8 @@ class World {
   std::vector<absl::Time> marked_;  // by bucket
   size_t launched_ = 0;             // buckets of this round
   absl::Duration worst_launch_;
+  bool is_calling_ = false;
+  absl::Time returned_at_ = absl::InfinitePast();
   int others_ = 0;
   SimThreads threads_;  // last: what it unwinds uses the others
 };
@@ -279,6 +324,45 @@ TEST(RoundWaiterSimTest, MarksAreTakenBackBesideTheirRelease) {
   });
   EXPECT_GT(taken_back, 0u);
   EXPECT_GT(kept, 0u);
+}
+
+// A call that returns as the driver goes to sleep is the one whose answer might be slept through.
+TEST(RoundWaiterSimTest, TheEndOfACallIsSeenByWhoeverDrives) {
+  ForEachSeed(800, [](uint64_t seed) {
+    World world(seed);
+    world.call_takes = [&world] { return world.UpTo(absl::Milliseconds(4)); };
+    world.Run([&world] {
+      for (int round = 0; round < 3; ++round) {
+        world.Fork([&world] { world.Mark(kBuckets); });
+        if (world.Chance(2)) world.AwaitOthers();
+        world.Pass(world.UpTo(absl::Milliseconds(3)));
+        world.WaitRound();
+        world.AwaitOthers();
+        world.BeginRound();
+      }
+    });
+  });
+}
+
+TEST(RoundWaiterSimTest, AnAbortEndsTheRoundOnceTheCallUnderWayHasReturned) {
+  ForEachSeed(400, [](uint64_t seed) {
+    World world(seed);
+    world.call_takes = [&world] { return world.UpTo(absl::Milliseconds(20)); };
+    world.Run([&world] {
+      world.runner().next_takes = [] { return kNever; };
+      world.Mark(kBuckets);
+      absl::Time aborted;
+      world.Fork([&] {
+        world.Pass(world.UpTo(absl::Milliseconds(20)));
+        aborted = world.sim().Now();
+        world.rounds().Abort(absl::UnavailableError("rank 1 has died"));
+      });
+      const absl::Status status = world.rounds().WaitRound(world.sim().Now() + absl::Minutes(1));
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_LE(world.sim().Now() - std::max(aborted, world.returned_at()), kRetries);
+      world.AwaitOthers();
+    });
+  });
 }
 
 // What never comes: the end of an operation, or the mark of a tensor.

@@ -135,6 +135,7 @@ void BucketScheduler::OnBucketComplete(BucketId bucket, Round round, const absl:
 
 void BucketScheduler::Settle() {
   SettleRound();
+  if (!channel_->failure().ok()) ArmWatch(NextDeadline());
   // The round that it belongs to is complete: nobody else would say so.
   if (channel_->failed_on_device() && !under_way()) Report(Annotate(channel_->failure(), Where()));
   AnswerTakenBack();
@@ -286,8 +287,8 @@ void BucketScheduler::CatchUp(absl::Time now) {
 
 absl::Time BucketScheduler::NextDeadline() const {
   absl::Time deadline = absl::InfiniteFuture();
-  // After a failure the abort is what ends things; there is nothing left to enforce.
-  if (!channel_->failure().ok()) return deadline;
+  // After a failure the abort is what ends things, but for calls; the poll of that turn gives up.
+  if (!channel_->failure().ok()) return channel_->gives_up_at();
   if (waiter_.has_value()) deadline = waiter_->deadline;
   if (channel_->device_is_busy()) {
     deadline = std::min(deadline, channel_->on_device_since() + options_.operation_timeout);
@@ -348,6 +349,7 @@ std::string BucketScheduler::DescribeWork() const {
 }
 
 std::string BucketScheduler::DescribeMissing() const {
+  if (channel_->current_is_in_call()) return "it has not returned on this rank";
   const std::vector<Rank> missing = options_.runner->Missing();
   if (missing.empty()) return "every rank has arrived";
   return absl::StrCat("not arrived: rank ",

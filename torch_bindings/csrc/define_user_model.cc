@@ -1,6 +1,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <cxxabi.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -30,6 +32,7 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // The runtime drops functions on threads of its own.
 std::shared_ptr<py::function> Keep(py::function function) {
   return {new py::function(std::move(function)), [](py::function* kept) {
+            if (Py_IsInitialized() == 0) return;  // the process ends, and its objects with it
             const py::gil_scoped_acquire gil;
             delete kept;
           }};
@@ -43,16 +46,39 @@ void DropWithoutGil(std::shared_ptr<T>& dropped) {
   dropped.reset();
 }
 
+// An interpreter that is finalized ends each thread that asks for its lock, here while a function
+// of the user's goes on and the process ends. The frames of C++ below do not expect that, and would
+// end the process by a signal. So the thread rests until the process is gone.
+[[noreturn]] void RestForEver() {
+  for (;;) pause();
+}
+
+PyObject* CallUnlessFinalized(PyObject* function) {
+  try {
+    return PyObject_CallNoArgs(function);
+  } catch (const abi::__forced_unwind&) {
+    RestForEver();  // before what holds the lock unwinds
+  }
+}
+
+absl::Status CallWithGil(const py::function& function) {
+  const py::gil_scoped_acquire gil;
+  const py::object complaint =
+      py::reinterpret_steal<py::object>(CallUnlessFinalized(function.ptr()));
+  if (!complaint) throw py::error_already_set();
+  if (complaint.is_none()) return absl::OkStatus();
+  return absl::AbortedError(complaint.cast<std::string>());
+}
+
 // `function` returns None, or the text of what went wrong: it keeps exceptions to itself.
 std::function<absl::Status()> StatusOf(py::function function) {
   return [kept = Keep(std::move(function))]() -> absl::Status {
-    const py::gil_scoped_acquire gil;
     try {
-      const py::object complaint = (*kept)();
-      if (complaint.is_none()) return absl::OkStatus();
-      return absl::AbortedError(complaint.cast<std::string>());
+      return CallWithGil(*kept);
     } catch (const std::exception& error) {
       return absl::InternalError(absl::StrCat("a function let an exception out: ", error.what()));
+    } catch (const abi::__forced_unwind&) {
+      RestForEver();
     }
   };
 }

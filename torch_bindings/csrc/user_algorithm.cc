@@ -17,19 +17,26 @@ namespace {
 
 uint64_t SizeBytesOf(const UserMemory& memory) { return memory.count * SizeOf(memory.dtype); }
 
-// Threads: as Stage. Owns: the function.
-class FunctionStage final : public Stage {
+// Threads: as Stage. Owns: shares the function with a call that is under way.
+class FunctionStage final : public BlockingStage {
  public:
-  FunctionStage(std::function<absl::Status()> call, std::shared_ptr<Outcomes> outcomes)
-      : call_(std::move(call)), outcomes_(std::move(outcomes)) {}
-  absl::string_view name() const override { return "user's function"; }
+  FunctionStage(std::string name, std::function<absl::Status()> call,
+                std::shared_ptr<Outcomes> outcomes, ActorRef<StageCaller> caller)
+      : BlockingStage(std::move(caller)),
+        name_(std::move(name)),
+        call_(std::move(call)),
+        outcomes_(std::move(outcomes)) {}
+  absl::string_view name() const override { return name_; }
   StageKind kind() const override { return StageKind::kTransform; }
-  absl::Status Start(BucketRun&, StageState*) override {
+
+ protected:
+  BlockingCall::Function MakeCall(BucketRun&, StageState*) override {
     outcomes_->Commit();
-    return call_();
+    return call_;
   }
 
  private:
+  const std::string name_;
   const std::function<absl::Status()> call_;
   const std::shared_ptr<Outcomes> outcomes_;
 };
@@ -200,9 +207,11 @@ void Outcomes::Commit() {
   outcomes_.clear();
 }
 
-std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
-                                         std::shared_ptr<Outcomes> outcomes) {
-  return std::make_unique<FunctionStage>(std::move(call), std::move(outcomes));
+std::unique_ptr<Stage> MakeFunctionStage(std::string name, std::function<absl::Status()> call,
+                                         std::shared_ptr<Outcomes> outcomes,
+                                         ActorRef<StageCaller> caller) {
+  return std::make_unique<FunctionStage>(std::move(name), std::move(call), std::move(outcomes),
+                                         std::move(caller));
 }
 
 std::unique_ptr<Stage> MakeNoOpStage() { return std::make_unique<NoOpStage>(); }
@@ -260,9 +269,19 @@ std::string DescribeOperations(const UserOperations& operations) {
   });
 }
 
+bool CallsFunctions(const std::vector<UserOperations>& buckets) {
+  for (const UserOperations& operations : buckets) {
+    for (const UserOperation& operation : operations) {
+      if (operation.function != nullptr) return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
-    std::vector<UserOperations> buckets) {
+    std::vector<UserOperations> buckets, ActorRef<StageCaller> caller) {
   std::unique_ptr<UserAlgorithm> made(new UserAlgorithm);
+  made->caller_ = std::move(caller);
   for (size_t i = 0; i < buckets.size(); ++i) {
     std::vector<Step>& steps = made->buckets_.emplace_back();
     made->outcomes_.push_back(std::make_shared<Outcomes>());
@@ -329,7 +348,8 @@ absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout
 absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, const Tiers& tiers,
                                     PipelineSpec& spec) {
   if (step.algorithm == nullptr) {
-    spec.stages.push_back(MakeFunctionStage(step.operation.function, OutcomesOf(layout)));
+    spec.stages.push_back(MakeFunctionStage(step.operation.name, step.operation.function,
+                                            OutcomesOf(layout), caller_));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(PipelineSpec part, SpecOf(*step.algorithm, layout, tiers));

@@ -17,10 +17,12 @@
 #include "absl/types/span.h"
 #include "algorithms/algorithm.h"
 #include "comm/tiers.h"
+#include "core/actor/actor_ref.h"
 #include "core/base/ids.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/plan.h"
+#include "core/round/blocking_stage.h"
 #include "torch_bindings/csrc/averaging_control.h"
 
 namespace pelton::torch_bindings {
@@ -62,10 +64,12 @@ class Outcomes {
   std::vector<Outcome> outcomes_;
 };
 
-// Calls a function of the bucket's name; it may block. It looks at the user's tensors: what the
-// stages before it have made for them is there, although the round may yet fail.
-std::unique_ptr<Stage> MakeFunctionStage(std::function<absl::Status()> call,
-                                         std::shared_ptr<Outcomes> outcomes);
+// Has `caller` call a function, which may block. `name` is the operation's, for reports. The
+// function looks at the user's tensors: what the stages before it have made for them is there,
+// although the round may yet fail.
+std::unique_ptr<Stage> MakeFunctionStage(std::string name, std::function<absl::Status()> call,
+                                         std::shared_ptr<Outcomes> outcomes,
+                                         ActorRef<StageCaller> caller);
 
 // Does nothing: for a bucket without operations.
 std::unique_ptr<Stage> MakeNoOpStage();
@@ -106,6 +110,8 @@ struct UserOperation {
   std::shared_ptr<AveragingControl> control;
 };
 using UserOperations = std::vector<UserOperation>;  // of a bucket, in the order appended
+// Whether any bucket has a function.
+bool CallsFunctions(const std::vector<UserOperations>& buckets);
 
 // "gradient_allreduce(average=true), function": what must be the same on all ranks.
 std::string DescribeOperations(const UserOperations& operations);
@@ -115,9 +121,10 @@ std::string DescribeOperations(const UserOperations& operations);
 // Threads: as Algorithm. Owns: the operations.
 class UserAlgorithm final : public Algorithm {
  public:
-  // Errors: NotFound: an algorithm that is not registered; InvalidArgument: its options; both name
-  // the bucket.
-  static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets);
+  // `caller` calls the functions; it may be nobody where there are none. Errors: NotFound: an
+  // algorithm that is not registered; InvalidArgument: its options; both name the bucket.
+  static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets,
+                                                               ActorRef<StageCaller> caller = {});
 
   std::string BytesSent() const override { return "those of its operations"; }
   bool IsHierarchical() const override;
@@ -158,6 +165,7 @@ class UserAlgorithm final : public Algorithm {
   // The averagings beside training that the ranks have not agreed to stop.
   std::vector<std::pair<BucketId, AveragingControl*>> Running() const;
 
+  ActorRef<StageCaller> caller_;
   std::vector<std::vector<Step>> buckets_;
   std::vector<std::shared_ptr<Outcomes>> outcomes_;  // by bucket; shared with its stages
   std::vector<std::pair<BucketId, AveragingControl*>> locked_;

@@ -6,6 +6,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "comm/reduction/reduction.h"
+#include "core/actor/executor.h"
+#include "core/actor/spawn.h"
 #include "core/base/fork.h"
 #include "core/base/status.h"
 
@@ -42,8 +44,13 @@ absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(std::shared_ptr<Bac
   for (size_t i = 0; i < operations.size(); ++i) {
     options.algorithm_options[absl::StrCat("bucket ", i)] = DescribeOperations(operations[i]);
   }
+  if (CallsFunctions(operations)) {
+    ASSIGN_OR_RETURN(Executor* const pool, owned.backend->PoolForBlocking());
+    owned.caller.actor =
+        Spawn<StageCaller>(*pool, {.name = absl::StrCat("functions of '", options.name, "'")});
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<UserAlgorithm> algorithm,
-                   UserAlgorithm::Create(std::move(operations)));
+                   UserAlgorithm::Create(std::move(operations), owned.caller.actor));
   owned.algorithm = algorithm.get();
   PortOptions port;
   port.model = std::move(options);

@@ -14,8 +14,11 @@
 #include "absl/time/time.h"
 #include "backend/backend.h"
 #include "backend/model_port.h"
+#include "core/actor/actor_ref.h"
+#include "core/actor/spawn_options.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
+#include "core/round/blocking_stage.h"
 #include "core/round/tensor_port.h"
 #include "core/round/trigger.h"
 #include "core/trace/trace.h"
@@ -69,6 +72,15 @@ class UserModel {
   void Detach();
 
  private:
+  // The caller of the model's functions; nobody where it has none.
+  struct FunctionCaller {
+    FunctionCaller() = default;
+    FunctionCaller(const FunctionCaller&) = delete;
+    FunctionCaller& operator=(const FunctionCaller&) = delete;
+    // Does not wait: a function may be what lets go of the model, and one that hangs has no end.
+    ~FunctionCaller() { actor.Stop(absl::InfiniteFuture(), StopMode::kDrop); }
+    ActorRef<StageCaller> actor;
+  };
   // The port's tensors: Python has them in their places before they are marked. The port goes
   // before its backend.
   struct Owned final : TensorPort {
@@ -86,6 +98,7 @@ class UserModel {
     LiveMemory live;
     std::vector<char> is_marked;         // as used; bytes: several threads may mark
     UserAlgorithm* algorithm = nullptr;  // the port's
+    FunctionCaller caller;               // goes after the port, whose rounds ask it
     std::unique_ptr<ModelPort> port;
   };
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "backend/test_ranks.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
@@ -50,11 +52,12 @@ UserOperation Calling(std::function<absl::Status()> function) {
 
 // Each of `operations` is those of a bucket of one tensor.
 absl::StatusOr<std::shared_ptr<UserModel>> MakeModel(const std::shared_ptr<Backend>& backend,
-                                                     std::vector<UserOperations> operations) {
+                                                     std::vector<UserOperations> operations,
+                                                     absl::Duration timeout = absl::Seconds(30)) {
   ModelOptions options;
   options.name = "user's";
   options.group = Group::World(backend->world_size());
-  options.timeout = absl::Seconds(30);
+  options.timeout = timeout;
   std::vector<TensorSpec> tensors;
   for (size_t i = 0; i < operations.size(); ++i) {
     tensors.push_back({.name = absl::StrCat("t", i), .count = kCount});
@@ -208,6 +211,61 @@ TEST(UserModelTest, WhatIsNotMarkedCountsAsZeros) {
     ASSIGN_OR_RETURN(const Floats held, Held(*model, 0));
     EXPECT_THAT(held, Each(0));
     EXPECT_FALSE(model->UsedByAny(SlotId(0)));
+    return absl::OkStatus();
+  });
+}
+
+// One whose function sleeps, and what it sleeps for: rank 0's trainer sums on a communicator of its
+// own, which rank 1's does only after that.
+TEST(UserModelTest, AFunctionThatBlocksHoldsUpNoOtherOperation) {
+  OnTwoRanks([](const std::shared_ptr<Backend>& backend, float) -> absl::Status {
+    absl::Notification may_return;
+    std::vector<UserOperations> operations(2);
+    operations[0].push_back(Named("gradient_allreduce"));
+    operations[0].push_back(Calling([&] {
+      may_return.WaitForNotification();
+      return absl::OkStatus();
+    }));
+    operations[1].push_back(Named("gradient_allreduce"));
+    operations[1].push_back(Calling([] { return absl::OkStatus(); }));
+    ASSIGN_OR_RETURN(const auto model, MakeModel(backend, std::move(operations)));
+    for (int32_t slot : {0, 1}) {
+      RETURN_IF_ERROR(Fill(*model, slot, 3));
+      RETURN_IF_ERROR(model->MarkReady(SlotId(slot), {}));
+    }
+    ASSIGN_OR_RETURN(const auto communicator, backend->Open(Group::World(backend->world_size())));
+    RETURN_IF_ERROR(Barrier(backend->control(), "beside it", Soon()));
+    may_return.Notify();
+    return model->FinishRound();
+  });
+}
+
+TEST(UserModelTest, AFunctionThatNeverReturnsEndsItsRoundByTheDeadline) {
+  // Functions and their memory outlive the ranks.
+  static absl::Notification* const never = new absl::Notification;
+  OnTwoRanks([](const std::shared_ptr<Backend>& backend, float rank) -> absl::Status {
+    std::vector<UserOperations> operations(1);
+    operations[0].push_back(Calling([rank] {
+      if (rank == 1) never->WaitForNotification();
+      return absl::OkStatus();
+    }));
+    operations[0].front().name = "the function that hangs";
+    operations[0].push_back(Named("gradient_allreduce"));
+    ASSIGN_OR_RETURN(const auto model, MakeModel(backend, std::move(operations), absl::Seconds(2)));
+    RETURN_IF_ERROR(Fill(*model, 0, 3));
+    RETURN_IF_ERROR(model->MarkReady(SlotId(0), {}));
+    const absl::Time began = absl::Now();
+    const absl::Status failed = model->FinishRound();
+    EXPECT_LT(absl::Now() - began, absl::Seconds(10));
+    EXPECT_FALSE(failed.ok());
+    if (rank == 1) {
+      EXPECT_THAT(failed.ToString(), HasSubstr("the function that hangs"));
+      EXPECT_THAT(failed.ToString(), HasSubstr("bucket 0"));
+      EXPECT_THAT(failed.ToString(), HasSubstr("has not returned on this rank"));
+    }
+    const absl::Time ending = absl::Now();
+    model->Detach();
+    EXPECT_LT(absl::Now() - ending, absl::Seconds(5)) << "its end waits for the function";
     return absl::OkStatus();
   });
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -322,6 +324,85 @@ def an_exception_in_a_python_operation() -> None:
 
     algorithm = Failing(bagua.communication._get_default_group())
     _check_failure(algorithm, "Python operation '_refuse' of bucket 'of 0.bias'")
+
+
+class _Calling(Centralized):
+    """Calls a function of the test's before each bucket's average."""
+
+    def __init__(self, process_group: Any, function: Callable[[str], None]) -> None:
+        super().__init__(process_group)
+        self.function = function
+
+    def init_operations(self, bagua_ddp: Any, bucket: BaguaBucket) -> None:
+        bucket.clear_ops()
+        bucket.append_python_op(self.function, group=self.process_group)
+        bucket.append_centralized_synchronous_op(average=True, group=self.process_group)
+
+
+@case(2)
+def a_python_operation_that_never_returns_is_named_at_the_deadline() -> None:
+    rank, _ = rank_and_size()
+    bagua.destroy_process_group()
+    bagua.init_process_group(timeout=3)
+    release = threading.Event()
+
+    def hang(_name: str) -> None:
+        if rank == 1:
+            release.wait(200)
+
+    model = make_mlp().with_bagua([], Written(lambda group: _Calling(group, hang)))
+    try:
+        begun = time.monotonic()
+        with raises(PeltonError, ".hang' of bucket 'of 2.bias'" if rank == 1 else "rank 1"):
+            run_backward(model)
+        ended = time.monotonic()
+        assert ended - begun < 60
+        with contextlib.suppress(PeltonError):
+            bagua.destroy_process_group()
+        assert time.monotonic() - ended < 60, "the end waits for the function"
+    finally:
+        release.set()
+
+
+@case(2)
+def a_python_operation_that_waits_for_its_own_round_is_an_error() -> None:
+    def wait(_name: str) -> None:
+        if bagua.get_rank() == 1:
+            model.bagua_ddp._bagua_backend.wait_pending_comm_ops()
+
+    model = make_mlp().with_bagua([], Written(lambda group: _Calling(group, wait)))
+    with raises(PeltonError, "ends only after the operation has returned"):
+        run_backward(model)
+
+
+@case(2)
+def a_python_operation_that_sleeps_holds_up_no_other_group() -> None:
+    rank, size = rank_and_size()
+    other = bagua.new_group([0, 1]).get_global_communicator()
+    entered, may_return = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    def sleep(_name: str) -> None:
+        threads.append(threading.current_thread().name)
+        entered.set()
+        assert may_return.wait(100), "the other group stands"
+
+    def use_other_group() -> None:
+        assert entered.wait(100)
+        for _ in range(5):
+            tensor = torch.full((10,), float(rank))
+            bagua.allreduce_inplace(tensor, op=ReduceOp.SUM, comm=other)
+            assert tensor.unique().tolist() == [size * (size - 1) / 2]
+        may_return.set()
+
+    model = seeded(rank, make_mlp).with_bagua([], Written(lambda group: _Calling(group, sleep)))
+    beside = threading.Thread(target=use_other_group)
+    beside.start()
+    run_backward(model)
+    beside.join()
+    assert_same(gradients(model), expected(make_mlp))
+    assert len(threads) == len(list(model.parameters()))
+    assert threading.current_thread().name not in threads
 
 
 @case(2)

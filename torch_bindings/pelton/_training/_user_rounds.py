@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -169,6 +170,7 @@ class UserRounds:
         self._group = group
         self._failure: BaseException | None = None
         self._raised: BaseException | None = None  # by a function, on the thread that ran it
+        self._calling_thread: int | None = None  # that is in a function
         self._marked: set[int] = set()
         self._slots: list[Slot] = []
         self._slots_of: list[list[Slot]] = []  # by bucket
@@ -255,9 +257,14 @@ class UserRounds:
         return self._model.post(event, optimizer, is_given, given_count, is_synchronized)
 
     def check(self) -> None:
-        """Raises what an earlier round failed with."""
+        """Raises what an earlier round failed with, or that this is a call of a function which the round waits for."""
         if self._failure is not None:
             raise self._failure
+        if self._calling_thread == threading.get_ident():
+            raise FailedPrecondition(
+                "a Python operation marks a tensor of its own model, or waits for its round, which ends only after "
+                "the operation has returned; leave both to the training loop"
+            )
 
     def abort(self, error: BaseException, text: str) -> None:
         """Ends this round and all later ones on all ranks; `error` is this rank's."""
@@ -363,13 +370,14 @@ class UserRounds:
             self._model.mark_ready(index, slot.bring())
 
     def run(self, number: int, place: int) -> str | None:
-        """Calls a function of the user's on the thread that runs the buckets' operations.
+        """Calls a function of the user's, on the thread for such calls.
 
         Returns:
           What went wrong, for the other ranks: the exception is this rank's trainer's.
         """
         bucket, operation = self.buckets[number], self._functions[number, place]
         assert operation.function is not None
+        self._calling_thread = threading.get_ident()
         try:
             for slot in self._slots_of[number]:
                 slot.show()
@@ -380,6 +388,8 @@ class UserRounds:
             self._raised = error
             where = f"rank {self._rank}: {operation.name} of bucket '{bucket.name}'"
             return f"{where} raised {type(error).__name__}: {error}"
+        finally:
+            self._calling_thread = None
         return None
 
 

@@ -122,13 +122,14 @@ class BaguaBucket:
     def append_python_op(
         self, python_function: Callable[[str], None], group: BaguaProcessGroup | None = None
     ) -> BaguaBucket:
-        """Appends a function. It is called with the bucket's name, on the thread that runs the bucket's operations.
+        """Appends a function. It is called with the bucket's name, on a thread that calls the model's functions alone.
 
         It finds in the effective tensors what the operations before it left, and what it leaves there the next ones
         find. An exception ends the round, here and on the other ranks; the trainer gets that exception.
 
         Args:
-          python_function: what to call; it may block, and communicate.
+          python_function: what to call. It may block, until the round's deadline, and communicate, but for the tensors
+            and rounds of its own model.
           group: accepted; the function chooses for itself whom it talks to.
 
         Returns:
