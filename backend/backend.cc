@@ -385,7 +385,7 @@ void Backend::Report(const absl::Status& reason) {
   if (door_ != nullptr) door_->Report(reason);
 }
 
-absl::StatusOr<Executor*> Backend::PoolForBlocking() {
+absl::Status Backend::OnPoolForBlocking(absl::FunctionRef<void(Executor& pool)> spawn) {
   RETURN_IF_ERROR(CheckNotForkedChild());
   if (!making_pool_.Take(absl::InfiniteFuture())) return absl::InternalError("no turn");
   const TurnHolder holder(&making_pool_);
@@ -397,7 +397,8 @@ absl::StatusOr<Executor*> Backend::PoolForBlocking() {
     pool_ = std::make_unique<PoolExecutor>(
         PoolExecutor::Options{.name = "pelton-calls", .turns_may_block = true});
   }
-  return pool_.get();
+  spawn(*pool_);  // in this turn, because a pool on which nothing lives may end at any time
+  return absl::OkStatus();
 }
 
 void Backend::EndPool(absl::Time deadline) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -153,10 +154,11 @@ class Backend {
   // Has the other ranks told that this one failed. Blocks: never.
   void Report(const absl::Status& reason);
 
-  // Where actors live whose turns may block, such as those that call a user's functions. Its
-  // threads start with the first call of this. Everything that lives there is told to stop before
-  // the backend is. Blocks: never for long. Errors: FailedPrecondition: this rank has left the job.
-  absl::StatusOr<Executor*> PoolForBlocking();
+  // Calls `spawn` with the executor of actors whose turns may block, such as those that call a
+  // user's functions. Its threads start with the first call of this. Everything that lives there is
+  // told to stop before the backend is. Blocks: never for long. Errors: FailedPrecondition: this
+  // rank has left the job.
+  absl::Status OnPoolForBlocking(absl::FunctionRef<void(Executor& pool)> spawn);
 
   // Leaves the job. Idempotent; the destructor calls it with limits::kStopTimeout. Blocks: until
   // `deadline`.

@@ -252,7 +252,7 @@ TEST_F(GpuModelTest, ARankThatNeverComesIsNamedByALaterRound) {
     const absl::Status failed = trainer->rounds().WaitRound(Soon());
     EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_THAT(std::string(failed.message()),
-                AllOf(HasSubstr("allreduce"), HasSubstr("not arrived: rank 1")));
+                AllOf(HasSubstr("allreduce"), HasSubstr("waiting for rank 1")));
     return absl::OkStatus();
   });
 }
@@ -274,7 +274,7 @@ TEST_F(GpuModelTest, NoStateIsSavedAfterARoundThatFailsOnTheDevice) {
     RETURN_IF_ERROR(trainer->EndRound());
     const absl::Status failed = trainer->rounds().SaveStates(Soon()).status();
     EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded) << failed;
-    EXPECT_THAT(std::string(failed.message()), HasSubstr("not arrived: rank 1"));
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("waiting for rank 1"));
     heard.count_down();
     return absl::OkStatus();
   });

@@ -34,7 +34,8 @@ def _cuda_objects_impl(ctx):
             arguments = [arguments],
             inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [context.headers]),
             outputs = [object],
-            env = {"PATH": "/usr/bin:/bin"},
+            # nvcc names its temporary files by its process number, which is the same in every sandbox.
+            env = {"PATH": "/usr/bin:/bin", "TMPDIR": object.dirname},
             mnemonic = "Nvcc",
         )
         objects.append(object)

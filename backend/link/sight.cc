@@ -99,7 +99,7 @@ std::string TextOf(const proto::ModelSight& model) {
                     model.work());
   }
   if (!model.missing().empty()) {
-    absl::StrAppend(&text, ", not arrived: rank ", absl::StrJoin(model.missing(), ", "));
+    absl::StrAppend(&text, ", waiting for rank ", absl::StrJoin(model.missing(), ", "));
   }
   if (!model.awaited().empty()) absl::StrAppend(&text, ", next: ", model.awaited());
   return text;

@@ -125,8 +125,8 @@ class Poller final : public PollingActor {
 
 // A release that wakes the executor's thread for nothing costs each round of a model a futex.
 TEST(BorrowTest, AReleaseWakesTheExecutorUnlessTheLastPollFoundNothing) {
+  int polls = 0;  // outlives the actor, which the executor polls to its end
   SimExecutor executor(1);
-  int polls = 0;
   const ActorRef<Poller> ref = Spawn<Poller>(executor, {}, &polls);
   executor.RunUntilIdle();
   const auto polls_after = [&](auto use) {

@@ -35,11 +35,13 @@ PoolExecutor::PoolExecutor(Options options) : options_(std::move(options)) {
 
 void PoolExecutor::AddThread() {
   const std::string name = absl::StrCat(options_.name.substr(0, 12), "-", threads_.size());
-  threads_.push_back(std::make_unique<PoolThread>());
-  PoolThread& pool_thread = *threads_.back();
+  auto made = std::make_unique<PoolThread>();
+  PoolThread& pool_thread = *made;
   pool_thread.pool = this;
+  threads_.reserve(threads_.size() + 1);
   pool_thread.thread = std::thread([this, &pool_thread] { Run(pool_thread); });
   pthread_setname_np(pool_thread.thread.native_handle(), name.substr(0, 15).c_str());
+  threads_.push_back(std::move(made));
 }
 
 PoolExecutor::~PoolExecutor() {
@@ -64,10 +66,12 @@ absl::Status PoolExecutor::EndOrLeave(std::unique_ptr<PoolExecutor> pool, absl::
 }
 
 void PoolExecutor::OnSpawn(ActorCell& cell) {
+  if (options_.turns_may_block) {
+    MutexLock lock(&adding_);
+    // First, because a system may have no more threads: an actor without one would never end.
+    while (threads_.size() < actor_count() + 1) AddThread();
+  }
   ExecutorBase::OnSpawn(cell);
-  if (!options_.turns_may_block) return;
-  MutexLock lock(&adding_);
-  while (threads_.size() < actor_count()) AddThread();
 }
 
 size_t PoolExecutor::thread_count() const {
@@ -77,7 +81,7 @@ size_t PoolExecutor::thread_count() const {
 
 void PoolExecutor::Schedule(ActorCell& cell) {
   PoolThread* pool_thread = current_thread_;
-  // Nobody takes an actor from a pool_thread's own slot while that pool thread is in a turn that
+  // Nobody takes an actor from a pool thread's own place while that thread is in a turn that
   // blocks.
   if (pool_thread == nullptr || pool_thread->pool != this || options_.turns_may_block) {
     // From the push on the actor may run, end and let the pool end, before the kick.

@@ -132,7 +132,6 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
   BucketRun& run = *job.run;
   const uint64_t launches = run.launch_count();
   while (job.failure.ok() && job.stage < job.pipeline->stage_count()) {
-    const bool begins = !job.stage_started;
     const absl::StatusOr<bool> done = RunStage(job);
     if (!done.ok()) {
       job.failure = done.status();
@@ -144,7 +143,11 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
       }
       break;
     }
-    if ((begins && job.is_in_call()) || run.launch_count() != launches) launched_at_ = clock_.Now();
+    // The end of a call counts, too: one of another bucket that has waited for it begins now.
+    const bool was_in_call = std::exchange(job.was_in_call, job.is_in_call());
+    if (was_in_call != job.was_in_call || run.launch_count() != launches) {
+      launched_at_ = clock_.Now();
+    }
     if (!*done) {
       if (failure_.ok() || !run.Drained() || !GivesUp(job)) return false;
       break;

@@ -132,6 +132,7 @@ class Channel {
     // Whether the next job's operations may follow.
     bool has_launched_all() const;
     bool is_in_call() const;
+    bool was_in_call = false;  // at the last look
   };
 
   // The last operation of a bucket that is complete in the order of a device's stream.

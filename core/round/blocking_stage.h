@@ -63,7 +63,8 @@ class StageCaller final : public Actor {
 // A stage that calls something and launches nothing. The call is made by a StageCaller; until it
 // has returned the stage is not done, like one whose operations are under way. The actor that
 // drives the channel goes on meanwhile with the operations of other buckets, with deadlines and
-// with aborts.
+// with aborts. A call that keeps Python's lock holds up a main thread that drives, because that
+// looks for signals between two steps.
 //
 // Why no wake-up is lost. Whoever drives sees an answer in its next look at the stage, and sleeps
 // between two looks only by the runner's Park. The answer is there before the runner's Wake is

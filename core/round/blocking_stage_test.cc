@@ -110,6 +110,10 @@ class BlockingStageTest : public ::testing::Test, public ReadySink, public Compl
     return buckets;
   }
 
+  // They outlive the channel, whose end completes what is under way.
+  std::vector<int32_t> done_;
+  std::vector<absl::Status> statuses_;
+  std::vector<std::string> called_;
   SimExecutor executor_{1};
   const ActorRef<StageCaller> caller_ = Spawn<StageCaller>(executor_, {});
   const Plan plan_ = TwoBuckets();
@@ -119,9 +123,6 @@ class BlockingStageTest : public ::testing::Test, public ReadySink, public Compl
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
   std::unique_ptr<Channel> channel_ =
       std::make_unique<Channel>(world_.runner(0), executor_.clock());
-  std::vector<int32_t> done_;
-  std::vector<absl::Status> statuses_;
-  std::vector<std::string> called_;
 };
 
 TEST_F(BlockingStageTest, TheNextBucketGoesOnWhileTheLastStageOfTheOneBeforeCalls) {
@@ -251,6 +252,27 @@ TEST_F(BlockingStageTest, AnAbortWaitsForACallThatHangsNoLongerThanASecondAndNam
                                absl::InfiniteFuture());
   is_last.WaitForNotification();
   EXPECT_THAT(called_, ElementsAre()) << "its round has ended without it";
+}
+
+// The calls of a model are made one after the other, so that the end of one is the start of
+// another.
+TEST_F(BlockingStageTest, ACallHasItsTimeFromTheEndOfTheOneBeforeIt) {
+  absl::Notification is_over;
+  PoolExecutor pool({.turns_may_block = true});
+  const auto caller = Spawn<StageCaller>(pool, {});
+  Push(1, Noting("of b"));
+  Push(0, std::make_unique<CallingStage>(caller, [&is_over] {
+         is_over.WaitForNotification();
+         return absl::OkStatus();
+       }));
+  Advance();
+  const absl::Time asked = executor_.Now();
+  EXPECT_EQ(channel_->launched_at(), asked);
+  executor_.RunFor(absl::Seconds(20));
+  Advance();
+  EXPECT_THAT(done_, ElementsAre(1));
+  EXPECT_EQ(channel_->launched_at(), asked + absl::Seconds(20));
+  is_over.Notify();
 }
 
 TEST_F(BlockingStageTest, ACallThatOutlivesItsStageWakesNobody) {

@@ -352,7 +352,7 @@ std::string BucketScheduler::DescribeMissing() const {
   if (channel_->current_is_in_call()) return "it has not returned on this rank";
   const std::vector<Rank> missing = options_.runner->Missing();
   if (missing.empty()) return "every rank has arrived";
-  return absl::StrCat("not arrived: rank ",
+  return absl::StrCat("waiting for rank ",
                       absl::StrJoin(missing, ", ", [](std::string* out, Rank rank) {
                         absl::StrAppend(out, rank.value());
                       }));

@@ -164,7 +164,7 @@ TEST_F(SchedulerEndTest, AWaitersDeadlineAtTheBarrierNamesTheRanksThatAreMissing
   const absl::Status status = rounds->WaitRound(executor_.Now() + absl::Seconds(5));
   EXPECT_TRUE(absl::StrContains(status.message(),
                                 "the barrier at which every rank's own rounds "
-                                "have ended is not done in time; not arrived: "
+                                "have ended is not done in time; waiting for "
                                 "rank 1"))
       << status;
 }

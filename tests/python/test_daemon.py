@@ -460,7 +460,7 @@ def test_the_status_tells_of_a_linked_models_rounds(by_hand: _ByHand) -> None:
     assert trainers[0].stdin is not None
     trainers[0].stdin.write("\n")
     trainers[0].stdin.flush()
-    _await(lambda: "not arrived: rank 1" in by_hand.status(0))
+    _await(lambda: "waiting for rank 1" in by_hand.status(0))
     assert "ready 1 complete 0, its trainer waits since" in by_hand.status(0)
     assert trainers[1].stdin is not None
     trainers[1].stdin.write("\n")

@@ -79,7 +79,7 @@ def _await(said: Callable[[], str], *wanted: str) -> str:
 
 
 def test_it_says_who_waits_for_whom_and_where_the_other_stands(job: _Job) -> None:
-    text = _await(lambda: job.status("--stuck", "0.5"), "not arrived: rank 1", "loads_its_data_for_ever")
+    text = _await(lambda: job.status("--stuck", "0.5"), "waiting for rank 1", "loads_its_data_for_ever")
     first, second = text.split("  rank 1  ")
     assert f"rank 0  pid {job.pids[0]}" in first
     assert second.startswith(f"pid {job.pids[1]}")

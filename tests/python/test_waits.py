@@ -26,7 +26,7 @@ SIGNALS = {
     "a_handler_raises": ("Raised", {"Aborted"}),
 }
 STALLS = {
-    "a_stall_in_backward": ["model 'Sequential_0', rank 0, round 2: bucket ", " has taken ", "not arrived: rank 1"],
+    "a_stall_in_backward": ["model 'Sequential_0', rank 0, round 2: bucket ", " has taken ", "waiting for rank 1"],
     "a_stall_in_a_barrier": ["rank 0 has waited ", " in barrier of group 'default'; waiting for rank(s) 1"],
     "a_stall_in_a_torch_call": ["rank 0 has waited ", " in barrier of process group ", "waiting for rank(s) 1"],
     "a_stall_while_a_group_opens": ["rank 0 has waited ", "opening a communicator of ranks 0, 1"],

@@ -53,13 +53,31 @@ def key_of(sources: Sequence[Source]) -> str:
 
 def _compile_headers(sources: Sequence[Source]) -> list[Finding]:
     paths = {source.path for source in sources}
+    by_path = {source.path: source for source in sources if source.is_header}
     alone = [
         source.path
         for source in sources
-        if source.is_header and not source.path.startswith(_LEFT_OUT) and source.path[:-2] + ".cc" not in paths
+        if source.is_header
+        and not source.path.startswith(_LEFT_OUT)
+        and source.path[:-2] + ".cc" not in paths
+        and not needs_generated(source.path, by_path)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [finding for findings in pool.map(_compile, alone) for finding in findings]
+
+
+def needs_generated(path: str, headers: dict[str, Source]) -> bool:
+    """Whether the header includes, at whatever remove, what the compiler of protocol buffers makes in a build."""
+    seen, left = set(), [path]
+    while left:
+        current = left.pop()
+        if current.endswith(".pb.h"):
+            return True
+        if current in seen or current not in headers:
+            continue
+        seen.add(current)
+        left += re.findall(r'^#include "([^"]+)"', headers[current].text, re.MULTILINE)
+    return False
 
 
 def _compile(path: str) -> Iterable[Finding]:

@@ -32,6 +32,16 @@ class RulesTest(unittest.TestCase):
         self.assertNotEqual(key, compiler.key_of([Source("a.h", "long x;"), code]))
         self.assertNotEqual(key, compiler.key_of([header]))
 
+    def test_headers_over_generated_ones_are_not_compiled_alone(self) -> None:
+        texts = {
+            "a.h": '#include "b.h"\n',
+            "b.h": '#include "proto/x.pb.h"\n',
+            "c.h": '#include "d.h"\n',
+            "d.h": '#include "c.h"\n',
+        }
+        headers = {path: Source(path, text) for path, text in texts.items()}
+        self.assertEqual([path for path in texts if compiler.needs_generated(path, headers)], ["a.h", "b.h"])
+
     def test_includes_go_downward_only(self) -> None:
         good = Source("comm/x.cc", '#include "comm/x.h"\n#include "core/base/ids.h"\n#include <vector>\n')
         self.expect(layers.check_includes(good), [])

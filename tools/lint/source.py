@@ -18,7 +18,9 @@ _TOKEN = re.compile(
 )
 
 
-_TEST = re.compile(r"_(test|fixture|benchmark|process)\.|/test_|^benchmarks/|^tests/|/(compile_fail|conformance|tests)/")
+_TEST = re.compile(
+    r"_(test|fixture|benchmark|process)\.|/test_|^benchmarks/|^tests/|/(compile_fail|conformance|tests)/"
+)
 
 
 @dataclass(frozen=True)

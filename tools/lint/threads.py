@@ -25,9 +25,10 @@ OWNERS: dict[str, str] = {
     "core/memory/region": "a table of the process: regions by number and by address",
     "core/memory/region_pool": "an allocator: any thread of the program allocates",
 }
-# To be lowered, never raised. What several files need is a type of core/base instead: those of sharing.h (a reason that
-# stays, entries that are visited or taken, things made once for all who ask, values by key), sync.h (Turn: one caller at
-# a time, until a deadline), inbox.h (delivered one at a time), threads.h (calls that block, waits for descriptors).
+# To be lowered, never raised. What several files need is a type of core/base instead: those of sharing.h (a reason
+# that stays, entries that are visited or taken, things made once for all who ask, values by key), sync.h (Turn: one
+# caller at a time, until a deadline), inbox.h (delivered one at a time), threads.h (calls that block, waits for
+# descriptors).
 MOST_OWNERS = 10
 
 # The last four are in no process that trains (tests/python/test_packaging.py): a library that stands in for NVIDIA's,

@@ -29,15 +29,6 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// The runtime drops functions on threads of its own.
-std::shared_ptr<py::function> Keep(py::function function) {
-  return {new py::function(std::move(function)), [](py::function* kept) {
-            if (Py_IsInitialized() == 0) return;  // the process ends, and its objects with it
-            const py::gil_scoped_acquire gil;
-            delete kept;
-          }};
-}
-
 // The runtime's threads may wait for the GIL, and what is dropped waits for them.
 template <typename T>
 void DropWithoutGil(std::shared_ptr<T>& dropped) {
@@ -51,6 +42,19 @@ void DropWithoutGil(std::shared_ptr<T>& dropped) {
 // end the process by a signal. So the thread rests until the process is gone.
 [[noreturn]] void RestForEver() {
   for (;;) pause();
+}
+
+// The runtime drops functions on threads of its own.
+std::shared_ptr<py::function> Keep(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* kept) {
+            if (Py_IsInitialized() == 0) return;  // the process ends, and its objects with it
+            try {
+              const py::gil_scoped_acquire gil;
+              delete kept;
+            } catch (const abi::__forced_unwind&) {
+              RestForEver();
+            }
+          }};
 }
 
 PyObject* CallUnlessFinalized(PyObject* function) {

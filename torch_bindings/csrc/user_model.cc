@@ -45,9 +45,10 @@ absl::StatusOr<std::shared_ptr<UserModel>> UserModel::Create(std::shared_ptr<Bac
     options.algorithm_options[absl::StrCat("bucket ", i)] = DescribeOperations(operations[i]);
   }
   if (CallsFunctions(operations)) {
-    ASSIGN_OR_RETURN(Executor* const pool, owned.backend->PoolForBlocking());
-    owned.caller.actor =
-        Spawn<StageCaller>(*pool, {.name = absl::StrCat("functions of '", options.name, "'")});
+    RETURN_IF_ERROR(owned.backend->OnPoolForBlocking([&](Executor& pool) {
+      owned.caller.actor =
+          Spawn<StageCaller>(pool, {.name = absl::StrCat("functions of '", options.name, "'")});
+    }));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<UserAlgorithm> algorithm,
                    UserAlgorithm::Create(std::move(operations), owned.caller.actor));

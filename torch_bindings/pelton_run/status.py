@@ -134,7 +134,7 @@ def _lines_of_model(model: dict[str, Any]) -> Iterator[str]:
     if model["work"]:
         yield f"      under way for {_seconds(model['work_for_us'])}: {model['work']}"
     if model["missing"]:
-        yield f"      not arrived: rank {', '.join(map(str, model['missing']))}"
+        yield f"      waiting for rank {', '.join(map(str, model['missing']))}"
     if model["awaited"]:
         yield f"      next: {model['awaited']}"
     if model["waits"]:

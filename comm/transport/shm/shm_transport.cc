@@ -102,11 +102,11 @@ class ShmTransport final : public Transport {
       std::vector<int> missing;
       for (int i = 0; i < group.size().value(); ++i) {
         const int member = group.members[i].value();
-        if (arena.rank(i).joined.load() != 0) continue;
-        RETURN_IF_ERROR(links_.LossOf(member));
-        missing.push_back(member);
+        if (arena.rank(i).joined.load() == 0) missing.push_back(member);
       }
       if (missing.empty()) return absl::OkStatus();
+      // Of any member: one that has joined may be what the missing ones have waited for.
+      for (const Rank member : group.members) RETURN_IF_ERROR(links_.LossOf(member.value()));
       const absl::Duration left = deadline - Clock::Real().Now();
       if (left <= absl::ZeroDuration()) {
         return absl::DeadlineExceededError(

@@ -58,7 +58,7 @@ class Slot:
         self._before = self._spare.copy_(effective.detach())
 
     def put_back(self) -> None:
-        """After a round that failed, when nobody works on the bucket any more: the tensor is what it was before."""
+        """After a round that failed: the tensor is what it was before. A function that is still at it may change it."""
         effective, before = effective_tensor(self._proxy), self._before
         self._before = None
         if before is not None and effective is not None:
@@ -382,6 +382,8 @@ class UserRounds:
             for slot in self._slots_of[number]:
                 slot.show()
             operation.function(bucket.name)
+            if self._failure is not None:
+                return "the round has ended"  # the tensors are the trainer's again
             for slot in self._slots_of[number]:
                 slot.bring()
         except BaseException as error:

@@ -125,7 +125,8 @@ class BaguaBucket:
         """Appends a function. It is called with the bucket's name, on a thread that calls the model's functions alone.
 
         It finds in the effective tensors what the operations before it left, and what it leaves there the next ones
-        find. An exception ends the round, here and on the other ranks; the trainer gets that exception.
+        find. An exception ends the round, here and on the other ranks; the trainer gets that exception. A round that
+        fails for another reason waits a second for the function: what it changes later stays changed.
 
         Args:
           python_function: what to call. It may block, until the round's deadline, and communicate, but for the tensors
