@@ -51,6 +51,11 @@ bool HostMap::is_one_host() const {
                      [this](int32_t host) { return host == host_of[0]; });
 }
 
+bool HostMap::AreWith(Rank rank, absl::Span<const Rank> ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](Rank other) { return host_of[other.value()] == host_of[rank.value()]; });
+}
+
 std::vector<Rank> HostMap::RanksWith(Rank rank) const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < host_of.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "comm/control/control.h"
 #include "comm/group.h"
 #include "comm/transport/transport.h"
@@ -43,6 +44,8 @@ struct HostMap {
   std::vector<int32_t> host_of;  // by rank: the lowest rank of its host; the same on all ranks
 
   bool is_one_host() const;
+  // Whether `ranks` all are on the host of `rank`.
+  bool AreWith(Rank rank, absl::Span<const Rank> ranks) const;
   // Ranks on the host of `rank`, ascending.
   std::vector<Rank> RanksWith(Rank rank) const;
   // Number of `rank` among those of its host.

@@ -2,7 +2,6 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -86,11 +85,8 @@ ModelOptions OptionsOf(const std::vector<int32_t>& ranks, std::string name, std:
 bool ShareHost(const Backend& backend, const std::vector<int32_t>& ranks) {
   const HostMap& hosts = backend.hosts();
   if (ranks.empty()) return hosts.host_of.size() > 1 && hosts.is_one_host();
-  const std::vector<Rank> beside = hosts.RanksWith(backend.rank());
-  const auto is_beside = [&](int32_t rank) {
-    return std::find(beside.begin(), beside.end(), Rank(rank)) != beside.end();
-  };
-  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), is_beside);
+  const std::vector<Rank> members(ranks.begin(), ranks.end());
+  return members.size() > 1 && hosts.AreWith(backend.rank(), members);
 }
 
 std::shared_ptr<WrappedModel> WrapModel(std::shared_ptr<Backend> backend,

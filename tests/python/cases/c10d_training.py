@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
+import pelton
 import torch
 import torch.distributed as dist
 from pelton.distributed import comm_hooks
@@ -45,6 +48,36 @@ def ddp_trains_bit_equal_to_gloo() -> None:
         _train(DistributedDataParallel(ours), rank)
         _train(DistributedDataParallel(theirs, process_group=gloo), rank)
         _states_equal(ours, theirs)
+
+
+def _lies_in_shared_memory(tensor: torch.Tensor) -> bool:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+        if begin <= tensor.data_ptr() < end:
+            return "/memfd:" in line
+    raise AssertionError("the tensor lies nowhere")
+
+
+def _has_shared_buckets(rank: int, group: dist.ProcessGroup | None) -> bool:
+    model = seeded(5, lambda: nn.Sequential(nn.Linear(6, 500), nn.Linear(500, 500), nn.Linear(500, 3)))
+    _train(DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True), rank)
+    places = {_lies_in_shared_memory(p.grad) for p in model.parameters() if p.grad is not None}
+    assert len(places) == 1, "some buckets are shared"
+    return places.pop()
+
+
+@case(2)
+def ddp_has_its_buckets_in_shared_memory() -> None:
+    rank, _ = rank_and_size()
+    with beside_gloo() as gloo:
+        assert _has_shared_buckets(rank, None)
+        assert not _has_shared_buckets(rank, gloo)
+        pelton.set_gradient_allocator(False)
+        assert not _has_shared_buckets(rank, None)
+        pelton.set_gradient_allocator(None)
+        os.environ["DDP_DISABLE_COMM_MEM"] = "1"
+        dist.new_group(backend="pelton")
+        assert not _has_shared_buckets(rank, None), "the user has said so"
 
 
 @case(4)
