@@ -191,6 +191,10 @@ absl::Status Backend::AskSession(Question question) const {
   if (status.ok()) status = std::move(answer).Await(absl::InfiniteFuture());
   if (status.ok() || session_.alive()) return status;
   RETURN_IF_ERROR(failure());
+  return HasLeft();
+}
+
+absl::Status Backend::HasLeft() const {
   return absl::FailedPreconditionError(
       absl::StrCat(Here(options_), " has left the job; make a new backend to join one"));
 }
@@ -389,10 +393,7 @@ absl::Status Backend::OnPoolForBlocking(absl::FunctionRef<void(Executor& pool)> 
   RETURN_IF_ERROR(CheckNotForkedChild());
   if (!making_pool_.Take(absl::InfiniteFuture())) return absl::InternalError("no turn");
   const TurnHolder holder(&making_pool_);
-  if (stopped_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Here(options_), " has left the job; make a new backend to join one"));
-  }
+  if (stopped_) return HasLeft();
   if (pool_ == nullptr) {
     pool_ = std::make_unique<PoolExecutor>(
         PoolExecutor::Options{.name = "pelton-calls", .turns_may_block = true});

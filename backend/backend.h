@@ -188,6 +188,7 @@ class Backend {
   // answer's; failure(); FailedPrecondition: this rank has left the job.
   template <typename Question>
   absl::Status AskSession(Question question) const;
+  absl::Status HasLeft() const;
 
   const BackendOptions options_;
   std::unique_ptr<TraceFile> trace_;  // null unless PELTON_TRACE names it; written last

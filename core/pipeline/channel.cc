@@ -1,7 +1,6 @@
 #include "core/pipeline/channel.h"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -181,9 +180,6 @@ bool Channel::GivesUp(Job& job) {
 absl::StatusOr<bool> Channel::RunStage(Job& job) {
   Stage& stage = job.pipeline->stage(job.stage);
   StageState* const state = job.pipeline->state(job.stage);
-  const auto thrown = [&stage](absl::string_view what) {
-    return absl::InternalError(absl::StrCat("exception in stage '", stage.name(), "': ", what));
-  };
   // Stages may call a user's code. An exception there fails the bucket on all ranks, with the
   // exception's text. If it left the turn it would end the scheduler, and the thread that waits for
   // the round would not know why.
@@ -193,10 +189,8 @@ absl::StatusOr<bool> Channel::RunStage(Job& job) {
       RETURN_IF_ERROR(stage.Start(*job.run, state));
     }
     return stage.Advance(*job.run, state);
-  } catch (const std::exception& error) {
-    return thrown(error.what());
   } catch (...) {
-    return thrown("of unknown type");
+    return ExceptionIn(stage.name());
   }
 }
 

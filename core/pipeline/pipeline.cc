@@ -1,6 +1,7 @@
 #include "core/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,19 @@ absl::string_view NameOf(StageKind kind) {
       return "merge";
   }
   return "unknown stage";
+}
+
+absl::Status ExceptionIn(absl::string_view stage) {
+  const auto thrown = [stage](absl::string_view what) {
+    return absl::InternalError(absl::StrCat("exception in stage '", stage, "': ", what));
+  };
+  try {
+    throw;  // the one that the caller's clause has caught
+  } catch (const std::exception& error) {
+    return thrown(error.what());
+  } catch (...) {
+    return thrown("of unknown type");
+  }
 }
 
 Stream& BucketRun::stream() {

@@ -167,6 +167,9 @@ class Stage {
   virtual void DropCall() {}
 };
 
+// What becomes of an exception that a stage's code has thrown. Called in a catch clause alone.
+absl::Status ExceptionIn(absl::string_view stage);
+
 // A stage that leaves to another one what a subclass does not change. The bucket stays in the
 // host's memory, and all launches count as to come, because what the other one says of either holds
 // for rounds in which it runs. Threads: as Stage. Owns: the other stage.

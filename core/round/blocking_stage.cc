@@ -1,25 +1,18 @@
 #include "core/round/blocking_stage.h"
 
-#include <exception>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace pelton {
 
 absl::Status BlockingCall::Make() {
-  const auto thrown = [this](absl::string_view what) {
-    return absl::InternalError(absl::StrCat("exception in stage '", stage_, "': ", what));
-  };
   // What left the turn would end the caller, and with it the functions of all buckets.
   try {
     // It goes before the answer comes, so that whoever has the answer may end what it works on.
     return Function(std::move(function_))();
-  } catch (const std::exception& error) {
-    return thrown(error.what());
   } catch (...) {
-    return thrown("of unknown type");
+    return ExceptionIn(stage_);
   }
 }
 
