@@ -26,6 +26,8 @@ TEST(HostMapTest, KnowsWhoIsWithWhom) {
   EXPECT_TRUE((HostMap{{0, 0, 0}}).is_one_host());
   EXPECT_THAT(TwoHosts().RanksWith(Rank(3)), ElementsAre(Rank(2), Rank(3), Rank(4)));
   EXPECT_EQ(TwoHosts().LocalRankOf(Rank(4)), 2);
+  EXPECT_TRUE(TwoHosts().AreWith(Rank(3), {Rank(2), Rank(4)}));
+  EXPECT_FALSE(TwoHosts().AreWith(Rank(3), {Rank(2), Rank(1)}));
 }
 
 TEST(HostMapTest, InterRanksAreThoseWithTheLocalRankOfTheFirstMember) {

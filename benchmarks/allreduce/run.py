@@ -64,6 +64,17 @@ class PeltonPython(Peer):
         return [*start, self.name.split()[1], *cases]
 
 
+class Bare(Peer):
+    """The copies and the sum alone, without a runtime: the floor of what goes through shared memory."""
+
+    def prepare(self) -> None:
+        source = [str(HERE / "bare_peer.cc"), "-o", str(self.folder / "bare")]
+        subprocess.run(["g++", *COMPILE, "-O3", "-march=native", *source], check=True)
+
+    def command(self, ranks: int, cases: list[str]) -> list[str]:
+        return [str(self.folder / "bare"), str(ranks), *cases]
+
+
 class OpenMpi(Peer):
     def prepare(self) -> None:
         if not shutil.which("mpicxx") or not shutil.which("mpirun"):
@@ -169,6 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         peers: list[Peer] = [Pelton("pelton region", folder), Pelton("pelton private", folder)]
+        peers.append(Bare("bare private", folder))
         peers += [OpenMpi("Open MPI", folder), Gloo("gloo", folder), OneCcl("oneCCL", folder)]
         peers += [PeltonPython("python region", folder), PeltonPython("python private", folder)]
         peers.append(Pelton("pelton copy", folder))
