@@ -121,27 +121,23 @@ at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type) {
   return at::from_blob(data, sizes, at::TensorOptions().dtype(type));
 }
 
-absl::StatusOr<at::Tensor> TryEmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
+at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
   size_t count = 1;
   for (int64_t size : sizes) {
     if (size < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("shape: has the negative size ", size));
+      ThrowStatus(absl::InvalidArgumentError(absl::StrCat("shape: has the negative size ", size)));
     }
     count *= static_cast<size_t>(size);
   }
   const size_t size_bytes = count * c10::elementSize(type);
   if (size_bytes == 0 || IsForkedChild()) return at::empty(sizes, at::TensorOptions().dtype(type));
-  ASSIGN_OR_RETURN(void* const block, SharedPool().Allocate(size_bytes));
+  void* block = ValueOrThrow(SharedPool().Allocate(size_bytes));
   return at::from_blob(
       block, sizes,
       [](void* pointer) {
         if (!IsForkedChild()) SharedPool().Free(pointer);
       },
       at::TensorOptions().dtype(type));
-}
-
-at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
-  return ValueOrThrow(TryEmptyShared(sizes, type));
 }
 
 namespace {

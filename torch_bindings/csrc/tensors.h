@@ -44,9 +44,6 @@ absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argumen
 at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type);
 
 // An uninitialised tensor in memory that the ranks of this host reach directly. Shape: `sizes`.
-// Errors: InvalidArgument: a size is negative; ResourceExhausted: the kernel gives no memory.
-absl::StatusOr<at::Tensor> TryEmptyShared(at::IntArrayRef sizes, at::ScalarType type);
-// The same, but throws.
 at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type);
 
 // The tensors of a model as the planner sees them.

@@ -1,5 +1,7 @@
 #include "torch_bindings/csrc/c10d/process_group.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <pybind11/gil.h>
 
 #include <optional>
@@ -72,10 +74,15 @@ bool ProcessGroup::supportsTensorAlloc(c10::DeviceIndex) {
 }
 
 at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
-  if (!options.device().is_cpu()) return at::empty({size}, options);
-  absl::StatusOr<at::Tensor> shared =
-      TryEmptyShared({size}, c10::typeMetaToScalarType(options.dtype()));
-  return shared.ok() ? *std::move(shared) : at::empty({size}, options);
+  const bool is_here = options.device().is_cpu() && size > 0 && !IsForkedChild();
+  if (!is_here) return at::empty({size}, options);
+  const absl::StatusOr<void*> block =
+      SharedPool().Allocate(static_cast<size_t>(size) * options.dtype().itemsize());
+  if (!block.ok()) return at::empty({size}, options);
+  const auto discard = [](void* pointer) {
+    if (!IsForkedChild()) SharedPool().Discard(pointer);
+  };
+  return at::from_blob(*block, {size}, discard, options);
 }
 
 Call ProcessGroup::Begin(const char* operation, Call::Use use) const {

@@ -100,8 +100,8 @@ class ProcessGroup final : public GlooAlike {
   void shutdown() override;
   // Whether DDP is to take its buckets from allocateTensor: by pelton.set_gradient_allocator.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
-  // On a CPU in memory that the ranks of this host reach directly, where there is any left. Shape:
-  // [size].
+  // On a CPU in memory that the ranks of this host reach directly, where there is any left, until
+  // the tensor dies. Shape: [size].
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   Work broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
