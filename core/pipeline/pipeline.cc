@@ -71,7 +71,11 @@ bool BucketRun::Drained() {
 }
 
 std::optional<Completion> BucketRun::OnDevice() {
-  if (device() == nullptr || last_.ticket == 0 || runner_->Query(last_).done) return std::nullopt;
+  if (device() == nullptr || last_.ticket == 0) return std::nullopt;
+  // It may have failed since it came in the stream's order, by an abort on another thread. The
+  // bucket counts as complete, so that what is said of the device is all that tells of that.
+  const OperationRunner::State state = runner_->Query(last_);
+  if (state.done && state.status.ok()) return std::nullopt;
   return last_;
 }
 

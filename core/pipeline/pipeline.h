@@ -104,7 +104,8 @@ class BucketRun {
   // Whether everything launched is done, in whichever way: before that the bucket's memory is the
   // runner's (OWN-1).
   bool Drained();
-  // The operation launched last, if a device is still at it.
+  // The operation launched last, unless it has ended well: a device is still at it, or it has
+  // failed.
   std::optional<Completion> OnDevice();
 
   // For reports: the operation launched last (of no meaning before the first), and how many were.

@@ -2,25 +2,20 @@
 // ends: whose memory is whose at each time, what the host waits for, and what it is told.
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
-#include "core/memory/device_queue.h"
-#include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"
 #include "core/round/model_rounds.h"
+#include "core/round/sim_device.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -29,184 +24,12 @@ namespace {
 constexpr int32_t kBuckets = 3;
 // More than all work of a run takes, so that only what never ends is overdue.
 constexpr absl::Duration kTimeout = absl::Milliseconds(500);
-// At most: until operations that were aborted have ended.
-constexpr absl::Duration kAbortTakes = absl::Milliseconds(1);
-constexpr char kBroken[] = "the device has fallen off the bus";
-
-// What the product might forget, or do in another way: the device does as if it had.
-enum class Mistake {
-  kNone,
-  kAwaitsNoMark,     // before it puts a bucket's operations on the device
-  kJoinsNoPipeline,  // when a round ends
-  kHostWaits,        // for the device, at each bucket
-  kForgets,          // what is on the device when its bucket is complete
-};
-enum class Fate { kEnds, kFails, kNeverEnds };
-
-// Both streams of a device, as the times at which what was put there ends.
-// Threads: the simulation's. Owns: the memory it gave out.
-class SimDevice final : public DeviceQueue {
- public:
-  SimDevice(SimExecutor& sim, Mistake mistake) : sim_(sim), mistake_(mistake) {}
-
-  absl::StatusOr<std::byte*> Allocate(size_t size_bytes) override {
-    memory_.push_back(std::make_unique<std::byte[]>(size_bytes));
-    return memory_.back().get();
-  }
-  void Release(std::byte* memory) override {
-    std::erase_if(memory_, [memory](const auto& each) { return each.get() == memory; });
-  }
-  Stream& stream() override { return stream_; }
-  absl::Status Enqueue(absl::FunctionRef<absl::Status(Stream&)> work) override {
-    return work(stream_);
-  }
-  absl::Status Zero(std::byte*, size_t) override { return absl::OkStatus(); }
-  absl::Status MarkReady(BucketId bucket) override {
-    marked_[bucket] = std::max(caller, sim_.Now());
-    return absl::OkStatus();
-  }
-  absl::Status JoinPipelines() override {
-    if (mistake_ != Mistake::kJoinsNoPipeline) caller = std::max(caller, pipelines);
-    return absl::OkStatus();
-  }
-  absl::Status AwaitReady(BucketId bucket) override {
-    if (mistake_ != Mistake::kAwaitsNoMark) pipelines = std::max(pipelines, marked(bucket));
-    return absl::OkStatus();
-  }
-  absl::Status Fill(std::byte*, uint8_t, size_t) override { return absl::OkStatus(); }
-  absl::Status Write(std::byte*, const void*, size_t, absl::Time) override { return Unexpected(); }
-  absl::Status Read(void*, const std::byte*, size_t, absl::Time) override { return Unexpected(); }
-
-  // The place of the bucket's last mark.
-  absl::Time marked(BucketId bucket) const { return marked_.at(bucket); }
-
-  // When all that is on the caller's stream has ended, and on the pipelines'.
-  absl::Time caller = absl::InfinitePast();
-  absl::Time pipelines = absl::InfinitePast();
-
- private:
-  // Threads: one. Owns: nothing.
-  class DeviceStream final : public Stream {
-   public:
-    DeviceKind device() const override { return DeviceKind::kCuda; }
-  };
-  static absl::Status Unexpected() { return absl::InternalError("nobody copies here"); }
-
-  SimExecutor& sim_;
-  const Mistake mistake_;
-  DeviceStream stream_;
-  std::map<BucketId, absl::Time> marked_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
-};
-
-// An operation on the pipelines' stream.
-struct OnStream {
-  BucketId bucket;
-  absl::Time follows;  // from then on later work on the stream comes after it
-  absl::Time begins;
-  absl::Time ends;
-  absl::Status status;  // once it has ended
-};
-
-// Puts operations on the pipelines' stream. Threads: the simulation's. Owns: the operations.
-class SimDeviceRunner final : public OperationRunner, public EventSource {
- public:
-  SimDeviceRunner(SimExecutor& sim, SimDevice& device, Mistake mistake)
-      : sim_(sim), device_(device), mistake_(mistake) {
-    sim_.AddEventSource(this);
-  }
-  ~SimDeviceRunner() override { sim_.RemoveEventSource(this); }
-
-  // Of the next operation.
-  absl::AnyInvocable<Fate()> fate = [] { return Fate::kEnds; };
-  absl::Duration longest = absl::Milliseconds(2);
-
-  absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
-    if (!reason_.ok()) return reason_;
-    EXPECT_EQ(&stream, &device_.stream());
-    const Fate its = fate();
-    // A stream takes one thing behind the other.
-    const absl::Time before = last_follows();
-    OnStream& put = operations.emplace_back();
-    put.bucket = operation.bucket;
-    put.follows = std::max(before, sim_.Now() + UpTo(absl::Microseconds(300)));
-    put.begins = std::max(device_.pipelines, sim_.Now());
-    put.ends = its == Fate::kNeverEnds ? absl::InfiniteFuture() : put.begins + UpTo(longest);
-    if (its == Fate::kFails) put.status = absl::UnavailableError(kBroken);
-    device_.pipelines = put.ends;
-    return Completion{operations.size()};
-  }
-  bool Progress() override { return std::exchange(has_news_, false); }
-  State Query(Completion completion) override {
-    const OnStream& its = operations[completion.ticket - 1];
-    if (its.ends <= sim_.Now()) return {true, its.status};
-    // As a channel that keeps no list of what is on the device sees it.
-    return {mistake_ == Mistake::kForgets, absl::OkStatus()};
-  }
-  State Follow(Completion completion, Stream& stream) override {
-    const OnStream& its = operations[completion.ticket - 1];
-    if (mistake_ == Mistake::kHostWaits || its.ends <= sim_.Now()) return Query(completion);
-    return {its.follows <= sim_.Now(), absl::OkStatus()};
-  }
-  void Park(absl::Time) override {}
-  void Wake() override {}
-  void Abort(const absl::Status& reason) override {
-    if (!reason_.ok()) return;
-    reason_ = reason;
-    for (OnStream& each : operations) {
-      if (each.ends <= sim_.Now()) continue;
-      each.follows = each.ends = sim_.Now() + UpTo(kAbortTakes);
-      each.status = reason;
-    }
-    device_.pipelines = device_.caller = sim_.Now() + kAbortTakes;
-  }
-  std::vector<Rank> Missing() const override { return {Rank(1)}; }
-
-  absl::Time NextEventTime() override {
-    absl::Time next = absl::InfiniteFuture();
-    for (const OnStream& each : operations) {
-      for (const absl::Time time : {each.follows, each.ends}) {
-        if (time > looked_at_) next = std::min(next, time);
-      }
-    }
-    return next;
-  }
-  void RunDue(absl::Time now) override {
-    looked_at_ = now;
-    has_news_ = true;
-  }
-
-  absl::Time last_follows() const {
-    absl::Time last = absl::InfinitePast();
-    for (const OnStream& each : operations) last = std::max(last, each.follows);
-    return last;
-  }
-  bool is_idle() const {
-    return std::all_of(operations.begin(), operations.end(),
-                       [this](const OnStream& each) { return each.ends <= sim_.Now(); });
-  }
-
-  std::vector<OnStream> operations;  // in the order of their launches
-
- private:
-  absl::Duration UpTo(absl::Duration most) {
-    const auto nanos = static_cast<uint64_t>(absl::ToInt64Nanoseconds(most));
-    return absl::Nanoseconds(static_cast<int64_t>(1 + sim_.Uniform(nanos)));
-  }
-
-  SimExecutor& sim_;
-  SimDevice& device_;
-  const Mistake mistake_;
-  absl::Status reason_;
-  absl::Time looked_at_ = absl::InfinitePast();
-  bool has_news_ = false;
-};
 
 // One rank, its trainer and its device. `wrong` is what it did that it must not.
 // Threads: the test's. Owns: all of it.
 class World {
  public:
-  explicit World(uint64_t seed, Mistake mistake = Mistake::kNone)
+  explicit World(uint64_t seed, DeviceMistake mistake = DeviceMistake::kNone)
       : sim_(seed), device_(sim_, mistake), runner_(sim_, device_, mistake) {
     ModelRoundsOptions options;
     options.executor = &sim_;
@@ -311,7 +134,7 @@ class World {
 };
 
 // Some rounds that end well, now and then with another plan between. What was wrong, or "".
-std::string WrongIn(uint64_t seed, Mistake mistake) {
+std::string WrongIn(uint64_t seed, DeviceMistake mistake) {
   World world(seed, mistake);
   for (int round = 0; round < 4; ++round) {
     const absl::Status status = world.RunRound();
@@ -325,25 +148,27 @@ std::string WrongIn(uint64_t seed, Mistake mistake) {
 }
 
 TEST(DeviceRoundsSimTest, RoundsEndInTheOrderOfTheStreamsAndTheHostWaitsForNone) {
-  ForEachSeed(2'000, [](uint64_t seed) { EXPECT_EQ(WrongIn(seed, Mistake::kNone), ""); });
+  ForEachSeed(2'000, [](uint64_t seed) { EXPECT_EQ(WrongIn(seed, DeviceMistake::kNone), ""); });
 }
 
 // What a mistake does, in the first of some seeds that shows it.
-std::string FoundOf(Mistake mistake) {
+std::string FoundOf(DeviceMistake mistake) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     if (std::string wrong = WrongIn(seed, mistake); !wrong.empty()) return wrong;
   }
   return "";
 }
 TEST(DeviceRoundsSimTest, AnOrderOfTheStreamsThatIsMissingIsFound) {
-  EXPECT_EQ(FoundOf(Mistake::kAwaitsNoMark), "an operation comes before its tensors");
-  EXPECT_EQ(FoundOf(Mistake::kJoinsNoPipeline), "a bucket is written while an operation is at it");
+  EXPECT_EQ(FoundOf(DeviceMistake::kAwaitsNoMark), "an operation comes before its tensors");
+  EXPECT_EQ(FoundOf(DeviceMistake::kJoinsNoPipeline),
+            "a bucket is written while an operation is at it");
 }
 TEST(DeviceRoundsSimTest, AHostThatWaitsForTheDeviceIsFound) {
-  EXPECT_EQ(FoundOf(Mistake::kHostWaits), "the host waits for the device");
+  EXPECT_EQ(FoundOf(DeviceMistake::kHostWaits), "the host waits for the device");
 }
 TEST(DeviceRoundsSimTest, APlanThatChangesTooEarlyIsFound) {
-  EXPECT_EQ(FoundOf(Mistake::kForgets), "the plan changes while the device is at the old one");
+  EXPECT_EQ(FoundOf(DeviceMistake::kForgets),
+            "the plan changes while the device is at the old one");
 }
 
 // One operation of the run ends in another way than well, and rounds go on until one fails.
@@ -352,7 +177,7 @@ struct Told {
   absl::Status status;      // what a failure said
   absl::Duration too_late;  // after the device's end of it, or when it was due
 };
-Told OneEndsBadly(uint64_t seed, Fate fate, Mistake mistake = Mistake::kNone) {
+Told OneEndsBadly(uint64_t seed, Fate fate, DeviceMistake mistake = DeviceMistake::kNone) {
   World world(seed, mistake);
   const uint64_t which = world.sim().Uniform(kBuckets * 3);
   world.runner().fate = [which, fate, launched = uint64_t{0}]() mutable {
@@ -409,7 +234,7 @@ TEST(DeviceRoundsSimTest, AFailureThatIsForgottenIsFound) {
   bool is_found = false;
   for (uint64_t seed = 1; seed <= 20 && !is_found; ++seed) {
     is_found =
-        OneEndsBadly(seed, Fate::kFails, Mistake::kForgets).wrong == "0 failures are told of";
+        OneEndsBadly(seed, Fate::kFails, DeviceMistake::kForgets).wrong == "0 failures are told of";
   }
   EXPECT_TRUE(is_found);
 }

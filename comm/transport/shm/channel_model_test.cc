@@ -1,5 +1,5 @@
 // Posts of sends and their answers in every order of small programs, and the mistakes that this
-// finds.
+// finds. channel_death_model_test.cc has ranks that sleep, and that die.
 #include <atomic>
 #include <cstdint>
 #include <memory>

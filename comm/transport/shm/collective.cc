@@ -366,7 +366,7 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
     const Reading reading(context_);
     if (!MayRead(reading, task)) return Outcome::kWaiting;  // for the abort to end it
     const absl::Status ran = Run(rank, task);
-    if (!MayRead(reading, task)) return Outcome::kWaiting;
+    if (!MayRead(reading, task) || IsOfTheDead(ran)) return Outcome::kWaiting;
     RETURN_IF_ERROR(ran);
   }
   ++next_task_;

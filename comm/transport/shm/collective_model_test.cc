@@ -160,7 +160,7 @@ class Ranks {
     const std::optional<Reason> reason = ReasonOf(rank);
     if (!reason.has_value()) return false;
     // It may have all that it needs.
-    if (reason->is_death && abort_.is_ready() && Step(rank, state)) return true;
+    if (reason->is_death && Step(rank, state)) return true;
     if (!TakeMemoryBack(rank, state)) return false;
     blamed_[rank] = reason->rank;
     return state.has_failed = true;
@@ -385,7 +385,7 @@ TEST(CollectiveModelTest, ATaskThatIsFinishedBeforeItIsDoneIsFoundWithThreeRanks
 
 TEST(DeathModelTest, OfTwoRanksTheOtherOneEndsAndNamesIt) {
   ExpectRight(RanksRun({.ranks = 2, .mortal = 1}));
-  ExpectRight(RanksRun({.ranks = 2, .tasks = 1, .mortal = 1}));
+  ExpectRight(RanksRun({.ranks = 2, .tasks = 1, .has_arrived = true, .mortal = 1}));
 }
 TEST(DeathModelTest, OfThreeRanksBothOthersEndAndNameIt) {
   ExpectRight(RanksRun({.mortal = 2, .most_preemptions = 0}));
@@ -423,65 +423,95 @@ TEST(DeathModelTest, WhoeverWaitsForTheReasonOfTheDeadIsFound) {
 
 // A rank dies while the ranks open a communicator -----------------------------------------------
 
-// As ShmTransport::Join does. The wait there has a limit of its own, after which it looks again.
+enum class OpenMistake {
+  kNone,
+  kCounts,              // waits for the number of those that have opened
+  kAsksForMissingOnly,  // whether they live
+};
+
+// As ShmTransport::Open does. The waits there have limits of their own, after which they look
+// again. Rank 0 makes the control block.
 // Threads: the run's. Owns: the words.
 class Opening {
  public:
-  static constexpr int kRanks = 2;
-  static constexpr int kMortal = 1;
+  static constexpr int kRanks = 3;
 
-  explicit Opening(bool counts) : counts_(counts) {}
+  Opening(int mortal, OpenMistake mistake) : mortal_(mortal), mistake_(mistake) {}
 
-  void Join(int rank) {
+  void Open(int rank) {
+    if (rank == 0) has_block_[1].store(1);
+    if (rank != 0 && !TakeBlock(rank)) return;  // and names rank 0
     has_joined_[rank].store(1);
-    joined_.fetch_add(1);
+    if (mistake_ == OpenMistake::kCounts) joined_.fetch_add(1);
+    // The socket to the last rank was full when the block was sent.
+    if (rank == 0) has_block_[2].store(1);
     while (!IsOver(rank)) interleavings::AwaitWrite();
   }
-  void Watch(int rank) {
-    if (interleavings::AwaitEnd(kMortal)) loss_[rank].store(1);
+  // As the threads of all survivors.
+  void Watch() {
+    if (!interleavings::AwaitEnd(static_cast<size_t>(mortal_))) return;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank != mortal_) loss_[rank].store(1);
+    }
   }
 
  private:
+  // As Links::TakeArena.
+  bool TakeBlock(int rank) const {
+    while (has_block_[rank].load() == 0) {
+      if (mortal_ == 0 && loss_[rank].load() != 0) return false;
+      interleavings::AwaitWrite();
+    }
+    return true;
+  }
+  // As Join.
   bool IsOver(int rank) const {
-    if (counts_ && joined_.load() == kRanks) return true;
-    bool are_all_there = !counts_;
+    if (mistake_ == OpenMistake::kCounts && joined_.load() == kRanks) return true;
+    bool are_all_there = mistake_ != OpenMistake::kCounts;
+    bool may_ask = mistake_ == OpenMistake::kNone;
     for (int peer = 0; peer < kRanks; ++peer) {
       if (has_joined_[peer].load() != 0) continue;
-      if (peer == kMortal && loss_[rank].load() != 0) return true;  // and says so
       are_all_there = false;
+      may_ask |= peer == mortal_;
     }
-    return are_all_there;
+    return are_all_there || (may_ask && loss_[rank].load() != 0);
   }
 
-  const bool counts_;
+  const int mortal_;
+  const OpenMistake mistake_;
   interleavings::Atomic<uint32_t> joined_{0};
-  interleavings::Atomic<uint32_t> has_joined_[kRanks] = {0, 0};
-  interleavings::Atomic<uint32_t> loss_[kRanks] = {0, 0};  // as each rank's watcher has found
+  interleavings::Atomic<uint32_t> has_block_[kRanks] = {0, 0, 0};
+  interleavings::Atomic<uint32_t> has_joined_[kRanks] = {0, 0, 0};
+  interleavings::Atomic<uint32_t> loss_[kRanks] = {0, 0, 0};  // as each rank's watcher has found
 };
 
-Outcome RanksOpen(bool counts) {
+Outcome RanksOpen(int mortal, OpenMistake mistake = OpenMistake::kNone) {
   return Explore(
-      [counts] {
-        auto opening = std::make_shared<Opening>(counts);
+      [=] {
+        auto opening = std::make_shared<Opening>(mortal, mistake);
         Program program;
-        program.mortal = Opening::kMortal;
+        program.mortal = static_cast<size_t>(mortal);
         for (int rank = 0; rank < Opening::kRanks; ++rank) {
-          program.threads.push_back([=] { opening->Join(rank); });
+          program.threads.push_back([=] { opening->Open(rank); });
         }
-        for (int rank = 0; rank < Opening::kMortal; ++rank) {
-          program.threads.push_back([=] { opening->Watch(rank); });
-        }
+        program.threads.push_back([=] { opening->Watch(); });
         return program;
       },
-      /*most_preemptions=*/2);
+      /*most_preemptions=*/0);
 }
 
 TEST(DeathModelTest, WhoeverOpensACommunicatorWaitsForNoRankThatIsDead) {
-  ExpectRight(RanksOpen(/*counts=*/false));
+  ExpectRight(RanksOpen(/*mortal=*/0));
+  ExpectRight(RanksOpen(/*mortal=*/2));
 }
 // It dies when it has said that it is there, and before it is counted: as Join once waited.
 TEST(DeathModelTest, AWaitForTheNumberOfThoseThatHaveOpenedIsFound) {
-  ExpectWrong(RanksOpen(/*counts=*/true), kForEver);
+  ExpectWrong(RanksOpen(/*mortal=*/2, OpenMistake::kCounts), kForEver);
+}
+// Rank 0 dies when it has opened, and one rank has no control block yet, so that this one ends
+// without having opened: as Join waited after that.
+TEST(DeathModelTest, AWaitForTheMissingThatAsksForThemOnlyIsFound) {
+  ExpectWrong(RanksOpen(/*mortal=*/0, OpenMistake::kAsksForMissingOnly), kForEver);
 }
 
 }  // namespace

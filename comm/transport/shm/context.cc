@@ -143,6 +143,7 @@ absl::StatusOr<Reach> ReachOf(const Context& context, int peer, Location locatio
 // and throws here on each survivor, which then reports its own reason (Reason) and rings again.
 // doorbell_model_test.cc runs this in every order.
 void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
+  if (is_death) is_own_death_.store(true);
   own_reason_.Give(reason);
   AbortRecord& record = context_.arena.header().abort;
   if (record.state.Begin()) {
@@ -177,7 +178,8 @@ std::optional<absl::Status> AbortSwitch::Reason() const {
 
 bool AbortSwitch::IsDeath() const {
   const AbortRecord& record = context_.arena.header().abort;
-  return record.state.is_ready() && record.is_death != 0;
+  // While it is being written, this rank may already end what it runs by its own reason.
+  return record.state.is_ready() ? record.is_death != 0 : is_own_death_.load();
 }
 
 AbortSwitch::Peers AbortSwitch::CloseMemory() {

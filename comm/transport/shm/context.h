@@ -151,6 +151,11 @@ class Reading {
   const Context& context_;
 };
 
+// Whether `read` has failed because the process whose memory it was has ended. The kernel takes its
+// memory away first and closes its sockets afterwards, so that Links tells of that end a little
+// later, with the rank's name. Until then the operation waits.
+inline bool IsOfTheDead(const absl::Status& read) { return absl::IsUnavailable(read); }
+
 // A piece of a peer's memory, as this process can reach it.
 struct Reach {
   std::byte* data = nullptr;  // mapped; null: private memory of another process
@@ -196,6 +201,7 @@ class AbortSwitch {
  private:
   const Context& context_;
   EndReason own_reason_;
+  std::atomic<bool> is_own_death_{false};
   std::optional<absl::Time> since_;  // of taking memory back
 };
 

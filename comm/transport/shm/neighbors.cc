@@ -257,7 +257,7 @@ absl::StatusOr<bool> Neighbors::CombinePiece(Flight& flight) {
     const Reading reading(context_);
     if (!MayRead(reading, flight)) return false;  // for the abort to end it
     const absl::Status combined = Combine(flight, size_bytes);
-    if (!MayRead(reading, flight)) return false;
+    if (!MayRead(reading, flight) || IsOfTheDead(combined)) return false;
     RETURN_IF_ERROR(combined);
   }
   flight.read_bytes += size_bytes;
@@ -337,7 +337,7 @@ absl::StatusOr<bool> Neighbors::GatherPiece(Flight& flight) {
     if (!reading.MayRead(incoming.peer)) return false;  // for the abort to end it
     const absl::Status read =
         incoming.reach.Read(flight.read_bytes, target + flight.read_bytes, size_bytes);
-    if (!reading.MayRead(incoming.peer)) return false;
+    if (!reading.MayRead(incoming.peer) || IsOfTheDead(read)) return false;
     RETURN_IF_ERROR(read);
     flight.read_bytes += size_bytes;
   }

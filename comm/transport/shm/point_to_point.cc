@@ -226,7 +226,7 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive
     if (!reading.MayRead(peer)) return Outcome::kWaiting;  // for the abort to end it
     const absl::Status read =
         receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step);
-    if (!reading.MayRead(peer)) return Outcome::kWaiting;
+    if (!reading.MayRead(peer) || IsOfTheDead(read)) return Outcome::kWaiting;
     RETURN_IF_ERROR(read);
   }
   receive.received_bytes += step;

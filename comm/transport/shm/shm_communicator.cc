@@ -226,12 +226,17 @@ bool ShmCommunicator::AdvanceCollectives() {
         "there for another communicator");
   }
   const bool is_fatal = !status.ok() && !absl::IsInvalidArgument(status);
-  if (is_fatal) {
-    abort_.Throw(status, /*is_death=*/false);
-    return true;
-  }
+  if (is_fatal) return Break(status);
   completions_.End(queue_.front().ticket, status);
   queue_.pop_front();
+  return true;
+}
+
+// An error after the end changes nothing: if it counted as a move, whoever drives would go on for
+// ever, because each look has the same error.
+bool ShmCommunicator::Break(const absl::Status& reason) {
+  if (abort_.is_thrown()) return false;
+  abort_.Throw(reason, /*is_death=*/false);
   return true;
 }
 
@@ -243,17 +248,13 @@ void ShmCommunicator::EndMessage(uint64_t ticket, const absl::Status& status) {
 bool ShmCommunicator::AdvancePointToPoint() {
   absl::StatusOr<bool> moved = point_to_point_.Step(
       [this](uint64_t ticket, const absl::Status& status) { EndMessage(ticket, status); });
-  if (moved.ok()) return *moved;
-  abort_.Throw(moved.status(), /*is_death=*/false);
-  return true;
+  return moved.ok() ? *moved : Break(moved.status());
 }
 
 bool ShmCommunicator::AdvanceNeighbors() {
   absl::StatusOr<bool> moved = neighbors_.Step(
       [this](uint64_t ticket, const absl::Status& status) { completions_.End(ticket, status); });
-  if (moved.ok()) return *moved;
-  abort_.Throw(moved.status(), /*is_death=*/false);
-  return true;
+  return moved.ok() ? *moved : Break(moved.status());
 }
 
 bool ShmCommunicator::ProgressAborted() {

@@ -77,6 +77,8 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   bool AdvanceCollectives();
   bool AdvancePointToPoint();
   bool AdvanceNeighbors();
+  // Ends the communicator for what has failed on this rank; false if it has ended already.
+  bool Break(const absl::Status& reason);
   bool ProgressAborted();
   // Makes sure that no peer reads or writes this rank's memory; false while that is not so.
   bool TakeMemoryBack();

@@ -178,6 +178,41 @@ TEST(InterleavingsTest, AThreadIsKilledBetweenAnyTwoOfItsSteps) {
   ExpectWrong(OneMayBeKilled(/*looks_at_its_word=*/false), "half a message");
 }
 
+// That it has died is known before its end is, and says nothing of what it has stored.
+Outcome OneAsksWhetherTheOtherHasDied(bool takes_that_for_news) {
+  return Explore([=] {
+    struct State {
+      Atomic<int> word = 0;
+      int stored = 0;
+    };
+    auto state = std::make_shared<State>();
+    Program program;
+    program.mortal = 0;
+    program.threads.push_back([=] {
+      state->word.store(1, std::memory_order_relaxed);
+      state->stored = 1;
+      Fence();
+    });
+    program.threads.push_back([=] {
+      const bool has_died = HasDied(0);
+      if (takes_that_for_news && has_died &&
+          state->word.load(std::memory_order_relaxed) < state->stored) {
+        Fail("it has not seen what the dead one stored");
+      }
+      const bool was_killed = AwaitEnd(0);
+      if (HasDied(0) != was_killed) Fail("killed for one and not for the other");
+      if (has_died && !was_killed) Fail("it lives again");
+      if (state->word.load(std::memory_order_relaxed) < state->stored) Fail("its end hides it");
+    });
+    return program;
+  });
+}
+
+TEST(InterleavingsTest, ACallThatNamesTheKilledFindsOutThatItHasDied) {
+  ExpectRight(OneAsksWhetherTheOtherHasDied(/*takes_that_for_news=*/false));
+  ExpectWrong(OneAsksWhetherTheOtherHasDied(/*takes_that_for_news=*/true), "it has not seen");
+}
+
 // One wakes the other, and may be killed before it does.
 TEST(InterleavingsTest, WhoeverSleepsUntilTheKilledWakesItSleepsForEver) {
   const auto explore = [](size_t mortal) {

@@ -185,6 +185,10 @@ class Run {
     me().view.Join(threads_[thread + 1].view);
     return threads_[thread + 1].is_killed;
   }
+  bool HasDied(size_t thread) {
+    Yield();
+    return threads_[thread + 1].is_killed;
+  }
   void Touch(Location location, bool writes) {
     if (me().view.At(location) != Newest(location)) {
       Fail("a data race: it has not seen the last write");
@@ -376,6 +380,7 @@ uint64_t Change(Location location, const std::function<bool(uint64_t&)>& change,
 void Fence() { run->Fence(); }
 void AwaitWrite() { run->AwaitWrite(); }
 bool AwaitEnd(size_t thread) { return run->AwaitEnd(thread); }
+bool HasDied(size_t thread) { return run->HasDied(thread); }
 void Sleep(Location location, uint64_t expected) { run->Sleep(location, expected); }
 void WakeSleepers(Location location, int count) { run->WakeSleepers(location, count); }
 void Touch(Location location, bool writes) { run->Touch(location, writes); }

@@ -75,6 +75,9 @@ void AwaitWrite();
 // Waits until that thread of the program is over, and then sees all that it has done, as whoever
 // finds a socket closed by the kernel does. True: it was killed.
 bool AwaitEnd(size_t thread);
+// Whether that thread was killed, as a call of the kernel that names its process finds out. Says
+// nothing of what it has done.
+bool HasDied(size_t thread);
 void Sleep(Location location, uint64_t expected);
 void WakeSleepers(Location location, int count);
 // Memory without synchronisation of its own. It is a race to read what another thread has written,
