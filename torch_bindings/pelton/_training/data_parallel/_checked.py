@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, in
         )
 
 
-def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:
+def check_unowned(this: Any, others: Callable[[], Iterable[Any]], trainable: NamedTensors) -> None:
     """Two wrapped models would communicate a parameter of both twice.
 
     Args:
@@ -86,16 +87,27 @@ def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> 
     Raises:
       InvalidArgument: one of them is another model's.
     """
+    complaint = _owned(this, others(), trainable)
+    if complaint:
+        gc.collect()  # a model that nobody holds any more refers to what wraps it, and waits for a collection
+        complaint = _owned(this, others(), trainable)
+    if complaint:
+        raise InvalidArgument(complaint)
+
+
+def _owned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> str:
     for other in others:
         if type(other) is not type(this) or other is this or other._rounds is None:
             continue
         owned = {id(tensor): name for name, tensor in other._selected.trainable}
         for name, tensor in trainable:
             if id(tensor) in owned:
-                raise InvalidArgument(
-                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
-                    f"{other.bagua_module_name}; ignore it in one of the two"
+                model = other.bagua_module_name
+                return (
+                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of {model}; ignore it in one "
+                    f"of the two, or end the wrapping of {model} on all ranks before, by its bagua_ddp.detach()"
                 )
+    return ""
 
 
 def check_experts(module: nn.Module, process_group: BaguaProcessGroup) -> None:
