@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import Any, cast
 
+import pelton
 import pelton.torch_api as bagua
 import torch
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
@@ -28,6 +29,20 @@ def models_without_trainable_parameters() -> None:
         wrap(nn.ReLU())
     with raises(InvalidArgument, "no trainable parameter"):
         wrap(_mlp().requires_grad_(False))
+
+
+@case(2)
+def arguments_of_the_wrong_kind() -> None:
+    model: Any = nn.Linear(6, 3)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    with raises(InvalidArgument, "model", "must be a torch.nn.Module", "is a function"):
+        pelton.wrap(cast(Any, _mlp), optimizer)
+    with raises(InvalidArgument, "optimizers: must be an optimizer, or several, is a Linear"):
+        pelton.wrap(optimizer, model)
+    with raises(InvalidArgument, "optimizers", "is a NoneType"):
+        model.with_bagua(None, "gradient_allreduce")
+    with raises(InvalidArgument, "'qadam'", "2 are given", "q_adam_optimizer="):
+        pelton.wrap(model, [optimizer, optimizer], "qadam")
 
 
 @case(2)

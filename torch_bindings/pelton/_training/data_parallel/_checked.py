@@ -23,6 +23,8 @@ def checked_optimizers(optimizers: Iterable[Optimizer] | Optimizer) -> list[Opti
     Raises:
       InvalidArgument: something else is among them.
     """
+    if not isinstance(optimizers, (Optimizer, Iterable)):
+        raise InvalidArgument(f"optimizers: must be an optimizer, or several, is a {type(optimizers).__name__}")
     checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for number, optimizer in enumerate(checked):
         if not isinstance(optimizer, Optimizer):
@@ -58,7 +60,12 @@ def _named(name: str, optimizers: Sequence[Optimizer], options: dict[str, Any]) 
         known = inspect.signature(make).parameters
         _check_options(name, options, known)
         for option in known:
-            if option.endswith("_optimizer") and option not in options and len(optimizers) == 1:
+            if option.endswith("_optimizer") and option not in options:
+                if len(optimizers) != 1:
+                    raise InvalidArgument(
+                        f"algorithm={name!r} steps the whole model with an optimizer of its own, and {len(optimizers)} "
+                        f"are given: give that one alone, or say {option}= which it is"
+                    )
                 options[option] = optimizers[0]
         return make(**options)
     except (KeyError, TypeError) as error:
