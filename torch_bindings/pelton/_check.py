@@ -106,6 +106,8 @@ def _of_parameters(inner: Any) -> list[str]:
 
 
 def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    from pelton._training.data_parallel._strangers import described, strangers  # as below
+
     findings = []
     known = {id(optimizer) for optimizer in inner.bagua_optimizers}
     unknown = [type(optimizer).__name__ for optimizer in optimizers if id(optimizer) not in known]
@@ -113,6 +115,9 @@ def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> l
         findings.append(f"with_bagua was not told of {_some(unknown)}: its state was not made rank 0's")
     everyone = [*inner.bagua_optimizers, *optimizers]
     stepped = {id(p) for optimizer in everyone for group in optimizer.param_groups for p in group["params"]}
+    others = strangers(everyone)
+    if others:
+        findings.append(f"stepped, but of no wrapped model, so that Pelton averages nothing of it: {described(others)}")
     alone = [n for n, p in inner.module.named_parameters() if p.requires_grad and id(p) not in stepped]
     if alone:
         findings.append(f"no optimizer that is known steps {_some(alone)}")

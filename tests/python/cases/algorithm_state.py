@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import sys
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pelton.torch_api as bagua
 import torch
+from pelton.errors import PeltonError
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
 from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
@@ -399,3 +402,23 @@ def ranks_that_load_different_weights_come_to_their_mean() -> None:
         _train(model, optimizer, range(2), lr=0.0)
     assert any("have loaded different weights" in str(warning.message) for warning in told), told
     assert_weights(model, [torch.full_like(p, 0.5) for p in model.parameters()])
+
+
+@case(2)
+def weights_that_one_rank_alone_loads() -> None:
+    """The ranks cannot go on, and the error of the one that has loaded says why."""
+    bagua.destroy_process_group()
+    bagua.init_process_group(timeout=2)
+    try:
+        model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
+        if rank_and_size()[0] == 0:
+            model.load_state_dict({name: value * 0 for name, value in model.state_dict().items()})
+            with raises(PeltonError, "load_state_dict has given this rank other weights", "on all ranks"):
+                _train(model, optimizer, range(2), lr=0.1)
+        else:
+            with raises(PeltonError):
+                _train(model, optimizer, range(2), lr=0.1)
+    finally:
+        with contextlib.suppress(PeltonError):
+            bagua.destroy_process_group()
+        bagua.init_process_group()

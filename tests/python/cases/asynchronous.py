@@ -7,6 +7,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton._training import _session
 from pelton.torch_api.algorithms import Algorithm
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
 
@@ -185,6 +186,20 @@ def training_that_ends_without_a_stop_ends_soon() -> None:
     assert time.monotonic() - begin < 8
     with raises(RuntimeError, "not synchronised any more"):
         train_step(model, optimizer, 0)
+
+
+@case(2)
+def the_end_of_the_job_stops_the_models_in_one_order_on_all_ranks() -> None:
+    """Else each rank would wait for the stop of another model, until the time for that is over."""
+    count = 6
+    models = [_wrapped()[0] for _ in range(count)]
+    known = [inner.module for inner in _session.current().models()]
+    assert all(known[i - count] is model for i, model in enumerate(models))
+    began = time.monotonic()
+    bagua.destroy_process_group()
+    taken_s = time.monotonic() - began
+    bagua.init_process_group()
+    assert taken_s < 9, taken_s
 
 
 @case(2)

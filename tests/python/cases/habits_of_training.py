@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed.device_mesh
@@ -31,6 +32,7 @@ from cases.programs import (
     plain,
     training,
     under,
+    weights_of,
 )
 from cases.registry import case
 
@@ -268,6 +270,84 @@ def gradients_accumulated_in_no_sync() -> None:
         return model
 
     assert_as_ddp(habit)
+
+
+@case(2)
+def a_parameter_thawed_between_a_pass_in_no_sync_and_the_one_that_communicates() -> None:
+    """What the former has accumulated is communicated although the model is registered anew, and although the latter
+    makes no gradient of it.
+    """
+
+    def habit(world: World) -> Any:
+        model = Net()
+        model.second.requires_grad_(False)
+        optimizer = world.optimizer(model.parameters())
+        wrapped: Any = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with getattr(wrapped, "no_sync", contextlib.nullcontext)():
+                of_output(wrapped, world.batch(2 * step)).backward()
+            if step == 1:
+                model.second.requires_grad_(True)
+                model.first.requires_grad_(False)
+            of_output(wrapped, world.batch(2 * step + 1)).backward()
+            optimizer.step()
+            model.first.requires_grad_(True)
+        return model
+
+    ours = under("gradient_allreduce", habit)
+    for mine, wanted in zip(ours, weights_of(habit, World()), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+@case(2)
+def an_optimizer_that_steps_parameters_of_no_wrapped_model() -> None:
+    model, loss = Net(), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05)
+    wrapped = cast(Any, model).with_bagua([optimizer], "gradient_allreduce")
+    assert "2 parameters (first [2, 3])" in str(pelton.check(wrapped, optimizer))
+
+    def steps() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(2):
+                optimizer.zero_grad()
+                loss(wrapped(batch(rank_and_size()[0], step, 4, 6))).square().mean().backward()
+                optimizer.step()
+        return [str(warning.message) for warning in caught if "no wrapped model has" in str(warning.message)]
+
+    said = steps()
+    assert len(said) == 1 and "2 parameters (first [2, 3])" in said[0], said
+    cast(Any, loss).with_bagua([optimizer], "gradient_allreduce")
+    wrapped.with_bagua([optimizer], "gradient_allreduce")
+    assert steps() == []
+    assert_same_on_all_ranks([*model.parameters(), *loss.parameters()])
+
+
+@case(2)
+def gradients_that_are_differentiated_further() -> None:
+    """A second backward pass through them is averaged; what torch.autograd.grad makes of them is warned of."""
+
+    def habit(world: World) -> Any:
+        model = Net()
+        optimizer = world.optimizer(model.parameters())
+        wrapped: Any = world.wrap(model, [optimizer])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            of_output(wrapped, world.batch(step)).backward(create_graph=True)
+            sum(parameter.grad.square().sum() for parameter in wrapped.parameters()).backward()
+            optimizer.step()
+        return model
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours = under("gradient_allreduce", habit)
+        assert sum("create_graph=True" in str(w.message) and "Net_" in str(w.message) for w in caught) == 1
+        before = len(caught)
+        under("local_sgd", habit)
+        assert not any("Net_" in str(warning.message) for warning in caught[before:])
+        for mine, wanted in zip(ours, weights_of(habit, World()), strict=True):
+            torch.testing.assert_close(mine, wanted)
 
 
 @case(2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+from typing import Any, cast
 
+import pelton
 import pelton.torch_api as bagua
 import torch
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, Unsupported
@@ -27,6 +29,20 @@ def models_without_trainable_parameters() -> None:
         wrap(nn.ReLU())
     with raises(InvalidArgument, "no trainable parameter"):
         wrap(_mlp().requires_grad_(False))
+
+
+@case(2)
+def arguments_of_the_wrong_kind() -> None:
+    model: Any = nn.Linear(6, 3)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    with raises(InvalidArgument, "model", "must be a torch.nn.Module", "is a function"):
+        pelton.wrap(cast(Any, _mlp), optimizer)
+    with raises(InvalidArgument, "optimizers: must be an optimizer, or several, is a Linear"):
+        pelton.wrap(optimizer, model)
+    with raises(InvalidArgument, "optimizers", "is a NoneType"):
+        model.with_bagua(None, "gradient_allreduce")
+    with raises(InvalidArgument, "'qadam'", "2 are given", "q_adam_optimizer="):
+        pelton.wrap(model, [optimizer, optimizer], "qadam")
 
 
 @case(2)
@@ -180,8 +196,43 @@ def a_parameter_of_two_models() -> None:
     first = _mlp()
     second = nn.Sequential(first[0], nn.Linear(10, 2))
     wrap(first)
-    with raises(InvalidArgument, "'0.weight' is already communicated as '0.weight'"):
+    with raises(InvalidArgument, "'0.weight' is already communicated as '0.weight'", "detach()"):
         wrap(second)
+
+
+@case(2)
+def a_parameter_of_a_model_that_nobody_holds_any_more() -> None:
+    """It may be taken over, also where one rank's garbage collector has not been since: all ranks go on, or none."""
+
+    def pretrained() -> Any:
+        whole = nn.Sequential(_mlp(), nn.Linear(3, 2))
+        wrap(whole)
+        return whole[0]
+
+    gc.disable()
+    try:
+        body = pretrained()
+        if rank_and_size()[0] == 0:
+            gc.collect()
+        wrap(nn.Sequential(body, nn.Linear(3, 4)))
+    finally:
+        gc.enable()
+
+
+@case(2)
+def expanded_tensors() -> None:
+    """Rank 0 would send them, and the others could not take them."""
+    scaled = _mlp()
+    scaled.scale = nn.Parameter(torch.ones(1).expand(6))
+    with raises(InvalidArgument, "'scale' is expanded (shape [6], strides [0])", "clone()"):
+        wrap(scaled)
+    masked = _mlp()
+    masked.register_buffer("mask", torch.ones(3, 1).expand(3, 4))
+    with raises(InvalidArgument, "'mask' is expanded", "clone()"):
+        wrap(masked)
+    placed = _mlp()
+    placed.register_buffer("places", torch.arange(5).expand(1, -1))  # as in many language models: nothing is doubled
+    wrap(placed)
 
 
 @case(2)

@@ -25,6 +25,7 @@ _MOST_RANKS = 1 << 16
 
 
 class _Detachable(Protocol):
+    module: Any
     process_group: Any
     bagua_module_name: str
 
@@ -56,7 +57,8 @@ class Session:
         self._report = Report(backend.rank, self.hosts)
         self._place = place
         self._communicators: dict[_Key, _C.Communicator] = {}
-        self._models: weakref.WeakSet[_Detachable] = weakref.WeakSet()
+        # In the order of wrapping, the same on all ranks: an averaging beside training ends by agreement.
+        self._models: weakref.WeakKeyDictionary[_Detachable, None] = weakref.WeakKeyDictionary()
         self._queues: list[_Closable] = []
         self.has_daemon = place.address.startswith(_rendezvous.DAEMON)
         self._sight = _sight.Sight(backend, place.address)
@@ -84,10 +86,10 @@ class Session:
     def add_model(self, model: _Detachable) -> None:
         """Remembers a wrapped model, which must let go of the backend before that ends."""
         self._report.add_model(model)
-        self._models.add(model)
+        self._models[model] = None
 
     def models(self) -> list[_Detachable]:
-        """The wrapped models that are still there."""
+        """The wrapped models that are still there, in the order in which they were wrapped."""
         return list(self._models)
 
     def end(self, timeout_s: float) -> None:

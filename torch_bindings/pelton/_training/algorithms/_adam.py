@@ -272,7 +272,7 @@ class MomentumAlgorithm(NamedAlgorithm):
         """
         if not isinstance(optimizer, self.optimizer_class):
             kind = self.optimizer_class.__name__
-            raise InvalidArgument(f"{self.own_arguments[0]}: must be a {kind}, is {optimizer!r}")
+            raise InvalidArgument(f"{self.own_arguments[0]}: must be a {kind}, is a {type(optimizer).__name__}")
         self.optimizer = optimizer
         super().__init__(**options)
 

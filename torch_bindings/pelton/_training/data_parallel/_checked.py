@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ def checked_optimizers(optimizers: Iterable[Optimizer] | Optimizer) -> list[Opti
     Raises:
       InvalidArgument: something else is among them.
     """
+    if not isinstance(optimizers, (Optimizer, Iterable)):
+        raise InvalidArgument(f"optimizers: must be an optimizer, or several, is a {type(optimizers).__name__}")
     checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for number, optimizer in enumerate(checked):
         if not isinstance(optimizer, Optimizer):
@@ -57,7 +60,12 @@ def _named(name: str, optimizers: Sequence[Optimizer], options: dict[str, Any]) 
         known = inspect.signature(make).parameters
         _check_options(name, options, known)
         for option in known:
-            if option.endswith("_optimizer") and option not in options and len(optimizers) == 1:
+            if option.endswith("_optimizer") and option not in options:
+                if len(optimizers) != 1:
+                    raise InvalidArgument(
+                        f"algorithm={name!r} steps the whole model with an optimizer of its own, and {len(optimizers)} "
+                        f"are given: give that one alone, or say {option}= which it is"
+                    )
                 options[option] = optimizers[0]
         return make(**options)
     except (KeyError, TypeError) as error:
@@ -75,7 +83,7 @@ def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, in
         )
 
 
-def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> None:
+def check_unowned(this: Any, others: Callable[[], Iterable[Any]], trainable: NamedTensors) -> None:
     """Two wrapped models would communicate a parameter of both twice.
 
     Args:
@@ -86,16 +94,27 @@ def check_unowned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> 
     Raises:
       InvalidArgument: one of them is another model's.
     """
+    complaint = _owned(this, others(), trainable)
+    if complaint:
+        gc.collect()  # a model that nobody holds any more refers to what wraps it, and waits for a collection
+        complaint = _owned(this, others(), trainable)
+    if complaint:
+        raise InvalidArgument(complaint)
+
+
+def _owned(this: Any, others: Iterable[Any], trainable: NamedTensors) -> str:
     for other in others:
         if type(other) is not type(this) or other is this or other._rounds is None:
             continue
         owned = {id(tensor): name for name, tensor in other._selected.trainable}
         for name, tensor in trainable:
             if id(tensor) in owned:
-                raise InvalidArgument(
-                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of "
-                    f"{other.bagua_module_name}; ignore it in one of the two"
+                model = other.bagua_module_name
+                return (
+                    f"parameter '{name}' is already communicated as '{owned[id(tensor)]}' of {model}; ignore it in one "
+                    f"of the two, or end the wrapping of {model} on all ranks before, by its bagua_ddp.detach()"
                 )
+    return ""
 
 
 def check_experts(module: nn.Module, process_group: BaguaProcessGroup) -> None:

@@ -10,6 +10,7 @@ import torch
 from pelton._training._parameters import NamedTensors
 from pelton._training.data_parallel._equality import first_difference, hashes
 from pelton._training.data_parallel._together import average, begin_anew
+from pelton.errors import PeltonError
 
 
 class LoadedWeights:
@@ -53,7 +54,14 @@ def settle_loaded(inner: Any) -> None:
     if not inner._loaded.are_others(weights) or inner._rounds is None or not inner._rounds.remembers_weights:
         return
     communicator = inner.process_group.get_global_communicator()
-    different = first_difference(communicator, weights)
+    try:
+        different = first_difference(communicator, weights)
+    except PeltonError as error:
+        raise type(error)(
+            f"{inner.bagua_module_name}: load_state_dict has given this rank other weights, and the ranks compare what "
+            "they have loaded before the next step, because the algorithm goes by weights. Load them on all ranks "
+            f"between the same two steps, also where only one reads the file: {error}"
+        ) from error
     if different is not None:
         warnings.warn(
             f"{inner.bagua_module_name}: the ranks have loaded different weights ('{different.name}' and "

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pelton._training import _before_writes
 from pelton._training._parameters import NamedTensors
 from pelton._training.data_parallel._scalers import note_step, parameter_ids, watch_scalers
+from pelton._training.data_parallel._strangers import described, strangers
 from pelton.errors import FailedPrecondition
 
 _SAMPLED_PARAMETERS = 8
@@ -138,6 +139,9 @@ class ModelSteps:
         self._print_at_backward: list[float] | None = None
         self._is_local = False  # the gradients are of backward passes in `no_sync` alone
         self._has_warned = False
+        self._has_warned_of_strangers = False
+        self._has_warned_of_graphs = False
+        self._looked_through: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
     def is_given(self, optimizer: Optimizer) -> bool:
         """Whether the algorithm was given it."""
@@ -152,6 +156,11 @@ class ModelSteps:
         held = parameter_ids(optimizer)
         return [given for given in self._given if not held.isdisjoint(parameter_ids(given))]
 
+    @property
+    def has_local_gradients(self) -> bool:
+        """Whether the last backward pass was in `no_sync`, so that its gradients wait for the next round."""
+        return self._is_local
+
     def parameter_of(self, optimizer: Optimizer) -> str:
         """The first communicated parameter that it steps; empty: none."""
         sizes = [len(group["params"]) for group in optimizer.param_groups]
@@ -163,8 +172,44 @@ class ModelSteps:
         return known[1]
 
     def before(self, optimizer: Optimizer) -> None:
-        """A step begins of an optimizer that concerns the model."""
+        """A step begins of an optimizer that concerns the model.
+
+        Warns:
+          UserWarning: once, if it steps parameters that no wrapped model has, as those of a loss: they need not be
+            wrong, because they may be averaged otherwise.
+        """
         self._count_before[optimizer] = self._count
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        if self._has_warned_of_strangers or self._looked_through.get(optimizer) == sizes:
+            return
+        self._looked_through[optimizer] = sizes
+        found = strangers([optimizer])
+        if found:
+            self._has_warned_of_strangers = True
+            warnings.warn(
+                f"{type(optimizer).__name__}.step(): beside those of {self._model} it steps {described(found)} that no "
+                "wrapped model has (of a loss, of a part that was not wrapped, or replaced since). Pelton averages "
+                "nothing of that: unless something else does, the ranks drift apart in it. Wrap one module that has "
+                "all of the parameters, or wrap a second one",
+                stacklevel=_ABOVE_STEP,
+            )
+
+    def backward_began(self) -> None:
+        """A backward pass makes its first gradient.
+
+        Warns:
+          UserWarning: once, if it makes a graph of the gradients, too: what is computed from that need not be wrong.
+        """
+        if self._has_warned_of_graphs or not torch.is_grad_enabled():
+            return
+        self._has_warned_of_graphs = True
+        warnings.warn(
+            f"{self._model}: backward(create_graph=True) averages the values of the gradients, but their graph is this "
+            "rank's alone: what torch.autograd.grad makes of it (products with a Hessian) differs between ranks. "
+            "Average that by bagua.allreduce_inplace before it changes weights. Another backward() through the "
+            "gradients is averaged as ever, and so is a penalty of torch.autograd.grad(..., create_graph=True)",
+            stacklevel=2,
+        )
 
     def refuse_within_backward(self, optimizer: Optimizer, by_weights: bool) -> None:
         """Refuses a step within a backward pass, where weights are communicated; where gradients are, the end of the

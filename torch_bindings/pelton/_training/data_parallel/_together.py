@@ -64,6 +64,32 @@ def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> N
             allreduce_coalesced_inplace([tensor.detach() for tensor in tensors], ReduceOp.AVG, communicator)
 
 
+def share_local_gradients(inner: Any) -> None:
+    """Gradients of backward passes in `no_sync` wait for the next one outside of it, and a new registration knows
+    nothing of them. Their mean is as right: that of equal parts is that part. Collective.
+
+    Args:
+      inner: the object behind the wrapped model.
+
+    Raises:
+      PeltonError: what the communication failed with.
+    """
+    communicator = inner.process_group.get_global_communicator()
+    if everyone(communicator, not inner._steps.has_local_gradients):
+        return
+    parameters = [tensor for _, tensor in inner._selected.trainable]
+    mine = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device="cpu")
+    everyones = torch.zeros(communicator.nranks(), len(parameters), dtype=torch.uint8, device="cpu")
+    communicator.allgather(mine, everyones)
+    shared = []
+    for parameter, is_there in zip(parameters, everyones.any(0).tolist()):
+        if is_there:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            shared.append(parameter.grad)
+    average(communicator, shared)
+
+
 def register_again(inner: Any) -> None:
     """Registers a model whose tensors, or whose algorithm, have changed. Ranks whose weights differ come to their mean
     first; what the algorithm remembers is kept, tensor by tensor. Collective.
@@ -78,6 +104,8 @@ def register_again(inner: Any) -> None:
     rounds = inner._live_rounds()
     changes = [*rounds.changes(), *([] if inner._snapshot.is_current() else ["parameters came, went or were thawed"])]
     bring_together(rounds, communicator, inner._selected.trainable)
+    if rounds.weights_are_equal and not rounds.may_differ:
+        share_local_gradients(inner)
     state = _memory(inner)
     if rounds.may_differ:
         warn_of_meeting(inner.bagua_module_name, changes)

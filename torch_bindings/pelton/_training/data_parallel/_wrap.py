@@ -38,6 +38,8 @@ def wrap_module(
     Raises:
       PeltonError: see there.
     """
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(f"model: must be a torch.nn.Module, is a {type(module).__name__}")
     inner = BaguaDistributedDataParallel(
         module,
         optimizers,

@@ -297,7 +297,7 @@ class BaguaDistributedDataParallel:
         self._rounds.after_forward(outputs, self.module.training)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Listener`: any optimizer of the process is about to step."""
+        """See `Listener`."""
         self._check_gradients(optimizer)
         if not self._concerns(optimizer):
             return
@@ -363,10 +363,7 @@ class BaguaDistributedDataParallel:
             self._rounds.finish()
 
     def wait_pending(self) -> int:
-        """Completes the round that is open, if one is.
-
-        Returns:
-          The number of its buckets.
+        """Completes the round that is open, if one is, and returns the number of its buckets.
 
         Raises:
           PeltonError: what the round failed with.
@@ -444,6 +441,8 @@ class BaguaDistributedDataParallel:
                 "step (a state was loaded?), but no forward pass in training mode has been since. Call the model in "
                 "training mode once, on all ranks, before the backward pass"
             )
+        if self._rounds.weights_are_equal and not self._rounds.may_differ:
+            self._steps.backward_began()
         self._rounds.backward_began()
 
     def _backward_ended(self, may_go_on: bool) -> None:
@@ -506,7 +505,7 @@ class BaguaDistributedDataParallel:
         complaint: Exception | None = None
         try:
             selected = select(self.module)
-            check_unowned(self, self._session.models(), selected.trainable)
+            check_unowned(self, self._session.models, selected.trainable)
             check_within(self.module, selected.trainable, runtime_algorithm(self.bagua_algorithm))
             check_experts(self.module, self.process_group)
         except Exception as error:  # whatever it is, the other ranks must not wait for this one
