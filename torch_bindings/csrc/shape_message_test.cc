@@ -37,6 +37,7 @@ TEST(ShapeMessageTest, OnlyTheFirstDimensionMayDiffer) {
   EXPECT_FALSE(mine.FitsTo(ShapeMessage::Of(torch::zeros({2, 4}))));
   EXPECT_FALSE(mine.FitsTo(ShapeMessage::Of(torch::zeros({2}))));
   EXPECT_FALSE(mine.FitsTo(ShapeMessage::Of(torch::zeros({2, 3, 1}))));
+  EXPECT_FALSE(ShapeMessage::Of(torch::zeros({2, 0})).FitsTo(ShapeMessage::Of(torch::zeros({2}))));
   EXPECT_FALSE(mine.FitsTo(ShapeMessage::Of(torch::zeros({2, 3}, torch::kDouble))));
   ShapeMessage named = mine;
   named.name = 1;

@@ -113,6 +113,14 @@ TEST_F(TensorSlotsTest, WhatThisRankHasNotUsedCountsAsZerosAndIsPutBackWhereNoRa
   bucket_->assign(6, 8);
   slot.Merge({}, /*used_by_any=*/false);
   EXPECT_THAT(Elements(parameter.grad()), Each(4));
+  // The same of one that lies in the bucket.
+  ASSERT_TRUE(slot.Place().ok());
+  slot.Merge({}, true);
+  ASSERT_TRUE(slot.PlaceUnused().ok());
+  bucket_->assign(6, 8);
+  slot.Merge({}, false);
+  EXPECT_EQ(parameter.grad().data_ptr(), bucket_->data());
+  EXPECT_THAT(Elements(parameter.grad()), Each(4));
 }
 
 TEST_F(TensorSlotsTest, AnotherRanksGradientArrivesWhereThisRankHasNone) {
@@ -176,6 +184,7 @@ TEST_F(TensorSlotsTest, AMomentumsRoundGivesTheMeanGradient) {
   slot.Merge({}, true);
   EXPECT_THAT(Elements(parameter.grad()), Each(12));
   ASSERT_TRUE(slot.PlaceUnused().ok());
+  bucket_->assign(6, 100);
   slot.Merge({}, false);
   EXPECT_THAT(Elements(parameter.grad()), Each(12)) << "no rank used it";
 }
