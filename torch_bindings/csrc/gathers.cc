@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 

@@ -14,7 +14,7 @@
 #include "core/pipeline/weight_table.h"
 #include "torch_bindings/csrc/c10d/call.h"
 #include "torch_bindings/csrc/collective_launch.h"
-#include "torch_bindings/csrc/python_handle.h"
+#include "torch_bindings/csrc/outcome.h"
 #include "torch_bindings/csrc/shape_message.h"
 
 namespace pelton::torch_bindings {

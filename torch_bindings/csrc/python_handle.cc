@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/fork.h"
-#include "torch_bindings/csrc/signals.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/signal_scope.h"
+#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 namespace {

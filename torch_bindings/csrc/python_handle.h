@@ -9,24 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "comm/group.h"
 #include "comm/lane/lane.h"
+#include "torch_bindings/csrc/outcome.h"
 
 namespace pelton::torch_bindings {
-
-// What becomes of an operation. Written before it begins and by its first job, which other threads
-// look at once that is done: the job's end publishes it.
-// Threads: as said. Owns: the result.
-struct Outcome {
-  at::Tensor result;
-  std::vector<int64_t> lengths =
-      {};                     // of a gather between neighbours: the sources' first dimensions
-  absl::Status failure = {};  // what is wrong although the jobs ended well
-  // What follows the first job, on a lane that may be another one; null: nothing does.
-  std::shared_ptr<lane::Lane> next_lane = nullptr;  // shared: as the handle's
-  lane::JobHandle next = nullptr;
-};
 
 // Threads: any. Owns: the outcome, until it dies.
 class PythonHandle {

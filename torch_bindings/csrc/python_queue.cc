@@ -18,6 +18,7 @@
 #include "core/plan/round_mode.h"
 #include "torch_bindings/csrc/collective_launch.h"
 #include "torch_bindings/csrc/gathers.h"
+#include "torch_bindings/csrc/outcome.h"
 #include "torch_bindings/csrc/shape_message.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"

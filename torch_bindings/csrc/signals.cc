@@ -4,7 +4,6 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +15,6 @@ namespace {
 namespace py = pybind11;
 
 unsigned long main_thread = 0;  // as Python numbers threads
-thread_local bool is_in_handler = false;
 
 // What a handler raised, from the wait that it ended until that wait's error is thrown. Only ever
 // set on the main thread, which may end after Python has: never destroyed.
@@ -37,10 +35,10 @@ absl::Status CheckSignals() {
   }
   const py::gil_scoped_acquire locked;
   if (Raised() == nullptr) {
-    is_in_handler = true;
-    const bool has_raised = PyErr_CheckSignals() != 0;
-    is_in_handler = false;
-    if (!has_raised) return absl::OkStatus();
+    {
+      const SignalScope handlers;
+      if (PyErr_CheckSignals() == 0) return absl::OkStatus();
+    }
     Raised() = std::make_unique<python_error>();
     Raised()->persist();
   }
@@ -53,14 +51,6 @@ void HearSignals() {
   main_thread =
       py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
   SetInterruptCheck(&CheckSignals);
-}
-
-absl::Status CheckNotInHandler() {
-  if (!is_in_handler) return absl::OkStatus();
-  const std::string call = CallName::Current();
-  return absl::FailedPreconditionError(
-      absl::StrCat("called by a signal handler while its thread waits", call.empty() ? "" : " in ",
-                   call, "; have the handler set a flag, and make the call after the wait"));
 }
 
 void ThrowIfRaisedBySignal(const absl::Status& status) {

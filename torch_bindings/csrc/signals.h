@@ -3,6 +3,7 @@
 #define PELTON_TORCH_BINDINGS_CSRC_SIGNALS_H_
 
 #include "absl/status/status.h"
+#include "torch_bindings/csrc/signal_scope.h"  // IWYU pragma: export
 
 namespace pelton::torch_bindings {
 
@@ -14,10 +15,6 @@ void HearSignals();
 // Throws what a signal handler has raised if `status` is the interrupt that it caused on this
 // thread; once, later ones are statuses like any other. Does not need the GIL.
 void ThrowIfRaisedBySignal(const absl::Status& status);
-
-// A handler that runs within a wait holds what the wait holds, so that another wait could not end.
-// Errors: FailedPrecondition: this is one.
-absl::Status CheckNotInHandler();
 
 }  // namespace pelton::torch_bindings
 

@@ -6,8 +6,8 @@
 #include "core/base/fork.h"
 #include "core/base/moving_deadline.h"
 #include "torch_bindings/csrc/profiler_range.h"
-#include "torch_bindings/csrc/signals.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/signal_scope.h"
+#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 namespace {
