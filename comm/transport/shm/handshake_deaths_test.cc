@@ -74,7 +74,6 @@ using ::testing::ContainsRegex;
 using ::testing::IsEmpty;
 
 constexpr int kRanks = 3;
-constexpr int kNobody = -1;
 // Whoever is connected to the dead one learns of that at once, and tells the others. Of a rank that
 // has greeted nobody, and that nobody connects to, they learn at the deadline.
 constexpr absl::Duration kLong = absl::Seconds(30);
