@@ -123,8 +123,9 @@ class World {
       const SlotId slot(*place);
       slots.erase(place);
       Write(rounds_->plan().slot(slot).bucket);
-      if (!rounds_->MarkReady(slot).ok()) Note("a mark is refused");
       marked_at_ = sim_.Now();
+      marked_[static_cast<size_t>(rounds_->plan().slot(slot).bucket.value())] = marked_at_;
+      if (!rounds_->MarkReady(slot).ok()) Note("a mark is refused");
       if (!hurries_) Pass(UpTo(absl::Milliseconds(1)));
     }
   }
@@ -140,12 +141,7 @@ class World {
     if (sim_.Now() > due + kRetries) Note("the host waits for the device");
     if (!status.ok()) Note(status.ToString());
     AwaitOthers();
-    if (runner_.operations.size() != launched + kBuckets) Note("a bucket is not launched once");
-    for (size_t i = launched; i < runner_.operations.size(); ++i) {
-      const OnStream& each = runner_.operations[i];
-      if (each.bucket != BucketId(static_cast<int32_t>(i % kBuckets))) Note("another order");
-      if (each.begins < device_.marked(each.bucket)) Note("an operation comes before its tensors");
-    }
+    CheckLaunches(launched);
   }
   // The trainer drives the scheduler until the device is idle.
   void Replan() {
@@ -176,6 +172,23 @@ class World {
   absl::Time told_at = absl::InfinitePast();  // of the last failure
 
  private:
+  // Of a round, of which that many operations come before.
+  void CheckLaunches(size_t before) {
+    const std::vector<OnStream>& all = runner_.operations;
+    if (all.size() != before + kBuckets) return Note("a bucket is not launched once");
+    absl::Time due = absl::InfinitePast();
+    for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+      const size_t i = before + bucket;
+      if (all[i].bucket != BucketId(static_cast<int32_t>(bucket))) Note("another order");
+      if (all[i].begins < device_.marked(all[i].bucket)) {
+        Note("an operation comes before its tensors");
+      }
+      due = std::max(due, marked_[bucket]);
+      if (bucket > 0) due = std::max(due, all[i - 1].launched);
+      if (bucket > 1) due = std::max(due, all[i - 2].follows);  // two at once
+      if (all[i].launched > due + kRetries) Note("a bucket that was ready was slept through");
+    }
+  }
   static Plan MakePlan() {
     std::vector<TensorSpec> tensors;
     for (int i = 0; i < kBuckets; ++i) {
@@ -204,6 +217,7 @@ class World {
   const bool hurries_;  // between marks
   std::unique_ptr<ModelRounds> rounds_;
   absl::Time marked_at_ = absl::InfinitePast();  // the last tensor
+  absl::Time marked_[kBuckets];                  // each bucket
   int others_ = 0;
   SimThreads threads_;  // last: what it unwinds uses the others
 };

@@ -106,6 +106,7 @@ class SimDevice final : public DeviceQueue {
 // An operation on the pipelines' stream.
 struct OnStream {
   BucketId bucket;
+  absl::Time launched;
   absl::Time follows;  // from then on later work on the stream comes after it
   absl::Time begins;
   absl::Time ends;
@@ -137,6 +138,7 @@ class SimDeviceRunner final : public OperationRunner, public EventSource {
     const absl::Time before = last_follows();
     OnStream& put = operations.emplace_back();
     put.bucket = operation.bucket;
+    put.launched = sim_.Now();
     put.follows = std::max(before, sim_.Now() + UpTo(absl::Microseconds(300)));
     if (its == Fate::kNeverFollows) put.follows = absl::InfiniteFuture();
     put.begins = std::max(device_.pipelines, sim_.Now());

@@ -25,6 +25,9 @@ namespace {
 
 // So many connections that say nothing may wait beside those of the ranks; then the oldest goes.
 constexpr size_t kMaxSilent = 64;
+// Of what a rank tells the others at its end; a message takes no more than 4096.
+constexpr size_t kMaxReasonBytes = 2048;
+constexpr int kNoRank = -1;
 
 uint64_t RandomNonce() {
   uint64_t nonce = 0;
@@ -51,12 +54,24 @@ class Handshake {
         world_size_(options.world_size.value()),
         peers_(world_size_),
         hellos_(world_size_),
+        proofs_(world_size_),
+        is_through_(world_size_),
         private_nonce_(std::make_unique<uint64_t>(RandomNonce())) {}
 
   absl::StatusOr<std::vector<Peer>> Run() {
     peers_[rank_].pid = getpid();
     peers_[rank_].reads_us = true;
     if (world_size_ == 1) return std::move(peers_);
+    const absl::Status met = Meet();
+    if (!met.ok()) {
+      TellOthers(met);
+      return met;
+    }
+    return std::move(peers_);
+  }
+
+ private:
+  absl::Status Meet() {
     if (world_size_ > 2) AllowReaders();  // the kernel can name one process, not several
     RETURN_IF_ERROR(MakeProof());
     const std::string address = RandomAddress();
@@ -65,13 +80,95 @@ class Handshake {
     RETURN_IF_ERROR(ExchangeAddresses(address));
     RETURN_IF_ERROR(ConnectToLower());
     RETURN_IF_ERROR(AcceptHigher(listener.get()));
-    RETURN_IF_ERROR(HearLower());
+    RETURN_IF_ERROR(AwaitAll(hellos_, "has not greeted"));
     for (int peer = 0; peer < world_size_; ++peer) RETURN_IF_ERROR(SendProof(peer));
+    RETURN_IF_ERROR(AwaitAll(proofs_, "has sent no proof"));
     for (int peer = 0; peer < world_size_; ++peer) RETURN_IF_ERROR(CheckProof(peer));
-    return std::move(peers_);
+    return absl::OkStatus();
   }
 
- private:
+  // Why this rank ends before they have met, so that the others name whoever is to blame, and not
+  // this one, whose sockets are closed next.
+  void TellOthers(const absl::Status& reason) const {
+    Frame frame;
+    frame.type = Frame::kFailed;
+    frame.rank = rank_;
+    const absl::string_view text = reason.message().substr(0, kMaxReasonBytes);
+    for (const Peer& peer : peers_) {
+      if (peer.socket.is_open()) Send(peer.socket.get(), frame, text).IgnoreError();
+    }
+  }
+
+  // The ranks from which more is to come.
+  std::vector<int> Speaking() const {
+    std::vector<int> speaking;
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (peers_[peer].socket.is_open() && !is_through_[peer]) speaking.push_back(peer);
+    }
+    return speaking;
+  }
+  static bool HasCome(const Message& message) { return message.frame.type != 0; }
+
+  // Until every other rank's message is among `messages`. Whichever rank ends meanwhile ends this
+  // wait, too, because the others may be waiting for that one.
+  absl::Status AwaitAll(const std::vector<Message>& messages, absl::string_view missing) {
+    while (true) {
+      int awaited = kNoRank;
+      for (int peer = world_size_; peer-- > 0;) {
+        if (peer != rank_ && !HasCome(messages[peer])) awaited = peer;
+      }
+      if (awaited == kNoRank) return absl::OkStatus();
+      const std::vector<int> speaking = Speaking();
+      std::vector<int> sockets;
+      for (const int peer : speaking) sockets.push_back(peers_[peer].socket.get());
+      const absl::StatusOr<std::vector<bool>> readable = AwaitReadable(sockets, options_.deadline);
+      if (absl::IsDeadlineExceeded(readable.status())) {
+        return About(awaited, absl::DeadlineExceededError(missing));
+      }
+      RETURN_IF_ERROR(readable.status());
+      for (size_t i = 0; i < speaking.size(); ++i) {
+        if ((*readable)[i]) RETURN_IF_ERROR(TakeIn(speaking[i]));
+      }
+    }
+  }
+
+  // What `peer` has sent. What it says when it has met all others, and is through, is the links' to
+  // read; its end after its proof does no harm to this rank. Errors: it has ended before that, or
+  // says why it has.
+  absl::Status TakeIn(int peer) {
+    while (!is_through_[peer]) {
+      if (HasCome(proofs_[peer])) {
+        const absl::StatusOr<Frame> next = Peek(peers_[peer].socket.get());
+        if (absl::IsDeadlineExceeded(next.status())) return absl::OkStatus();
+        is_through_[peer] = !next.ok() || next->type != Frame::kFailed;
+        if (is_through_[peer]) break;
+      }
+      absl::StatusOr<Message> message = Receive(peers_[peer].socket.get(), absl::InfinitePast());
+      if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
+      if (absl::IsUnavailable(message.status()) && !HasCome(hellos_[peer])) {
+        return absl::PermissionDeniedError(absl::StrCat("shm: rank ", peer,
+                                                        " refused the connection of rank ", rank_,
+                                                        ", or has ended; see what it says"));
+      }
+      if (!message.ok()) return About(peer, message.status());
+      if (message->frame.type == Frame::kFailed) {
+        return About(peer, absl::AbortedError(absl::StrCat("has ended: ", message->payload)));
+      }
+      if (!HasCome(hellos_[peer])) {
+        RETURN_IF_ERROR(About(peer, CheckHello(*message)));
+        hellos_[peer] = *std::move(message);
+      } else {
+        proofs_[peer] = *std::move(message);
+      }
+    }
+    return absl::OkStatus();
+  }
+  // `sent` to `peer`, or, where that has ended, what it said before.
+  absl::Status AfterSending(int peer, const absl::Status& sent) {
+    if (!sent.ok()) RETURN_IF_ERROR(TakeIn(peer));
+    return About(peer, sent);
+  }
+
   absl::Status MakeProof() {
     shared_nonce_ = RandomNonce();
     const size_t bytes = (1 + world_size_) * sizeof(uint64_t);
@@ -107,10 +204,13 @@ class Handshake {
   absl::Status ConnectToLower() {
     for (int peer = 0; peer < rank_; ++peer) {
       absl::StatusOr<Descriptor> socket = Connect(addresses_[peer], options_.deadline);
+      if (absl::IsUnavailable(socket.status())) {
+        return About(peer, Annotate(socket.status(), "has ended; see what it says"));
+      }
       if (!socket.ok()) return About(peer, socket.status());
       peers_[peer].socket = *std::move(socket);
       RETURN_IF_ERROR(About(peer, CheckUser(peer)));
-      RETURN_IF_ERROR(About(peer, SendHello(peer)));
+      RETURN_IF_ERROR(AfterSending(peer, SendHello(peer)));
     }
     return absl::OkStatus();
   }
@@ -122,17 +222,28 @@ class Handshake {
     for (int left = world_size_ - 1 - rank_; left > 0;) {
       std::vector<int> sockets = {listener};
       for (const Descriptor& socket : silent) sockets.push_back(socket.get());
+      const std::vector<int> speaking = Speaking();
+      for (const int peer : speaking) sockets.push_back(peers_[peer].socket.get());
       const absl::StatusOr<std::vector<bool>> readable = AwaitReadable(sockets, options_.deadline);
       if (!readable.ok()) return Missing(readable.status(), refused);
+      for (size_t i = 0; i < speaking.size(); ++i) {
+        if ((*readable)[1 + silent.size() + i]) RETURN_IF_ERROR(TakeIn(speaking[i]));
+      }
       for (size_t i = silent.size(); i-- > 0;) {
         if (!(*readable)[1 + i]) continue;
-        const absl::Status welcome = Welcome(std::move(silent[i]));
+        const absl::StatusOr<int> peer = Welcome(std::move(silent[i]));
         silent.erase(silent.begin() + static_cast<ptrdiff_t>(i));
-        if (absl::IsResourceExhausted(welcome)) {
-          return Annotate(welcome, absl::StrCat("shm: rank ", rank_));
+        if (absl::IsResourceExhausted(peer.status())) {
+          return Annotate(peer.status(), absl::StrCat("shm: rank ", rank_));
         }
-        if (welcome.ok()) --left;
-        if (!welcome.ok() && refused.size() < kMaxSilent) refused.emplace_back(welcome.message());
+        if (!peer.ok()) {
+          if (refused.size() < kMaxSilent) refused.emplace_back(peer.status().message());
+          continue;
+        }
+        // It has shown that it is that rank, so that nobody else will come in its place.
+        RETURN_IF_ERROR(About(*peer, CheckUser(*peer)));
+        RETURN_IF_ERROR(AfterSending(*peer, SendHello(*peer)));
+        --left;
       }
       if (!(*readable)[0]) continue;
       absl::StatusOr<Descriptor> socket = Accept(listener, absl::InfinitePast());
@@ -145,8 +256,8 @@ class Handshake {
     return absl::OkStatus();
   }
 
-  // Takes in a connection that has said something, or drops it and says why.
-  absl::Status Welcome(Descriptor socket) {
+  // Takes in a connection that has said something, and gives its rank, or drops it and says why.
+  absl::StatusOr<int> Welcome(Descriptor socket) {
     ASSIGN_OR_RETURN(const Credentials credentials, PeerOf(socket.get()));
     const std::string who = absl::StrCat("process ", credentials.pid);
     if (credentials.uid != geteuid()) {
@@ -161,22 +272,7 @@ class Handshake {
     }
     peers_[peer].socket = std::move(socket);
     hellos_[peer] = *std::move(hello);
-    RETURN_IF_ERROR(CheckUser(peer));
-    return About(peer, SendHello(peer));
-  }
-
-  absl::Status HearLower() {
-    for (int peer = 0; peer < rank_; ++peer) {
-      absl::StatusOr<Message> hello = Receive(peers_[peer].socket.get(), options_.deadline);
-      if (absl::IsUnavailable(hello.status())) {
-        return absl::PermissionDeniedError(
-            absl::StrCat("shm: rank ", peer, " refused the connection of rank ", rank_));
-      }
-      if (!hello.ok()) return About(peer, hello.status());
-      RETURN_IF_ERROR(About(peer, CheckHello(*hello)));
-      hellos_[peer] = *std::move(hello);
-    }
-    return absl::OkStatus();
+    return peer;
   }
 
   absl::Status SendHello(int peer) {
@@ -231,19 +327,18 @@ class Handshake {
     const absl::Status read = ReadMemory(peers_[peer].pid, hello.address,
                                          reinterpret_cast<std::byte*>(&found), sizeof found);
     frame.private_nonce = read.ok() ? found : 0;
-    return About(peer, Send(peers_[peer].socket.get(), frame));
+    return AfterSending(peer, Send(peers_[peer].socket.get(), frame));
   }
 
   absl::Status CheckProof(int peer) {
     if (peer == rank_) return absl::OkStatus();
-    absl::StatusOr<Message> proof = Receive(peers_[peer].socket.get(), options_.deadline);
-    if (!proof.ok()) return About(peer, proof.status());
-    if (proof->frame.type != Frame::kProof || proof->frame.shared_nonce != shared_nonce_ ||
+    const Frame& proof = proofs_[peer].frame;
+    if (proof.type != Frame::kProof || proof.shared_nonce != shared_nonce_ ||
         Words(*proof_)[1 + peer] != ~shared_nonce_) {
       return absl::FailedPreconditionError(
           absl::StrCat("shm: rank ", peer, " cannot share memory with rank ", rank_));
     }
-    peers_[peer].reads_us = proof->frame.private_nonce == *private_nonce_;
+    peers_[peer].reads_us = proof.private_nonce == *private_nonce_;
     return absl::OkStatus();
   }
 
@@ -270,7 +365,9 @@ class Handshake {
   const int rank_;
   const int world_size_;
   std::vector<Peer> peers_;
-  std::vector<Message> hellos_;
+  std::vector<Message> hellos_;  // of type 0 until they come
+  std::vector<Message> proofs_;
+  std::vector<bool> is_through_;
   std::vector<std::string> addresses_;
   std::unique_ptr<uint64_t> private_nonce_;
   uint64_t shared_nonce_ = 0;

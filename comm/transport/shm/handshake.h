@@ -24,7 +24,8 @@ struct Peer {
 // connection: same user (SO_PEERCRED), same job token, then a proof that both are on one host: each
 // passes memory with a nonce, which the other reads and answers there. Result: by rank; [rank] is
 // this rank. Blocks: until options.deadline. Errors: FailedPrecondition: a rank is on another host;
-// DeadlineExceeded, Unavailable, PermissionDenied: names the ranks that are missing or refused.
+// DeadlineExceeded, Unavailable, PermissionDenied: names the ranks that are missing or refused;
+// Aborted: another rank has ended, and has said why. A rank that ends here tells the others.
 absl::StatusOr<std::vector<Peer>> MeetPeers(const TransportOptions& options);
 
 }  // namespace pelton::shm

@@ -183,6 +183,21 @@ absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
   }
 }
 
+absl::StatusOr<Frame> Peek(int socket) {
+  Frame frame;
+  ssize_t got = -1;
+  do {
+    got = recv(socket, &frame, sizeof frame, MSG_PEEK | MSG_DONTWAIT);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (got == 0) return absl::UnavailableError("the connection was closed");
+  if (got < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message came");
+  if (got < 0) return SystemError("recv");
+  if (got < static_cast<ssize_t>(sizeof frame) || frame.magic != Frame::kMagic) {
+    return absl::InvalidArgumentError("malformed message");
+  }
+  return frame;
+}
+
 std::vector<Descriptor> AttachedTo(msghdr& header) {
   std::vector<Descriptor> attached;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;

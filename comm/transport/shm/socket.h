@@ -18,7 +18,7 @@ namespace pelton::shm {
 
 // What ranks tell each other over their sockets; which fields count depends on the type.
 struct Frame {
-  enum Type : uint32_t { kHello = 1, kProof, kRegister, kDeregister, kOpen, kGoodbye };
+  enum Type : uint32_t { kHello = 1, kProof, kRegister, kDeregister, kOpen, kGoodbye, kFailed };
   uint32_t magic = kMagic;
   uint32_t type = 0;
   int32_t rank = 0;
@@ -63,6 +63,10 @@ absl::Status Send(int socket, const Frame& frame, absl::string_view payload = ""
                   int attached = -1);
 // Blocks: until `deadline`; never if that is in the past. Errors: also InvalidArgument: malformed.
 absl::StatusOr<Message> Receive(int socket, absl::Time deadline);
+
+// What the next message begins with, which stays to be received. Blocks: never. Errors: those of
+// Receive.
+absl::StatusOr<Frame> Peek(int socket);
 
 // What came along with a message, whatever its number: what is not wanted is closed with the
 // vector.

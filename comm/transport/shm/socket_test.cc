@@ -41,5 +41,28 @@ TEST(SocketTest, ThePeersLastWordsArriveAlthoughItLeftOursUnread) {
   EXPECT_TRUE(absl::IsUnavailable(end)) << end;
 }
 
+TEST(SocketTest, AMessageThatWasPeekedAtStaysWithWhatItBrings) {
+  auto [here, there] = Connection();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Peek(here.get()).status()));
+  ASSERT_TRUE(Send(there.get(), FrameOf(Frame::kOpen), "payload", here.get()).ok());
+  there = Descriptor();
+  for (int look = 0; look < 2; ++look) {
+    const absl::StatusOr<Frame> next = Peek(here.get());
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_EQ(next->type, Frame::kOpen);
+  }
+  const absl::StatusOr<Message> message = Receive(here.get(), absl::InfinitePast());
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->payload, "payload");
+  EXPECT_TRUE(message->attached.is_open());
+  EXPECT_TRUE(absl::IsUnavailable(Peek(here.get()).status()));
+}
+
+TEST(SocketTest, NoiseIsNoMessageToPeekAt) {
+  auto [here, there] = Connection();
+  ASSERT_EQ(send(there.get(), "noise", 5, 0), 5);
+  EXPECT_TRUE(absl::IsInvalidArgument(Peek(here.get()).status()));
+}
+
 }  // namespace
 }  // namespace pelton::shm
