@@ -88,12 +88,11 @@ def a_step_within_a_compiled_function_runs_as_it_is() -> None:
     optimizer.force_barrier = True
     mean = bf.allreduce(net.weight.detach())
 
-    @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
     def step() -> None:
         optimizer.step()
 
     net(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
-    step()
+    torch.compile(step, backend="eager")()
     assert torch.allclose(net.weight, mean)
     bf.barrier()
     optimizer.unregister_window()
