@@ -133,6 +133,16 @@ def check_ddp() -> None:
     assert torch.equal(trained("pelton", TwoOptimizers), trained("ddp_find_unused_parameters_true", TwoOptimizers))
 
 
+def check_reductions() -> None:
+    """Lightning reduces by torch.distributed, and not at all where that is not initialised."""
+    for _ in range(2):
+        torch.distributed.destroy_process_group()
+        mine = torch.as_tensor(fit("bagua", Net()).callback_metrics["loss"]).clone()
+        of_rank_0 = mine.clone()
+        bagua.broadcast(of_rank_0, src=0)
+        assert torch.equal(mine, of_rank_0), (mine, of_rank_0)
+
+
 def strategy_of(name: str, **options: Any) -> BaguaStrategy:
     return BaguaStrategy(name, **OPTIONS.get(name, {}), **options)
 
@@ -236,6 +246,8 @@ def train() -> None:
         print(algorithm, flush=True)
     check_refusal()
     print("refused", flush=True)
+    check_reductions()
+    print("reduces without a group", flush=True)
 
 
 def resume(folder: str, algorithms: Sequence[str]) -> None:

@@ -3,7 +3,13 @@
 import pytest
 from spawn import case_ids, check_case
 
-MODULES = ("cases.bluefog_bytes", "cases.bluefog_fixed_points", "cases.bluefog_optimizers", "cases.bluefog_weights")
+MODULES = (
+    "cases.bluefog_bytes",
+    "cases.bluefog_fixed_points",
+    "cases.bluefog_habits",
+    "cases.bluefog_optimizers",
+    "cases.bluefog_weights",
+)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def check_part(part: str, check: str) -> None:
     assert outcome.code == 0, outcome.errors
 
 
-@pytest.mark.parametrize("check", ["as under DDP", *ALGORITHMS, "refused"])
+@pytest.mark.parametrize("check", ["as under DDP", *ALGORITHMS, "refused", "reduces without a group"])
 def test_it_trains(check: str) -> None:
     check_part("train", check)
 

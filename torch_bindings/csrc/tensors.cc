@@ -103,6 +103,13 @@ absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string&
   if (!tensor.is_contiguous()) {
     return absl::InvalidArgumentError(absl::StrCat(argument, ": is not contiguous"));
   }
+  // Its memory holds other values than it has.
+  if (tensor.is_neg() || tensor.is_conj()) {
+    return absl::InvalidArgumentError(absl::StrCat(argument,
+                                                   ": is a view that PyTorch negates or conjugates "
+                                                   "when it reads it; pass its resolve_neg() or "
+                                                   "resolve_conj()"));
+  }
   absl::StatusOr<DType> dtype = ToDType(tensor.scalar_type());
   if (!dtype.ok())
     return absl::InvalidArgumentError(absl::StrCat(argument, ": ", dtype.status().message()));

@@ -35,7 +35,7 @@ absl::StatusOr<DType> ToDType(at::ScalarType type);
 at::ScalarType ToScalarType(DType dtype);
 
 // The memory of a contiguous tensor, wherever it is. Errors: InvalidArgument: names `argument`, its
-// layout or dtype.
+// layout or dtype; or it is a view that is negated or conjugated when it is read.
 absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string& argument);
 // The same of a CPU tensor. Errors: also InvalidArgument: it is on another device.
 absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argument);

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pelton._training import communication
+from pelton._training import _session, communication
 from pelton._training.algorithms.base import Algorithm
 from pelton._training.checkpoint import _entries, _one_file
 from pelton._training.checkpoint._experts import LocalExperts
@@ -104,7 +104,11 @@ class AlgorithmStrategy(_Base):
         raise NotImplementedError
 
     def setup_distributed(self) -> None:
-        """Joins the job, unless an earlier run of a Trainer in this process did; see `init_process_group`."""
+        """Joins the job, unless an earlier run of a Trainer in this process did; see `init_process_group`.
+
+        And initialises torch.distributed where it is not: without it Lightning takes each rank's own metrics for those
+        of all, and its barriers and broadcasts do nothing.
+        """
         self._reset_seed()
         self.set_world_ranks()
         assert self.cluster_environment is not None
@@ -119,6 +123,7 @@ class AlgorithmStrategy(_Base):
         os.environ.update(self._environment)
         if not communication.is_initialized():
             communication.init_process_group(timeout=None if self._timeout is None else self._timeout.total_seconds())
+        _session.make_torch_group()
 
     def configure_ddp(self) -> None:
         """Nothing yet: the model is wrapped once there are optimizers."""

@@ -202,6 +202,16 @@ def init_process_group(
         _make_torch_group(_session)
 
 
+def make_torch_group() -> None:
+    """Initialises torch.distributed on the session's backend, unless it is. Collective.
+
+    For what asks torch.distributed, not Pelton, for the other ranks, and would go on alone where that is not
+    initialised: PELTON_TORCH_DISTRIBUTED is 0, or the user has ended it since.
+    """
+    session = current()
+    session.torch_group = _torch_group.make(session.backend, session.timeout_s) or session.torch_group
+
+
 def _make_torch_group(session: Session) -> None:
     """Initialises torch.distributed; where that fails the job is left, so that the user may try again."""
     try:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 import torch
+from torch._compile import _disable_dynamo
 
 from pelton import _C
+from pelton._training.data_parallel._steps import is_in_backward
 from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles, mpi_ops
 from pelton.bluefog.torch._basics import active_world
@@ -214,6 +216,7 @@ class Rhythm:
         self._interval, self._due = interval, due
         self._count = 0
         self._since_step = 0
+        self._to_recompute = 0  # how many passes were counted since the last step that checkpointing may compute again
         self._is_synchronized = False  # since the last step
         self._has_warned = False
         self.is_due = False
@@ -222,11 +225,21 @@ class Rhythm:
             weakref.finalize(self, hook.remove)
 
     def note_forward(self, is_training: bool) -> None:
-        """A forward pass begins."""
-        if is_training and torch.is_grad_enabled():
-            self._since_step += 1
-            self._is_synchronized = False
-            self._tick()
+        """A forward pass begins.
+
+        One within a backward pass is checkpointing's. It repeats a pass that was counted, unless that ran without
+        gradients, as a reentrant checkpoint's does: then this one counts.
+        """
+        if not (is_training and torch.is_grad_enabled()):
+            return
+        if not is_in_backward():
+            self._to_recompute += 1
+        elif self._to_recompute > 0:
+            self._to_recompute -= 1
+            return
+        self._since_step += 1
+        self._is_synchronized = False
+        self._tick()
 
     def _tick(self) -> None:
         if self.is_due:
@@ -249,7 +262,8 @@ class Rhythm:
         """Whether this step combines; not what `synchronize` has combined, unless forward passes came after it."""
         if self._since_step == 0 and not self._is_synchronized:
             self._tick()
-        self._since_step, self._is_synchronized = 0, False
+        self._since_step = self._to_recompute = 0
+        self._is_synchronized = False
         due, self.is_due = self.is_due, False
         return due
 
@@ -275,6 +289,7 @@ class _ForwardHook:
         # An optimizer that nobody holds any more must not communicate, and is not kept alive by its model.
         self._rhythm, self._model = weakref.ref(rhythm), weakref.ref(model)
 
+    @_disable_dynamo  # as torch.compiler.disable, which would import the compiler now
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
         rhythm = self._rhythm()
         if rhythm is not None and module is self._model():

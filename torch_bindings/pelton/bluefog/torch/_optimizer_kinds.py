@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, Union
 
 import torch
+from torch._compile import _disable_dynamo
 
 from pelton.bluefog.torch import _windows
 from pelton.bluefog.torch._basics import out_neighbor_ranks, shown_if_there_is_a_timeline
@@ -49,6 +50,7 @@ class Distributed(torch.optim.Optimizer):
     def after(self, is_due: bool) -> None:
         """The optimizer has stepped."""
 
+    @_disable_dynamo  # what brings the ranks together cannot be compiled
     def step(self, closure: Any = None) -> Any:
         """The optimizer's own step, with what brings the ranks together before or after it. Blocks: until that is done.
 

@@ -71,15 +71,17 @@ class Window:
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor as the CPU reads it: of the window's own the same memory, of another one of a GPU a copy.
 
+        So is one whose memory holds what it is not: a view that negates when it is read, as `x.conj().imag` is.
+
         Args:
           tensor: of the window's shape and dtype.
         """
         if tensor.is_cpu:
-            return tensor.contiguous()
+            return tensor.resolve_neg().contiguous()
         settle(tensor)
-        if tensor.data_ptr() == self.tensor.data_ptr() and tensor.is_contiguous():
+        if tensor.data_ptr() == self.tensor.data_ptr() and tensor.is_contiguous() and not tensor.is_neg():
             return self.host
-        return tensor.cpu().contiguous()
+        return tensor.cpu().resolve_neg().contiguous()
 
     @contextmanager
     def mutex(self, rank: int, of_own: bool) -> Iterator[None]:

@@ -1,0 +1,98 @@
+"""What programs of PyTorch do around BlueFog's optimizers and windows: checkpoints, negated views, compilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pelton.bluefog.torch as bf
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cases.registry import case
+
+STEPS = 6
+INTERVAL = 2
+Run = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+def _trained(make: Callable[..., Any], run: Run, passes: int) -> torch.Tensor:
+    """A rank's weights after steps of `passes` forward passes each, of which every second one communicates."""
+    torch.manual_seed(bf.rank())
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    optimizer = make(torch.optim.SGD(net.parameters(), lr=0.1), net, num_steps_per_communication=INTERVAL)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(passes):
+            generator = torch.Generator().manual_seed(1000 * bf.rank() + 10 * step + part)
+            inputs = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+            run(net, inputs).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+
+def _recomputed(net: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = checkpoint(net, inputs, use_reentrant=False)
+    return result
+
+
+def _recomputed_by_a_backward_pass_of_its_own(net: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = checkpoint(net, inputs.requires_grad_(), use_reentrant=True)
+    return result
+
+
+@case(2, 3)
+def a_pass_that_is_computed_again_counts_once() -> None:
+    """A checkpoint around the whole model calls it within the backward pass, too."""
+    bf.init(bf.RingGraph)
+    kinds = (
+        bf.DistributedAdaptWithCombineOptimizer,
+        bf.DistributedAdaptThenCombineOptimizer,
+        bf.DistributedGradientAllreduceOptimizer,
+    )
+    for make in kinds:
+        for passes in (1, INTERVAL):
+            plain = _trained(make, lambda net, inputs: net(inputs), passes)
+            for run in (_recomputed, _recomputed_by_a_backward_pass_of_its_own):
+                assert torch.equal(_trained(make, run, passes), plain), (make.__name__, passes, run.__name__)
+
+
+@case(2, 3)
+def a_view_that_negates_is_put_as_it_reads() -> None:
+    """`x.conj().imag` is such a view: its memory has the value with the other sign. One of several elements has others
+    between them, so that it is copied in any case.
+    """
+    bf.init(bf.RingGraph)
+    window = torch.zeros(1, dtype=torch.float64)
+    assert bf.win_create(window, "negated", zero_init=True)
+    value = torch.tensor([2j], dtype=torch.complex128).conj().imag
+    assert value.is_neg()
+    assert value.is_contiguous()
+    bf.win_put(value, "negated", self_weight=0.5)
+    bf.win_accumulate(value, "negated")
+    bf.barrier()
+    sources = len(bf.in_neighbor_ranks())
+    assert bf.win_update_then_collect("negated").item() == -3.0 * sources
+    assert value.item() == -1.0, "its own weight scales what it reads as"
+    bf.barrier()
+    assert bf.win_free("negated")
+
+
+@case(2)
+def a_step_within_a_compiled_function_runs_as_it_is() -> None:
+    bf.init(bf.RingGraph)
+    torch.manual_seed(bf.rank())
+    net = nn.Linear(3, 1).double()
+    optimizer: Any = bf.DistributedWinPutOptimizer(torch.optim.SGD(net.parameters(), lr=0.0), net)
+    optimizer.force_barrier = True
+    mean = bf.allreduce(net.weight.detach())
+
+    def step() -> None:
+        optimizer.step()
+
+    net(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
+    torch.compile(step, backend="eager")()
+    assert torch.allclose(net.weight, mean)
+    bf.barrier()
+    optimizer.unregister_window()
