@@ -123,7 +123,8 @@ class Windows:
         self.world = world
         self.by_name: dict[str, Window] = {}
         self.native = _C.Windows(world.session.backend, range(world.size))
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows")
+        self._submitting = threading.Lock()  # what is noted as the last is the last, whichever threads submit
         self._last: Future[None] | None = None  # of what was submitted
         self._last_with_mutex: Future[None] | None = None
         world.session.close_at_end(self)
@@ -135,12 +136,11 @@ class Windows:
           call: what to run.
           takes_mutex: whether it may wait for another rank.
         """
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows")
-        self._last = self._thread.submit(call)
-        if takes_mutex:
-            self._last_with_mutex = self._last
-        return self._last
+        with self._submitting:
+            submitted = self._last = self._thread.submit(call)
+            if takes_mutex:
+                self._last_with_mutex = submitted
+        return submitted
 
     def await_submitted(self) -> None:
         """What a program calls after operations in the background comes after them. Their errors are their handles'.
@@ -153,8 +153,7 @@ class Windows:
 
     def close(self) -> None:
         """Ends the windows, after the operations that are under way. Idempotent."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
         self.by_name.clear()
         self.world.live_windows.clear()
         self.native.close()
