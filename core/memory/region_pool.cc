@@ -1,10 +1,6 @@
 #include "core/memory/region_pool.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "absl/numeric/bits.h"
@@ -37,15 +33,6 @@ int ClassOf(size_t size_bytes) {
   return index;
 }
 
-// Of the pages that hold nothing else. They are pages of zeros when they are next used. A kernel
-// that refuses leaves them where they are, which costs memory and nothing else.
-void ReturnPages(std::byte* data, size_t size_bytes) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + size_bytes) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_REMOVE);
-}
-
 }  // namespace
 
 absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
@@ -73,18 +60,6 @@ absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
 
 void RegionPool::Free(void* block) {
   PELTON_CHECK(FreeIfOwned(block)) << "a block that is not of pool " << name_;
-}
-
-void RegionPool::Discard(void* block) {
-  // Without the lock, because the block is nobody else's before Free.
-  ReturnPages(static_cast<std::byte*>(block), BytesOf(block));
-  Free(block);
-}
-
-size_t RegionPool::BytesOf(void* block) const {
-  MutexLock lock(&mutex_);
-  const auto found = class_of_.find(block);
-  return found == class_of_.end() ? 0 : BytesOfClass(found->second);
 }
 
 bool RegionPool::FreeIfOwned(void* block) {

@@ -37,9 +37,6 @@ class RegionPool {
   absl::StatusOr<void*> Allocate(size_t size_bytes);
   // Gives back a block of Allocate.
   void Free(void* block);
-  // The same of a block of whose class no other one may be asked for: its pages go back to the
-  // kernel, and only its addresses are kept. Blocks: never for long.
-  void Discard(void* block);
   // The same for a block that may be somebody else's: false, and no effect, if it is.
   bool FreeIfOwned(void* block);
 
@@ -59,8 +56,6 @@ class RegionPool {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::byte*> MakeRegion(size_t region_bytes, std::shared_ptr<void>& used)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a block that is given out; 0 if it is not the pool's.
-  size_t BytesOf(void* block) const;
 
   const std::string name_;
   mutable Mutex mutex_;

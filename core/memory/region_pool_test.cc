@@ -1,8 +1,5 @@
 #include "core/memory/region_pool.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <memory>
 #include <random>
@@ -10,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/check.h"
-#include "core/memory/region.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -32,37 +27,6 @@ TEST(RegionPoolTest, AFreedBlockServesTheNextRequestOfItsSize) {
   pool.Free(first);
   EXPECT_EQ(pool.used_bytes(), 0u);
   EXPECT_EQ(pool.Allocate(100000).value(), first);
-}
-
-// Units: bytes of the region's memory that the kernel has given.
-size_t MemoryBehind(const void* block) {
-  const int descriptor = DescriptorOf(Locate(block, 1).region).value();
-  struct stat found {};
-  PELTON_CHECK(fstat(descriptor, &found) == 0);
-  close(descriptor);
-  return static_cast<size_t>(found.st_blocks) * 512;
-}
-
-TEST(RegionPoolTest, ADiscardedBlockKeepsNoMemoryAndServesAgain) {
-  constexpr size_t kBytes = size_t{4} << 20;
-  RegionPool pool("test");
-  char* const before = static_cast<char*>(pool.Allocate(kBytes + 100).value());
-  char* const discarded = static_cast<char*>(pool.Allocate(kBytes + 100).value());
-  char* const after = static_cast<char*>(pool.Allocate(kBytes + 100).value());
-  for (char* block : {before, discarded, after}) std::memset(block, 7, kBytes + 100);
-  const size_t held_bytes = MemoryBehind(discarded);
-
-  pool.Discard(discarded);
-
-  EXPECT_LE(MemoryBehind(before), held_bytes - kBytes);
-  for (char* block : {before, after}) {
-    EXPECT_EQ(block[0], 7);
-    EXPECT_EQ(block[kBytes + 99], 7) << "a page of a neighbour's";
-  }
-  EXPECT_EQ(pool.Allocate(kBytes + 100).value(), discarded);
-  EXPECT_EQ(discarded[kBytes / 2], 0);
-  std::memset(discarded, 8, kBytes + 100);
-  EXPECT_GE(MemoryBehind(discarded), held_bytes - kBytes / 4) << "the class is larger by as much";
 }
 
 TEST(RegionPoolTest, LeavesAForeignBlockAlone) {

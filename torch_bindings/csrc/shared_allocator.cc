@@ -105,13 +105,9 @@ void SharedAllocation::SetEnabled(std::optional<bool> enabled) {
   scopes_of_all.store(0, std::memory_order_relaxed);
 }
 
-bool SharedAllocation::Allows(bool on_one_host) {
-  const Mode now = mode.load();
-  return now == Mode::kAlways || (now == Mode::kOnOneHost && on_one_host);
-}
-
 bool SharedAllocation::Serves(bool on_one_host) {
-  const bool serves = Allows(on_one_host);
+  const Mode now = mode.load();
+  const bool serves = now == Mode::kAlways || (now == Mode::kOnOneHost && on_one_host);
   if (serves) Install();
   return serves;
 }

@@ -24,9 +24,8 @@ class SharedAllocation {
 
   // What the user says; unset: for models whose ranks share a host, where others can read them.
   static void SetEnabled(std::optional<bool> enabled);
-  // Whether ranks that all are `on_one_host`, or not, have gradients in such memory.
-  static bool Allows(bool on_one_host);
-  // The same of a model with several ranks. Installs the allocator if so.
+  // Whether a model with several ranks, all `on_one_host` or not, has its gradients there. Installs
+  // the allocator if so.
   static bool Serves(bool on_one_host);
 
   // A backward pass of a wrapped model. Counted: from the first Begin to the End that matches it.

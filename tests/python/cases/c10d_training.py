@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pelton
 import torch
 import torch.distributed as dist
 from pelton.distributed import comm_hooks
@@ -67,17 +66,20 @@ def _has_shared_buckets(rank: int, group: dist.ProcessGroup | None) -> bool:
 
 
 @case(2)
-def ddp_has_its_buckets_in_shared_memory() -> None:
+def ddp_has_its_buckets_in_shared_memory_where_the_user_says_so() -> None:
     rank, _ = rank_and_size()
     with beside_gloo() as gloo:
-        assert _has_shared_buckets(rank, None)
-        assert not _has_shared_buckets(rank, gloo)
-        pelton.set_gradient_allocator(False)
         assert not _has_shared_buckets(rank, None)
-        pelton.set_gradient_allocator(None)
-        os.environ["DDP_DISABLE_COMM_MEM"] = "1"
-        dist.new_group(backend="pelton")
-        assert not _has_shared_buckets(rank, None), "the user has said so"
+        os.environ["DDP_DISABLE_COMM_MEM"] = "0"
+        try:
+            assert _has_shared_buckets(rank, None)
+            assert not _has_shared_buckets(rank, gloo)
+            ours, theirs = (seeded(3 + rank, _model) for _ in range(2))
+            _train(DistributedDataParallel(ours), rank)
+            _train(DistributedDataParallel(theirs, process_group=gloo), rank)
+            _states_equal(ours, theirs)
+        finally:
+            del os.environ["DDP_DISABLE_COMM_MEM"]
 
 
 @case(4)

@@ -1,18 +1,14 @@
 #include "torch_bindings/csrc/c10d/process_group.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <pybind11/gil.h>
 
 #include <optional>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "backend/backend.h"
 #include "core/base/clock.h"
 #include "core/base/fork.h"
 #include "torch_bindings/csrc/c10d/rules.h"
-#include "torch_bindings/csrc/shared_allocator.h"
 #include "torch_bindings/csrc/signals.h"
 #include "torch_bindings/csrc/status_to_exception.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -23,28 +19,26 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::Create(std::shared_ptr<pelton:
                                                          const Group& group,
                                                          const GroupNames& names,
                                                          Milliseconds timeout, OnClosed on_closed) {
-  struct Held {
+  struct Opened {
     std::shared_ptr<pelton::Backend> backend;
     std::unique_ptr<Communicator> communicator;  // must go before the backend
   };
-  auto held = std::make_shared<Held>();
-  held->communicator = ValueOrThrow(backend->Open(group));
-  held->backend = std::move(backend);
-  const pelton::Backend& job = *held->backend;
-  OpenedGroup opened{{held, held->communicator.get()},
-                     job.absences().standstill(),
-                     job.hosts().AreWith(job.rank(), group.members)};
-  return c10::make_intrusive<ProcessGroup>(std::move(opened), names, timeout, std::move(on_closed));
+  auto opened = std::make_shared<Opened>();
+  opened->communicator = ValueOrThrow(backend->Open(group));
+  opened->backend = std::move(backend);
+  std::shared_ptr<Communicator> communicator(opened, opened->communicator.get());
+  return c10::make_intrusive<ProcessGroup>(std::move(communicator),
+                                           opened->backend->absences().standstill(), names, timeout,
+                                           std::move(on_closed));
 }
 
-ProcessGroup::ProcessGroup(OpenedGroup opened, GroupNames names, Milliseconds timeout,
-                           OnClosed on_closed)
-    : GlooAlike(opened.communicator->rank().value(), opened.communicator->world_size().value(),
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, const Standstill& standstill,
+                           GroupNames names, Milliseconds timeout, OnClosed on_closed)
+    : GlooAlike(communicator->rank().value(), communicator->world_size().value(),
                 c10::make_intrusive<GlooAlikeOptions>(names.backend, timeout)),
       names_(std::move(names)),
-      is_on_one_host_(opened.is_on_one_host),
-      standstill_(opened.standstill),
-      lane_(lane::Lane::Create(std::move(opened.communicator), nullptr, &opened.standstill)),
+      standstill_(standstill),
+      lane_(lane::Lane::Create(std::move(communicator), nullptr, &standstill)),
       on_closed_(std::move(on_closed)),
       monitored_barrier_(lane_, standstill_, getRank(), getSize()) {
   init();
@@ -69,20 +63,8 @@ void ProcessGroup::shutdown() {
   if (OnClosed on_closed = std::exchange(on_closed_, nullptr)) on_closed();
 }
 
-bool ProcessGroup::supportsTensorAlloc(c10::DeviceIndex) {
-  return SharedAllocation::Allows(is_on_one_host_);
-}
-
 at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
-  const bool is_here = options.device().is_cpu() && size > 0 && !IsForkedChild();
-  if (!is_here) return at::empty({size}, options);
-  const absl::StatusOr<void*> block =
-      SharedPool().Allocate(static_cast<size_t>(size) * options.dtype().itemsize());
-  if (!block.ok()) return at::empty({size}, options);
-  const auto discard = [](void* pointer) {
-    if (!IsForkedChild()) SharedPool().Discard(pointer);
-  };
-  return at::from_blob(*block, {size}, discard, options);
+  return EmptyShared({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
 Call ProcessGroup::Begin(const char* operation, Call::Use use) const {

@@ -62,13 +62,6 @@ struct GroupNames {
   std::string backend;
 };
 
-// A group's communicator, and what is known of its ranks. Threads: a value. Owns: a reference.
-struct OpenedGroup {
-  std::shared_ptr<Communicator> communicator;
-  const Standstill& standstill;  // lives as long as the communicator
-  bool is_on_one_host;
-};
-
 // One group of torch.distributed on CPU tensors, over a communicator of its own. What a method does
 // with its tensors is PyTorch's contract (torch/csrc/distributed/c10d/Backend.hpp). Asynchronous
 // calls return at once; one that its caller says it waits for runs on the caller's thread.
@@ -89,7 +82,9 @@ class ProcessGroup final : public GlooAlike {
   static c10::intrusive_ptr<::c10d::Backend> Create(std::shared_ptr<pelton::Backend> backend,
                                                     const Group& group, const GroupNames& names,
                                                     Milliseconds timeout, OnClosed on_closed);
-  ProcessGroup(OpenedGroup opened, GroupNames names, Milliseconds timeout, OnClosed on_closed);
+  // `standstill` lives as long as the communicator.
+  ProcessGroup(std::shared_ptr<Communicator> communicator, const Standstill& standstill,
+               GroupNames names, Milliseconds timeout, OnClosed on_closed);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return names_.backend; }
@@ -98,10 +93,8 @@ class ProcessGroup final : public GlooAlike {
   uint64_t getSequenceNumberForGroup() override { return lane_->sequence(); }
   void abort() override;
   void shutdown() override;
-  // Whether DDP is to take its buckets from allocateTensor: by pelton.set_gradient_allocator.
-  bool supportsTensorAlloc(c10::DeviceIndex device) override;
-  // On a CPU in memory that the ranks of this host reach directly, where there is any left, until
-  // the tensor dies. Shape: [size].
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // In memory that the ranks of this host reach directly. Shape: [size].
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   Work broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
@@ -165,7 +158,6 @@ class ProcessGroup final : public GlooAlike {
                    const std::vector<Tensor>& inputs) const;
 
   const GroupNames names_;
-  const bool is_on_one_host_;
   const Standstill& standstill_;
   const std::shared_ptr<lane::Lane> lane_;  // shared: see Lane::Create
   OnClosed on_closed_;

@@ -11,10 +11,8 @@ import atexit
 import contextlib
 import functools
 import itertools
-import os
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from pelton import _C
@@ -23,7 +21,6 @@ from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
 
 _STOP_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 3.0
-_CPU = torch.device("cpu")
 
 
 class _World:
@@ -98,19 +95,7 @@ def create(group: Any, options: Any, backend_name: str = "pelton") -> Any:
     world, ranks = _place_of(group)
     if world not in _worlds:
         _worlds.append(world)
-    opened = world.open(group.group_id, ranks, group.timeout.total_seconds(), backend_name)
-    if opened.supports_tensor_alloc(_CPU):
-        _offer_memory_for_buckets()
-    return opened
-
-
-def _offer_memory_for_buckets() -> None:
-    """Has DDP take its buckets' memory from the group's backend, which PyTorch leaves off unless this variable says so.
-
-    NCCL's groups read it, too: where there are GPUs it stays as it is.
-    """
-    if torch.cuda.device_count() == 0:
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    return world.open(group.group_id, ranks, group.timeout.total_seconds(), backend_name)
 
 
 def _place_of(group: Any) -> tuple[_World, list[int]]:
