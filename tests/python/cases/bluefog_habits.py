@@ -17,8 +17,17 @@ INTERVAL = 2
 Run = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
-def _trained(make: Callable[..., Any], run: Run, passes: int) -> torch.Tensor:
-    """A rank's weights after steps of `passes` forward passes each, of which every second one communicates."""
+def _loss_backward(run: Run, net: nn.Module, inputs: torch.Tensor) -> None:
+    run(net, inputs).square().mean().backward()
+
+
+def _trained(
+    make: Callable[..., Any],
+    run: Run,
+    passes: int,
+    backward: Callable[[Run, nn.Module, torch.Tensor], None] = _loss_backward,
+) -> torch.Tensor:
+    """A rank's weights after steps of `passes` calls of `backward` each; every second forward pass communicates."""
     torch.manual_seed(bf.rank())
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     optimizer = make(torch.optim.SGD(net.parameters(), lr=0.1), net, num_steps_per_communication=INTERVAL)
@@ -27,7 +36,7 @@ def _trained(make: Callable[..., Any], run: Run, passes: int) -> torch.Tensor:
         for part in range(passes):
             generator = torch.Generator().manual_seed(1000 * bf.rank() + 10 * step + part)
             inputs = torch.randn(5, 4, generator=generator, dtype=torch.float64)
-            run(net, inputs).square().mean().backward()
+            backward(run, net, inputs)
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
 
@@ -53,9 +62,55 @@ def a_pass_that_is_computed_again_counts_once() -> None:
     )
     for make in kinds:
         for passes in (1, INTERVAL):
-            plain = _trained(make, lambda net, inputs: net(inputs), passes)
+            plain = _trained(make, _plainly, passes)
             for run in (_recomputed, _recomputed_by_a_backward_pass_of_its_own):
                 assert torch.equal(_trained(make, run, passes), plain), (make.__name__, passes, run.__name__)
+
+
+def _beside_an_ordinary_pass(run: Run, net: nn.Module, inputs: torch.Tensor) -> None:
+    net(inputs * 2).square().mean().backward()
+    _loss_backward(run, net, inputs)
+
+
+def _after_a_pass_that_is_dropped(run: Run, net: nn.Module, inputs: torch.Tensor) -> None:
+    net(inputs * 2)
+    _loss_backward(run, net, inputs)
+
+
+def _within_another(run: Run, net: nn.Module, inputs: torch.Tensor) -> None:
+    def whole(given: torch.Tensor) -> torch.Tensor:
+        return run(net, given * 2)
+
+    if run is not _plainly:
+        result: Any = checkpoint(whole, inputs.requires_grad_(), use_reentrant=run is not _recomputed)
+    else:
+        result = whole(inputs)
+    result.square().mean().backward()
+
+
+def _with_a_penalty_on_gradients(run: Run, net: nn.Module, inputs: torch.Tensor) -> None:
+    """Walks the graph twice."""
+    result = run(net, inputs.requires_grad_())
+    (slope,) = torch.autograd.grad(result.square().sum(), inputs, create_graph=True)
+    (result.square().mean() + slope.square().sum()).backward()
+
+
+def _plainly(net: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = net(inputs)
+    return result
+
+
+@case(2)
+def passes_around_one_that_is_computed_again_count_as_they_are() -> None:
+    bf.init(bf.RingGraph)
+    make = bf.DistributedAdaptWithCombineOptimizer
+    for backward in (_beside_an_ordinary_pass, _after_a_pass_that_is_dropped, _within_another):
+        plain = _trained(make, _plainly, 1, backward)
+        for run in (_recomputed, _recomputed_by_a_backward_pass_of_its_own):
+            again = _trained(make, run, 1, backward)
+            assert torch.allclose(again, plain, rtol=0, atol=1e-12), (backward.__name__, run.__name__)
+    plain = _trained(make, _plainly, 1, _with_a_penalty_on_gradients)  # which a reentrant checkpoint has not
+    assert torch.allclose(_trained(make, _recomputed, 1, _with_a_penalty_on_gradients), plain, rtol=0, atol=1e-12)
 
 
 @case(2, 3)

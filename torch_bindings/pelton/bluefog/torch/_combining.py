@@ -216,7 +216,7 @@ class Rhythm:
         self._interval, self._due = interval, due
         self._count = 0
         self._since_step = 0
-        self._to_recompute = 0  # how many passes were counted since the last step that checkpointing may compute again
+        self._without_graph = 0  # passes since the last step that a reentrant checkpoint may compute again
         self._is_synchronized = False  # since the last step
         self._has_warned = False
         self.is_due = False
@@ -227,16 +227,18 @@ class Rhythm:
     def note_forward(self, is_training: bool) -> None:
         """A forward pass begins.
 
-        One within a backward pass is checkpointing's. It repeats a pass that was counted, unless that ran without
-        gradients, as a reentrant checkpoint's does: then this one counts.
+        One within a backward pass is checkpointing's, and repeats an earlier one as often as somebody walks the graph.
+        That one has counted, unless it ran without gradients, as a reentrant checkpoint's does: then this one counts.
         """
-        if not (is_training and torch.is_grad_enabled()):
+        if not is_training:
             return
-        if not is_in_backward():
-            self._to_recompute += 1
-        elif self._to_recompute > 0:
-            self._to_recompute -= 1
+        if not torch.is_grad_enabled():
+            self._without_graph += not is_in_backward()
             return
+        if is_in_backward():
+            if self._without_graph == 0:
+                return
+            self._without_graph -= 1
         self._since_step += 1
         self._is_synchronized = False
         self._tick()
@@ -262,7 +264,7 @@ class Rhythm:
         """Whether this step combines; not what `synchronize` has combined, unless forward passes came after it."""
         if self._since_step == 0 and not self._is_synchronized:
             self._tick()
-        self._since_step = self._to_recompute = 0
+        self._since_step = self._without_graph = 0
         self._is_synchronized = False
         due, self.is_due = self.is_due, False
         return due
