@@ -233,6 +233,9 @@ def expanded_tensors() -> None:
     placed = _mlp()
     placed.register_buffer("places", torch.arange(5).expand(1, -1))  # as in many language models: nothing is doubled
     wrap(placed)
+    empty = _mlp()
+    empty.register_buffer("none", torch.empty(0, 1).expand(0, 4))
+    wrap(empty)
 
 
 @case(2)

@@ -99,7 +99,7 @@ def _check_tensors(module: nn.Module, selected: SelectedTensors) -> None:
             raise InvalidArgument(f"'{name}' has no shape yet; run a forward pass before with_bagua")
         if tensor.layout != torch.strided:
             raise InvalidArgument(f"'{name}' has layout {tensor.layout}; only dense tensors can be communicated")
-        if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
+        if tensor.numel() > 0 and any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
             # Only a rank that receives it would fail at it, and the others would wait for that one.
             raise InvalidArgument(
                 f"'{name}' is expanded (shape {list(tensor.shape)}, strides {list(tensor.stride())}): several of its "
