@@ -149,7 +149,9 @@ class GpuModelTest : public testing::Test {
 class GpuAlgorithmTest : public GpuModelTest, public testing::WithParamInterface<const char*> {
  protected:
   static absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(Backend& backend) {
-    return Trainer::Make(backend, absl::Seconds(20), GetParam(), {{"hierarchical", "false"}});
+    // Longer than the stream is kept busy on a machine that does other things: an operation that is
+    // overdue there is told of by a later round alone.
+    return Trainer::Make(backend, absl::Minutes(2), GetParam(), {{"hierarchical", "false"}});
   }
   // `value`, or that after it went through messages whose bytes are levels of a range, up to
   // `step`.
