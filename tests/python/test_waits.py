@@ -190,10 +190,17 @@ def test_a_line_at_the_start_for_each_model_and_at_the_end() -> None:
     assert outcome.code == 0, outcome.errors
     lines = [line for line in outcome.errors.splitlines() if line.startswith("pelton: ")]
     assert lines[0] == "pelton: 1 rank(s) on 1 host(s), over shared memory"
-    assert lines[1].startswith("pelton: model 'Sequential_0': GradientAllReduceAlgorithm, 2 tensors of 84 bytes in 1 ")
+    assert lines[1].startswith("pelton: model 'Sequential_0': gradient_allreduce, 2 tensors of 84 bytes in 1 ")
     assert lines[2].startswith("pelton: the job took ")
     assert "model 'Sequential_0': 1 rounds, " in lines[2]
     assert len(lines) == 3
+
+
+def test_the_line_of_a_model_names_an_algorithm_without_a_class_of_its_own() -> None:
+    text = "import pelton\nwrap = lambda net: pelton.wrap(net, torch.optim.SGD(net.parameters(), lr=0.1), 'slowmo')\n"
+    outcome = _alone(text, {"PELTON_QUIET": "0"})
+    assert outcome.code == 0, outcome.errors
+    assert "pelton: model 'Sequential_0': slowmo, 2 tensors " in outcome.errors
 
 
 def test_quiet_is_quiet() -> None:

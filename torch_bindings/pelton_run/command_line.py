@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pelton_run.bagua_options import spellings
 from pelton_run.launcher import Job, JobOptions
 
 MOST_RANKS = 1024
@@ -31,7 +32,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-np", "--nproc", "--nproc-per-node", type=int, default=1, help="number of ranks (default: 1)")
+    parser.add_argument(
+        "-np", "--nproc", *spellings("--nproc_per_node"), type=int, default=1, help="number of ranks (default: 1)"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("--no-python", action="store_true", help="the program is started directly")
     parser.add_argument("--linger", type=float, default=5.0, metavar="S", help="seconds (default: 5)")

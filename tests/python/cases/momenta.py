@@ -380,5 +380,5 @@ def arguments_are_checked() -> None:
     for wrong in ({"lr": -1.0}, {"eps": -1.0}, {"betas": (1.0, 0.9)}, {"warmup_steps": 0}, {"variance_floor": 2}):
         with raises(ValueError, next(iter(wrong))):
             QAdamOptimizer(parameters, **wrong)
-    with raises(ValueError, "q_adam_optimizer"):
+    with raises(ValueError, "q_adam_optimizer: ", "which pelton.torch_api.algorithms.q_adam has"):
         QAdamAlgorithm(torch.optim.SGD(parameters, lr=0.1))  # type: ignore[arg-type]

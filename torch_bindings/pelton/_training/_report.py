@@ -7,6 +7,7 @@ from typing import Any
 
 from pelton._log import announce
 from pelton._training import env
+from pelton._training.algorithms.base import AlgorithmImpl, RuntimeImpl
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -17,6 +18,13 @@ def size_of(count: float) -> str:
     while count >= 1000 and unit + 1 < len(_UNITS):
         count, unit = count / 1000, unit + 1
     return f"{count:.3g} {_UNITS[unit]}"
+
+
+def _name_of(algorithm: AlgorithmImpl) -> str:
+    """The runtime's name of an algorithm, or the class of one that is written in Python."""
+    if isinstance(algorithm, RuntimeImpl):
+        return algorithm.runtime_name
+    return type(algorithm).__name__.removesuffix("Impl")
 
 
 class Report:
@@ -36,10 +44,9 @@ class Report:
     def add_model(self, model: Any) -> None:
         """Says how a model that was wrapped is communicated."""
         sizes = [parameter.numel() * parameter.element_size() for _, parameter in model.bagua_build_params()]
-        algorithm = type(model.bagua_algorithm).__name__.removesuffix("Impl")
         self._say(
-            f"model '{model.bagua_module_name}': {algorithm}, {len(sizes)} tensors of {size_of(sum(sizes))} in "
-            f"{len(model.bagua_buckets)} bucket(s)"
+            f"model '{model.bagua_module_name}': {_name_of(model.bagua_algorithm)}, {len(sizes)} tensors of "
+            f"{size_of(sum(sizes))} in {len(model.bagua_buckets)} bucket(s)"
         )
 
     def end(self, models: list[Any]) -> None:

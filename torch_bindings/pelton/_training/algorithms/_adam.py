@@ -271,8 +271,12 @@ class MomentumAlgorithm(NamedAlgorithm):
           InvalidArgument: not such an optimizer, or as `RuntimeAlgorithm`.
         """
         if not isinstance(optimizer, self.optimizer_class):
-            kind = self.optimizer_class.__name__
-            raise InvalidArgument(f"{self.own_arguments[0]}: must be a {kind}, is a {type(optimizer).__name__}")
+            kind = self.optimizer_class
+            room = kind.__module__.replace("pelton._training.", "pelton.torch_api.")
+            raise InvalidArgument(
+                f"{self.own_arguments[0]}: must be a {kind.__name__}, is a {type(optimizer).__name__}; step the model "
+                f"by one, which {room} has"
+            )
         self.optimizer = optimizer
         super().__init__(**options)
 

@@ -366,6 +366,11 @@ class RuntimeImpl(AlgorithmImpl):
                 setattr(self, name, kept(value))
         self._texts()
 
+    @property
+    def runtime_name(self) -> str:
+        """The runtime's name of it, in a warm-up as well."""
+        return self._algorithm.runtime_name
+
     def registered(self) -> RegisteredAlgorithm:
         """The algorithm of the runtime's."""
         algorithm = self._algorithm
