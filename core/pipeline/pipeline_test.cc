@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,91 @@ TEST(PipelineTest, PrimesTheStateOfEveryStage) {
     EXPECT_EQ(copy.name, "copy");
     EXPECT_EQ(std::memcmp(copy.data, flat.data(), 12 * sizeof(float)), 0);
   }
+}
+
+TEST(PipelineTest, EncloseLeavesEachStageItsState) {
+  Pipeline pipeline =
+      *Pipeline::Build(SpecOf(StageKind::kTransform, StageKind::kExchange), LayoutOf(12));
+  const std::vector<StageState*> states = {pipeline.state(0), pipeline.state(1)};
+  pipeline.Enclose(std::make_unique<NamedStage>("first", StageKind::kPrepare),
+                   std::make_unique<NamedStage>("last", StageKind::kMerge));
+  ASSERT_EQ(pipeline.stage_count(), 4u);
+  EXPECT_EQ(pipeline.stage(0).name(), "first");
+  EXPECT_EQ(pipeline.stage(1).name(), "transform");
+  EXPECT_EQ(pipeline.stage(2).name(), "exchange");
+  EXPECT_EQ(pipeline.stage(3).name(), "last");
+  EXPECT_EQ(pipeline.state(0), nullptr);
+  EXPECT_EQ(pipeline.state(1), states[0]);
+  EXPECT_EQ(pipeline.state(2), states[1]);
+  EXPECT_EQ(pipeline.state(3), nullptr);
+}
+
+TEST(PipelineTest, RefusesADeviceWhereAStageNeedsTheHost) {
+  PipelineSpec spec;
+  spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+  BucketLayout layout = LayoutOf(12);
+  layout.device = {DeviceKind::kCuda, 1};
+  EXPECT_EQ(ErrorOf(std::move(spec), layout), "OK");
+  spec = SpecOf(StageKind::kExchange);
+  spec.stages.insert(spec.stages.begin(), MakeAllReduceStage(ReduceOp::kSum));
+  EXPECT_THAT(ErrorOf(std::move(spec), layout),
+              HasSubstr("stage 'exchange' cannot work on cuda memory"));
+}
+
+TEST(PipelineTest, AnExceptionIsTheStagesError) {
+  const auto status_of = [](auto thrown) {
+    try {
+      throw thrown;
+    } catch (...) {
+      return ExceptionIn("codec");
+    }
+  };
+  EXPECT_EQ(status_of(std::runtime_error("no room")),
+            absl::InternalError("exception in stage 'codec': no room"));
+  EXPECT_EQ(status_of(7), absl::InternalError("exception in stage 'codec': of unknown type"));
+}
+
+// Of several stages, each with several arrays of several sizes.
+TEST(PipelineTest, AllStatesAreKeptApart) {
+  Pipeline pipeline =
+      *Pipeline::Build(SpecOf(StageKind::kTransform, StageKind::kExchange), LayoutOf(12));
+  for (size_t stage = 0; stage < 2; ++stage) {
+    auto& state = static_cast<FlatState&>(*pipeline.state(stage));
+    state.Add({.name = "bytes", .dtype = DType::kUInt8, .count = 5 + stage});
+    EXPECT_EQ(state.buffers()[1].data, state.data(1));
+  }
+  pipeline.Enclose(std::make_unique<NamedStage>("first", StageKind::kPrepare),
+                   std::make_unique<NamedStage>("last", StageKind::kMerge));
+  const auto fill = [&pipeline](int value) {
+    for (size_t stage : {1, 2}) {
+      for (const StateBuffer& buffer : pipeline.state(stage)->buffers()) {
+        std::memset(buffer.data, value++, buffer.count * SizeOf(buffer.dtype));
+      }
+    }
+  };
+  const auto expect_filled = [&pipeline](int value) {
+    for (size_t stage : {1, 2}) {
+      for (const StateBuffer& buffer : pipeline.state(stage)->buffers()) {
+        const std::vector<std::byte> expected(buffer.count * SizeOf(buffer.dtype),
+                                              static_cast<std::byte>(value++));
+        EXPECT_EQ(std::memcmp(buffer.data, expected.data(), expected.size()), 0);
+      }
+    }
+  };
+  fill(10);
+  pipeline.KeepState();
+  fill(20);
+  pipeline.RestoreState();
+  expect_filled(10);
+  fill(30);
+  pipeline.RestoreState();  // nothing is kept any more
+  expect_filled(30);
+  pipeline.KeepState();
+  fill(40);
+  pipeline.KeepState();  // the newest counts
+  fill(50);
+  pipeline.RestoreState();
+  expect_filled(40);
 }
 
 TEST(PipelineTest, StateThatWasKeptIsRestoredUntilItIsCommitted) {
