@@ -281,7 +281,8 @@ absl::Status Neighbors::Combine(Flight& flight, uint64_t size_bytes) {
       continue;
     }
     const uint64_t piece = flight.piece_bytes();
-    if (flight.pieces.empty()) flight.pieces.resize(piece * flight.incoming.size());
+    const uint64_t room = piece * flight.incoming.size();
+    if (flight.pieces.size() < room) flight.pieces.resize(room);  // it may be one of fewer sources
     std::byte* const copied = flight.pieces.data() + i * piece;
     RETURN_IF_ERROR(incoming.reach.Read(begin, copied, size_bytes));
     tensors_.push_back(copied);

@@ -1,5 +1,6 @@
 // Neighbour operations between processes: memory that is read across them, and ranks that die.
 #include <linux/capability.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -91,6 +92,45 @@ TEST(NeighborsProcessTest, TensorsInPrivateMemoryAreCombined) {
     std::vector<float> source(kMost);
     std::vector<float> target(kMost);
     return CheckAverages(*end->communicator, source.data() + 1, target.data());
+  });
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
+}
+
+// The mean of all ranks at the center, and of a rank and the center elsewhere.
+TablePointer StarOf(Rank rank, WorldSize size, Rank center) {
+  std::vector<Neighbor> others;
+  for (int other = 0; other < size.value(); ++other) {
+    const bool is_edge = rank == center || Rank(other) == center;
+    if (is_edge && Rank(other) != rank) others.push_back({Rank(other), 1});
+  }
+  const double share = 1.0 / static_cast<double>(others.size() + 1);
+  std::vector<Neighbor> sources = others;
+  for (Neighbor& source : sources) source.weight = share;
+  return WeightTable::Create({.own = share, .sources = sources, .destinations = others}).value();
+}
+
+// An operation is handled in the memory of one before, which had fewer sources.
+TEST(NeighborsProcessTest, EachOperationHasRoomForItsOwnSources) {
+  Processes processes(3, [](const TransportOptions& options) -> std::string {
+    // All memory comes from one heap, so that what is written past its end is found by malloc().
+    mallopt(M_MMAP_THRESHOLD, 1 << 25);
+    auto end = MakeEnd(options, MakeShmTransport);
+    if (!end.ok()) return std::string(end.status().message());
+    constexpr size_t kCount = 100'000;
+    std::vector<float> target(kCount);
+    for (int center = 0; center < 3; ++center) {
+      std::vector<float> source(kCount, static_cast<float>(options.rank.value()));
+      const TablePointer table = StarOf(options.rank, options.world_size, Rank(center));
+      auto completion =
+          NeighborAllReduce(*end->communicator, {source.data(), kCount, DType::kFloat32},
+                            {target.data(), kCount, DType::kFloat32}, *table);
+      if (!completion.ok()) return std::string(completion.status().message());
+      const absl::Status status = Await(*end->communicator, *completion, Soon());
+      if (!status.ok()) return std::string(status.message());
+      const float mean = options.rank == Rank(center) ? 1 : (options.rank.value() + center) / 2.0F;
+      if (target != std::vector<float>(kCount, mean)) return absl::StrCat("center ", center);
+    }
+    return "";
   });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
 }
