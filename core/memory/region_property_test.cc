@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/split_mix.h"
+#include "core/base/draws.h"
 #include "core/memory/region.h"
 #include "gtest/gtest.h"
 
@@ -27,9 +27,9 @@ constexpr size_t kMemoryBytes = 4096;
 // Threads: one at a time. Owns: the array and the regions.
 class Regions {
  public:
-  explicit Regions(uint64_t seed) : seed_(seed), memory_(kMemoryBytes) {}
+  explicit Regions(uint64_t seed) : draws_(seed), memory_(kMemoryBytes) {}
 
-  uint64_t Below(uint64_t end) { return SplitMix(seed_, drawn_++) % end; }
+  uint64_t Below(uint64_t end) { return draws_.Below(end); }
 
   // A region at a place that no other one has, right behind one as often as not.
   void Add() {
@@ -101,8 +101,7 @@ class Regions {
     return {kPrivateRegion, reinterpret_cast<uintptr_t>(memory_.data() + begin)};
   }
 
-  const uint64_t seed_;
-  uint64_t drawn_ = 0;
+  Draws draws_;
   std::vector<std::byte> memory_;
   std::map<size_t, std::unique_ptr<Region>> live_;  // by where they begin in memory_
   std::vector<RegionId> gone_;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/draws.h"
 #include "core/base/limits.h"
-#include "core/base/split_mix.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/pipeline.h"
 #include "core/plan/bucket.h"
@@ -358,23 +358,22 @@ TEST_F(StandardStagesTest, ARunMayLaunchMoreThanARunnerHasRoomFor) {
 TEST_F(StandardStagesTest, BatchesLaunchEachOnceInOrderWhateverEndsFirst) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    uint64_t drawn = 0;
-    const auto below = [&](uint64_t end) { return SplitMix(seed, drawn++) % end; };
+    Draws draws(seed);
     runner_ = ScriptedRunner();
     BucketRun run = RunOf(1);
     OperationBatch batch;
-    const uint64_t count = 1 + below(300);
+    const uint64_t count = 1 + draws.Below(300);
     for (uint64_t number = 1; number <= count; ++number) batch.Add(Numbered(number));
     bool done = false;
     for (int step = 0; !done && step < 5000; ++step) {
-      runner_.set_room(below(limits::kMaxOperationsInFlight));
+      runner_.set_room(draws.Below(limits::kMaxOperationsInFlight));
       done = *batch.Advance(run);
       ASSERT_EQ(done, runner_.launched().size() == count && runner_.Open() == 0);
       ASSERT_LE(runner_.Open(), kMostOpen);
-      for (uint64_t ends = below(40); ends > 0 && !runner_.launched().empty(); --ends) {
-        runner_.End(below(runner_.launched().size()));
+      for (uint64_t ends = draws.Below(40); ends > 0 && !runner_.launched().empty(); --ends) {
+        runner_.End(draws.Below(runner_.launched().size()));
       }
-      if (below(10) == 0) runner_.EndAll();
+      if (draws.OneIn(10)) runner_.EndAll();
       done = done ||
              (runner_.launched().size() == count && runner_.Open() == 0 && *batch.Advance(run));
     }

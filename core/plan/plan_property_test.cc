@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/draws.h"
 #include "core/base/limits.h"
-#include "core/base/split_mix.h"
 #include "core/plan/bucket.h"
 #include "core/plan/plan.h"
 #include "core/plan/ready_tracker.h"
@@ -26,24 +25,12 @@ namespace {
 
 constexpr uint64_t kSeeds = 400;
 
-// What a seed draws, one after the other. Threads: one. Owns: how much was drawn.
-class Draws {
- public:
-  explicit Draws(uint64_t seed) : seed_(seed) {}
-  uint64_t Below(uint64_t end) { return SplitMix(seed_, drawn_++) % end; }
-  bool OneIn(uint64_t count) { return Below(count) == 0; }
-
-  std::vector<SlotId> Shuffled(size_t count) {
-    std::vector<SlotId> order;
-    for (size_t i = 0; i < count; ++i) order.emplace_back(static_cast<int32_t>(i));
-    for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[Below(i)]);
-    return order;
-  }
-
- private:
-  const uint64_t seed_;
-  uint64_t drawn_ = 0;
-};
+std::vector<SlotId> Shuffled(Draws& draws, size_t count) {
+  std::vector<SlotId> order;
+  for (size_t i = 0; i < count; ++i) order.emplace_back(static_cast<int32_t>(i));
+  draws.Shuffle(order);
+  return order;
+}
 
 std::vector<TensorSpec> TensorsOf(Draws& draws, bool may_be_on_devices) {
   constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kInt64, DType::kUInt8};
@@ -204,7 +191,7 @@ TEST(PlanPropertyTest, LayoutsAreSoundInEveryOrderAndSize) {
     }
     ExpectGoodLayout(plan, order);
     for (int step = 0; step < 3; ++step) {
-      order = draws.Shuffled(tensors.size());
+      order = Shuffled(draws, tensors.size());
       const PlanVersion version = plan.version();
       plan = draws.OneIn(2) ? *plan.Reordered(order) : *plan.Resized(order, 1 + draws.Below(2000));
       EXPECT_EQ(plan.version().value(), version.value() + 1);
@@ -222,7 +209,7 @@ TEST(PlanPropertyTest, BucketsOfTheUsersStayTheirsInEveryOrder) {
     PlanOptions options = OptionsOf(draws);
     ChooseBuckets(draws, tensors, options);
     const Plan first = *Plan::Build(tensors, options);
-    const std::vector<SlotId> order = draws.Shuffled(tensors.size());
+    const std::vector<SlotId> order = Shuffled(draws, tensors.size());
     const Plan reordered = *first.Reordered(order);
     ExpectGoodLayout(reordered, order);
     for (const Plan* plan : {&first, &reordered}) {
@@ -249,7 +236,7 @@ TEST(PlanPropertyTest, NoBucketSizeNeedsMoreThanABucketForEachTensor) {
     Draws draws(seed);
     const std::vector<TensorSpec> tensors = TensorsOf(draws, /*may_be_on_devices=*/false);
     const Plan plan = *Plan::Build(tensors, OptionsOf(draws));
-    const std::vector<SlotId> order = draws.Shuffled(tensors.size());
+    const std::vector<SlotId> order = Shuffled(draws, tensors.size());
     const uint64_t most_bytes = plan.Resized(order, 1)->flat_bytes();
     for (int size = 0; size < 10; ++size) {
       const uint64_t bucket_bytes = 1 + draws.Below(4000);
@@ -355,7 +342,7 @@ TEST(PlanPropertyTest, MemoryThatIsTakenOverHasZerosBetweenSlots) {
     now.Fill();
     now.ExpectAsFilled();
     for (int step = 0; step < 3; ++step) {
-      const std::vector<SlotId> order = draws.Shuffled(tensors.size());
+      const std::vector<SlotId> order = Shuffled(draws, tensors.size());
       Plan next = *now.plan.Resized(order, 1 + draws.Below(2000));
       if (!now.storage->Fits(next)) continue;
       ++taken;
@@ -476,7 +463,7 @@ class TrackedModel {
   }
 
   void MarkRest() {
-    for (SlotId slot : draws_.Shuffled(plan_.slots().size())) {
+    for (SlotId slot : Shuffled(draws_, plan_.slots().size())) {
       if (marks_.Has(slot)) continue;
       ASSERT_TRUE(Tell(slot, true).ok());
       Note(slot, true);

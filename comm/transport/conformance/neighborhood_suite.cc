@@ -14,8 +14,11 @@
 #include "comm/neighbors.h"
 #include "comm/reduction/linear_combination.h"
 #include "comm/reduction/reduction.h"
+#include "comm/transport/conformance/average.h"
 #include "comm/transport/conformance/test_world.h"
+#include "core/base/draws.h"
 #include "core/base/limits.h"
+#include "core/base/sanitizer.h"
 
 namespace pelton::conformance {
 namespace {
@@ -440,6 +443,35 @@ TEST_P(TransportConformanceTest, ManyNeighborOperationsGoOnAtOnce) {
     for (const Completion completion : completions) ExpectDone(communicator, completion);
     for (size_t i = 0; i < kMany; ++i) {
       EXPECT_EQ(values[i], std::vector<float>(100, static_cast<float>(i) + 0.5F));
+    }
+  });
+}
+
+// Graphs, sizes and where tensors lie change from one to the next, and all are launched before the
+// first is waited for: what one leaves behind is no other one's.
+TEST_P(TransportConformanceTest, RandomGraphsFollowEachOther) {
+  constexpr uint64_t kSequences = kSanitized ? 20 : 60;
+  TestWorld world(GetParam(), 4, size_t{8} << 20);
+  world.Run([&](Communicator& communicator) {
+    const Rank rank = communicator.rank();
+    for (uint64_t seed = 1; seed <= kSequences; ++seed) {
+      Draws draws(seed);
+      std::vector<Average> averages;
+      for (uint64_t left = 1 + draws.Below(6); left > 0; --left) {
+        const uint64_t count = draws.Below(draws.OneIn(3) ? 40'000 : 40);
+        averages.push_back(DrawAverage(draws, communicator.world_size(), count));
+      }
+      RankMemory& memory = world.memory(rank);
+      memory.region.Reset();
+      memory.own.Reset();
+      std::vector<RankAverage> parts;
+      for (const Average& average : averages) parts.emplace_back(average, rank, memory);
+      for (RankAverage& part : parts) ASSERT_EQ(part.Launch(communicator), absl::OkStatus());
+      for (RankAverage& part : parts) {
+        ASSERT_EQ(part.AwaitAll(communicator, FarDeadline()), absl::OkStatus());
+        ASSERT_EQ(part.Check(), "") << "rank " << rank << ", seed " << seed;
+      }
+      ASSERT_EQ(memory.region.CheckGuards() + memory.own.CheckGuards(), "") << "seed " << seed;
     }
   });
 }
