@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interf
   absl::Status configured = Configure(config, device);
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 1;
   ucp_context_h handle = nullptr;
   if (configured.ok()) {

@@ -62,8 +62,6 @@ class UcxWorker final : public network::Worker {
   absl::Status StopListening() override { return listening_sockets_.StopListening(); }
   absl::Status Connect(int peer, const std::string& address) override;
   bool IsConnected(int peer) const override { return endpoints_[peer].handle != nullptr; }
-  // For one-sided transfers (remote_memory.h); null if there is no connection.
-  ucp_ep_h endpoint(int peer) const { return endpoints_[peer].handle; }
 
   absl::StatusOr<bool> Send(int peer, const SendRequest& message) override;
   absl::StatusOr<bool> Pull(const network::Payload& payload, void* target,
