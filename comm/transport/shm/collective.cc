@@ -362,13 +362,11 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
     return Outcome::kMoved;
   }
   const Task task = tasks_.At(rank, next_task_);
-  {
-    const Reading reading(context_);
-    if (!MayRead(reading, task)) return Outcome::kWaiting;  // for the abort to end it
-    const absl::Status ran = Run(rank, task);
-    if (!MayRead(reading, task) || IsOfTheDead(ran)) return Outcome::kWaiting;
-    RETURN_IF_ERROR(ran);
-  }
+  ASSIGN_OR_RETURN(
+      const bool has_run,
+      Reading(context_).Try([&](const Reading& reading) { return MayRead(reading, task); },
+                            [&] { return Run(rank, task); }));
+  if (!has_run) return Outcome::kWaiting;
   ++next_task_;
   BoardOf(rank).MarkFinished();
   if (next_task_ == tasks_.TaskCount(rank) && AllFinished()) context_.RingAll();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -141,20 +142,34 @@ class Reading {
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
 
-  // Whether the memory of `peer` holds what it was launched with. To be asked before reading, and
-  // again afterwards: a rank that was stopped meanwhile is not waited for.
+  // Whether the memory of `peer` holds what it was launched with.
   bool MayRead(int peer) const { return !context_.arena.rank(peer).gate.is_closed(); }
+
+  // Reads with `read`, a function that returns a status. `may_read` is asked by MayRead of all
+  // whose memory that is, before and again afterwards: a rank that was stopped meanwhile is not
+  // waited for. False: nothing counts as read, and the operation waits for its end. Either an abort
+  // is on its way, or the process whose memory it was has ended. The kernel takes its memory away
+  // first and closes its sockets afterwards, so that Links tells of that end a little later, with
+  // the rank's name. Errors: the others of `read`.
+  template <typename MayReadAll, typename Read>
+  absl::StatusOr<bool> Try(MayReadAll may_read, Read read) const {
+    if (!may_read(*this)) return false;
+    const absl::Status status = read();
+    if (!may_read(*this) || absl::IsUnavailable(status)) return false;
+    if (!status.ok()) return status;
+    return true;
+  }
+  // The same of one peer's memory.
+  template <typename Read>
+  absl::StatusOr<bool> TryFrom(int peer, Read read) const {
+    return Try([peer](const Reading& reading) { return reading.MayRead(peer); }, std::move(read));
+  }
 
  private:
   MemoryGate& gate() const { return context_.arena.rank(context_.rank).gate; }
 
   const Context& context_;
 };
-
-// Whether `read` has failed because the process whose memory it was has ended. The kernel takes its
-// memory away first and closes its sockets afterwards, so that Links tells of that end a little
-// later, with the rank's name. Until then the operation waits.
-inline bool IsOfTheDead(const absl::Status& read) { return absl::IsUnavailable(read); }
 
 // A piece of a peer's memory, as this process can reach it.
 struct Reach {

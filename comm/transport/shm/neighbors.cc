@@ -253,13 +253,11 @@ absl::StatusOr<bool> Neighbors::CombinePiece(Flight& flight) {
     return false;
   }
   const uint64_t size_bytes = std::min(left, piece);
-  {
-    const Reading reading(context_);
-    if (!MayRead(reading, flight)) return false;  // for the abort to end it
-    const absl::Status combined = Combine(flight, size_bytes);
-    if (!MayRead(reading, flight) || IsOfTheDead(combined)) return false;
-    RETURN_IF_ERROR(combined);
-  }
+  ASSIGN_OR_RETURN(
+      const bool is_combined,
+      Reading(context_).Try([&flight](const Reading& reading) { return MayRead(reading, flight); },
+                            [&] { return Combine(flight, size_bytes); }));
+  if (!is_combined) return false;
   flight.read_bytes += size_bytes;
   for (const Incoming& incoming : flight.incoming) {
     if (incoming.message.place != EdgeMessage::kInMemory) continue;
@@ -334,12 +332,10 @@ absl::StatusOr<bool> Neighbors::GatherPiece(Flight& flight) {
     if (total > 0) std::memcpy(target, DataOf(incoming), total);
     flight.read_bytes = total;
   } else {
-    const Reading reading(context_);
-    if (!reading.MayRead(incoming.peer)) return false;  // for the abort to end it
-    const absl::Status read =
-        incoming.reach.Read(flight.read_bytes, target + flight.read_bytes, size_bytes);
-    if (!reading.MayRead(incoming.peer) || IsOfTheDead(read)) return false;
-    RETURN_IF_ERROR(read);
+    ASSIGN_OR_RETURN(const bool is_read, Reading(context_).TryFrom(incoming.peer, [&] {
+      return incoming.reach.Read(flight.read_bytes, target + flight.read_bytes, size_bytes);
+    }));
+    if (!is_read) return false;
     flight.read_bytes += size_bytes;
   }
   if (flight.read_bytes < total) return true;

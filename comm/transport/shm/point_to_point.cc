@@ -221,14 +221,10 @@ absl::StatusOr<PointToPoint::Outcome> PointToPoint::StepReceive(Pending& receive
     ASSIGN_OR_RETURN(receive.from, std::move(from));
   }
   const uint64_t step = std::min(kStepBytes, bytes - receive.received_bytes);
-  {
-    const Reading reading(context_);
-    if (!reading.MayRead(peer)) return Outcome::kWaiting;  // for the abort to end it
-    const absl::Status read =
-        receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step);
-    if (!reading.MayRead(peer) || IsOfTheDead(read)) return Outcome::kWaiting;
-    RETURN_IF_ERROR(read);
-  }
+  ASSIGN_OR_RETURN(const bool is_read, Reading(context_).TryFrom(peer, [&] {
+    return receive.from.Read(receive.received_bytes, receive.memory + receive.received_bytes, step);
+  }));
+  if (!is_read) return Outcome::kWaiting;
   receive.received_bytes += step;
   if (receive.received_bytes < bytes) return Outcome::kMoved;
   Answer(receive, Channel::kReceived);

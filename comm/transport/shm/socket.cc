@@ -37,6 +37,44 @@ absl::Status WaitReadable(int descriptor, absl::Time deadline) {
   return AwaitReadable({descriptor}, deadline).status();
 }
 
+// The first message that has come. With MSG_PEEK among `flags` it stays, and so does what is
+// attached to it. Errors: DeadlineExceeded: none has come; otherwise Receive's.
+absl::StatusOr<Message> TakeFirst(int socket, int flags) {
+  Message message;
+  char payload[kMaxPayloadBytes];
+  iovec parts[2] = {{&message.frame, sizeof message.frame}, {payload, sizeof payload}};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  const bool takes = (flags & MSG_PEEK) == 0;
+  msghdr header{};
+  header.msg_iov = parts;
+  header.msg_iovlen = 2;
+  if (takes) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+  }
+  ssize_t got = -1;
+  do {
+    got = recvmsg(socket, &header, flags | MSG_DONTWAIT);
+    // A peer that closed with something of ours unread: its last messages come after ECONNRESET.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (got < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message came");
+  if (got < 0) return SystemError("recvmsg");
+  // An empty packet, which looks like the end, may bring a descriptor as well.
+  std::vector<Descriptor> attached = AttachedTo(header);
+  if (!attached.empty()) message.attached = std::move(attached.front());  // no rank sends more
+  if (got == 0) return absl::UnavailableError("the connection was closed");
+  if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
+      (header.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError("malformed message");
+  }
+  // There is room for what a rank attaches, so it was for want of a descriptor of our own.
+  if (takes && (header.msg_flags & MSG_CTRUNC) != 0 && !message.attached.is_open()) {
+    return absl::ResourceExhaustedError(absl::StrCat("recvmsg: ", ErrorText(EMFILE)));
+  }
+  message.payload.assign(payload, static_cast<size_t>(got) - sizeof(Frame));
+  return message;
+}
+
 }  // namespace
 
 std::string RandomAddress() {
@@ -147,55 +185,16 @@ absl::Status Send(int socket, const Frame& frame, absl::string_view payload, int
 }
 
 absl::StatusOr<Message> Receive(int socket, absl::Time deadline) {
-  Message message;
-  char payload[kMaxPayloadBytes];
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   while (true) {
-    iovec parts[2] = {{&message.frame, sizeof message.frame}, {payload, sizeof payload}};
-    msghdr header{};
-    header.msg_iov = parts;
-    header.msg_iovlen = 2;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    // An empty packet, which looks like the end, may bring a descriptor as well.
-    std::vector<Descriptor> attached;
-    if (got >= 0) attached = AttachedTo(header);
-    if (!attached.empty()) message.attached = std::move(attached.front());  // no rank sends more
-    if (got == 0) return absl::UnavailableError("the connection was closed");
-    if (got < 0 && errno == EAGAIN) {
-      RETURN_IF_ERROR(WaitReadable(socket, deadline));
-      continue;
-    }
-    // A peer that closed with something of ours unread: its last messages come after this error.
-    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
-    if (got < 0) return SystemError("recvmsg");
-    if (got < static_cast<ssize_t>(sizeof(Frame)) || message.frame.magic != Frame::kMagic ||
-        (header.msg_flags & MSG_TRUNC) != 0) {
-      return absl::InvalidArgumentError("malformed message");
-    }
-    // There is room for what a rank attaches, so it was for want of a descriptor of our own.
-    if ((header.msg_flags & MSG_CTRUNC) != 0 && !message.attached.is_open()) {
-      return absl::ResourceExhaustedError(absl::StrCat("recvmsg: ", ErrorText(EMFILE)));
-    }
-    message.payload.assign(payload, static_cast<size_t>(got) - sizeof(Frame));
-    return message;
+    absl::StatusOr<Message> message = TakeFirst(socket, MSG_CMSG_CLOEXEC);
+    if (!absl::IsDeadlineExceeded(message.status())) return message;
+    RETURN_IF_ERROR(WaitReadable(socket, deadline));
   }
 }
 
 absl::StatusOr<Frame> Peek(int socket) {
-  Frame frame;
-  ssize_t got = -1;
-  do {
-    got = recv(socket, &frame, sizeof frame, MSG_PEEK | MSG_DONTWAIT);
-  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (got == 0) return absl::UnavailableError("the connection was closed");
-  if (got < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message came");
-  if (got < 0) return SystemError("recv");
-  if (got < static_cast<ssize_t>(sizeof frame) || frame.magic != Frame::kMagic) {
-    return absl::InvalidArgumentError("malformed message");
-  }
-  return frame;
+  ASSIGN_OR_RETURN(const Message first, TakeFirst(socket, MSG_PEEK));
+  return first.frame;
 }
 
 std::vector<Descriptor> AttachedTo(msghdr& header) {
