@@ -83,11 +83,7 @@ class AsyncModelAverage final : public Algorithm {
             .pause = absl::Milliseconds(pause_ms_),
             .commit = {.kept = 1, .taken = 1}};
   }
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype);
   }

@@ -183,10 +183,7 @@ class ChocoSgd final : public Algorithm {
 
   Schedule schedule() const override { return graph_.schedule(); }
   PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    constraints.packs_slots = true;  // a gap would be part of the chunk
-    return constraints;
+    return {.allows_standalone = false, .packs_slots = true};  // a gap would be part of the chunk
   }
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && compression_.Takes(tensor.dtype);

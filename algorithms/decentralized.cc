@@ -184,11 +184,7 @@ class Decentralized final : public Algorithm {
   bool IsHierarchical() const override { return in_pairs_ && hierarchical_; }
   std::optional<PeerPolicy> peer_policy() const override { return policy_; }
 
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
   bool RanksAgree() const override { return !in_pairs_; }
   std::optional<ReduceOp> EqualsReduction(DType) const override {

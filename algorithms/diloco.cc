@@ -81,11 +81,7 @@ class DiLoCo final : public Algorithm {
             .commit = {.kept = mix, .taken = 1 - mix}};
   }
   bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype) &&
            compression_.Takes(tensor.dtype);

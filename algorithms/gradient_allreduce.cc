@@ -101,9 +101,7 @@ class GradientAllReduce final : public Algorithm {
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
   PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = !scatter_gather_;  // they are not padded to equal chunks
-    return constraints;
+    return {.allows_standalone = !scatter_gather_};  // they are not padded to equal chunks
   }
 
   bool TakesDeviceMemory() const override { return true; }

@@ -44,11 +44,7 @@ class LocalSgd final : public Algorithm {
             .interval = interval_};
   }
   bool IsHierarchical() const override { return hierarchical_ && encodes(); }
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && compression_.Takes(tensor.dtype);
   }

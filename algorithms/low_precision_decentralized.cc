@@ -234,10 +234,7 @@ class LowPrecisionDecentralized final : public Algorithm {
   bool IsHierarchical() const override { return hierarchical_; }
 
   PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    constraints.packs_slots = true;  // a gap would be part of the chunk
-    return constraints;
+    return {.allows_standalone = false, .packs_slots = true};  // a gap would be part of the chunk
   }
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && compression_.codec()->Takes(tensor.dtype);

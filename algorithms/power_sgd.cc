@@ -45,11 +45,7 @@ class PowerSgd final : public Algorithm {
            "not compressed";
   }
 
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
 
   bool Takes(const TensorSpec& tensor) const override {
     return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();

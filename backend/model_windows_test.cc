@@ -89,11 +89,7 @@ class PassingOn final : public Algorithm {
   Schedule schedule() const override {
     return {.source = Source::kWeights, .trigger = TriggerKind::kOnCall};
   }
-  PlanConstraints Constraints() const override {
-    PlanConstraints constraints;
-    constraints.allows_standalone = false;
-    return constraints;
-  }
+  PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool RanksAgree() const override { return false; }
   bool UsesWindows() const override { return true; }
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {

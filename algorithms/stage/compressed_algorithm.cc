@@ -57,11 +57,7 @@ absl::Status AddExchange(const CompressedAllReduceOptions& options, const Bucket
 
 }  // namespace
 
-PlanConstraints CompressedAllReduceConstraints() {
-  PlanConstraints constraints;
-  constraints.allows_standalone = false;
-  return constraints;
-}
+PlanConstraints CompressedAllReduceConstraints() { return {.allows_standalone = false}; }
 
 absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOptions& options,
                                                  const BucketLayout& layout, const Tiers& tiers) {

@@ -17,11 +17,7 @@ void GraphAlgorithm::BindOptions(OptionTable& table) {
   table.Refuse("hierarchical", std::string(GraphOptions::kWhyNotHierarchical));
 }
 
-PlanConstraints GraphAlgorithm::Constraints() const {
-  PlanConstraints constraints;
-  constraints.allows_standalone = false;
-  return constraints;
-}
+PlanConstraints GraphAlgorithm::Constraints() const { return {.allows_standalone = false}; }
 
 bool GraphAlgorithm::Takes(const TensorSpec& tensor) const { return IsCombinable(tensor.dtype); }
 
@@ -54,11 +50,7 @@ Schedule AloneAlgorithm::schedule() const {
           .commit = {.kept = 1, .taken = 1}};
 }
 
-PlanConstraints AloneAlgorithm::Constraints() const {
-  PlanConstraints constraints;
-  constraints.allows_standalone = false;
-  return constraints;
-}
+PlanConstraints AloneAlgorithm::Constraints() const { return {.allows_standalone = false}; }
 
 bool AloneAlgorithm::Takes(const TensorSpec& tensor) const { return IsCombinable(tensor.dtype); }
 
