@@ -80,6 +80,11 @@ def _receive(communicator: _C.Communicator, src: int) -> Any:
     return value
 
 
+def text_of_rank0(communicator: _C.Communicator, text: bytes) -> bytes:
+    """Gives all ranks rank 0's text. Raises: as broadcast_text."""
+    return broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)[1]
+
+
 def broadcast_text(communicator: _C.Communicator, text: bytes, src: int, kind: int = 0) -> tuple[int, bytes]:
     """Gives all ranks the text and its kind of rank `src`.
 

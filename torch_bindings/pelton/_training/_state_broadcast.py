@@ -14,7 +14,7 @@ import torch
 
 from pelton import _C
 from pelton._training._encoding import decode, encode
-from pelton._training._objects import broadcast_text
+from pelton._training._objects import text_of_rank0
 from pelton._training._packed import broadcast_packed
 from pelton._training._parameters import NamedTensors
 from pelton.errors import InvalidArgument, PeltonError
@@ -65,7 +65,7 @@ def agree_on(communicator: _C.Communicator, what: str, mine: Any) -> None:
       InvalidArgument: a rank's differs from rank 0's.
     """
     text = json.dumps(mine).encode()
-    _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
+    theirs = text_of_rank0(communicator, text)
     differs = InvalidArgument(f"{what}: differs from rank 0's") if theirs != text else None
     agree(communicator, differs)
 
@@ -166,8 +166,7 @@ def _decode_optimizer(
 
 def _broadcast_description(communicator: _C.Communicator, mine: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(mine).encode() if communicator.rank() == 0 else b""
-    _, text = broadcast_text(communicator, text, 0)
-    description: dict[str, Any] = json.loads(text)
+    description: dict[str, Any] = json.loads(text_of_rank0(communicator, text))
     return description
 
 

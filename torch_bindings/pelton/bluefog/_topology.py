@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 
 from pelton import _C
-from pelton._training._objects import broadcast_text
+from pelton._training._objects import text_of_rank0
 from pelton._training._state_broadcast import agree
 from pelton.bluefog._errors import WrongType
 from pelton.bluefog.common.topology_util import GetRecvWeights, GetSendWeights
@@ -70,7 +70,7 @@ def agree_on_graph(communicator: _C.Communicator, graph: DiGraph, is_weighted: b
         complaint = WrongType(f"{name}: an edge's weight is no number: {error}")
     agree(communicator, complaint)
     text = json.dumps([bool(is_weighted), mine]).encode()
-    _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
+    theirs = text_of_rank0(communicator, text)
     differs: InvalidArgument | None = None
     if theirs != text:
         are_weighted, edges = json.loads(theirs)

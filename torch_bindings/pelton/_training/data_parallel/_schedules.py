@@ -13,7 +13,7 @@ import torch
 
 from pelton import _C, _log
 from pelton._training._arguments import ReduceOp
-from pelton._training._objects import broadcast_text
+from pelton._training._objects import text_of_rank0
 
 _REPEATS = 3
 # A schedule that is not faster by this much does not displace the one of the size below: noise would.
@@ -52,8 +52,7 @@ def measured_rows(inner: Any) -> str:
     communicator = inner.process_group.get_global_communicator()
     if communicator.rank() == 0:
         _tell(inner.bagua_module_name, sizes, seconds)
-    _, text = broadcast_text(communicator, rows.encode() if communicator.rank() == 0 else b"", 0)
-    return text.decode()
+    return text_of_rank0(communicator, rows.encode()).decode()
 
 
 def rows_of(sizes: Sequence[int], seconds: dict[str, list[float]]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Union
 import torch
 
 from pelton import _log
-from pelton._training._objects import broadcast_text
+from pelton._training._objects import text_of_rank0
 from pelton._training._state_broadcast import agree
 from pelton.bluefog.torch._window_table import (
     Get,
@@ -137,7 +137,7 @@ def _agree_to_free(living: Windows, mine: list[str]) -> None:
         complaint = error
     agree(communicator, complaint)
     text = json.dumps(mine).encode()
-    _, theirs = broadcast_text(communicator, text if communicator.rank() == 0 else b"", 0)
+    theirs = text_of_rank0(communicator, text)
     differs = f"win_free: rank 0 frees {theirs.decode()} and rank {communicator.rank()} {text.decode()}"
     agree(communicator, InvalidArgument(f"{differs}; all ranks must free the same") if theirs != text else None)
 
