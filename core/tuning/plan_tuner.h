@@ -61,7 +61,6 @@ class PlanTuner {
 
   // What is under way.
   Turn turn() const { return turn_; }
-  bool is_recording() const { return phase_ == Phase::kRecords; }
 
   // The turn is over. `steps_s`: what each of its rounds took, from the end of the one before.
   // `predicted_s`: by candidate, after the recording; else of no meaning. Returns the next turn.
