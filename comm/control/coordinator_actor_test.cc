@@ -191,11 +191,10 @@ class World {
   FakeStream& Open(const Caller& caller) {
     FakeStream& stream = NewStream();
     stream.WriteAtOnce();
-    Settle();
-    stream.Beat(caller);
-    Settle();
-    return stream;
+    return BeginToBeat(stream, caller);
   }
+  // A stream on which the first order is being written.
+  FakeStream& OpenInWrite(const Caller& caller) { return BeginToBeat(NewStream(), caller); }
   // All that happens without time's passing.
   void Settle() { sim_.RunFor(absl::ZeroDuration()); }
   void Stop() { stop_.Send(EndService{}).IgnoreError(); }
@@ -222,6 +221,13 @@ class World {
   const std::vector<std::unique_ptr<FakeStream>>& streams() const { return streams_; }
 
  private:
+  FakeStream& BeginToBeat(FakeStream& stream, const Caller& caller) {
+    Settle();
+    stream.Beat(caller);
+    Settle();
+    return stream;
+  }
+
   SimExecutor sim_;
   const ActorRef<CoordinatorActor> actor_;
   CoordinatorRoom stop_;
@@ -331,10 +337,7 @@ TEST(CoordinatorActorTest, AStreamThatBreaksWhileAnOrderIsWrittenEndsAfterIt) {
     World world(1);
     const std::vector<Caller> ranks = world.JoinAll(2);
     FakeStream& survivor = world.Open(ranks[1]);
-    FakeStream& stream = world.NewStream();
-    world.Settle();
-    stream.Beat(ranks[0]);
-    world.Settle();
+    FakeStream& stream = world.OpenInWrite(ranks[0]);
     ASSERT_TRUE(stream.writing());
     stream.Break();
     stream.Beat(ranks[0]);  // which was on the way
@@ -360,10 +363,7 @@ TEST(CoordinatorActorTest, AWriteThatFailsIsALoss) {
   World world(1);
   const std::vector<Caller> ranks = world.JoinAll(2);
   FakeStream& survivor = world.Open(ranks[1]);
-  FakeStream& stream = world.NewStream();
-  world.Settle();
-  stream.Beat(ranks[0]);
-  world.Settle();
+  FakeStream& stream = world.OpenInWrite(ranks[0]);
   stream.Written(false);
   world.Settle();
   EXPECT_TRUE(stream.ended());

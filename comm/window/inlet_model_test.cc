@@ -17,21 +17,7 @@ using interleavings::ModelSync;
 using interleavings::Outcome;
 using interleavings::Plain;
 using interleavings::Program;
-
-// Orders one weaker than given.
-struct RelaxedSync : ModelSync {
-  template <typename T>
-  class Atomic : public interleavings::Atomic<T> {
-    using Base = interleavings::Atomic<T>;
-
-   public:
-    Atomic(T value) : Base(value) {}  // NOLINT: as std::atomic
-    T load(std::memory_order) const { return Base::load(std::memory_order_relaxed); }
-    bool compare_exchange_strong(T& expected, T desired, std::memory_order, std::memory_order) {
-      return Base::compare_exchange_strong(expected, desired, std::memory_order_relaxed);
-    }
-  };
-};
+using interleavings::RelaxedSync;
 
 enum class Mistake {
   kNone,

@@ -31,6 +31,15 @@ using ::testing::HasSubstr;
 
 using Call = std::function<absl::Status()>;
 
+// Of what takes no time unless something is wrong.
+constexpr absl::Duration kLongest = absl::Seconds(30);
+
+// A call that returns when the test says so. Blocks: until then, or for kLongest.
+absl::Status HangUntil(const absl::Notification& is_over) {
+  if (is_over.WaitForNotificationWithTimeout(kLongest)) return absl::OkStatus();
+  return absl::DeadlineExceededError("the test does not let rank 0's call return");
+}
+
 // Calls what a test says. Threads: as Stage. Owns: the function.
 class CallingStage final : public BlockingStage {
  public:
@@ -218,10 +227,7 @@ TEST_F(BlockingStageTest, AnAbortWaitsForACallThatHangsNoLongerThanASecondAndNam
   absl::Notification is_over;
   PoolExecutor pool({.turns_may_block = true});
   const auto caller = Spawn<StageCaller>(pool, {});
-  Push(1, std::make_unique<CallingStage>(caller, [&is_over] {
-         is_over.WaitForNotification();
-         return absl::OkStatus();
-       }));
+  Push(1, std::make_unique<CallingStage>(caller, [&is_over] { return HangUntil(is_over); }));
   Push(0, std::make_unique<CallingStage>(caller, [this] {
          called_.push_back("behind it");
          return absl::OkStatus();
@@ -250,7 +256,7 @@ TEST_F(BlockingStageTest, AnAbortWaitsForACallThatHangsNoLongerThanASecondAndNam
                                            std::make_shared<Sleepers>()),
                                        {}},
                                absl::InfiniteFuture());
-  is_last.WaitForNotification();
+  ASSERT_TRUE(is_last.WaitForNotificationWithTimeout(kLongest)) << "the last call is not made";
   EXPECT_THAT(called_, ElementsAre()) << "its round has ended without it";
 }
 
@@ -261,10 +267,7 @@ TEST_F(BlockingStageTest, ACallHasItsTimeFromTheEndOfTheOneBeforeIt) {
   PoolExecutor pool({.turns_may_block = true});
   const auto caller = Spawn<StageCaller>(pool, {});
   Push(1, Noting("of b"));
-  Push(0, std::make_unique<CallingStage>(caller, [&is_over] {
-         is_over.WaitForNotification();
-         return absl::OkStatus();
-       }));
+  Push(0, std::make_unique<CallingStage>(caller, [&is_over] { return HangUntil(is_over); }));
   Advance();
   const absl::Time asked = executor_.Now();
   EXPECT_EQ(channel_->launched_at(), asked);
@@ -311,10 +314,8 @@ class CallingRoundsTest : public ::testing::Test {
       if (layout.id == BucketId(1)) {
         spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
       } else {
-        spec.stages.push_back(std::make_unique<CallingStage>(caller_, [over = is_over_] {
-          over->WaitForNotification();
-          return absl::OkStatus();
-        }));
+        spec.stages.push_back(std::make_unique<CallingStage>(
+            caller_, [over = is_over_] { return HangUntil(*over); }));
       }
       return Pipeline::Build(std::move(spec), layout);
     };

@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
-#include "core/pipeline/standard_stages.h"
 #include "core/round/model_rounds.h"
 #include "core/round/sim_device.h"
 #include "gtest/gtest.h"
@@ -31,31 +30,19 @@ class World {
  public:
   explicit World(uint64_t seed, DeviceMistake mistake = DeviceMistake::kNone)
       : sim_(seed), device_(sim_, mistake), runner_(sim_, device_, mistake) {
-    ModelRoundsOptions options;
+    ModelRoundsOptions options = DeviceRoundsOptions(device_, runner_);
     options.executor = &sim_;
-    options.runner = &runner_;
-    options.device = &device_;
     options.operation_timeout = kTimeout;
-    options.pipeline_factory = [](const BucketLayout& layout) {
-      PipelineSpec spec;
-      spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-      return Pipeline::Build(std::move(spec), layout);
-    };
     options.on_failure = [this](const absl::Status& status) {
       failures.push_back(status);
       told_at = sim_.Now();
     };
-    rounds_ = *ModelRounds::Create(MakePlan(), std::move(options));
+    rounds_ = *ModelRounds::Create(DevicePlan(kBuckets), std::move(options));
   }
 
   // Writes each tensor on the caller's stream, marks it, and waits for the round.
   absl::Status RunRound() {
-    std::vector<int32_t> slots;
-    for (int32_t i = 0; i < kBuckets; ++i) slots.push_back(i);
-    while (!slots.empty()) {
-      const auto place = slots.begin() + static_cast<ptrdiff_t>(sim_.Uniform(slots.size()));
-      const SlotId slot(*place);
-      slots.erase(place);
+    for (const SlotId slot : ShuffledSlots(sim_, kBuckets)) {
       Write(rounds_->plan().slot(slot).bucket);
       if (!rounds_->MarkReady(slot).ok()) Note("a mark is refused");
       if (sim_.Uniform(2) == 0) sim_.RunFor(UpTo(absl::Milliseconds(1)));
@@ -104,24 +91,10 @@ class World {
   absl::Time told_at = absl::InfinitePast();  // of the last failure
 
  private:
-  static Plan MakePlan() {
-    std::vector<TensorSpec> tensors;
-    for (int i = 0; i < kBuckets; ++i) {
-      tensors.push_back(
-          {.name = absl::StrCat("t", i), .count = 100, .device = Device{DeviceKind::kCuda, 0}});
-    }
-    PlanOptions options;
-    options.bucket_size_bytes = 400;
-    return *Plan::Build(std::move(tensors), options);
-  }
   // Puts work on the caller's stream that writes the bucket at its end.
   void Write(BucketId bucket) {
     const absl::Time begins = std::max(device_.caller, sim_.Now());
-    for (const OnStream& each : runner_.operations) {
-      if (each.bucket == bucket && each.ends > begins && each.status.ok()) {
-        Note("a bucket is written while an operation is at it");
-      }
-    }
+    if (runner_.IsAt(bucket, begins)) Note("a bucket is written while an operation is at it");
     device_.caller = begins + UpTo(absl::Milliseconds(2));
   }
 
@@ -151,25 +124,7 @@ TEST(DeviceRoundsSimTest, RoundsEndInTheOrderOfTheStreamsAndTheHostWaitsForNone)
   ForEachSeed(2'000, [](uint64_t seed) { EXPECT_EQ(WrongIn(seed, DeviceMistake::kNone), ""); });
 }
 
-// What a mistake does, in the first of some seeds that shows it.
-std::string FoundOf(DeviceMistake mistake) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    if (std::string wrong = WrongIn(seed, mistake); !wrong.empty()) return wrong;
-  }
-  return "";
-}
-TEST(DeviceRoundsSimTest, AnOrderOfTheStreamsThatIsMissingIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kAwaitsNoMark), "an operation comes before its tensors");
-  EXPECT_EQ(FoundOf(DeviceMistake::kJoinsNoPipeline),
-            "a bucket is written while an operation is at it");
-}
-TEST(DeviceRoundsSimTest, AHostThatWaitsForTheDeviceIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kHostWaits), "the host waits for the device");
-}
-TEST(DeviceRoundsSimTest, APlanThatChangesTooEarlyIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kForgets),
-            "the plan changes while the device is at the old one");
-}
+TEST(DeviceRoundsSimTest, MistakesAreFound) { ExpectMistakesAreFound(WrongIn); }
 
 // One operation of the run ends in another way than well, and rounds go on until one fails.
 struct Told {

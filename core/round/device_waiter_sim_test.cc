@@ -19,7 +19,6 @@
 #include "core/actor/sim_executor.h"
 #include "core/actor/sim_test.h"
 #include "core/actor/sim_threads.h"
-#include "core/pipeline/standard_stages.h"
 #include "core/round/model_rounds.h"
 #include "core/round/sim_device.h"
 #include "gtest/gtest.h"
@@ -54,20 +53,13 @@ class World {
 
   void Run(std::function<void()> trainer) {
     threads_.Start(process_, [this, trainer = std::move(trainer)] {
-      ModelRoundsOptions options;
-      options.runner = &runner_;
-      options.device = &device_;
+      ModelRoundsOptions options = DeviceRoundsOptions(device_, runner_);
       options.operation_timeout = kTimeout;
-      options.pipeline_factory = [](const BucketLayout& layout) {
-        PipelineSpec spec;
-        spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-        return Pipeline::Build(std::move(spec), layout);
-      };
       options.on_failure = [this](const absl::Status& status) {
         failures.push_back(status);
         told_at = sim_.Now();
       };
-      rounds_ = *ModelRounds::Create(MakePlan(), std::move(options));
+      rounds_ = *ModelRounds::Create(DevicePlan(kBuckets), std::move(options));
       trainer();
       const absl::Time asked = sim_.Now();
       rounds_.reset();
@@ -116,12 +108,7 @@ class World {
 
   // Writes each tensor on the caller's stream, and marks it.
   void Mark() {
-    std::vector<int32_t> slots;
-    for (int32_t i = 0; i < kBuckets; ++i) slots.push_back(i);
-    while (!slots.empty()) {
-      const auto place = slots.begin() + static_cast<ptrdiff_t>(sim_.Uniform(slots.size()));
-      const SlotId slot(*place);
-      slots.erase(place);
+    for (const SlotId slot : ShuffledSlots(sim_, kBuckets)) {
       Write(rounds_->plan().slot(slot).bucket);
       marked_at_ = sim_.Now();
       marked_[static_cast<size_t>(rounds_->plan().slot(slot).bucket.value())] = marked_at_;
@@ -189,24 +176,10 @@ class World {
       if (all[i].launched > due + kRetries) Note("a bucket that was ready was slept through");
     }
   }
-  static Plan MakePlan() {
-    std::vector<TensorSpec> tensors;
-    for (int i = 0; i < kBuckets; ++i) {
-      tensors.push_back(
-          {.name = absl::StrCat("t", i), .count = 100, .device = Device{DeviceKind::kCuda, 0}});
-    }
-    PlanOptions options;
-    options.bucket_size_bytes = 400;
-    return *Plan::Build(std::move(tensors), options);
-  }
   // Puts work on the caller's stream that writes the bucket at its end.
   void Write(BucketId bucket) {
     const absl::Time begins = std::max(device_.caller, sim_.Now());
-    for (const OnStream& each : runner_.operations) {
-      if (each.bucket == bucket && each.ends > begins && each.status.ok()) {
-        Note("a bucket is written while an operation is at it");
-      }
-    }
+    if (runner_.IsAt(bucket, begins)) Note("a bucket is written while an operation is at it");
     device_.caller = begins + UpTo(longest_write);
   }
 
@@ -243,25 +216,7 @@ TEST(DeviceWaiterSimTest, RoundsEndInTheOrderOfTheStreamsAndNobodySleepsThroughA
   ForEachSeed(400, [](uint64_t seed) { EXPECT_EQ(WrongIn(seed, DeviceMistake::kNone), ""); });
 }
 
-// What a mistake does, in the first of some seeds that shows it.
-std::string FoundOf(DeviceMistake mistake) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    if (std::string wrong = WrongIn(seed, mistake); !wrong.empty()) return wrong;
-  }
-  return "";
-}
-TEST(DeviceWaiterSimTest, AnOrderOfTheStreamsThatIsMissingIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kAwaitsNoMark), "an operation comes before its tensors");
-  EXPECT_EQ(FoundOf(DeviceMistake::kJoinsNoPipeline),
-            "a bucket is written while an operation is at it");
-}
-TEST(DeviceWaiterSimTest, AHostThatWaitsForTheDeviceIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kHostWaits), "the host waits for the device");
-}
-TEST(DeviceWaiterSimTest, APlanThatChangesTooEarlyIsFound) {
-  EXPECT_EQ(FoundOf(DeviceMistake::kForgets),
-            "the plan changes while the device is at the old one");
-}
+TEST(DeviceWaiterSimTest, MistakesAreFound) { ExpectMistakesAreFound(WrongIn); }
 
 // One operation of the run ends in another way than well, and rounds go on until one fails.
 struct Told {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,12 +15,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/actor/sim_executor.h"
 #include "core/actor/wait_hook.h"
 #include "core/base/ids.h"
 #include "core/memory/device_queue.h"
 #include "core/pipeline/operation.h"
+#include "core/pipeline/standard_stages.h"
+#include "core/round/model_rounds.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
@@ -214,6 +218,12 @@ class SimDeviceRunner final : public OperationRunner, public EventSource {
     return last;
   }
   bool is_idle() const { return last_end() <= sim_.Now(); }
+  // Whether an operation that ends well is at the bucket after `time`.
+  bool IsAt(BucketId bucket, absl::Time time) const {
+    return std::any_of(operations.begin(), operations.end(), [&](const OnStream& each) {
+      return each.bucket == bucket && each.ends > time && each.status.ok();
+    });
+  }
   bool is_aborted() const { return !reason_.ok(); }
   // How late the end of an operation was first asked for, at worst.
   absl::Duration worst_look() const { return worst_look_; }
@@ -257,6 +267,59 @@ class SimDeviceRunner final : public OperationRunner, public EventSource {
   bool is_rung_ = false;
   bool is_used_ = false;
 };
+
+// One tensor a bucket.
+inline Plan DevicePlan(int32_t buckets) {
+  std::vector<TensorSpec> tensors;
+  for (int32_t i = 0; i < buckets; ++i) {
+    tensors.push_back(
+        {.name = absl::StrCat("t", i), .count = 100, .device = Device{DeviceKind::kCuda, 0}});
+  }
+  PlanOptions options;
+  options.bucket_size_bytes = 400;
+  return *Plan::Build(std::move(tensors), options);
+}
+
+// Options of rounds with one allreduce a bucket.
+inline ModelRoundsOptions DeviceRoundsOptions(SimDevice& device, SimDeviceRunner& runner) {
+  ModelRoundsOptions options;
+  options.runner = &runner;
+  options.device = &device;
+  options.pipeline_factory = [](const BucketLayout& layout) {
+    PipelineSpec spec;
+    spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
+    return Pipeline::Build(std::move(spec), layout);
+  };
+  return options;
+}
+
+// The plan's tensors in an order that the seed chooses.
+inline std::vector<SlotId> ShuffledSlots(SimExecutor& sim, int32_t count) {
+  std::vector<SlotId> slots;
+  for (int32_t i = 0; i < count; ++i) slots.emplace_back(i);
+  for (size_t left = slots.size(); left > 1; --left) {
+    std::swap(slots[sim.Uniform(left)], slots[left - 1]);
+  }
+  return slots;
+}
+
+// Checks that each mistake is found, within some seeds, by `wrong_in`: what goes wrong in rounds
+// that end well on the device, "" if nothing does.
+inline void ExpectMistakesAreFound(
+    absl::FunctionRef<std::string(uint64_t seed, DeviceMistake mistake)> wrong_in) {
+  constexpr uint64_t kSeeds = 100;
+  const auto found = [&wrong_in](DeviceMistake mistake) {
+    std::string wrong;
+    for (uint64_t seed = 1; seed <= kSeeds && wrong.empty(); ++seed)
+      wrong = wrong_in(seed, mistake);
+    return wrong;
+  };
+  EXPECT_EQ(found(DeviceMistake::kAwaitsNoMark), "an operation comes before its tensors");
+  EXPECT_EQ(found(DeviceMistake::kJoinsNoPipeline),
+            "a bucket is written while an operation is at it");
+  EXPECT_EQ(found(DeviceMistake::kHostWaits), "the host waits for the device");
+  EXPECT_EQ(found(DeviceMistake::kForgets), "the plan changes while the device is at the old one");
+}
 
 }  // namespace pelton
 

@@ -21,6 +21,7 @@ using interleavings::ModelSync;
 using interleavings::Outcome;
 using interleavings::Plain;
 using interleavings::Program;
+using interleavings::RelaxedSync;
 
 enum class Mistake {
   kNone,
@@ -30,25 +31,6 @@ enum class Mistake {
   kFinishesFirst,      // says that a task is done, and does it then
   kDoesNotWaitForAll,  // takes its result when its own tasks are done
   kKeepsUnsaid,        // keeps its tasks, and arrives as if anybody might do them
-};
-
-// Orders one weaker than given.
-struct RelaxedSync : ModelSync {
-  template <typename T>
-  struct Atomic : interleavings::Atomic<T> {
-    using Base = interleavings::Atomic<T>;
-    using Base::Base;
-    T load(std::memory_order = std::memory_order_relaxed) const {
-      return Base::load(std::memory_order_relaxed);
-    }
-    void store(T value, std::memory_order = std::memory_order_relaxed) {
-      Base::store(value, std::memory_order_relaxed);
-    }
-    T fetch_add(T by) { return Base::fetch_add(by, std::memory_order_relaxed); }
-    bool compare_exchange_weak(T& expected, T desired) {
-      return Base::compare_exchange_strong(expected, desired, std::memory_order_relaxed);
-    }
-  };
 };
 
 // Two ranks that run collectives of `tasks` tasks per owner. The result of a task is the

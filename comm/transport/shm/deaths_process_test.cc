@@ -1,11 +1,13 @@
 // A rank is killed while another one reads its private memory, which the kernel takes away before
 // it closes the dead one's sockets.
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,11 +67,16 @@ class Signal {
   ~Signal() {
     for (const int end : ends_) close(end);
   }
-  // Blocks: until then. Calls nothing but the kernel, and so does Give.
-  void Await() const {
+  // False: it did not come. Blocks: until then, or for kLongestSeconds. Calls nothing but the
+  // kernel, and so does Give.
+  bool Await() const {
+    pollfd end{ends_[0], POLLIN, 0};
+    int ready = -1;
+    do {
+      ready = poll(&end, 1, kLongestSeconds * 1000);
+    } while (ready < 0 && errno == EINTR);
     char byte = 0;
-    while (read(ends_[0], &byte, 1) < 0) {
-    }
+    return ready == 1 && read(ends_[0], &byte, 1) == 1;
   }
   void Give() const {
     while (write(ends_[1], "", 1) < 0) {
@@ -84,9 +91,7 @@ class Signal {
 // closes them in it.
 void ForkAHolder(const Signal& ends) {
   if (syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr) != 0) return;
-  alarm(kLongestSeconds);
-  ends.Await();
-  _exit(0);
+  _exit(ends.Await() ? 0 : 1);
 }
 
 // "": nobody has ended the communicator.
@@ -115,13 +120,15 @@ std::string RunRank(const Death& death, const TransportOptions& options) {
   if (!launched.ok()) return std::string(launched.status().message());
   if (dies) {
     ForkAHolder(death.may_be_known);
+    alarm(kLongestSeconds);  // signal 14 ends it where nobody kills it
     Processes::Mark(1);
     while (true) pause();
   }
   const absl::Time deadline = Soon();
   while (target.front() == 0 && Clock::Real().Now() < deadline) communicator.Progress();
+  if (target.front() == 0) return "nothing of rank 1's memory has come in";
   Processes::Mark(0);
-  death.is_dead.Await();
+  if (!death.is_dead.Await()) return "nobody tells that rank 1 is dead";
   if (target.back() != 0) return "it has read everything already";
   if (!death.is_known_first) {
     for (int look = 0; look < 100; ++look) communicator.Progress();

@@ -173,6 +173,28 @@ struct ModelSync {
   }
 };
 
+// Orders nothing, whatever order is asked for, so that a program which needs one goes wrong.
+// Threads: a name for functions. Owns: nothing.
+struct RelaxedSync : ModelSync {
+  template <typename T>
+  struct Atomic : interleavings::Atomic<T> {
+    using Base = interleavings::Atomic<T>;
+    using Order = std::memory_order;
+    static constexpr Order kRelaxed = std::memory_order_relaxed;
+    using Base::Base;
+
+    T load(Order = kRelaxed) const { return Base::load(kRelaxed); }
+    void store(T value, Order = kRelaxed) { Base::store(value, kRelaxed); }
+    T fetch_add(T by, Order = kRelaxed) { return Base::fetch_add(by, kRelaxed); }
+    bool compare_exchange_strong(T& expected, T desired, Order = kRelaxed, Order = kRelaxed) {
+      return Base::compare_exchange_strong(expected, desired, kRelaxed);
+    }
+    bool compare_exchange_weak(T& expected, T desired, Order = kRelaxed, Order = kRelaxed) {
+      return Base::compare_exchange_strong(expected, desired, kRelaxed);
+    }
+  };
+};
+
 // Memory that one thread at a time uses. Threads: the run's. Owns: the value.
 template <typename T>
 class Plain {
