@@ -137,15 +137,6 @@ absl::StatusOr<SelectionTable> SelectionTable::Parse(absl::string_view text) {
   return table;
 }
 
-std::string SelectionTable::Serialize() const {
-  std::string text = "# collective, largest world size, largest bytes (0: any), recipe\n";
-  for (const SelectionRow& row : rows_) {
-    absl::StrAppend(&text, NameOf(row.kind), " ", row.max_world_size, " ", row.max_bytes, " ",
-                    row.recipe, "\n");
-  }
-  return text;
-}
-
 absl::StatusOr<RecipeRegistry::Entry> SelectionTable::Select(const ProgramShape& shape) const {
   for (const SelectionRow& row : rows_) {
     if (!Fits(row, shape)) continue;

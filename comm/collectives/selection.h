@@ -28,8 +28,6 @@ class SelectionTable {
   // One row a line, "allreduce 8 65536 ring"; `#` begins a comment. The default's rows follow, for
   // what none of them fits. Errors: InvalidArgument: names the line and what is wrong in it.
   static absl::StatusOr<SelectionTable> Parse(absl::string_view text);
-  // What Parse reads, with all rows.
-  std::string Serialize() const;
 
   // The recipe for `shape`: that of the first row that fits and whose recipe supports it and
   // rounds as the dtype needs; where there is no such row, the first such recipe by name. Errors:

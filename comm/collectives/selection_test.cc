@@ -69,18 +69,6 @@ TEST(SelectionTableTest, TheFirstRowThatFitsIsTaken) {
   EXPECT_EQ(NameFor(*table, {.world_size = 4, .count = 250, .dtype = DType::kFloat16}), "direct");
 }
 
-TEST(SelectionTableTest, ReadsWhatItWrites) {
-  const auto table = SelectionTable::Parse("broadcast 3 77 tree\nbroadcast 3 0 pairwise");
-  ASSERT_TRUE(table.ok()) << table.status();
-  const auto again = SelectionTable::Parse(table->Serialize());
-  ASSERT_TRUE(again.ok()) << again.status();
-  for (uint64_t count : {1, 19, 20, 100'000}) {
-    const ProgramShape shape{.kind = OperationKind::kBroadcast, .world_size = 3, .count = count};
-    EXPECT_EQ(NameFor(*again, shape), NameFor(*table, shape)) << count;
-  }
-  EXPECT_THAT(table->Serialize(), HasSubstr("broadcast 3 77 tree\nbroadcast 3 0 pairwise\n"));
-}
-
 TEST(SelectionTableTest, NamesTheLineAndWhatIsWrongInIt) {
   auto message = [](absl::string_view text) {
     const auto table = SelectionTable::Parse(text);

@@ -124,10 +124,6 @@ absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argumen
   return FlatAnywhere(tensor, argument);
 }
 
-at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type) {
-  return at::from_blob(data, sizes, at::TensorOptions().dtype(type));
-}
-
 at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type) {
   size_t count = 1;
   for (int64_t size : sizes) {

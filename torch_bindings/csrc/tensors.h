@@ -40,9 +40,6 @@ absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string&
 // The same of a CPU tensor. Errors: also InvalidArgument: it is on another device.
 absl::StatusOr<Tensor> Flat(const at::Tensor& tensor, const std::string& argument);
 
-// A tensor over memory that somebody else owns and keeps alive. Shape: `sizes`, contiguous.
-at::Tensor ViewOf(void* data, at::IntArrayRef sizes, at::ScalarType type);
-
 // An uninitialised tensor in memory that the ranks of this host reach directly. Shape: `sizes`.
 at::Tensor EmptyShared(at::IntArrayRef sizes, at::ScalarType type);
 

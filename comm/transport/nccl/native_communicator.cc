@@ -27,11 +27,6 @@ absl::Status NativeCommunicator::Begin(const UniqueId& id, int rank, int rank_co
   return Annotate(library_.ToStatus(result, "ncclCommInitRankConfig", nullptr), what_);
 }
 
-bool NativeCommunicator::has_begun() const {
-  MutexLock lock(&mutex_);
-  return has_begun_;
-}
-
 absl::StatusOr<bool> NativeCommunicator::Poll() {
   MutexLock lock(&mutex_);
   return PollLocked();

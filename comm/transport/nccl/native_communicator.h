@@ -28,7 +28,6 @@ class NativeCommunicator {
 
   // Begins to meet the other ranks, who have the same id; once. Blocks: never.
   absl::Status Begin(const UniqueId& id, int rank, int rank_count);
-  bool has_begun() const;
 
   // True if NCCL has done all that it was told and takes the next call, false if it is still at it.
   // Errors: what it found out in the background, for instance that a peer is gone; Aborted: after
