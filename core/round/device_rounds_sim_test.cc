@@ -42,7 +42,8 @@ class World {
 
   // Writes each tensor on the caller's stream, marks it, and waits for the round.
   absl::Status RunRound() {
-    for (const SlotId slot : ShuffledSlots(sim_, kBuckets)) {
+    for (std::vector<SlotId> left = AllSlots(kBuckets); !left.empty();) {
+      const SlotId slot = TakeAny(sim_, left);
       Write(rounds_->plan().slot(slot).bucket);
       if (!rounds_->MarkReady(slot).ok()) Note("a mark is refused");
       if (sim_.Uniform(2) == 0) sim_.RunFor(UpTo(absl::Milliseconds(1)));
@@ -70,9 +71,7 @@ class World {
     checked_ = runner_.operations.size();
   }
   void Replan() {
-    std::vector<SlotId> order;
-    for (int32_t i = 0; i < kBuckets; ++i) order.emplace_back(i);
-    const absl::Status moved = rounds_->Replan(order, sim_.Now() + absl::Minutes(1));
+    const absl::Status moved = rounds_->Replan(AllSlots(kBuckets), sim_.Now() + absl::Minutes(1));
     if (!moved.ok()) Note(absl::StrCat("the plan does not change: ", moved.ToString()));
     if (!runner_.is_idle()) Note("the plan changes while the device is at the old one");
   }

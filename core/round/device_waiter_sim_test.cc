@@ -108,7 +108,8 @@ class World {
 
   // Writes each tensor on the caller's stream, and marks it.
   void Mark() {
-    for (const SlotId slot : ShuffledSlots(sim_, kBuckets)) {
+    for (std::vector<SlotId> left = AllSlots(kBuckets); !left.empty();) {
+      const SlotId slot = TakeAny(sim_, left);
       Write(rounds_->plan().slot(slot).bucket);
       marked_at_ = sim_.Now();
       marked_[static_cast<size_t>(rounds_->plan().slot(slot).bucket.value())] = marked_at_;
@@ -132,10 +133,8 @@ class World {
   }
   // The trainer drives the scheduler until the device is idle.
   void Replan() {
-    std::vector<SlotId> order;
-    for (int32_t i = 0; i < kBuckets; ++i) order.emplace_back(i);
     const absl::Time asked = sim_.Now();
-    const absl::Status moved = rounds_->Replan(order, asked + absl::Minutes(1));
+    const absl::Status moved = rounds_->Replan(AllSlots(kBuckets), asked + absl::Minutes(1));
     if (!moved.ok()) Note(absl::StrCat("the plan does not change: ", moved.ToString()));
     if (!runner_.is_idle()) Note("the plan changes while the device is at the old one");
     if (sim_.Now() > std::max(asked, runner_.last_end()) + kRetries) Note("the plan changes late");

@@ -293,14 +293,18 @@ inline ModelRoundsOptions DeviceRoundsOptions(SimDevice& device, SimDeviceRunner
   return options;
 }
 
-// The plan's tensors in an order that the seed chooses.
-inline std::vector<SlotId> ShuffledSlots(SimExecutor& sim, int32_t count) {
+// Of that plan, in the order of their numbers.
+inline std::vector<SlotId> AllSlots(int32_t count) {
   std::vector<SlotId> slots;
   for (int32_t i = 0; i < count; ++i) slots.emplace_back(i);
-  for (size_t left = slots.size(); left > 1; --left) {
-    std::swap(slots[sim.Uniform(left)], slots[left - 1]);
-  }
   return slots;
+}
+// Takes one of them, which the seed chooses.
+inline SlotId TakeAny(SimExecutor& sim, std::vector<SlotId>& slots) {
+  const auto place = slots.begin() + static_cast<ptrdiff_t>(sim.Uniform(slots.size()));
+  const SlotId slot = *place;
+  slots.erase(place);
+  return slot;
 }
 
 // Checks that each mistake is found, within some seeds, by `wrong_in`: what goes wrong in rounds
