@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from pelton.compat.__main__ import main
-from pelton.compat.aliases import PACKAGES, AliasFinder, install
+from pelton.compat.aliases import PACKAGES, AliasFinder, install, refusal
 from spawn import HERE, environment, launcher, run
 
 COMMAND = [sys.executable, "-m", "pelton.compat"]
@@ -226,6 +226,13 @@ def test_a_real_bagua_is_not_hidden(
     assert f"the real bagua is installed ({tmp_path}/bagua/__init__.py)" in capsys.readouterr().err
     with pytest.raises(ImportError, match="the real bagua is installed"):
         install("bagua")
+
+
+def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bagua" / "bagua").mkdir(parents=True)
+    (tmp_path / "bagua" / "bagua" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert refusal("bagua") is None
 
 
 @pytest.mark.parametrize(

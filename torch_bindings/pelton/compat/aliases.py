@@ -16,12 +16,13 @@ COUNTERPARTS = {"bagua": "pelton", "bagua_core": "pelton", "bluefog": "pelton.bl
 
 
 def real_package(name: str) -> str | None:
-    """Where a package of that name is installed that is not ours; None if there is none."""
+    """Where a package of that name is installed that is not ours; None if there is none.
+
+    A folder without __init__.py is none: a clone of the package's repository lies in one, and Python imports ours.
+    """
     elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != PACKAGES]
     spec = PathFinder.find_spec(name, elsewhere)
-    if spec is None:
-        return None
-    return spec.origin or ", ".join(spec.submodule_search_locations or ["?"])
+    return None if spec is None else spec.origin
 
 
 def refusal(name: str) -> str | None:
