@@ -230,8 +230,10 @@ def neighbors_gather_tensors_of_different_lengths() -> None:
     raises(ValueError, "0 dimensions", lambda: bf.neighbor_allgather(torch.tensor(1.0)))
     others = [(rank + 1) % size, (rank - 1) % size] if size > 2 else [j for j in range(size) if j != rank]
     mine = torch.arange(rank + 1).reshape(-1, 1)
-    result = bf.neighbor_allgather(mine, src_ranks=others, dst_ranks=list(reversed(others)))
-    assert torch.equal(result, torch.cat([mine[:0], *(torch.arange(j + 1).reshape(-1, 1) for j in others)]))
+    expected = torch.cat([mine[:0], *(torch.arange(j + 1).reshape(-1, 1) for j in others)])
+    for make in (list, np.array, torch.tensor):
+        ranks: dict[str, Any] = {"src_ranks": make(others), "dst_ranks": make(others[::-1])}
+        assert torch.equal(bf.neighbor_allgather(mine, **ranks), expected), make
     raises(ValueError, "both or none|has called", lambda: bf.neighbor_allgather(mine, src_ranks=others))
     bf.shutdown()
 

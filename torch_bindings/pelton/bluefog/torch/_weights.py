@@ -212,7 +212,9 @@ def _number(name: str, weight: object) -> float:
 
 
 def _checked(name: str, ranks: Any, size: int) -> dict[int, float]:
-    """By rank; a list's weights are 1."""
+    """By rank; a list's weights are 1. An array of NumPy's or a tensor is a list, too."""
+    if hasattr(ranks, "tolist"):
+        ranks = ranks.tolist()
     if isinstance(ranks, Mapping):
         weights = {rank: _number(f"{name}[{rank!r}]", weight) for rank, weight in ranks.items()}
     elif isinstance(ranks, Sequence) and not isinstance(ranks, str):
