@@ -260,3 +260,25 @@ def test_a_rank_with_fewer_batches_is_named(tmp_path: Path, early: int, operatio
 def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     outcome = bfrun(tmp_path, "import bluefog.torch as bf\nbf.init()\nassert bf.rank() != 1\nbf.barrier()\n")
     assert outcome.code != 0 and "AssertionError" in outcome.errors
+
+
+STAYS_AWAY = """
+import sys, torch, bluefog.torch as bf
+bf.init()
+bf.win_create(torch.ones(2), "w") if sys.argv[1] == "win_free" else None
+if bf.rank() == 0:
+    try:
+        bf.win_free("w") if sys.argv[1] == "win_free" else bf.set_topology(bf.RingGraph(2))
+    except TimeoutError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["win_free", "set_topology"])
+def test_a_wait_is_named_by_what_was_called(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(STAYS_AWAY)
+    words = [sys.executable, "-m", "pelton_run.bfrun", "-np", "2", sys.executable, "-m", "pelton.compat", script, name]
+    outcome = run([str(word) for word in words], 240, {"PELTON_TIMEOUT": "3"})
+    assert outcome.code == 0, outcome.errors
+    assert re.search(rf"^\[rank 0\] {name}: .*waiting for rank\(s\) 1", outcome.output, re.MULTILINE), outcome.output

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pelton.errors import FailedPrecondition, InvalidArgument
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pelton.errors import Aborted, DeadlineExceeded, FailedPrecondition, InvalidArgument, PeerLost
+
+_COLLECTIVE = re.compile(r"^\w+ of group '[^']*'(?=: )")
 
 
 class NotInitialized(FailedPrecondition, ValueError):
@@ -27,3 +33,16 @@ class MovedTensor(FailedPrecondition, ValueError):
 
 class WindowsAlive(FailedPrecondition, ValueError):
     """`init` would set a topology while there are windows, which are made for the one in force."""
+
+
+@contextmanager
+def waits_named(call: str) -> Iterator[None]:
+    """Within it, what ends a wait for other ranks names `call`, and not the collective that it is made of.
+
+    Args:
+      call: what the program has called.
+    """
+    try:
+        yield
+    except (Aborted, DeadlineExceeded, PeerLost) as error:
+        raise type(error)(_COLLECTIVE.sub(call, str(error), count=1)) from None

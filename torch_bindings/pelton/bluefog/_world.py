@@ -15,7 +15,7 @@ from pelton import _C, _log
 from pelton._training import _fork, _session
 from pelton._training._session import Session
 from pelton.bluefog import _topology, _variables
-from pelton.bluefog._errors import NotInitialized
+from pelton.bluefog._errors import NotInitialized, waits_named
 from pelton.bluefog._names import NAMES, PARTING
 from pelton.bluefog._timeline import Timeline
 from pelton.bluefog._topology import DiGraph, Topology
@@ -100,13 +100,15 @@ class World:
 
     def set_topology(self, graph: DiGraph, is_weighted: bool) -> None:
         """Makes `graph` the topology of the ranks. Collective."""
-        _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, self.size, "topology")
+        with waits_named("set_topology"):
+            _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, self.size, "topology")
         self.topology = Topology(graph, is_weighted, self.rank)
 
     def set_machine_topology(self, graph: DiGraph, is_weighted: bool) -> None:
         """Makes `graph` the topology of the machines. Collective."""
         count = len(self.machines)
-        _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, count, "machine topology")
+        with waits_named("set_machine_topology"):
+            _topology.agree_on_graph(self.session.world_communicator, graph, is_weighted, count, "machine topology")
         self.machine_topology = Topology(graph, is_weighted, self.machine)
 
     def end(self) -> None:

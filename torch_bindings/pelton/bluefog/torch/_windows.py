@@ -18,6 +18,7 @@ import torch
 from pelton import _log
 from pelton._training._objects import text_of_rank0
 from pelton._training._state_broadcast import agree
+from pelton.bluefog._errors import waits_named
 from pelton.bluefog.torch._window_table import (
     Get,
     NoSuchWindow,
@@ -119,8 +120,9 @@ def win_free(name: str | None = None) -> bool:
     living = windows()
     mine = names() if name is None else [name]
     living.submit(lambda: None).result()  # what is under way comes first
-    _agree_to_free(living, mine)
-    living.native.barrier()
+    with waits_named("win_free"):
+        _agree_to_free(living, mine)
+        living.native.barrier()
     for each in mine:
         del living.by_name[each]
         living.world.live_windows.discard(each)
