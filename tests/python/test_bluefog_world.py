@@ -74,6 +74,12 @@ with bf.timeline_context("mine", "COMPUTE"):
 path = os.environ["BLUEFOG_TIMELINE"] + str(bf.rank()) + ".json"
 assert "PROC_NEIGHBOR_ALLREDUCE" in open(path).read()
 bf.synchronize(bf.broadcast_nonblocking(torch.ones(2), 0))
+x = torch.ones(2)
+bf.win_create(x, "w")
+bf.win_accumulate(x, "w")
+bf.win_put(x, "w")
+bf.win_get("w")
+bf.win_free("w")
 assert bf.timeline_start_activity("mine", "never ended")
 """
 DYNAMIC = """
@@ -148,7 +154,8 @@ def test_a_timeline_is_json_when_it_is_closed(tmp_path: Path) -> None:
         events = json.loads((tmp_path / f"time{rank}.json").read_text())
         rows = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
         spans = {(rows[event["pid"]], event["name"]) for event in events if event["ph"] in "XB"}
-        named = {("neighbor.allreduce.x", f"{version}_NEIGHBOR_ALLREDUCE") for version in ("PROC", "MPI")}
+        named = {("neighbor.allreduce.x", f"{version}_NEIGHBOR_ALLREDUCE") for version in ("ENQUEUE", "PROC", "MPI")}
+        named |= {("w", f"{v}_WIN_{what}") for v in ("ENQUEUE", "MPI") for what in ("PUT", "ACCUMULATE", "GET")}
         assert {("mine", "COMPUTE"), *named} <= spans
         assert ("broadcast.noname.0", "ENQUEUE_BROADCAST") in spans
         assert {event["tid"] for event in events if "tid" in event} == {1}

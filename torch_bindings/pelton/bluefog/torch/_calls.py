@@ -104,14 +104,17 @@ def now(world: World, kind: Kind, name: str | None, call: Callable[..., torch.Te
       arguments: its.
     """
     full = None if name is None else HANDLES.claim(kind, name)
-    begin_us = 0.0 if world.timeline is None else now_us()
+    row, begin_us = full or f"{kind.prefix}.noname", 0.0
+    if world.timeline is not None:
+        begin_us = now_us()
+        world.timeline.span(row, f"ENQUEUE_{kind.label}", begin_us)
     try:
         return call(*arguments)
     except (InvalidArgument, DeadlineExceeded) as error:
         raise NAMES.explain(error) from None
     finally:
         if world.timeline is not None:
-            _handles.show(world.timeline, full or f"{kind.prefix}.noname", kind, begin_us)
+            _handles.show(world.timeline, row, kind, begin_us)
 
 
 def host_of(world: World, queue: _C.Queue) -> _C.Queue | None:

@@ -207,17 +207,21 @@ def uses_p() -> bool:
 
 @contextmanager
 def span(window: Window, label: str) -> Iterator[None]:
-    """Shows a `with` block in the timeline, if there is one.
+    """Shows a `with` block in the timeline, if there is one, also under the names that BlueFog gives it.
 
     Args:
       window: whose row it is in.
       label: of the activity.
     """
     timeline = active_world().timeline
-    begin_us = now_us() if timeline is not None else 0.0
+    if timeline is None:
+        yield
+        return
+    begin_us = now_us()
+    timeline.span(window.name, f"ENQUEUE_{label}", begin_us)
     yield
-    if timeline is not None:
-        timeline.span(window.name, label, begin_us)
+    timeline.span(window.name, label, begin_us)
+    timeline.span(window.name, f"MPI_{label}", begin_us)
 
 
 def pairs_of(weights: Weights | None, ranks: list[int], default: float, argument: str) -> Pairs:
