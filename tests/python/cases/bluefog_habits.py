@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +152,18 @@ def a_step_within_a_compiled_function_runs_as_it_is() -> None:
     assert torch.allclose(net.weight, mean)
     bf.barrier()
     optimizer.unregister_window()
+
+
+@case(2)
+def a_pass_too_many_is_warned_of_at_the_line_that_called_the_model() -> None:
+    bf.init(bf.RingGraph)
+    net = nn.Linear(2, 1)
+    optimizer = bf.DistributedAdaptWithCombineOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    net(torch.ones(1, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        net(torch.ones(1, 2))
+    (warning,) = told
+    assert "Unexpected behavior" in str(warning.message) and warning.filename == __file__, warning
+    optimizer.step()
+    bf.shutdown()

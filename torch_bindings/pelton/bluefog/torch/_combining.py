@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -247,7 +248,7 @@ class Rhythm:
         if self.is_due:
             if not self._has_warned:
                 self._has_warned = True
-                print_warning(
+                _warn_of_training_loop(
                     f"Unexpected behavior: a forward pass came after the {self._interval} of "
                     "num_steps_per_communication, and step() was not called; it takes part in no communication"
                 )
@@ -309,6 +310,13 @@ def _does_nothing(module: torch.nn.Module, inputs: Any) -> None:
     """For a copy of a model."""
 
 
-def print_warning(text: str) -> None:
-    """Warns the caller of the training loop."""
-    warnings.warn(text, stacklevel=5)
+def _warn_of_training_loop(text: str) -> None:
+    """Warns of the line that has called the model, however many of torch's functions are between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_within(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+def _is_within(module: str) -> bool:
+    return module.partition(".")[0] in ("torch", "pelton")
