@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pelton.bluefog.torch as bf
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from cases.bluefog_operations import raises
 from cases.registry import case
 
 STEPS = 6
@@ -152,6 +155,42 @@ def a_step_within_a_compiled_function_runs_as_it_is() -> None:
     assert torch.allclose(net.weight, mean)
     bf.barrier()
     optimizer.unregister_window()
+
+
+@case(1)
+def what_is_no_tensor_or_name_is_an_error_with_the_name_of_the_call() -> None:
+    bf.init(bf.RingGraph)
+    bf.set_machine_topology(bf.RingGraph(1))
+    window = torch.zeros(3)
+    bf.win_create(window, "window")
+    calls: dict[str, tuple[Callable[[Any], object], ...]] = {
+        "allreduce": (bf.allreduce, bf.allreduce_, bf.allreduce_nonblocking, bf.allreduce_nonblocking_),
+        "broadcast": (
+            lambda value: bf.broadcast(value, 0),
+            lambda value: bf.broadcast_(value, 0),
+            lambda value: bf.broadcast_nonblocking(value, 0),
+            lambda value: bf.broadcast_nonblocking_(value, 0),
+        ),
+        "allgather": (bf.allgather, bf.allgather_nonblocking),
+        "neighbor_allreduce": (bf.neighbor_allreduce, bf.neighbor_allreduce_nonblocking),
+        "neighbor_allgather": (bf.neighbor_allgather, bf.neighbor_allgather_nonblocking),
+        "hierarchical_neighbor_allreduce": (
+            bf.hierarchical_neighbor_allreduce,
+            bf.hierarchical_neighbor_allreduce_nonblocking,
+        ),
+        "win_create": (lambda value: bf.win_create(value, "other"),),
+        "win_put": (lambda value: bf.win_put(value, "window"), lambda value: bf.win_put_nonblocking(value, "window")),
+        "win_accumulate": (lambda value: bf.win_accumulate(value, "window"),),
+    }
+    for name, ways in calls.items():
+        for way in ways:
+            for value in (3.0, None, [1.0], np.zeros(3, np.float32)):
+                text = f"^{name}: tensor is of type {type(value).__name__}; must be a torch.Tensor"
+                raises(TypeError, text, partial(way, value))
+    raises(TypeError, "^allreduce: name=7: must be a string", lambda: bf.allreduce(window, name=7))  # type: ignore[arg-type]
+    raises(TypeError, "^win_create: name=7: must be a string", lambda: bf.win_create(window, 7))  # type: ignore[arg-type]
+    assert bf.get_current_created_window_names() == ["window"]
+    bf.shutdown()
 
 
 @case(2)

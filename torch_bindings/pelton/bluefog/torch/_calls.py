@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Union
 import torch
 
 from pelton import _C
-from pelton.bluefog._errors import NoMean
+from pelton.bluefog._errors import NoMean, WrongType
 from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
@@ -70,12 +70,27 @@ class _Reduction(NamedTuple):
 def _reduction(tensor: torch.Tensor, average: bool, is_hierarchical_local: bool | str, name: str | None) -> _Reduction:
     if isinstance(is_hierarchical_local, str):  # allreduce(tensor, average, name) of BlueFog 0.2
         name, is_hierarchical_local = is_hierarchical_local, False
+    check_tensor("allreduce", tensor)
     if average and tensor.dtype not in _MEANS:
         raise NoMean(f"average=True: {tensor.dtype} has no mean; pass average=False for the sum")
     world = active_world()
     there = _where_reduced(tensor)
     queue = world.local_queue_of(there) if is_hierarchical_local else world.queue_of(there)
     return _Reduction(world, queue, there, _handles.MEAN if average else _handles.SUM, name)
+
+
+def check_tensor(operation: str, tensor: Any) -> None:
+    """Whether an operation was given a tensor.
+
+    Args:
+      operation: its name.
+      tensor: its argument of that name.
+
+    Raises:
+      WrongType: it is something else.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise WrongType(f"{operation}: tensor is of type {type(tensor).__name__}; must be a torch.Tensor")
 
 
 def _where_reduced(tensor: torch.Tensor) -> torch.Tensor:

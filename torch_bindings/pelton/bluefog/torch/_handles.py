@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from pelton import _C
+from pelton.bluefog._errors import WrongType
 from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import Timeline, now_us
 from pelton.errors import DeadlineExceeded, InvalidArgument
@@ -59,10 +60,13 @@ class Handles:
           What it is called here; None if it has no name.
 
         Raises:
+          WrongType: it is no string.
           InvalidArgument: an operation of that kind and name is under way.
         """
         if name is None:
             return None
+        if not isinstance(name, str):
+            raise WrongType(f"{kind.label.lower()}: name={name!r}: must be a string")
         full = f"{kind.prefix}.{name}"
         running = self._named.get(full)
         if running is not None and not running.done():

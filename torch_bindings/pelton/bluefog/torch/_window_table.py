@@ -18,6 +18,7 @@ from pelton.bluefog._errors import MovedTensor
 from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch._basics import active_world
+from pelton.bluefog.torch._calls import check_tensor
 from pelton.errors import InvalidArgument, NotFound, PeltonError
 
 Weights = Mapping[int, float]
@@ -277,6 +278,7 @@ class Write:
     """A put or an accumulate, with its arguments checked. Threads: one at a time. Owns: nothing."""
 
     def __init__(self, window: Window, tensor: torch.Tensor, arguments: Arguments, adds: bool) -> None:
+        check_tensor("win_accumulate" if adds else "win_put", tensor)
         window.check_memory()
         _check_like(tensor, window)
         self._window = window

@@ -18,7 +18,8 @@ import torch
 from pelton import _log
 from pelton._training._objects import text_of_rank0
 from pelton._training._state_broadcast import agree
-from pelton.bluefog._errors import waits_named
+from pelton.bluefog._errors import WrongType, waits_named
+from pelton.bluefog.torch._calls import check_tensor
 from pelton.bluefog.torch._window_table import (
     Get,
     NoSuchWindow,
@@ -92,6 +93,9 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
     Raises:
       InvalidArgument: ranks' names, shapes, dtypes or topologies differ; the text is the same on all ranks.
     """
+    check_tensor("win_create", tensor)
+    if not isinstance(name, str):
+        raise WrongType(f"win_create: name={name!r}: must be a string")
     living = windows()
     if name in living.by_name:
         return False
@@ -99,8 +103,7 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
     if topology is None:
         raise FailedPrecondition("win_create: there is no topology; call set_topology() first")
     sources, destinations = sorted(topology.in_neighbors), sorted(topology.out_neighbors)
-    if isinstance(tensor, torch.Tensor):
-        settle(tensor)  # its memory may be given back when it moves
+    settle(tensor)  # its memory may be given back when it moves
     native = living.native.create(name, tensor.detach(), sources, destinations, zero_init)
     living.by_name[name] = Window(name, native, tensor, sources, destinations)
     living.world.live_windows.add(name)

@@ -21,7 +21,7 @@ from pelton.bluefog._names import NAMES
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._basics import is_topo_weighted as is_topo_weighted
-from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, host_of, now
+from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, check_tensor, host_of, now
 from pelton.bluefog.torch._handles import HANDLES
 from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of, machine_table_of, table_of
 from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
@@ -162,6 +162,7 @@ def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> 
     Raises:
       InvalidArgument: there is no such rank; ranks give different ones; the name is in flight.
     """
+    check_tensor("broadcast", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return cast(torch.Tensor, _Broadcast.apply(tensor, root_rank, name))  # type: ignore[no-untyped-call]
     return _broadcast_now(tensor, root_rank, name, in_place=False)
@@ -201,6 +202,7 @@ def broadcast_nonblocking_(tensor: torch.Tensor, root_rank: int, name: str | Non
 
 
 def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> int:
+    check_tensor("broadcast", tensor)
     world = active_world()
     full = HANDLES.claim(_handles.BROADCAST, name)
     operation = world.queue_of(tensor).broadcast(tensor, root_rank, in_place, name)
@@ -208,6 +210,7 @@ def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, in_place:
 
 
 def _broadcast_now(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> torch.Tensor:
+    check_tensor("broadcast", tensor)
     world = active_world()
     queue = world.queue_of(tensor)
     return now(world, _handles.BROADCAST, name, queue.broadcast_now, tensor, root_rank, in_place, name)
@@ -223,6 +226,7 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     Raises:
       InvalidArgument: it has no dimension; ranks' tensors do not fit; the name is in flight.
     """
+    check_tensor("allgather", tensor)
     world = active_world()
     queue = world.queue_of(tensor)
     return now(world, _handles.ALLGATHER, name, queue.allgather_now, tensor, name, host_of(world, queue))
@@ -235,6 +239,7 @@ def allgather_nonblocking(tensor: torch.Tensor, name: str | None = None) -> int:
       tensor: not to be changed until the end.
       name: of the operation.
     """
+    check_tensor("allgather", tensor)
     world = active_world()
     full = HANDLES.claim(_handles.ALLGATHER, name)
     queue = world.queue_of(tensor)
@@ -284,6 +289,7 @@ def neighbor_allreduce(
         self_weight, src_weights, dst_weights, name, enable_topo_check = _newer(
             older, (self_weight, src_weights, dst_weights, name, enable_topo_check), neighbor_weights, send_neighbors
         )
+    check_tensor("neighbor_allreduce", tensor)
     world = active_world()
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
     queue = world.queue_of(tensor)
@@ -318,6 +324,7 @@ def neighbor_allreduce_nonblocking(
         self_weight, src_weights, dst_weights, name, enable_topo_check = _newer(
             older, (self_weight, src_weights, dst_weights, name, enable_topo_check), neighbor_weights, send_neighbors
         )
+    check_tensor("neighbor_allreduce", tensor)
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLREDUCE, name)
     table = table_of(world, self_weight, src_weights, dst_weights, enable_topo_check)
@@ -405,6 +412,7 @@ def neighbor_allgather_nonblocking(
         raise InvalidArgument(f"{len(older) + 1} positional arguments: give at most tensor and name")
     if older and name is None:
         name = older[0]
+    check_tensor("neighbor_allgather", tensor)
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLGATHER, name)
     table, order = gather_table_of(world, src_ranks, dst_ranks, enable_topo_check)
@@ -474,6 +482,7 @@ def hierarchical_neighbor_allreduce_nonblocking(
       enable_topo_check: as there.
       name: as there.
     """
+    check_tensor("hierarchical_neighbor_allreduce", tensor)
     world = active_world()
     full = HANDLES.claim(_handles.NEIGHBOR_ALLREDUCE, name)
     table = machine_table_of(world, self_weight, src_machine_weights, dst_machine_weights, enable_topo_check)
