@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -295,8 +296,12 @@ def test_the_command_lists_one_or_all(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_codecs_whose_rest_comes_late_are_warned_of_beside_outer_momentum() -> None:
-    with pytest.warns(UserWarning, match="outer_momentum=0.9 builds up"):
+    with pytest.warns(UserWarning, match="outer_momentum=0.9 builds up") as told:
         pelton.algorithm("diloco", codec="one_bit")
+        thread = threading.Thread(target=pelton.algorithm, args=("diloco",), kwargs={"codec": "one_bit"})
+        thread.start()
+        thread.join()  # nothing of the thread's is the user's, so that the line is the one that waits here
+    assert [warning.filename for warning in told] == [__file__, __file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pelton.algorithm("diloco", codec="top_k", outer_momentum=0)

@@ -227,8 +227,9 @@ def a_new_head_trained_by_forward_passes() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             wrapped(world.batch(0))
-        texts = [str(warning.message) for warning in caught]
-        assert any("second.weight, second.bias: not there when it was wrapped" in text for text in texts), texts
+        told = [warning for warning in caught if "not there when it was wrapped" in str(warning.message)]
+        assert len(told) == 1 and "second.weight, second.bias: " in str(told[0].message), caught
+        assert told[0].filename == __file__, told[0].filename
         for step in range(STEPS):
             optimizer.zero_grad()
             of_output(wrapped, world.batch(step)).backward()
@@ -342,7 +343,8 @@ def gradients_that_are_differentiated_further() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ours = under("gradient_allreduce", habit)
-        assert sum("create_graph=True" in str(w.message) and "Net_" in str(w.message) for w in caught) == 1
+        (told,) = (w for w in caught if "create_graph=True" in str(w.message) and "Net_" in str(w.message))
+        assert told.filename == __file__, f"{told.filename}:{told.lineno}"
         before = len(caught)
         under("local_sgd", habit)
         assert not any("Net_" in str(warning.message) for warning in caught[before:])

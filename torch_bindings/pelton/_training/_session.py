@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import datetime
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined] 
 from pelton import _C
 from pelton._training import _before_writes, _fork, _launchers, _rendezvous, _sight, _torch_group, env
 from pelton._training._report import Report
+from pelton._warn import warn
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
 
 _STOP_TIMEOUT_S = 10.0
@@ -195,7 +195,7 @@ def init_process_group(
     backend = _rendezvous.join(place, rank, world_size, timeout_s, join_timeout_s)
     _joined_count += 1  # here on all ranks or on none, so that after a failure they still agree
     if backend.host_warning:
-        warnings.warn(backend.host_warning, RuntimeWarning, stacklevel=2)
+        warn(backend.host_warning, RuntimeWarning)
     _session = Session(backend, place, timeout_s)
     _tell_what_is_ignored(rank)
     if makes_torch_group:
@@ -231,7 +231,7 @@ def _tell_what_is_ignored(rank: int) -> None:
         if is_set and rank == 0 and name not in _told:
             _told.add(name)
             text = f"{name_in_force(name)} is set in the environment, but has no effect in Pelton"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warn(text, RuntimeWarning)
 
 
 _told: set[str] = set()

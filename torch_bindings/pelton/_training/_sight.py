@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 from pelton_run import job_folder, stacks
 
 from pelton import _C
 from pelton._training._rendezvous import DAEMON
+from pelton._warn import warn
 from pelton.errors import PeltonError
 
 
@@ -33,7 +33,7 @@ class Sight:
             if not is_linked:
                 self._door = backend.serve_tools(str(folder / f"{backend.rank}{job_folder.DOOR}"))
         except (OSError, PeltonError) as error:  # no reason not to train
-            warnings.warn(f"`pelton status` will not see rank {backend.rank}: {error}", RuntimeWarning, stacklevel=2)
+            warn(f"`pelton status` will not see rank {backend.rank}: {error}", RuntimeWarning)
 
     def close(self) -> None:
         """Closes the door; to be called before the backend stops. Idempotent."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pelton._training import _session
+from pelton._warn import warn
 from pelton.errors import InvalidArgument
 
 _PLANNERS = "torch.distributed.checkpoint.default_planner"  # takes a second to import
@@ -71,12 +71,11 @@ def _check_save(names: set[str]) -> None:
     concerned = [model for model in _models_that_differ() if _first_of(model, names)]
     if concerned:
         kinds = {f"{model.bagua_module_name} ({type(model.bagua_algorithm).__name__})" for model in concerned}
-        warnings.warn(
+        warn(
             f"{', '.join(sorted(kinds))}: the algorithm lets weights and optimizers differ between ranks, and "
             f"torch.distributed.checkpoint keeps of each tensor ('{_first_of(concerned[0], names)}' and others) that "
             "of any one rank. To keep every rank's, give save the planner SavePlanner(per_rank=True) and load "
-            "LoadPlanner(per_rank=True), of pelton.torch_api.checkpoint.planners, or use pelton.torch_api.checkpoint",
-            stacklevel=2,
+            "LoadPlanner(per_rank=True), of pelton.torch_api.checkpoint.planners, or use pelton.torch_api.checkpoint"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +12,7 @@ from torch import nn
 
 from pelton._training.algorithms._pieces import pieces_of, scale
 from pelton._training.algorithms.base import NamedAlgorithm, RegisteredAlgorithm, RuntimeImpl
+from pelton._warn import warn
 from pelton.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -166,11 +166,10 @@ class TwoStageAdam(WholeOptimizer):
             share = share_of_tiny(variances)
             if share > TINY_SHARE:
                 self._has_warned = True
-                warnings.warn(
+                warn(
                     f"{type(self).__name__}: after {self.variance_updates} steps {share:.1%} of the second moments are "
                     f"below {TINY:g} of their tensor's mean and stand still now; training is likely to diverge. Pass "
-                    "variance_floor=0.01, or a longer warmup_steps, or a larger eps",
-                    stacklevel=3,
+                    "variance_floor=0.01, or a longer warmup_steps, or a larger eps"
                 )
 
     def _step(self, piece: Piece, group: dict[str, Any], step: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from pelton._training.algorithms.base import GlobalAlgorithmRegistry, NamedAlgorithm, RuntimeImpl
+from pelton._warn import warn
 
 _LATE = ("one_bit", "top_k")  # codecs that drop so much of a message that most of it comes in later ones
 
@@ -30,10 +30,9 @@ class DiLoCoAlgorithm(NamedAlgorithm):
         super().__init__(interval=interval, **options)
         codec, momentum = self.text_of("codec"), self.text_of("outer_momentum")
         if codec in _LATE and float(momentum) > 0:
-            warnings.warn(
+            warn(
                 f"DiLoCoAlgorithm: what codec={codec!r} drops comes rounds later, and outer_momentum={momentum} "
-                "builds up on that: training is likely to diverge. Pass outer_momentum=0, or codec='block_int4'",
-                stacklevel=2,
+                "builds up on that: training is likely to diverge. Pass outer_momentum=0, or codec='block_int4'"
             )
 
 

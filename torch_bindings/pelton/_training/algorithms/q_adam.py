@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from pelton._training.algorithms import _defaults
 from pelton._training.algorithms._adam import MomentumAlgorithm, MomentumImpl, Piece, TwoStageAdam
 from pelton._training.algorithms.base import GlobalAlgorithmRegistry
+from pelton._warn import warn
 
 
 class QAdamOptimizer(TwoStageAdam):
@@ -67,10 +67,9 @@ class QAdamOptimizer(TwoStageAdam):
         self.freeze_variance_correction = freezes
         if as_bagua and freeze_variance_correction is None:
             growth = math.sqrt(1 / (1 - betas[1] ** max(1, warmup_steps - 1)))
-            warnings.warn(
+            warn(
                 f"QAdamOptimizer: Bagua's formula makes steps up to {growth:.1f} times those of Adam, and training may "
-                "diverge; freeze_variance_correction=True stops that, False keeps it without this warning",
-                stacklevel=2,
+                "diverge; freeze_variance_correction=True stops that, False keeps it without this warning"
             )
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from pelton._training.checkpoint import _entries
 from pelton._training.checkpoint._entries import Entries
 from pelton._training.checkpoint._ranks import Ranks
 from pelton._training.checkpoint.checkpointing import _state_of
+from pelton._warn import warn
 from pelton.errors import InvalidArgument
 
 Part = dict[str, Any]  # of a rank: "own" entries, rank 0's that are "absent" here, what the "algorithm" remembers
@@ -78,6 +78,6 @@ def _can_travel(key: _entries.Key, value: Any) -> bool:
     try:
         encode(value, [], " ".join(map(str, key)))
     except InvalidArgument as error:
-        warnings.warn(f"a checkpoint has rank 0's alone: {error}", stacklevel=2)
+        warn(f"a checkpoint has rank 0's alone: {error}")
         return False
     return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import warnings
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from pelton._training.checkpoint.checkpointing import AnyOptimizer, _continue_al
 from pelton._training.data_parallel._algorithm_state import from_dict
 from pelton._training.data_parallel._together import inherit
 from pelton._training.data_parallel._user_algorithm import runtime_algorithm
+from pelton._warn import warn
 from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
 
 MOST_EXTRA_BYTES = 1 << 20
@@ -239,12 +239,11 @@ class Snapshots:
             return
         if not self._copies_at_once:
             self._copies_at_once = True
-            warnings.warn(
+            warn(
                 f"the snapshot of step {step} does not count: {changed} was changed while it was copied, by something "
                 "else than a step of an optimizer of torch's. From now on keep() copies everything before it returns, "
                 "which takes longer. Call wait() before such a change, and make Snapshots anew, to have it copied "
-                "beside training",
-                stacklevel=2,
+                "beside training"
             )
 
     def _seal(self, buffer: SnapshotBuffer, step: int) -> None:

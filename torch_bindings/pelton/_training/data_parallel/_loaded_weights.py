@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from pelton._training._parameters import NamedTensors
 from pelton._training.data_parallel._equality import first_difference, hashes
 from pelton._training.data_parallel._together import average, begin_anew
+from pelton._warn import warn
 from pelton.errors import PeltonError
 
 
@@ -63,11 +63,10 @@ def settle_loaded(inner: Any) -> None:
             f"between the same two steps, also where only one reads the file: {error}"
         ) from error
     if different is not None:
-        warnings.warn(
+        warn(
             f"{inner.bagua_module_name}: the ranks have loaded different weights ('{different.name}' and "
             f"{different.count - 1} more), and no algorithm's state with them: they have come to their mean. "
-            "load_algorithm_state_dict() on every rank goes on from each rank's own",
-            stacklevel=2,
+            "load_algorithm_state_dict() on every rank goes on from each rank's own"
         )
         average(communicator, [tensor for _, tensor in weights])
     begin_anew(inner)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from pelton._training import _before_writes
 from pelton._training._parameters import NamedTensors
 from pelton._training.data_parallel._scalers import note_step, parameter_ids, watch_scalers
 from pelton._training.data_parallel._strangers import described, strangers
+from pelton._warn import warn
 from pelton.errors import FailedPrecondition
 
 _SAMPLED_PARAMETERS = 8
 _SAMPLED_VALUES = 64
-_ABOVE_STEP = 7  # frames from the warning to the caller of an optimizer's step
 
 
 class Listener(Protocol):
@@ -186,12 +185,11 @@ class ModelSteps:
         found = strangers([optimizer])
         if found:
             self._has_warned_of_strangers = True
-            warnings.warn(
+            warn(
                 f"{type(optimizer).__name__}.step(): beside those of {self._model} it steps {described(found)} that no "
                 "wrapped model has (of a loss, of a part that was not wrapped, or replaced since). Pelton averages "
                 "nothing of that: unless something else does, the ranks drift apart in it. Wrap one module that has "
-                "all of the parameters, or wrap a second one",
-                stacklevel=_ABOVE_STEP,
+                "all of the parameters, or wrap a second one"
             )
 
     def backward_began(self) -> None:
@@ -203,12 +201,11 @@ class ModelSteps:
         if self._has_warned_of_graphs or not torch.is_grad_enabled():
             return
         self._has_warned_of_graphs = True
-        warnings.warn(
+        warn(
             f"{self._model}: backward(create_graph=True) averages the values of the gradients, but their graph is this "
             "rank's alone: what torch.autograd.grad makes of it (products with a Hessian) differs between ranks. "
             "Average that by bagua.allreduce_inplace before it changes weights. Another backward() through the "
-            "gradients is averaged as ever, and so is a penalty of torch.autograd.grad(..., create_graph=True)",
-            stacklevel=2,
+            "gradients is averaged as ever, and so is a penalty of torch.autograd.grad(..., create_graph=True)"
         )
 
     def refuse_within_backward(self, optimizer: Optimizer, by_weights: bool) -> None:
@@ -246,11 +243,10 @@ class ModelSteps:
         """
         if self._is_local and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"{type(optimizer).__name__}.step(): all backward passes of {self._model} since the last step were "
                 "inside no_sync(), so that each rank has gradients of its own, and the ranks drift apart. Let the "
-                "last pass before a step be outside of it; where they were averaged otherwise, step in no_sync(), too",
-                stacklevel=_ABOVE_STEP,
+                "last pass before a step be outside of it; where they were averaged otherwise, step in no_sync(), too"
             )
         self._is_local = False
         seen = self._sources.get(optimizer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from pelton._training._state_broadcast import agree, everyone
 from pelton._training.data_parallel._algorithm_state import AlgorithmState
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._user_algorithm import runtime_algorithm
+from pelton._warn import warn
 from pelton.errors import InvalidArgument, PeltonError
 
 
@@ -49,10 +49,9 @@ def average_buffers(communicator: _C.Communicator, module: nn.Module, ignored: S
 
 def warn_of_meeting(model: str, changes: Sequence[str]) -> None:
     """Says that a change of the model cost the ranks a meeting outside the algorithm's schedule."""
-    warnings.warn(
+    warn(
         f"{model} is registered anew ({'; '.join(changes) or 'the algorithm changes'}): the ranks, whose weights the "
-        "algorithm lets differ, have come to their mean",
-        stacklevel=2,
+        "algorithm lets differ, have come to their mean"
     )
 
 
@@ -119,10 +118,7 @@ def register_again(inner: Any) -> None:
     inner._selected = inner._register(inner.bagua_optimizers if takes_rank_0s else ())
     new = [name for name, tensor in inner._selected.all if id(tensor) not in before]
     if new:
-        warnings.warn(
-            f"{inner.bagua_module_name}: {', '.join(new)}: not there when it was wrapped; has rank 0's values now",
-            stacklevel=2,
-        )
+        warn(f"{inner.bagua_module_name}: {', '.join(new)}: not there when it was wrapped; has rank 0's values now")
     if state is not None:
         fresh, inner._rounds = inner._live_rounds(), None
         state = carried(state, fresh.state())

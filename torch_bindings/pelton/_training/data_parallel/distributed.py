@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Union
 
@@ -18,6 +17,7 @@ from pelton._training.algorithms.gradient_allreduce import GradientAllReduceAlgo
 from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._attachment import attach, name_of, wrapping_of
 from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDataParallel
+from pelton._warn import warn
 from pelton.errors import InvalidArgument, Unsupported
 
 AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
@@ -186,10 +186,9 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         """Once: a broadcast before each forward pass would keep ranks in step that are to run apart."""
         if not self._has_said:
             self._has_said = True
-            warnings.warn(
+            warn(
                 f"{name_of(self.module)}: buffers stay each rank's own, because {type(self.bagua_algorithm).__name__} "
-                "lets ranks run apart; inner.consolidate() brings them together at the end",
-                stacklevel=4,
+                "lets ranks run apart; inner.consolidate() brings them together at the end"
             )
 
     @contextlib.contextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from torch._compile import _disable_dynamo
 
 from pelton import _C
 from pelton._training.data_parallel._steps import is_in_backward
+from pelton._warn import warn
 from pelton.bluefog._world import World
 from pelton.bluefog.torch import _handles, mpi_ops
 from pelton.bluefog.torch._basics import active_world
@@ -248,7 +247,7 @@ class Rhythm:
         if self.is_due:
             if not self._has_warned:
                 self._has_warned = True
-                _warn_of_training_loop(
+                warn(
                     f"Unexpected behavior: a forward pass came after the {self._interval} of "
                     "num_steps_per_communication, and step() was not called; it takes part in no communication"
                 )
@@ -308,15 +307,3 @@ def _hook_of_copies() -> Callable[[torch.nn.Module, Any], None]:
 
 def _does_nothing(module: torch.nn.Module, inputs: Any) -> None:
     """For a copy of a model."""
-
-
-def _warn_of_training_loop(text: str) -> None:
-    """Warns of the line that has called the model, however many of torch's functions are between."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_within(frame.f_globals.get("__name__", "")):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
-
-
-def _is_within(module: str) -> bool:
-    return module.partition(".")[0] in ("torch", "pelton")

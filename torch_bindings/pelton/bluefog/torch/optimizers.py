@@ -8,13 +8,13 @@ BlueFog.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
 import torch
 
+from pelton._warn import warn
 from pelton.bluefog.torch import _windows
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._combining import (
@@ -340,11 +340,7 @@ def DistributedPushSumOptimizer(  # noqa: N802
 
 
 def _deprecated(name: str) -> None:
-    warnings.warn(
-        f"{name} is BlueFog's older name of DistributedAdaptWithCombineOptimizer",
-        PendingDeprecationWarning,
-        stacklevel=3,
-    )
+    warn(f"{name} is BlueFog's older name of DistributedAdaptWithCombineOptimizer", PendingDeprecationWarning)
 
 
 def _is_old(model: Any, named_parameters: _Names) -> bool:

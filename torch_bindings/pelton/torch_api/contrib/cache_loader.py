@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+from pelton._warn import warn
 from pelton.errors import InvalidArgument
 from pelton.torch_api.contrib import _values
 from pelton.torch_api.contrib.utils.store import Store, Value
@@ -117,11 +117,10 @@ class CacheLoader:
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"the cache '{self.dataset_name}' failed, and values are computed instead of read, now and whenever it "
                 f"fails again: {error}",
                 RuntimeWarning,
-                stacklevel=4,
             )
 
 

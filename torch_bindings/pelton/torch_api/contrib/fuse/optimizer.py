@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from torch import optim
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from pelton._warn import warn
 from pelton.errors import FailedPrecondition, InvalidArgument
 from pelton.torch_api.contrib.fuse._fusion import Fusion
 from pelton.torch_api.contrib.fuse._wrapped import WrappedParameters, wrapped_parameters
@@ -75,10 +75,9 @@ def fuse_optimizer(
     _check_options(optimizer)
     is_elementwise = _is_elementwise(optimizer) if elementwise is None else elementwise
     if not is_elementwise and elementwise is None:
-        warnings.warn(
+        warn(
             f"fuse_optimizer: {type(optimizer).__name__} is not known to treat each element by itself, so that "
-            "fuse_step will step it plainly; elementwise=True says that it does, False that this is meant",
-            stacklevel=2,
+            "fuse_step will step it plainly; elementwise=True says that it does, False that this is meant"
         )
     fusion = Fusion(do_flatten, do_flatten and check_flatten) if is_elementwise else None
     named: Any = optimizer
