@@ -65,7 +65,9 @@ class PeltonPython(Peer):
 
 
 class Bare(Peer):
-    """The copies and the sum alone, without a runtime: the floor of what goes through shared memory."""
+    """The copies and the sum alone, in a plain loop of two processes without a runtime. It is one way through shared
+    memory, and no floor: Pelton was faster (docs/performance.md).
+    """
 
     def prepare(self) -> None:
         source = [str(HERE / "bare_peer.cc"), "-o", str(self.folder / "bare")]
