@@ -247,15 +247,28 @@ def test_an_algorithm_in_python_has_no_heir(tmp_path: Path) -> None:
     assert "starting all ranks again" in outcome.errors, outcome.errors
 
 
+def _fake_daemon(tmp_path: Path, when_asked: str) -> str:
+    """The path of a shell script in the place of `pelton-daemon`, which listens and serves nobody.
+
+    Args:
+      tmp_path: where it is written.
+      when_asked: what it does where it is asked how it is (`--status`).
+    """
+    program = tmp_path / "daemon"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*--status*) {when_asked} ;;\n'
+        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
+    )
+    program.chmod(0o700)
+    return str(program)
+
+
 @pytest.mark.parametrize("awaits", [True, False])
 def test_a_place_that_is_kept_for_one_trainer_is_given_up_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaits: bool
 ) -> None:
-    program = tmp_path / "daemon"
     says = json.dumps({"trainer_pid": 0, "awaits_heir": awaits})
-    program.write_text(f"#!/bin/sh\ncase \"$*\" in *--status*) echo '{says}' ;; *) touch $2; exec sleep 600 ;; esac\n")
-    program.chmod(0o700)
-    monkeypatch.setenv(PROGRAM_VARIABLE, str(program))
+    monkeypatch.setenv(PROGRAM_VARIABLE, _fake_daemon(tmp_path, f"echo '{says}'"))
     daemons = Daemons("a mark", tmp_path, trainer_grace_s=5)
     try:
         daemons.start(2, "127.0.0.1:1", os.environ)
@@ -297,11 +310,9 @@ def test_a_rank_that_fails_before_it_attaches_costs_no_patience(tmp_path: Path, 
 def test_only_of_a_trainer_that_was_welcomed_a_daemon_sees_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_welcomed: bool
 ) -> None:
-    program, asked = tmp_path / "daemon", tmp_path / "asked"
+    asked = tmp_path / "asked"
     says = json.dumps({"trainer_pid": 4711, "trainer_is_welcomed": is_welcomed, "awaits_heir": False})
-    program.write_text(f"#!/bin/sh\necho >> {asked}\necho '{says}'\n")
-    program.chmod(0o700)
-    monkeypatch.setenv(PROGRAM_VARIABLE, str(program))
+    monkeypatch.setenv(PROGRAM_VARIABLE, _fake_daemon(tmp_path, f"echo >> {asked}; echo '{says}'"))
     with contextlib.closing(PlaceQuestion("a socket", is_last=True)) as question:
         answer = None
         while answer is None and (not asked.exists() or len(asked.read_text()) < 3):
@@ -314,16 +325,10 @@ def test_a_signal_ends_a_job_that_waits_for_its_daemons_to_begin_anew(tmp_path: 
     asked = tmp_path / "asked"
     status = {"trainer_is_welcomed": True, "awaits_heir": False}
     gone, lives = (json.dumps({"trainer_pid": pid, **status}) for pid in (0, 4711))
-    program = tmp_path / "daemon"
-    program.write_text(
-        '#!/bin/sh\ncase "$*" in\n'
-        f"*--status*) if [ -e {asked} ]; then echo '{lives}'; else touch {asked}; echo '{gone}'; fi ;;\n"
-        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
-    )
-    program.chmod(0o700)
+    program = _fake_daemon(tmp_path, f"if [ -e {asked} ]; then echo '{lives}'; else touch {asked}; echo '{gone}'; fi")
     (tmp_path / "script.py").write_text("import sys\nsys.exit(3)\n")
     command = launcher(1, "--backend", "daemon", "--max-restarts", 1, tmp_path / "script.py")
-    variables = {**environment(), PROGRAM_VARIABLE: str(program)}
+    variables = {**environment(), PROGRAM_VARIABLE: program}
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "starting all ranks again" not in (line := process.stderr.readline()):
@@ -338,14 +343,8 @@ def test_a_signal_ends_a_job_that_waits_for_its_daemons_to_begin_anew(tmp_path: 
 def test_ranks_are_served_while_a_daemon_is_asked(tmp_path: Path) -> None:
     """It does not answer before the other rank has had a signal, which only a launcher that goes on passes to it."""
     passed_on = tmp_path / "passed_on"
-    program = tmp_path / "daemon"
     said = json.dumps({"trainer_pid": 0, "awaits_heir": True})
-    program.write_text(
-        '#!/bin/sh\ncase "$*" in\n'
-        f"*--status*) while [ ! -e {passed_on} ]; do sleep 0.05; done; echo '{said}' ;;\n"
-        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
-    )
-    program.chmod(0o700)
+    program = _fake_daemon(tmp_path, f"while [ ! -e {passed_on} ]; do sleep 0.05; done; echo '{said}'")
     script = tmp_path / "script.py"
     script.write_text(
         "import os, pathlib, signal, time\n"
@@ -361,7 +360,7 @@ def test_ranks_are_served_while_a_daemon_is_asked(tmp_path: Path) -> None:
         "print('done', flush=True)\n"
     )
     command = launcher(2, "--backend", "daemon", "--max-restarts", 1, script)
-    variables = {**environment(), PROGRAM_VARIABLE: str(program)}
+    variables = {**environment(), PROGRAM_VARIABLE: program}
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "[rank 0] ready\n"
@@ -374,13 +373,11 @@ def test_ranks_are_served_while_a_daemon_is_asked(tmp_path: Path) -> None:
 
 
 def _job_with_daemons(tmp_path: Path, daemon: str, script: str, *flags: object) -> Outcome:
-    """Two ranks whose daemons are a shell script, with a branch for what it is asked: `*--status*) ... ;;`."""
-    program = tmp_path / "daemon"
-    program.write_text(f'#!/bin/sh\ncase "$*" in\n{daemon}\n*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n')
-    program.chmod(0o700)
+    """Two ranks with a `_fake_daemon`."""
+    program = _fake_daemon(tmp_path, daemon)
     (tmp_path / "script.py").write_text(script)
     command = launcher(2, "--backend", "daemon", "--max-restarts", 1, *flags, tmp_path / "script.py")
-    return run(command, 60, {PROGRAM_VARIABLE: str(program)})
+    return run(command, 60, {PROGRAM_VARIABLE: program})
 
 
 def test_the_first_death_is_the_cause_though_its_daemon_answers_last(tmp_path: Path) -> None:
@@ -388,9 +385,9 @@ def test_the_first_death_is_the_cause_though_its_daemon_answers_last(tmp_path: P
     asked = tmp_path / "asked_of_0"
     no = json.dumps({"trainer_pid": 0, "awaits_heir": False})
     daemon = (
-        f'*--status*) case "$2" in */1) while [ ! -e {asked} ]; do sleep 0.05; done; sleep 0.5 ;;\n'
+        f'case "$2" in */1) while [ ! -e {asked} ]; do sleep 0.05; done; sleep 0.5 ;;\n'
         f"*) touch {asked} ;; esac\n"
-        f"echo '{no}' ;;"
+        f"echo '{no}'"
     )
     script = (
         "import os, signal, sys, time\n"
@@ -413,7 +410,7 @@ def test_a_place_that_is_kept_in_vain_is_said_to_be_so(tmp_path: Path) -> None:
         "if os.environ['PELTON_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
         "time.sleep(60)\n"
     )
-    outcome = _job_with_daemons(tmp_path, f"*--status*) sleep 1; echo '{keeps}' ;;", script, "--linger", 1)
+    outcome = _job_with_daemons(tmp_path, f"sleep 1; echo '{keeps}'", script, "--linger", 1)
     text = r"starting rank (\d) again, for the 1. of at most 1 times; the others wait for it"
     (started,) = re.findall(text, outcome.errors)
     other = 1 - int(started)
@@ -430,17 +427,12 @@ def test_what_cannot_go_on_fails_as_often_as_it_may(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_a_snapshot_is_not_started_alone_and_the_reason_is_said(tmp_path: Path) -> None:
-    program = tmp_path / "daemon"
     says = json.dumps({"trainer_pid": 0, "awaits_heir": False})
-    program.write_text(
-        f"#!/bin/sh\ncase \"$*\" in\n*--status*) echo '{says}' ;;\n"
-        '*--no-heir*) ;;\n*) touch "$2"; exec sleep 600 ;;\nesac\n'
-    )
-    program.chmod(0o700)
+    program = _fake_daemon(tmp_path, f"echo '{says}'")
     script = tmp_path / "script.py"
     script.write_text("import os, sys\nsys.exit(3 if os.environ['PELTON_RESTART_COUNT'] == '0' else 0)\n")
     command = launcher(1, "--backend", "daemon", "--max-restarts", 1, script)
-    outcome = run(command, 60, {PROGRAM_VARIABLE: str(program)})
+    outcome = run(command, 60, {PROGRAM_VARIABLE: program})
     assert outcome.code == 0, outcome.errors
     assert "rank 0 cannot be started again alone: it has kept no snapshot (checkpoint.Snapshots)" in outcome.errors
 

@@ -58,6 +58,29 @@ def remove_deserted() -> None:
         _remove_if_deserted(folder)
 
 
+def lock(path: Path, kind: int, flags: int = os.O_RDONLY) -> int:
+    """Locks a job's folder, or a file in it, until the descriptor that it returns is closed.
+
+    Args:
+      path: of the folder or the file.
+      kind: of the lock, as `fcntl.flock` takes it.
+      flags: with which it is opened.
+
+    Raises:
+      BlockingIOError: `kind` has LOCK_NB, and another process has locked it.
+      FileNotFoundError: it is not there, or was removed meanwhile.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind)
+        if os.stat(path).st_ino != os.fstat(descriptor).st_ino:
+            raise FileNotFoundError(f"{path} was removed")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class JobFolder:
     """A job's folder, for as long as its launcher lives. Threads: the launcher's. Owns: the folder and a lock on it."""
 
@@ -70,8 +93,7 @@ class JobFolder:
         remove_deserted()
         self.path = folder_of(mark)
         self.path.mkdir(mode=0o700)
-        self._lock = os.open(self.path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._lock = lock(self.path, fcntl.LOCK_SH)
 
     def close(self) -> None:
         """Removes it."""
@@ -82,15 +104,14 @@ class JobFolder:
 def _remove_if_deserted(folder: Path) -> None:
     """Removes the folder of a job whose launcher and guard, or whose daemons, were killed at once."""
     with contextlib.suppress(OSError):
-        lock = os.open(folder, os.O_RDONLY)
+        # Fails while a launcher has it, or a trainer that starts its daemon.
+        descriptor = lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            # Fails while a launcher has it, or a trainer that starts its daemon.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             sockets = [path for path in folder.iterdir() if not path.is_file()]
             if sockets and all(path.is_socket() and not is_served(path) for path in sockets):
                 shutil.rmtree(folder)
         finally:
-            os.close(lock)
+            os.close(descriptor)
 
 
 def is_served(path: Path) -> bool:

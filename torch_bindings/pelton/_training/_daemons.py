@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from pelton_run.daemons import program
-from pelton_run.job_folder import folder_of, is_served, remove_deserted
+from pelton_run.job_folder import folder_of, is_served, lock, remove_deserted
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import TOKEN_VARIABLE
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported on a condition
@@ -101,8 +101,8 @@ def _locked(folder: Path, rank: int, timeout_s: float) -> Iterator[None]:
         folder.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as locks:
             try:  # the folder's as well, so that no other job takes it for a deserted one
-                _lock(locks, folder, os.O_RDONLY, fcntl.LOCK_SH)
-                _lock(locks, path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+                locks.callback(os.close, lock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB))
+                locks.callback(os.close, lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT))
             except (FileNotFoundError, BlockingIOError):
                 pass
             else:
@@ -111,20 +111,6 @@ def _locked(folder: Path, rank: int, timeout_s: float) -> Iterator[None]:
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"another process has looked for rank {rank}'s daemon for {timeout_s:g} s ({path})")
         time.sleep(_LOOK_S)
-
-
-def _lock(locks: contextlib.ExitStack, path: Path, flags: int, kind: int) -> None:
-    """Locks a file until `locks` ends.
-
-    Raises:
-      BlockingIOError: another process has locked it.
-      FileNotFoundError: it was removed.
-    """
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    locks.callback(os.close, descriptor)
-    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    if os.stat(path).st_ino != os.fstat(descriptor).st_ino:
-        raise FileNotFoundError(f"{path} was removed")
 
 
 def _job_at(socket: Path, timeout_s: float) -> str:

@@ -152,6 +152,13 @@ def get_current_created_window_names() -> list[str]:
     return names()
 
 
+def _run(operation: Write | Get) -> bool:
+    """Does it on this thread, after what has been given to the background."""
+    windows().await_submitted()
+    operation.run()
+    return True
+
+
 def win_put(
     tensor: torch.Tensor,
     name: str,
@@ -176,10 +183,7 @@ def win_put(
       DeadlineExceeded: a mutex was not given back in time, and the text names who holds it; or a rank on another host
         has not answered, and its edges fail from then on.
     """
-    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
-    windows().await_submitted()
-    write.run()
-    return True
+    return _run(Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False))
 
 
 def win_put_nonblocking(
@@ -230,10 +234,7 @@ def win_accumulate(
       dst_weights: as `win_put`.
       require_mutex: as `win_put`; sums are exact without it, too.
     """
-    write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True)
-    windows().await_submitted()
-    write.run()
-    return True
+    return _run(Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True))
 
 
 def win_accumulate_nonblocking(
@@ -273,10 +274,7 @@ def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool =
       PeerLost: a source has ended; the others were read.
       DeadlineExceeded: as win_put.
     """
-    get = Get(window_of(name), src_weights, require_mutex)
-    windows().await_submitted()
-    get.run()
-    return True
+    return _run(Get(window_of(name), src_weights, require_mutex))
 
 
 def win_get_nonblocking(name: str, src_weights: Weights | None = None, require_mutex: bool = False) -> int:
