@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -81,6 +82,45 @@ def _come_together(model: Any, optimizer: torch.optim.Optimizer, to: float, afte
         bagua.allreduce(torch.tensor([_distance(model)]), farthest, bagua.ReduceOp.MAX)
     model.bagua_ddp.stop_averaging()
     assert _distance(model) < after_the_stop
+
+
+@case(2, 3)
+def a_model_may_be_dropped_by_the_ranks_at_different_times() -> None:
+    """It goes on for the others, and ends when the last one drops it; then another model may have its parameters."""
+    rank, _ = rank_and_size()
+    for name in ("async_model_average", "asynchronous_pairs", "asynchronous_push_sum"):
+        model: Any = seeded(rank, make_mlp)
+        optimizer = sgd(model)
+        layers = list(model)
+        model.with_bagua([optimizer], Algorithm.init(name, sync_interval_ms=0))
+        _train_until(model, optimizer, 3)
+        if rank == 0:
+            _train_until(model, optimizer, int(model.bagua_ddp.statistics()["rounds"]) + 5)
+        else:
+            model = None
+            gc.collect()
+        bagua.barrier()
+        model = None
+        gc.collect()
+        heir: Any = torch.nn.Sequential(*layers)
+        heir.with_bagua([optimizer], "gradient_allreduce")
+        for step in range(3):
+            train_step(heir, optimizer, step)
+        assert_same_on_all_ranks(list(heir.parameters()))
+
+
+@case(2)
+def a_model_that_one_rank_has_dropped_ends_with_the_job() -> None:
+    model, optimizer = _wrapped(sync_interval_ms=0)
+    _train_until(model, optimizer, 3)
+    if rank_and_size()[0] == 1:
+        model = None
+        gc.collect()
+    bagua.barrier()
+    start = time.monotonic()
+    bagua.destroy_process_group()
+    assert time.monotonic() - start < 8, "ranks waited for each other"
+    bagua.init_process_group(torch_distributed=False)
 
 
 @case(4)

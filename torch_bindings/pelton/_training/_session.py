@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined] 
 
 from pelton import _C
 from pelton._training import _before_writes, _fork, _launchers, _rendezvous, _sight, _torch_group, env
+from pelton._training._dropped import DroppedModels
 from pelton._training._report import Report
 from pelton._warn import warn
 from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError, RepeatedInitializationError
@@ -59,6 +60,7 @@ class Session:
         self._communicators: dict[_Key, _C.Communicator] = {}
         # In the order of wrapping, the same on all ranks: an averaging beside training ends by agreement.
         self._models: weakref.WeakKeyDictionary[_Detachable, None] = weakref.WeakKeyDictionary()
+        self.dropped = DroppedModels()
         self._queues: list[_Closable] = []
         self.has_daemon = place.address.startswith(_rendezvous.DAEMON)
         self._sight = _sight.Sight(backend, place.address)
@@ -103,6 +105,7 @@ class Session:
         self._report.end(self.models())
         for model in self.models():
             model.detach("the process group was destroyed", timeout_s, keeps_watch=True)
+        self.dropped.end(timeout_s)
         _torch_group.unmake(self.torch_group)
         self._sight.close()
         for queue in self._queues:

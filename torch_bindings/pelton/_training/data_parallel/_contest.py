@@ -15,11 +15,12 @@ from pelton import _C, _log
 from pelton._training._state_broadcast import agree, agree_on
 from pelton._training.algorithms._options import defaults_of
 from pelton._training.algorithms.base import Algorithm, AlgorithmImpl, RegisteredAlgorithm
-from pelton._training.data_parallel._algorithm_state import AlgorithmState
+from pelton._training.data_parallel._algorithm_state import AlgorithmState, adopt, from_dict
 from pelton._training.data_parallel._attachment import show_algorithm
 from pelton._training.data_parallel._checked import checked_algorithm
+from pelton._training.data_parallel._equality import check_equal
 from pelton._training.data_parallel._schedules import measured_rows
-from pelton._training.data_parallel._together import carried
+from pelton._training.data_parallel._together import carried, install_agreed
 from pelton._training.data_parallel._tuning import Tuning, add_row, agreed_path, named
 from pelton._training.data_parallel._user_algorithm import runtime_algorithm
 from pelton.errors import FailedPrecondition, Unsupported
@@ -303,6 +304,37 @@ def put_own_in_force(inner: Any) -> None:
             f"the place of {_label(in_force)}; call pelton.autotune() to try both"
         )
         _log.tell(logging.INFO, line)
+
+
+def load_own_state(inner: Any, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    """See `BaguaDistributedDataParallel.load_algorithm_state_dict`.
+
+    Args:
+      inner: the object behind the wrapped model.
+      state_dict: see there.
+
+    Raises:
+      PeltonError: see there.
+    """
+    rounds = inner._live_rounds()
+    communicator = inner.process_group.get_global_communicator()
+    state: AlgorithmState | None = None
+    complaint: Exception | None = None
+    try:
+        state = from_dict(state_dict, inner.process_group.ranks, communicator.rank())
+        adopt(inner._own.algorithm, state)
+    except Exception as error:
+        complaint = error
+    agree(communicator, complaint)
+    assert state is not None
+    agree_on(communicator, "state", state.common())
+    if state.whole:
+        check_equal(communicator, inner._selected.trainable, inner.bagua_module_name)
+    rounds.detach(inner._session.timeout_s)
+    inner._rounds = None
+    put_own_in_force(inner)
+    install_agreed(inner, state)
+    inner._loaded.state_came()
 
 
 def _setups_of(inner: Any, alternatives: Sequence[Algorithm | str]) -> list[Setup]:

@@ -123,8 +123,11 @@ class Rounds:
         self.stop()
         return False
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """Ends an averaging beside training when all ranks have asked for it. Idempotent.
+
+        Args:
+          timeout_s: how long to wait for that; None: as long as for an operation. The wish stands after it.
 
         Raises:
           DeadlineExceeded: not all ranks have asked in time.

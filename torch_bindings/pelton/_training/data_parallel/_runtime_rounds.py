@@ -157,9 +157,9 @@ class RuntimeRounds(Rounds):
             self._exchange.optimizer.come_together()
         return True
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """See `Rounds`."""
-        self._model.stop(self._timeout_s)
+        self._model.stop(self._timeout_s if timeout_s is None else timeout_s)
 
     def stay_stopped(self) -> None:
         """See `Rounds`."""

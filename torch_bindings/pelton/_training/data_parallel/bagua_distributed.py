@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -18,14 +19,12 @@ from pelton import _C
 from pelton._training import _before_writes, _session, env
 from pelton._training._model_backend import ModelBackend
 from pelton._training._parameters import SelectedTensors, Snapshot, check_gradients, select, thawed
-from pelton._training._state_broadcast import agree, agree_on, broadcast_state, everyone
+from pelton._training._state_broadcast import agree, broadcast_state, everyone
 from pelton._training.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._algorithm_state import (
     AlgorithmState,
     OwnAlgorithm,
-    adopt,
-    from_dict,
     state_left_by,
 )
 from pelton._training.data_parallel._attachment import nothing, release
@@ -36,15 +35,15 @@ from pelton._training.data_parallel._checked import (
     checked_optimizers,
     refuse_inputs,
 )
-from pelton._training.data_parallel._contest import Contest, begin_tuning, put_own_in_force
-from pelton._training.data_parallel._equality import check_equal, check_of
+from pelton._training.data_parallel._contest import Contest, begin_tuning, load_own_state
+from pelton._training.data_parallel._equality import check_of
 from pelton._training.data_parallel._functional import is_functional_call
 from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle_loaded
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
 from pelton._training.data_parallel._steps import forget, is_in_backward, listen
-from pelton._training.data_parallel._together import consolidate, install_agreed, register_again
+from pelton._training.data_parallel._together import consolidate, register_again
 from pelton._training.data_parallel._torchs_ddp import check_around, check_within
 from pelton._training.data_parallel._tuning import tuning_of_environment
 from pelton._training.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
@@ -219,25 +218,7 @@ class BaguaDistributedDataParallel:
             the ranks hold different weights. The text says which. Raised on all ranks.
           FailedPrecondition: the process group has ended.
         """
-        rounds = self._live_rounds()
-        communicator = self.process_group.get_global_communicator()
-        state: AlgorithmState | None = None
-        complaint: Exception | None = None
-        try:
-            state = from_dict(state_dict, self.process_group.ranks, communicator.rank())
-            adopt(self._own.algorithm, state)
-        except Exception as error:
-            complaint = error
-        agree(communicator, complaint)
-        assert state is not None
-        agree_on(communicator, "state", state.common())
-        if state.whole:
-            check_equal(communicator, self._selected.trainable, self.bagua_module_name)
-        rounds.detach(self._session.timeout_s)
-        self._rounds = None
-        put_own_in_force(self)
-        install_agreed(self, state)
-        self._loaded.state_came()
+        load_own_state(self, state_dict)
 
     def before_load(self) -> None:
         """`load_state_dict` of the model is about to write to its weights."""
@@ -512,6 +493,8 @@ class BaguaDistributedDataParallel:
             complaint = error
         agree(communicator, complaint)
         assert selected is not None
+        self._session.dropped.end_stopped()
+        self._session.dropped.end_those_of((tensor for _, tensor in selected.trainable), self._session.timeout_s)
         new = [(name, tensor) for name, tensor in selected.all if self._known.get(id(tensor)) is not tensor]
         self.bagua_module_name = broadcast_state(
             communicator, new, list(optimizers), selected.left_out, self.bagua_module_name
@@ -574,6 +557,12 @@ class BaguaDistributedDataParallel:
             self._schedules,
         )
         return make_rounds(registration, state)
+
+    def __del__(self) -> None:
+        """Nobody holds the model any more: what averages it beside training must not end on this rank alone."""
+        rounds, selected = (self.__dict__.get(name) for name in ("_rounds", "_selected"))  # where making it has failed
+        if rounds is not None and selected is not None and rounds.is_averaging and not sys.is_finalizing():
+            self._session.dropped.add(rounds, selected.trainable)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bagua_module_name}, {type(self.bagua_algorithm).__name__})"
