@@ -106,13 +106,16 @@ def _of_parameters(inner: Any) -> list[str]:
 
 
 def _of_optimizers(inner: Any, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    from pelton._training.data_parallel._strangers import described, strangers  # as below
+    from pelton._training.data_parallel._strangers import described, idle, strangers  # as below
 
     findings = []
     known = {id(optimizer) for optimizer in inner.bagua_optimizers}
     unknown = [type(optimizer).__name__ for optimizer in optimizers if id(optimizer) not in known]
     if unknown:
         findings.append(f"with_bagua was not told of {_some(unknown)}: its state was not made rank 0's")
+    without = [type(optimizer).__name__ for optimizer in idle(inner.bagua_optimizers, inner.module)]
+    if without:
+        findings.append(f"given at wrapping, but steps none of its parameters: {_some(without)}")
     everyone = [*inner.bagua_optimizers, *optimizers]
     stepped = {id(p) for optimizer in everyone for group in optimizer.param_groups for p in group["params"]}
     others = strangers(everyone)

@@ -325,6 +325,38 @@ def an_optimizer_that_steps_parameters_of_no_wrapped_model() -> None:
     assert_same_on_all_ranks([*model.parameters(), *loss.parameters()])
 
 
+@case(1, 2)
+def optimizers_that_step_nothing_of_the_model_that_they_were_given_with() -> None:
+    def sgd(model: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def said(models: list[Any], optimizers: list[torch.optim.Optimizer], given: list[list[int]]) -> int:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for model, numbers in zip(models, given, strict=True):
+                model.with_bagua([optimizers[number] for number in numbers], "gradient_allreduce")
+            for _ in range(2):
+                for model in models:
+                    model(batch(rank_and_size()[0], 0, 4, 6)).square().mean().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+        told = [warning for warning in caught if "steps none of its parameters" in str(warning.message)]
+        assert all(warning.filename == __file__ and "SGD was given" in str(warning.message) for warning in told), told
+        return len(told)
+
+    first: Any = Net()
+    second: Any = Net()
+    optimizers = [sgd(first), sgd(second)]
+    assert said([first, second], optimizers, [[0, 1], [0, 1]]) == 0, "those of two models are given with each"
+    assert said([first, second], optimizers, [[1], [0]]) == 2, "the wrong one"
+    assert said([first], [optimizers[0], sgd(nn.Linear(3, 2))], [[0, 1]]) == 1, "one of no wrapped model"
+    first.second.requires_grad_(False)
+    assert said([first], [sgd(first.second), sgd(first.first)], [[0, 1]]) == 0, "of what may be thawed"
+    first.first, first.second = Net().first, Net().second
+    assert said([first], [optimizers[0]], [[0]]) == 1, "parameters were replaced"
+    assert "steps none of its parameters: 'SGD'" in str(pelton.check(first))
+
+
 @case(2)
 def gradients_that_are_differentiated_further() -> None:
     """A second backward pass through them is averaged; what torch.autograd.grad makes of them is warned of."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -15,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pelton._training import _before_writes
 from pelton._training._parameters import NamedTensors
 from pelton._training.data_parallel._scalers import note_step, parameter_ids, watch_scalers
-from pelton._training.data_parallel._strangers import described, strangers
+from pelton._training.data_parallel._strangers import described, idle, strangers
 from pelton._warn import warn
 from pelton.errors import FailedPrecondition
 
@@ -137,9 +138,8 @@ class ModelSteps:
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
         self._print_at_backward: list[float] | None = None
         self._is_local = False  # the gradients are of backward passes in `no_sync` alone
-        self._has_warned = False
-        self._has_warned_of_strangers = False
-        self._has_warned_of_graphs = False
+        self._has_looked_at_given = False
+        self._said: set[str] = set()  # kinds of warnings
         self._looked_through: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
     def is_given(self, optimizer: Optimizer) -> bool:
@@ -170,21 +170,26 @@ class ModelSteps:
             self._found[optimizer] = known
         return known[1]
 
-    def before(self, optimizer: Optimizer) -> None:
+    def before(self, optimizer: Optimizer, module: nn.Module) -> None:
         """A step begins of an optimizer that concerns the model.
+
+        Args:
+          optimizer: it.
+          module: the model.
 
         Warns:
           UserWarning: once, if it steps parameters that no wrapped model has, as those of a loss: they need not be
-            wrong, because they may be averaged otherwise.
+            wrong, because they may be averaged otherwise; and once, if one that was given steps none of the model's.
         """
         self._count_before[optimizer] = self._count
+        self._look_at_given(module)
         sizes = [len(group["params"]) for group in optimizer.param_groups]
-        if self._has_warned_of_strangers or self._looked_through.get(optimizer) == sizes:
+        if "strangers" in self._said or self._looked_through.get(optimizer) == sizes:
             return
         self._looked_through[optimizer] = sizes
         found = strangers([optimizer])
         if found:
-            self._has_warned_of_strangers = True
+            self._said.add("strangers")
             warn(
                 f"{type(optimizer).__name__}.step(): beside those of {self._model} it steps {described(found)} that no "
                 "wrapped model has (of a loss, of a part that was not wrapped, or replaced since). Pelton averages "
@@ -192,15 +197,31 @@ class ModelSteps:
                 "all of the parameters, or wrap a second one"
             )
 
+    def _look_at_given(self, module: nn.Module) -> None:
+        """Once a registration, and not before the first step, because another model may be wrapped until then."""
+        if self._has_looked_at_given:
+            return
+        self._has_looked_at_given = True
+        for optimizer in idle(self._given, module):
+            self._looked_through[optimizer] = [len(group["params"]) for group in optimizer.param_groups]
+            if "idle" not in self._said:
+                self._said.add("idle")
+                kind = type(optimizer).__name__
+                warn(
+                    f"{kind} was given at the wrapping of {self._model}, but steps none of its parameters: it is "
+                    f"another model's, or they were replaced after it was made. Make the {kind} of the parameters that "
+                    "the model has now, and wrap the model again with that one"
+                )
+
     def backward_began(self) -> None:
         """A backward pass makes its first gradient.
 
         Warns:
           UserWarning: once, if it makes a graph of the gradients, too: what is computed from that need not be wrong.
         """
-        if self._has_warned_of_graphs or not torch.is_grad_enabled():
+        if "graphs" in self._said or not torch.is_grad_enabled():
             return
-        self._has_warned_of_graphs = True
+        self._said.add("graphs")
         warn(
             f"{self._model}: backward(create_graph=True) averages the values of the gradients, but their graph is this "
             "rank's alone: what torch.autograd.grad makes of it (products with a Hessian) differs between ranks. "
@@ -241,8 +262,8 @@ class ModelSteps:
         Warns:
           UserWarning: once, if all were in `no_sync`, which need not be wrong: they may have been averaged otherwise.
         """
-        if self._is_local and not self._has_warned:
-            self._has_warned = True
+        if self._is_local and "local" not in self._said:
+            self._said.add("local")
             warn(
                 f"{type(optimizer).__name__}.step(): all backward passes of {self._model} since the last step were "
                 "inside no_sync(), so that each rank has gradients of its own, and the ranks drift apart. Let the "

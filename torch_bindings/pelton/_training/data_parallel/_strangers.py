@@ -1,13 +1,17 @@
-"""Finds parameters that an optimizer steps, but that no wrapped model has: each rank's own, and nobody says so."""
+"""Finds parameters that an optimizer steps, but that no wrapped model has: each rank's own, and nobody says so. And
+optimizers that step nothing of the model that they were given with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from pelton._training import _session
+from pelton._training.data_parallel._scalers import parameter_ids
 
 
 def strangers(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
@@ -27,6 +31,21 @@ def strangers(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
         if parameter.requires_grad and id(parameter) not in known
     }
     return list(found.values())
+
+
+def idle(given: Sequence[Optimizer], module: nn.Module) -> list[Optimizer]:
+    """The optimizers that step none of a model's parameters, frozen ones included, although they were given with it.
+
+    Where others of them do, those of another wrapped model do not count: scripts give the optimizers of several models
+    with each one.
+    """
+    own = {id(parameter) for parameter in module.parameters()}
+    without = [optimizer for optimizer in given if own.isdisjoint(parameter_ids(optimizer))]
+    if len(without) == len(given) or not _session.is_initialized():
+        return without
+    models = _session.current().models()
+    known = {id(parameter) for model in models for parameter in model.module.parameters()}
+    return [optimizer for optimizer in without if known.isdisjoint(parameter_ids(optimizer))]
 
 
 def described(parameters: Sequence[torch.Tensor]) -> str:

@@ -286,7 +286,7 @@ class BaguaDistributedDataParallel:
             self._steps.refuse_within_backward(optimizer, self._live_rounds().may_differ)
             return
         self._settle()
-        self._steps.before(optimizer)
+        self._steps.before(optimizer, self.module)
         rounds = self._live_rounds()
         if self._is_synchronized and rounds.needs_backward:
             self._steps.check_source(optimizer, self._backward_count, lambda: int(rounds.statistics().get("rounds", 0)))
