@@ -168,6 +168,9 @@ void DefineWrappedModel(py::module_& module) {
       .def("post", &Post, py::arg("event"), py::arg("optimizer") = 0, py::arg("is_given") = true,
            py::arg("given_count") = 1, py::arg("may_go_on") = false, NoGil())
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
+      .def("take_over", &M::TakeOver, py::arg("before"))
+      .def("local_gradients", &M::LocalGradients)
+      .def_property_readonly("sums", &M::sums)
       .def("check_parameters", &M::Changes)
       .def(
           "check_round", [](M& self) { ThrowIfError(self.CheckRound()); }, NoGil())

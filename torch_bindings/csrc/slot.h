@@ -64,6 +64,12 @@ class Slot {
   // accumulated onto.
   virtual bool HoldsResult() const { return false; }
 
+  // Knows of the parameter's gradient what the slot of the same parameter knew in an earlier
+  // registration.
+  virtual void TakeOver(const Slot& before) { is_dirty = before.is_dirty; }
+  // Of the parameter, to tell whether two slots are of the same one.
+  const void* identity() const { return parameter_.unsafeGetTensorImpl(); }
+
   bool is_segment() const { return is_segment_; }
   // Whether the bucket is in the host's memory and the parameter is not: then tensors are copied
   // there and back, and the host waits for each copy from the device.

@@ -67,6 +67,11 @@ bool GradientSlot::HoldsResult() const {
   return left.defined() && left.get() == parameter().grad().unsafeGetTensorImpl();
 }
 
+void GradientSlot::TakeOver(const Slot& before) {
+  Slot::TakeOver(before);
+  if (before.HoldsResult()) left_ = WeakTensor(parameter().grad().getIntrusivePtr());
+}
+
 void GradientSlot::Adopt() {
   at::Tensor& gradient = parameter().mutable_grad();
   if (is_segment() || is_staged() || !gradient.defined() || gradient.requires_grad()) return;

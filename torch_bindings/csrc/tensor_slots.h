@@ -27,6 +27,7 @@ class GradientSlot final : public Slot {
   // Makes the result the parameter's gradient.
   void Merge(const CommitRule& rule, bool used_by_any) override;
   bool HoldsResult() const override;
+  void TakeOver(const Slot& before) override;
 
  private:
   // Whether the gradient can be communicated where it is.

@@ -65,6 +65,14 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   // from now on are of no_sync.
   void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
 
+  // Knows of gradients what an earlier registration knew, maybe of other tensors, and detached
+  // since: which are this rank's own yet (no_sync), and which are results of a round.
+  void TakeOver(const WrappedModel& before);
+  // Names of parameters that have a gradient of local backwards, which no round has communicated.
+  std::vector<std::string> LocalGradients() const;
+  // Whether the algorithm adds the ranks' gradients and does not average them.
+  bool sums() const { return sums_; }
+
   // Changes when the tensors do; see TensorPort.
   uint64_t Fingerprint() const override;
 
@@ -154,7 +162,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   };
 
   const ModelOptions options_;
-  const bool sums_;  // the algorithm adds the ranks' gradients and does not average them
+  const bool sums_;
   at::Device device_ = at::kCPU;  // where the buckets are
   // Shared: gradients that a user holds on to lie in the port's memory. Null once detached.
   std::shared_ptr<Owned> owned_;

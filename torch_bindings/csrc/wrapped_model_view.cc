@@ -1,6 +1,7 @@
 // What a trainer asks of a wrapped model between its rounds.
 #include <ATen/ops/from_blob.h>
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,24 @@ absl::Status WrappedModel::Tune(const std::string& csv_path) {
 
 void WrappedModel::EndTuning() {
   if (owned_ != nullptr) port().EndTuning();
+}
+
+void WrappedModel::TakeOver(const WrappedModel& before) {
+  std::map<const void*, const Slot*> known;
+  for (const auto& slot : before.slots_) known.emplace(slot->identity(), slot.get());
+  for (const auto& slot : slots_) {
+    if (const auto found = known.find(slot->identity()); found != known.end()) {
+      slot->TakeOver(*found->second);
+    }
+  }
+}
+
+std::vector<std::string> WrappedModel::LocalGradients() const {
+  std::vector<std::string> names;
+  for (const auto& slot : slots_) {
+    if (when_ready_ && slot->is_dirty && slot->has_gradient()) names.push_back(slot->name());
+  }
+  return names;
 }
 
 std::vector<std::vector<std::string>> WrappedModel::Buckets() const {

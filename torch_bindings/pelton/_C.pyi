@@ -443,6 +443,8 @@ class Model:
         """Lets them go on when all ranks have asked for it. Idempotent."""
     def stay_stopped(self) -> None:
         """Has those that have begun on no rank wait for `resume`."""
+    sums: bool
+    """Whether gradients become the ranks' sum, and not their mean."""
     is_averaging: bool
     """Whether rounds by a timer go on, or will with the first forward pass."""
     may_differ: bool
@@ -455,6 +457,11 @@ class Model:
     """Whether all ranks hold the same, now that a step has ended."""
     needs_backward: bool
     """Whether a step now is in step with the other ranks only if a backward has been since the last one."""
+    def take_over(self, before: Model) -> None:
+        """Knows of the gradients what an earlier model knew of the same parameters, which may be detached: which are this
+        rank's own yet, and which are results of rounds."""
+    def local_gradients(self) -> list[str]:
+        """Names of parameters that have a gradient of local backwards, which no round has communicated."""
     def check_parameters(self) -> list[str]:
         """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:

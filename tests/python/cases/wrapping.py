@@ -10,6 +10,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
+from pelton.errors import FailedPrecondition
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.distributed import BaguaModule
 from torch import nn
@@ -216,6 +217,53 @@ def no_sync_remembers_what_the_last_backward_does_not_use() -> None:
         second = local_gradients(reference, batch(r, 1, *SHAPE))
         per_rank.append({n: first[n] if second[n] is None else first[n] + second[n] for n in first})
     assert_same(gradients(model), mean_of(per_rank))
+
+
+@case(3)
+def what_no_sync_has_accumulated_is_communicated_once_the_model_has_changed() -> None:
+    """By a pass that uses another part of the model, on a model that is registered anew; sums become sums."""
+    _rank, size = rank_and_size()
+
+    def thaw(model: Any) -> None:
+        model.branches[2].requires_grad_(True)
+
+    def replace(model: Any) -> None:
+        thaw(model)
+        model.branches[0].requires_grad_(False)
+
+    def wrap_again(model: Any) -> None:
+        wrap(model, average=model.bagua_algorithm.average)
+
+    for average in (True, False):
+        for change in (thaw, replace, wrap_again):
+            model, reference = seeded(0, _Branches), seeded(0, _Branches)
+            model.branches[2].requires_grad_(False)
+            wrap(model, average=average)
+            model.used = (0,)
+            with model.no_sync():
+                run_backward(model, 0)
+            change(model)
+            model.used = (1,)
+            run_backward(model, 1)
+            per_rank = []
+            for r in range(size):
+                reference.used = (0,)
+                first = local_gradients(reference, batch(r, 0, *SHAPE))
+                reference.used = (1,)
+                second = local_gradients(reference, batch(r, 1, *SHAPE))
+                per_rank.append({n: second[n] if first[n] is None else first[n] for n in first})
+            assert_same(gradients(model), mean_of(per_rank, average))
+
+
+@case(2)
+def a_sum_that_is_there_is_not_added_up_again_once_the_model_has_changed() -> None:
+    model = seeded(0, _Branches)
+    model.branches[2].requires_grad_(False)
+    wrap(model, average=False)
+    run_backward(model, 0)
+    model.branches[2].requires_grad_(True)
+    with raises(FailedPrecondition, "summed", "zero_grad(set_to_none=True)"):
+        run_backward(model, 1)
 
 
 @case(2)

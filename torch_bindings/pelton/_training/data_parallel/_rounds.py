@@ -37,6 +37,8 @@ class Rounds:
     """How many steps the algorithm's trigger has counted."""
     runs_apart = False
     """Whether ranks go on by themselves for several steps, so that nothing else may keep them in step."""
+    sums = False
+    """Whether gradients become the ranks' sum, and not their mean."""
     remembers_weights = False
     """Whether what the algorithm remembers belongs to the weights that were."""
     remembers_optimizer = False
@@ -56,6 +58,17 @@ class Rounds:
     def changes(self) -> list[str]:
         """What is no longer as it was registered, "name: what changed"."""
         raise NotImplementedError
+
+    def take_over(self, before: Rounds) -> None:
+        """Knows which gradients are this rank's own yet (`no_sync`), as earlier rounds knew.
+
+        Args:
+          before: of the same model, and detached; what they communicated may be something else.
+        """
+
+    def local_gradients(self) -> list[str]:
+        """Names of the parameters whose gradients are this rank's own until a round that comes."""
+        return []
 
     def set_synchronized(self, enabled: bool) -> None:
         """Off: what happens from now on is local (`no_sync`)."""

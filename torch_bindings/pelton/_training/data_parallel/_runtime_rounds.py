@@ -56,6 +56,7 @@ class RuntimeRounds(Rounds):
         self._registered = list(state.tensors()) if state is not None else []
         self._exchange = state.exchange if state is not None else None
         self._is_synchronized = True
+        self.sums = self._model.sums
         self.may_differ = self._model.may_differ
         self.remembers_optimizer = self._exchange is not None
         self.remembers_weights = trigger == "after_step" and self._exchange is None
@@ -93,6 +94,16 @@ class RuntimeRounds(Rounds):
         """See `Rounds`."""
         changes = [change for model in self._models for change in model.check_parameters()]
         return changes + ["the optimizer's state was replaced"] * self._was_replaced()
+
+    def take_over(self, before: Rounds) -> None:
+        """See `Rounds`."""
+        for model in self._models:
+            for other in before._models if isinstance(before, RuntimeRounds) else ():
+                model.take_over(other)
+
+    def local_gradients(self) -> list[str]:
+        """See `Rounds`."""
+        return [name for model in self._models for name in model.local_gradients()]
 
     def set_synchronized(self, enabled: bool) -> None:
         """See `Rounds`."""

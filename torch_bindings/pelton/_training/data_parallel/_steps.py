@@ -155,10 +155,13 @@ class ModelSteps:
         held = parameter_ids(optimizer)
         return [given for given in self._given if not held.isdisjoint(parameter_ids(given))]
 
-    @property
-    def has_local_gradients(self) -> bool:
-        """Whether the last backward pass was in `no_sync`, so that its gradients wait for the next round."""
-        return self._is_local
+    def take_over(self, before: ModelSteps) -> None:
+        """Goes on for the same model, registered anew: whether its gradients are of `no_sync` alone, and, unless it was
+        wrapped again with other optimizers, what has been said once.
+        """
+        self._is_local = before._is_local
+        if before._given == self._given:
+            self._said = before._said
 
     def parameter_of(self, optimizer: Optimizer) -> str:
         """The first communicated parameter that it steps; empty: none."""

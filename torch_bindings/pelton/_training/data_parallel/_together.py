@@ -55,38 +55,42 @@ def warn_of_meeting(model: str, changes: Sequence[str]) -> None:
     )
 
 
-def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor]) -> None:
-    """Every tensor becomes the mean of all ranks'. Collective."""
+def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor], operation: ReduceOp = ReduceOp.AVG) -> None:
+    """Every tensor becomes the mean of all ranks', or what else the operation makes of them. Collective."""
     if tensors:
         _before_writes.settle()
         with torch.no_grad():
-            allreduce_coalesced_inplace([tensor.detach() for tensor in tensors], ReduceOp.AVG, communicator)
+            allreduce_coalesced_inplace([tensor.detach() for tensor in tensors], operation, communicator)
 
 
-def share_local_gradients(inner: Any) -> None:
-    """Gradients of backward passes in `no_sync` wait for the next one outside of it, and a new registration knows
-    nothing of them. Their mean is as right: that of equal parts is that part. Collective.
+def share_local_gradients(inner: Any, rounds: Rounds) -> None:
+    """Gradients of backward passes in `no_sync` wait for the next one outside of it, but parameters that were frozen or
+    replaced since take part in none: their gradients are communicated now. Collective.
 
     Args:
       inner: the object behind the wrapped model.
+      rounds: its, of before the change.
 
     Raises:
       PeltonError: what the communication failed with.
     """
     communicator = inner.process_group.get_global_communicator()
-    if everyone(communicator, not inner._steps.has_local_gradients):
-        return
+    staying = {id(parameter) for parameter in inner.module.parameters() if parameter.requires_grad}
     parameters = [tensor for _, tensor in inner._selected.trainable]
-    mine = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device="cpu")
+    local = set(rounds.local_gradients())
+    leaving = [name in local and id(tensor) not in staying for name, tensor in inner._selected.trainable]
+    if everyone(communicator, not any(leaving)):
+        return
+    mine = torch.tensor(leaving, dtype=torch.uint8, device="cpu")
     everyones = torch.zeros(communicator.nranks(), len(parameters), dtype=torch.uint8, device="cpu")
     communicator.allgather(mine, everyones)
     shared = []
-    for parameter, is_there in zip(parameters, everyones.any(0).tolist()):
+    for parameter, is_mine, is_there in zip(parameters, leaving, everyones.any(0).tolist()):
         if is_there:
-            if parameter.grad is None:
+            if parameter.grad is None or (rounds.sums and not is_mine):  # a sum that is there counts once
                 parameter.grad = torch.zeros_like(parameter)
             shared.append(parameter.grad)
-    average(communicator, shared)
+    average(communicator, shared, ReduceOp.SUM if rounds.sums else ReduceOp.AVG)
 
 
 def register_again(inner: Any) -> None:
@@ -104,7 +108,7 @@ def register_again(inner: Any) -> None:
     changes = [*rounds.changes(), *([] if inner._snapshot.is_current() else ["parameters came, went or were thawed"])]
     bring_together(rounds, communicator, inner._selected.trainable)
     if rounds.weights_are_equal and not rounds.may_differ:
-        share_local_gradients(inner)
+        share_local_gradients(inner, rounds)
     state = _memory(inner)
     if rounds.may_differ:
         warn_of_meeting(inner.bagua_module_name, changes)

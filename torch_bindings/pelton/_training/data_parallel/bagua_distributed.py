@@ -42,7 +42,7 @@ from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
-from pelton._training.data_parallel._steps import forget, is_in_backward, listen
+from pelton._training.data_parallel._steps import ModelSteps, forget, is_in_backward, listen
 from pelton._training.data_parallel._together import consolidate, register_again
 from pelton._training.data_parallel._torchs_ddp import check_around, check_within
 from pelton._training.data_parallel._tuning import tuning_of_environment
@@ -101,6 +101,8 @@ class BaguaDistributedDataParallel:
         self._is_synchronized = True
         self._ended: str | None = None
         self._rounds: Rounds | None = None
+        # The latest, which may be detached: what comes after them takes over what they know of gradients.
+        self._last: tuple[Rounds, ModelSteps] | None = predecessor._last if predecessor is not None else None
         self._watch: _C.BackwardWatch | None = None
         self._backward_count = 0
         self._is_functional = False  # the forward pass that is under way
@@ -395,6 +397,7 @@ class BaguaDistributedDataParallel:
         if rounds is not None:
             self._ended = reason
             rounds.detach(timeout_s)
+        self._last = None
         if self._watch is not None:
             self._watch.detach()
         if not keeps_watch:
@@ -512,7 +515,12 @@ class BaguaDistributedDataParallel:
                 self._rounds = self._make_rounds(selected, algorithm, state)
         if algorithm is not None and self._tuning is not None and self._contest is None:
             self._tuning.begin(self)
-        self._live_rounds().set_synchronized(self._is_synchronized)
+        rounds = self._live_rounds()
+        rounds.set_synchronized(self._is_synchronized)
+        if self._last is not None:
+            rounds.take_over(self._last[0])
+            self._steps.take_over(self._last[1])
+        self._last = rounds, self._steps
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
 
