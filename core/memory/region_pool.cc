@@ -44,7 +44,7 @@ absl::StatusOr<void*> RegionPool::Allocate(size_t size_bytes) {
                                                      " is more than the largest block, ",
                                                      BytesOfClass(kClassCount - 1), " bytes"));
   }
-  std::shared_ptr<void> used;  // declared before the lock: goes after it
+  Owners used;  // declared before the lock: go after it
   MutexLock lock(&mutex_);
   void* block = nullptr;
   if (std::vector<void*>& free = free_[index]; !free.empty()) {
@@ -71,7 +71,7 @@ bool RegionPool::FreeIfOwned(void* block) {
   return true;
 }
 
-absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes, std::shared_ptr<void>& used) {
+absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes, Owners& used) {
   if (block_bytes > kLargestSharedBytes) return MakeRegion(block_bytes, used);
   if (block_bytes > uncut_bytes_) {
     ASSIGN_OR_RETURN(uncut_, MakeRegion(kRegionBytes, used));
@@ -83,22 +83,27 @@ absl::StatusOr<std::byte*> RegionPool::Carve(size_t block_bytes, std::shared_ptr
   return block;
 }
 
-absl::StatusOr<std::byte*> RegionPool::MakeRegion(size_t region_bytes,
-                                                  std::shared_ptr<void>& used) {
+absl::StatusOr<std::byte*> RegionPool::MakeRegion(size_t region_bytes, Owners& used) {
   ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
                    Region::Create(region_bytes, absl::StrCat(name_, "-", regions_.size())));
-  if (observer_) used = observer_(*region);
+  std::erase_if(observers_, [](const Observer& observer) { return observer.owner.expired(); });
+  for (Observer& observer : observers_) {
+    std::shared_ptr<void> owner = observer.owner.lock();
+    if (owner == nullptr) continue;  // it has just ended
+    observer.see(*region);
+    used.push_back(std::move(owner));
+  }
   reserved_bytes_ += region->size_bytes();
   regions_.push_back(std::move(region));
   return regions_.back()->data();
 }
 
-void RegionPool::SetObserver(RegionObserver observer) {
-  std::vector<std::shared_ptr<void>> used;  // declared before the lock: goes after it
+void RegionPool::AddObserver(std::weak_ptr<void> owner, RegionObserver observer) {
+  const std::shared_ptr<void> used = owner.lock();  // declared before the lock: goes after it
+  if (used == nullptr) return;
   MutexLock lock(&mutex_);
-  std::swap(observer_, observer);
-  if (!observer_) return;
-  for (const std::unique_ptr<Region>& region : regions_) used.push_back(observer_(*region));
+  for (const std::unique_ptr<Region>& region : regions_) observer(*region);
+  observers_.push_back({std::move(owner), std::move(observer)});
 }
 
 size_t RegionPool::reserved_bytes() const {

@@ -24,9 +24,8 @@ namespace pelton {
 class RegionPool {
  public:
   // Called once for each region that the pool makes, before any of its blocks is given out, with
-  // the pool's lock held: it must not call the pool. What it returns is let go of without the lock,
-  // because the end of the last owner of something may take long, or give blocks back.
-  using RegionObserver = absl::AnyInvocable<std::shared_ptr<void>(const Region&)>;
+  // the pool's lock held: it must not call the pool.
+  using RegionObserver = absl::AnyInvocable<void(const Region&)>;
 
   explicit RegionPool(std::string name) : name_(std::move(name)) {}
   RegionPool(const RegionPool&) = delete;
@@ -40,9 +39,10 @@ class RegionPool {
   // The same for a block that may be somebody else's: false, and no effect, if it is.
   bool FreeIfOwned(void* block);
 
-  // Also calls `observer` at once for every region there is. One observer at a time; null removes
-  // it.
-  void SetObserver(RegionObserver observer);
+  // Also calls `observer` at once for every region there is. It is called beside the others, for as
+  // long as `owner` lives, which is kept meanwhile and let go of without the pool's lock, because
+  // the end of its last owner may take long, or give blocks back.
+  void AddObserver(std::weak_ptr<void> owner, RegionObserver observer);
 
   // Units: bytes.
   size_t reserved_bytes() const;
@@ -51,15 +51,21 @@ class RegionPool {
  private:
   static constexpr int kClassCount = 160;
 
-  // `used` is what the observer returned.
-  absl::StatusOr<std::byte*> Carve(size_t block_bytes, std::shared_ptr<void>& used)
+  using Owners = std::vector<std::shared_ptr<void>>;
+  struct Observer {
+    std::weak_ptr<void> owner;
+    RegionObserver see;
+  };
+
+  // `used` are the owners of the observers that were called.
+  absl::StatusOr<std::byte*> Carve(size_t block_bytes, Owners& used)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::byte*> MakeRegion(size_t region_bytes, std::shared_ptr<void>& used)
+  absl::StatusOr<std::byte*> MakeRegion(size_t region_bytes, Owners& used)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   mutable Mutex mutex_;
-  RegionObserver observer_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Observer> observers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
   std::byte* uncut_ ABSL_GUARDED_BY(mutex_) = nullptr;
   size_t uncut_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

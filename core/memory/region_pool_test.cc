@@ -1,5 +1,6 @@
 #include "core/memory/region_pool.h"
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -78,18 +79,23 @@ TEST(RegionPoolTest, ABlockLargerThanARegionGetsItsOwn) {
   EXPECT_NE(Locate(block, size_bytes).region, kPrivateRegion);
 }
 
-TEST(RegionPoolTest, TheObserverSeesEveryRegionOnce) {
+TEST(RegionPoolTest, EveryObserverSeesEveryRegionOnceWhileItsOwnerLives) {
   RegionPool pool("test");
   ASSERT_TRUE(pool.Allocate(10).ok());
-  std::multiset<uint32_t> seen;
-  pool.SetObserver([&](const Region& region) {
-    seen.insert(region.id().value());
-    return nullptr;
-  });
-  EXPECT_EQ(seen.size(), 1u);
+  std::array<std::multiset<uint32_t>, 2> seen;
+  std::array<std::shared_ptr<int>, 2> owners = {std::make_shared<int>(), std::make_shared<int>()};
+  for (size_t i = 0; i < 2; ++i) {
+    pool.AddObserver(owners[i],
+                     [&, i](const Region& region) { seen[i].insert(region.id().value()); });
+    EXPECT_EQ(seen[i].size(), 1u);
+  }
   ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
-  EXPECT_EQ(seen.size(), 2u);
-  EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), 2u);
+  EXPECT_EQ(seen[0].size(), 2u) << "beside a younger one";
+  EXPECT_EQ(std::set<uint32_t>(seen[0].begin(), seen[0].end()).size(), 2u);
+  owners[1].reset();
+  ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
+  EXPECT_EQ(seen[0].size(), 3u);
+  EXPECT_EQ(seen[1].size(), 2u);
 }
 
 TEST(RegionPoolTest, LargeBlocksWasteNoRestOfARegion) {
@@ -103,18 +109,17 @@ TEST(RegionPoolTest, LargeBlocksWasteNoRestOfARegion) {
   EXPECT_EQ(pool.reserved_bytes() - before, 4 * size_bytes) << "the first region goes on";
 }
 
-TEST(RegionPoolTest, WhatTheObserverReturnsMayUseThePoolWhenItEnds) {
+TEST(RegionPoolTest, AnOwnerThatEndsWhileItsObserverIsCalledMayUseThePool) {
   RegionPool pool("test");
   void* block = pool.Allocate(10).value();
   int ended = 0;
-  const auto give_back = [&](void*) {
+  std::shared_ptr<void> owner(&block, [&](void*) {
     pool.Free(block);
     ++ended;
-  };
+  });
   bool is_first = true;
-  pool.SetObserver([&](const Region&) -> std::shared_ptr<void> {
-    if (std::exchange(is_first, false)) return nullptr;
-    return {&block, give_back};
+  pool.AddObserver(owner, [&](const Region&) {
+    if (!std::exchange(is_first, false)) owner.reset();
   });
   ASSERT_TRUE(pool.Allocate(size_t{70} << 20).ok());
   EXPECT_EQ(ended, 1);

@@ -87,11 +87,8 @@ std::shared_ptr<Backend> StartBackend(int32_t rank, int32_t world_size,
   options.heartbeat_timeout = absl::Seconds(heartbeat_timeout_s);
   WatchForks();
   std::shared_ptr<Backend> backend = MakeProcessShared(ValueOrThrow(Backend::Start(options)));
-  SharedPool().SetObserver([weak = std::weak_ptr<Backend>(backend)](const Region& region) {
-    std::shared_ptr<Backend> shared = weak.lock();
-    if (shared != nullptr) shared->Share(region);
-    return shared;
-  });
+  SharedPool().AddObserver(
+      backend, [borrowed = backend.get()](const Region& region) { borrowed->Share(region); });
   return backend;
 }
 
