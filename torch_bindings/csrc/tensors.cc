@@ -94,6 +94,16 @@ at::ScalarType ToScalarType(DType dtype) {
   return at::kFloat;
 }
 
+namespace {
+
+// The copy is apart from the tensor, which therefore does not see what is written to the copy.
+std::string CallWithACopy(const char* method) {
+  return absl::StrCat("call this with a copy, that of ", method,
+                      ", and where something is written to that, copy_() it back into the tensor");
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string& argument) {
   if (!tensor.defined()) return absl::InvalidArgumentError(absl::StrCat(argument, ": None"));
   if (tensor.layout() != at::kStrided) {
@@ -101,14 +111,15 @@ absl::StatusOr<Tensor> FlatAnywhere(const at::Tensor& tensor, const std::string&
         absl::StrCat(argument, ": a sparse tensor cannot be communicated; call to_dense() first"));
   }
   if (!tensor.is_contiguous()) {
-    return absl::InvalidArgumentError(absl::StrCat(argument, ": is not contiguous"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(argument, ": is not contiguous; ", CallWithACopy("contiguous()")));
   }
-  // Its memory holds other values than it has.
   if (tensor.is_neg() || tensor.is_conj()) {
-    return absl::InvalidArgumentError(absl::StrCat(argument,
-                                                   ": is a view that PyTorch negates or conjugates "
-                                                   "when it reads it; pass its resolve_neg() or "
-                                                   "resolve_conj()"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(argument,
+                     ": is a view that PyTorch negates or conjugates when it reads it, so that its "
+                     "memory holds other values; ",
+                     CallWithACopy("resolve_conj().resolve_neg()")));
   }
   absl::StatusOr<DType> dtype = ToDType(tensor.scalar_type());
   if (!dtype.ok())

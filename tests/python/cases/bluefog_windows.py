@@ -318,7 +318,9 @@ def what_is_wrong_is_an_error() -> None:
             call = functools.partial(write, _filled(0, shape), "w")
             raises(InvalidArgument, re.escape(f"is {list(shape)} of float64; window 'w' has [7, 3]"), call)
     wrong = _filled(0).t() if rank == 1 else _filled(0)
-    raises(ValueError, "tensor: is not contiguous", lambda: bf.win_create(wrong, "t"))
+    raises(ValueError, r"tensor: is not contiguous; call this with a copy", lambda: bf.win_create(wrong, "t"))
+    negated = torch._neg_view(_filled(0))
+    raises(ValueError, r"resolve_neg\(\).*copy_\(\) it back", lambda: bf.win_create(negated, "t"))
     raises(
         InvalidArgument,
         r"\[2\] of float32 on rank 0 and \[3\]",
