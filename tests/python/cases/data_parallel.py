@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 import os
+import warnings
 from typing import Any, cast
 
 import pelton
@@ -19,6 +22,7 @@ from pelton.torch_api.data_parallel.distributed import to_bagua_process_group
 from pelton.torch_api.data_parallel.functional import ReduceOp, all_reduce, torch_reduce_op_to_bagua
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from cases.checks import batch, gradients, make_mlp, raises, rank_and_size, seeded, square_loss
 from cases.registry import case
@@ -117,6 +121,40 @@ def the_interface() -> None:
         model.register_comm_hook(None, print)
     with raises(NotImplementedError, "join"):
         model.join()
+
+
+def _pickled(model: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+# One rank alone makes and uses copies, so that anything collective about them would not end.
+@case(2)
+def copies_are_plain_models() -> None:
+    rank, _ = rank_and_size()
+    model: Any = DistributedDataParallel(seeded(3, _Net))
+    if rank == 0:
+        for copied in (copy.deepcopy(model), _pickled(model), AveragedModel(model).module):
+            assert copied.inner is None and not copied.require_backward_grad_sync
+            _assert_same_states(copied, model)
+            plain = copy.deepcopy(model.module)
+            inputs = batch(rank, 0, 8, 6)
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert torch.equal(copied(inputs), plain(inputs))  # as update_bn of torch's calls it
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    with copied.no_sync():
+                        square_loss(copied, inputs).backward()
+                    square_loss(plain, inputs).backward()
+            assert [str(warning.message).count("is a copy") for warning in caught] == [1]
+            _assert_same_states(copied.module, plain)
+            for (name, mine), wanted in zip(gradients(copied).items(), gradients(plain).values()):
+                assert torch.equal(mine, wanted), name
+    square_loss(model, batch(rank, 0, 8, 6)).backward()
 
 
 @case(2)

@@ -93,8 +93,12 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
     Keys of `state_dict` begin with "module.", as torch's do. Parameters that a backward pass does not use need no
     flag: they count as zeros where another rank used them, and keep their gradient where no rank did.
 
+    A copy (deepcopy, pickle) has no machinery: its `.inner` is None, and it trains as its `.module` alone would.
+
     Threads: the trainer's. Owns: the wrapping; the module is the caller's.
     """
+
+    _has_told_of_copy = False
 
     def __init__(
         self,
@@ -166,6 +170,9 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward pass; before it, with `broadcast_buffers`, buffers become those of rank 0."""
+        if self._is_copy():
+            self._tell_of_copy()
+            return self.module(*inputs, **kwargs)
         if self.will_sync_module_buffers():
             self._broadcast_buffers()
         self.require_forward_param_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -175,6 +182,8 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
         """Whether the next forward pass begins with a broadcast of the buffers, as torch's would: not after one inside
         `no_sync` or without gradients.
         """
+        if self._is_copy():
+            return False
         if not (self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_broadcast()):
             return False
         if self.inner._rounds is not None and self.inner._rounds.runs_apart:
@@ -194,13 +203,13 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes within it only accumulate; the next one after it communicates the sum."""
-        with self.inner.no_sync():
+        with contextlib.nullcontext() if self._is_copy() else self.inner.no_sync():
             yield
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether backward passes communicate; False inside `no_sync`."""
-        return self.inner.require_backward_grad_sync
+        """Whether backward passes communicate; False inside `no_sync`, and of a copy."""
+        return not self._is_copy() and self.inner.require_backward_grad_sync
 
     @property
     def parameters_to_ignore(self) -> list[str]:
@@ -221,6 +230,21 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
     def bagua_buckets(self) -> list[Any]:
         """The buckets in the order in which they are communicated."""
         return self.inner.bagua_buckets
+
+    def _is_copy(self) -> bool:
+        return self.__dict__["inner"] is None  # what the machinery becomes in a copy
+
+    def _tell_of_copy(self) -> None:
+        """Once, where it is trained: a copy of torch's class would go on averaging."""
+        if self._has_told_of_copy or not (self.training and torch.is_grad_enabled()):
+            return
+        self._has_told_of_copy = True
+        if any(parameter.requires_grad for parameter in self.parameters()):
+            warnings.warn(
+                f"{type(self.module).__name__}: this DistributedDataParallel is a copy, whose gradients are each "
+                "rank's own; to train it together with the other ranks', wrap its .module on all of them",
+                stacklevel=4,
+            )
 
     def _buffers_to_broadcast(self) -> list[torch.Tensor]:
         ignored = set(self.parameters_to_ignore)
