@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ from spawn import HERE, Outcome, launcher, run
 
 @functools.cache
 def whole_run() -> Outcome:
-    return run(launcher(2, HERE / "accelerate_main.py"), 240)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(launcher(2, HERE / "accelerate_main.py", folder), 240)
 
 
-@pytest.mark.parametrize("check", ["refused", "trained", "accumulated", "triggered", "wrapped before", "own class"])
+CHECKS = ["refused", "trained", "accumulated", "triggered", "wrapped before", "own class", "resumed"]
+
+
+@pytest.mark.parametrize("check", CHECKS)
 def test_it_trains(check: str) -> None:
     outcome = whole_run()
     assert outcome.code == 0, outcome.output + outcome.errors

@@ -25,7 +25,10 @@ from pelton_autoload import gloos_seat  # noqa: E402
 
 import pelton  # noqa: E402
 from pelton._training import communication  # noqa: E402
+from pelton._training.checkpoint import _beside  # noqa: E402
+from pelton._training.checkpoint._ranks import paused  # noqa: E402
 from pelton._training.data_parallel._attachment import wrapping_of  # noqa: E402
+from pelton._training.data_parallel._together import begin_anew  # noqa: E402
 from pelton._training.data_parallel.distributed import DistributedDataParallel_V1_9_0  # noqa: E402
 
 if TYPE_CHECKING:
@@ -91,6 +94,56 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_ours)
         return prepared
 
+    def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **kwargs: Any) -> str:
+        """As its base, which saves rank 0's state. Beside that, what of every other rank's models, optimizers,
+        schedulers and gradient scaler differs from it, and what the algorithms remember on each rank. Collective.
+
+        Raises:
+          FailedPrecondition: the file `pelton_ranks.pt` of the folder cannot be written.
+        """
+        with paused(self._inner_objects()):
+            folder: str = super().save_state(output_dir, safe_serialization, **kwargs)
+            trained = self._trained()
+            if trained.models:
+                _beside.save(folder, trained)
+        return folder
+
+    def load_state(
+        self,
+        input_dir: str | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        *,
+        algorithm_state: bool = True,
+        **load_model_func_kwargs: Any,
+    ) -> None:
+        """As its base; each rank then goes on from its own state, and its algorithms from what they remembered. On
+        another number of ranks each takes the mean of what differed. Collective.
+
+        Args:
+          input_dir: Accelerate's.
+          load_kwargs: Accelerate's.
+          algorithm_state: False: all ranks take rank 0's state, and the algorithms begin anew. For another algorithm
+            than the state was saved with.
+          **load_model_func_kwargs: Accelerate's.
+
+        Raises:
+          InvalidArgument: the state is of another algorithm, or of another number of models.
+          Unsupported: it was saved by another number of ranks, and a model has experts.
+        """
+        folders: list[str] = []
+        hook = self.register_load_state_pre_hook(lambda _, folder: folders.append(folder))
+        with paused(self._inner_objects()):
+            try:
+                super().load_state(input_dir, load_kwargs, **load_model_func_kwargs)
+            finally:
+                hook.remove()
+            trained = self._trained()
+            if trained.models and algorithm_state:
+                _beside.load(folders[0], trained)
+            elif trained.models:
+                for _, inner in trained.models:
+                    begin_anew(inner)
+
     def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         """As its base; the model inside Pelton's DistributedDataParallel, too."""
         inside = model.module if isinstance(model, DistributedDataParallel_V1_9_0) else model
@@ -130,6 +183,14 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             pelton.init()
         pelton.wrap(model, own, self._algorithm, **self._algorithm_options)
 
+    def _trained(self) -> _beside.Trained:
+        found = [(model, _inner_of(model)) for model in self._models]
+        models = [(model, inner) for model, inner in found if inner is not None]
+        return _beside.Trained(models, self._optimizers, self._schedulers, self.scaler)
+
+    def _inner_objects(self) -> dict[str, Any]:
+        return {str(number): inner for number, (_, inner) in enumerate(self._trained().models)}
+
 
 def _refuse_hooks(handler: accelerate.DistributedDataParallelKwargs | None) -> None:
     hook = None if handler is None else str(getattr(handler.comm_hook, "value", handler.comm_hook))
@@ -140,6 +201,15 @@ def _refuse_hooks(handler: accelerate.DistributedDataParallelKwargs | None) -> N
         f"kwargs_handlers: DistributedDataParallelKwargs(comm_hook={hook!r}): torch's DistributedDataParallel calls "
         f"such a hook, and pelton.accelerate does not use that class. Leave the hook out and give Accelerator {instead}"
     )
+
+
+def _inner_of(model: nn.Module) -> Any:
+    """The object behind a wrapped model, also a compiled one; None: it is not wrapped, or its wrapping has ended."""
+    try:
+        inner = pelton.wrapping_of(model)
+    except InvalidArgument:
+        return None
+    return inner if inner._rounds is not None else None
 
 
 def _is_wrapped(model: nn.Module) -> bool:
