@@ -10,11 +10,12 @@ import pelton
 import pelton.torch_api as bagua
 import pytest
 import torch
-from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+from accelerate.utils import DataLoaderConfiguration, DDPCommunicationHookType, DistributedDataParallelKwargs
 from pelton.accelerate import _INSTEAD, Accelerator
 from pelton.errors import InvalidArgument, Unsupported
 from pelton.torch_api.data_parallel import DistributedDataParallel
 from torch import nn
+from torch.distributed.algorithms.join import Join
 
 STEPS = 8
 
@@ -146,6 +147,22 @@ def check_evaluation() -> None:
     assert Accelerator(cpu=True).prepare_model(model, evaluation_mode=True) is model
 
 
+def check_uneven() -> None:
+    """What cannot be evened out is refused; with even batches the context does nothing."""
+    accelerator, (model, optimizer, _) = prepared("gradient_allreduce")
+    with pytest.raises(Unsupported, match="equally many batches"), accelerator.join_uneven_inputs([model], False):
+        pass
+    with pytest.raises(Unsupported, match="equally many batches"):
+        joinable: Any = DistributedDataParallel(make()[0])
+        Join([joinable])
+    with accelerator.join_uneven_inputs([model]):
+        accelerator.backward(model(batch(accelerator.process_index, 0)).square().sum())
+        optimizer.step()
+    uneven = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=False))
+    with pytest.raises(Unsupported, match="equally many batches"), uneven.join_uneven_inputs([model]):
+        pass
+
+
 def prepared(algorithm: str, **options: Any) -> tuple[Accelerator, tuple[Any, Any, Any]]:
     accelerator = Accelerator(algorithm=algorithm, algorithm_options=options, cpu=True)
     model, optimizer = make()
@@ -196,6 +213,7 @@ def check_resumed() -> None:
 if __name__ == "__main__":
     check_evaluation()
     check_hooks()
+    check_uneven()
     teacher = Accelerator(cpu=True).prepare(make()[0].requires_grad_(False))
     assert "bagua_ddp" not in teacher.__dict__, "a frozen model needs no communication"
     print("refused", flush=True)

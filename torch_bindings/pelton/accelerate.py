@@ -29,7 +29,7 @@ from pelton._training.checkpoint import _beside  # noqa: E402
 from pelton._training.checkpoint._ranks import paused  # noqa: E402
 from pelton._training.data_parallel._attachment import wrapping_of  # noqa: E402
 from pelton._training.data_parallel._together import begin_anew  # noqa: E402
-from pelton._training.data_parallel.distributed import DistributedDataParallel_V1_9_0  # noqa: E402
+from pelton._training.data_parallel.distributed import NO_JOINING, DistributedDataParallel_V1_9_0  # noqa: E402
 
 if TYPE_CHECKING:
     from pelton._training.algorithms.base import Algorithm
@@ -143,6 +143,20 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             elif trained.models:
                 for _, inner in trained.models:
                     begin_anew(inner)
+
+    @contextlib.contextmanager
+    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
+        """As its base, of what is not a wrapped model; with even batches a wrapped one needs nothing.
+
+        Raises:
+          Unsupported: a wrapped model is to be joined, and batches may be uneven.
+        """
+        wrapped = [model for model in joinables if isinstance(model, nn.Module) and _inner_of(model) is not None]
+        if wrapped and not (self.even_batches and even_batches is not False):
+            raise Unsupported(f"join_uneven_inputs: {type(wrapped[0]).__name__}: {NO_JOINING}")
+        others = [joinable for joinable in joinables if not any(joinable is model for model in wrapped)]
+        with super().join_uneven_inputs(others, even_batches) if others else contextlib.nullcontext():
+            yield
 
     def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         """As its base; the model inside Pelton's DistributedDataParallel, too."""

@@ -25,6 +25,13 @@ _DEFAULT_ALGORITHM = GradientAllReduceAlgorithm()
 _NO_OPTIMIZERS: Iterable[torch.optim.Optimizer] = []  # a list, as Bagua's default is; nothing is added to it
 
 
+NO_JOINING = (
+    "uneven inputs are not evened out: a rank that has no batch left would leave the others waiting. Give all ranks "
+    "equally many batches: by DataLoader(..., drop_last=True), or a DistributedSampler, which pads; or stop at the "
+    "smallest count of all ranks, which allreduce(..., op=ReduceOp.MIN) tells"
+)
+
+
 class _LeftOut(int):
     """A number that a signature shows where the argument may be left out. Threads: a value. Owns: nothing."""
 
@@ -72,12 +79,11 @@ class DistributedDataParallel_V1_9_0_Interface(nn.Module):  # noqa: N801  (Bagua
         throw_on_early_termination: bool = False,
     ) -> Any:
         """Raises Unsupported; the text says what to do instead."""
-        raise Unsupported(
-            "DistributedDataParallel.join: uneven inputs are not evened out: a rank that has no batch left would leave "
-            "the others waiting. Give all ranks equally many batches: by DataLoader(..., drop_last=True), or a "
-            "DistributedSampler, which pads; or stop at the smallest count of all ranks, which allreduce(..., "
-            "op=ReduceOp.MIN) tells"
-        )
+        raise Unsupported(f"DistributedDataParallel.join: {NO_JOINING}")
+
+    def join_hook(self, **kwargs: Any) -> Any:
+        """As `join`, of torch's `Join`."""
+        raise Unsupported(f"DistributedDataParallel in Join: {NO_JOINING}")
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Raises Unsupported: `algorithm` says how gradients are communicated."""
