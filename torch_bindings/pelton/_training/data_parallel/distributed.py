@@ -246,10 +246,9 @@ class DistributedDataParallel_V1_9_0(DistributedDataParallel_V1_9_0_Interface): 
             return
         self._has_told_of_copy = True
         if any(parameter.requires_grad for parameter in self.parameters()):
-            warnings.warn(
+            warn(
                 f"{type(self.module).__name__}: this DistributedDataParallel is a copy, whose gradients are each "
-                "rank's own; to train it together with the other ranks', wrap its .module on all of them",
-                stacklevel=4,
+                "rank's own; to train it together with the other ranks', wrap its .module on all of them"
             )
 
     def _buffers_to_broadcast(self) -> list[torch.Tensor]:
