@@ -157,15 +157,17 @@ def _between_machines(
             f"the machines' ranks {world.machines} are not equally many, one machine's after the other's"
         )
     topology = world.machine_topology
-    if topology is None:
-        raise NoMachineTopology("there is no machine topology; call set_machine_topology() first")
     if self_weight is None and src_weights is None and dst_weights is None:
+        if topology is None:
+            raise NoMachineTopology("there is no machine topology; call set_machine_topology() first")
         return topology.own, dict(topology.sources), dict.fromkeys(topology.out_neighbors, 1.0)
     if self_weight is None or src_weights is None or dst_weights is None:
         raise InvalidArgument("self_weight, src_machine_weights, dst_machine_weights: give all three or none")
     count = len(world.machines)
     sources = _checked("src_machine_weights", src_weights, count)
     destinations = _checked("dst_machine_weights", dst_weights, count)
+    if topology is None:  # the call names all edges, as those of BlueFog's pytorch_benchmark.py do
+        return _number("self_weight", self_weight), sources, destinations
     for name, named, allowed in (
         ("src_machine_weights", sources, topology.in_neighbors),
         ("dst_machine_weights", destinations, topology.out_neighbors),

@@ -447,7 +447,7 @@ def hierarchical_neighbor_allreduce(
       name: what ranks match by.
 
     Raises:
-      NoMachineTopology: there is none.
+      NoMachineTopology: there is none, and no weights are given.
       InvalidArgument: machines have not equally many ranks; weights name machines that are no neighbors, or not all
         three are given; else as `neighbor_allreduce`.
     """
