@@ -1,6 +1,6 @@
 """The C++ rules for what includes torch: without torch there are no such targets."""
 
-load("@local_python//:defs.bzl", "TORCH")
+load("@local_python//:defs.bzl", "HAS_LIBPYTHON", "TORCH")
 load("//bazel:cc.bzl", "cc_library", "cc_test")
 
 def torch_library(name, **kwargs):
@@ -22,3 +22,14 @@ def torch_test(name, **kwargs):
     """
     if TORCH:
         cc_test(name, **kwargs)
+
+def python_test(name, deps = [], **kwargs):
+    """A test that runs Python itself, where there is a library of Python's that a program can be linked with.
+
+    Args:
+      name: the test.
+      deps: what it includes.
+      **kwargs: those of cc_test.
+    """
+    if TORCH and HAS_LIBPYTHON:
+        cc_test(name, deps = deps + ["@local_python//:embedded_python"], **kwargs)

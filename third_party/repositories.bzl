@@ -71,10 +71,12 @@ pkg_config_repository = repository_rule(
 
 # The interpreter runs isolated: pip's build isolation would otherwise hide the environment's torch.
 _PROBE = """
-import sys, sysconfig
+import os, sys, sysconfig
 print(sys.executable)
 print(sysconfig.get_paths()["include"])
 print(sysconfig.get_config_var("EXT_SUFFIX"))
+library = os.path.join(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY"))
+print(library if library.endswith(".so") and os.path.exists(library) else "")
 try:
     import torch
     assert torch._C._GLIBCXX_USE_CXX11_ABI, "torch was built with the old C++ ABI"
@@ -131,9 +133,19 @@ cc_library(
 )
 """
 
+# An extension module finds Python's functions in its process, a program that runs Python in this library.
+_LIBPYTHON_BUILD = """
+cc_library(
+    name = "embedded_python",
+    linkopts = ["{library}", "-Wl,-rpath,{folder}", "-Wl,-rpath,{torch}/lib"],
+    deps = [":torch_python"],
+)
+"""
+
 def _python_torch_impl(ctx):
     python = ctx.os.environ.get("PYTHON_BIN_PATH") or _which(ctx, "python3")
-    executable, include, suffix, torch = (_run(ctx, [python, "-I", "-c", _PROBE]) + "\n").split("\n")[:4]
+    found = (_run(ctx, [python, "-I", "-c", _PROBE]) + "\n\n").split("\n")
+    executable, include, suffix, library, torch = found[:5]
     ctx.symlink(include, "python_include")
     build = _PYTHON_BUILD.format(python = executable)
     if torch:
@@ -141,8 +153,10 @@ def _python_torch_impl(ctx):
             if entry.basename != "google":  # incomplete headers of another protobuf: they break ours
                 ctx.symlink(entry, "torch_include/" + entry.basename)
         build += _TORCH_BUILD.format(torch = torch)
+    if torch and library:
+        build += _LIBPYTHON_BUILD.format(torch = torch, library = library, folder = library.rpartition("/")[0])
     ctx.file("BUILD.bazel", build)
-    ctx.file("defs.bzl", "TORCH = %r\nEXT_SUFFIX = %r\nPYTHON = %r\n" % (torch, suffix, executable))
+    ctx.file("defs.bzl", "HAS_LIBPYTHON = %r\nTORCH = %r\nEXT_SUFFIX = %r\nPYTHON = %r\n" % (bool(library), torch, suffix, executable))
 
 python_torch_repository = repository_rule(
     implementation = _python_torch_impl,

@@ -12,8 +12,8 @@
 #include "core/base/fork.h"
 #include "core/base/long_wait.h"
 #include "core/base/status.h"
-#include "torch_bindings/csrc/signals.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/signal_scope.h"
+#include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {

@@ -20,8 +20,8 @@
 #include "torch_bindings/csrc/gathers.h"
 #include "torch_bindings/csrc/outcome.h"
 #include "torch_bindings/csrc/shape_message.h"
-#include "torch_bindings/csrc/signals.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/signal_scope.h"
+#include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {

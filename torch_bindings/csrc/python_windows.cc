@@ -19,8 +19,7 @@
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_runtime.h"
 #include "core/memory/cuda/shared_library.h"
-#include "torch_bindings/csrc/signals.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
 
 namespace pelton::torch_bindings {
@@ -141,11 +140,8 @@ Group GroupOf(const std::vector<int32_t>& ranks) {
   return group;
 }
 
-// Throws what a signal's handler has raised, if that ended the call, else `status`.
 void Check(const absl::Status& status, const std::string& call) {
-  if (status.ok()) return;
-  ThrowIfRaisedBySignal(status);
-  ThrowStatus(Annotate(status, call));
+  ThrowIfError(Annotate(status, call));
 }
 
 // Keeps the memory of `tensor` for as long as the result lives, whatever becomes of the tensor:

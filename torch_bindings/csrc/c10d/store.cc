@@ -12,7 +12,7 @@
 #include "core/base/fork.h"
 #include "core/base/limits.h"
 #include "core/base/moving_deadline.h"
-#include "torch_bindings/csrc/status_to_exception.h"
+#include "torch_bindings/csrc/status_error.h"
 
 namespace pelton::torch_bindings {
 namespace {
