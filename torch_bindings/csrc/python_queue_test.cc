@@ -117,7 +117,10 @@ TEST(PythonQueueTest, AGatherPutsPartsOfAnyLengthInTheOrderOfTheRanks) {
 TEST(PythonQueueTest, AHandleIsDoneOnceTheOtherRankHasCome) {
   absl::Notification looked;
   OnQueues(2, [&](PythonQueue& queue, int rank) {
-    if (rank == 1) looked.WaitForNotification();
+    if (rank == 1) {
+      ASSERT_TRUE(looked.WaitForNotificationWithTimeout(absl::Seconds(20)))
+          << "rank 0 has not looked";
+    }
     const Handle handle = queue.AllReduce(Unnamed(), Filled(1), kSum, false);
     if (rank == 0) {
       EXPECT_FALSE(handle->done());
@@ -278,7 +281,10 @@ TEST(PythonQueueTest, OperationsMayGoByWhileAMachinesMeanIsUnderWay) {
     const std::vector<float> values = {1, 3, 8, 12};
     const int rank = machines.rank;
     const float mine = values[static_cast<size_t>(rank)];
-    if (rank == 1) begun.WaitForNotification();
+    if (rank == 1) {
+      ASSERT_TRUE(begun.WaitForNotificationWithTimeout(absl::Seconds(20)))
+          << "rank 0 has not begun";
+    }
     const Handle mean = machines.Begin(Unnamed(), Filled(mine));
     if (rank >= 2) machines.inner.AllReduce(Waiting(), Filled(1), kSum, false);
     const Handle plain = machines.outer.NeighborAllReduce(Unnamed(), Filled(mine), machines.table);

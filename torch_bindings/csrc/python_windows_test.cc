@@ -274,11 +274,13 @@ TEST(PythonWindowsTest, AMutexIsOfOneEdgeAndIsWaitedForUntilTheTimeout) {
         if (self.rank == 0) {
           self.window->Lock(1, /*of_own=*/false);
           locked.Notify();
-          looked.WaitForNotification();
+          EXPECT_TRUE(looked.WaitForNotificationWithTimeout(absl::Seconds(20)))
+              << "rank 1 has not looked";
           self.window->Unlock(1, false);
           return;
         }
-        locked.WaitForNotification();
+        ASSERT_TRUE(locked.WaitForNotificationWithTimeout(absl::Seconds(20)))
+            << "rank 0 has not locked the window";
         EXPECT_EQ(ErrorOf([&] { self.window->Lock(0, /*of_own=*/false); }), "none")
             << "the other edge's is another one";
         self.window->Unlock(0, false);
@@ -289,7 +291,7 @@ TEST(PythonWindowsTest, AMutexIsOfOneEdgeAndIsWaitedForUntilTheTimeout) {
         EXPECT_EQ(ErrorOf([&] { self.window->Lock(0, true); }), "none");
         self.window->Unlock(0, true);
       },
-      /*zero_init=*/true, /*timeout=*/absl::Seconds(2));
+      /*zero_init=*/true, /*timeout=*/absl::Seconds(4));
 }
 
 // The stand-in for CUDA maps the host's memory as a GPU does that shares its addresses, so that a

@@ -56,11 +56,10 @@ bool AccumulatesEverywhere() {
   return chosen == nullptr || chosen->empty();
 }
 
-absl::Status CheckMoments(const Algorithm& algorithm, const std::string& name,
+absl::Status CheckMoments(bool takes_moments, const std::string& name,
                           const WrappedModel::Contents& contents) {
-  const bool has_moments = !contents.moments.empty();
-  if (algorithm.schedule().source != Source::kMomenta) {
-    if (!has_moments) return absl::OkStatus();
+  if (!takes_moments) {
+    if (contents.moments.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm ", name, " does not communicate momenta"));
   }
@@ -113,9 +112,11 @@ absl::Status WrappedModel::Install(PortOptions options, const Contents& contents
   ASSIGN_OR_RETURN(std::unique_ptr<Algorithm> algorithm,
                    MakeAlgorithm(options_.algorithm, options_.algorithm_options));
   when_ready_ = !options.on_call && algorithm->schedule().trigger == TriggerKind::kWhenReady;
-  if (when_ready_) RETURN_IF_ERROR(CheckMoments(*algorithm, options_.algorithm, contents));
+  const bool takes_moments = when_ready_ && algorithm->schedule().source == Source::kMomenta;
+  RETURN_IF_ERROR(CheckMoments(takes_moments, options_.algorithm, contents));
   const NamedTensors tensors = TensorsOf(contents);
-  const at::Device device = tensors.front().second.device();
+  // SpecsOf refuses a model without tensors.
+  const at::Device device = tensors.empty() ? at::kCPU : tensors.front().second.device();
   // A machine without a GPU need not look for GPU kernels.
   const BucketsAt buckets =
       when_ready_ && IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()

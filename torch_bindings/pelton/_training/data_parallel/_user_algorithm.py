@@ -86,7 +86,7 @@ class UserAlgorithm(Rounds):
         """Lets the model communicate these buckets, in this order. Collective over the group.
 
         Raises:
-          As `UserRounds`.
+          PeltonError: as `UserRounds`.
         """
         inner = self._alive()
         if self._rounds is not None:
