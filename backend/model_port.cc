@@ -99,6 +99,9 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
                                                              std::unique_ptr<Algorithm> algorithm,
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
+  if (options.model.timeout == absl::ZeroDuration()) {
+    options.model.timeout = backend.options().operation_timeout;
+  }
   return Create(ModelSource::Of(backend), std::move(options), std::move(algorithm),
                 std::move(specs), tensors);
 }

@@ -136,6 +136,16 @@ class AfterAccumulation final : public torch::autograd::PostAccumulateGradHook {
 
 at::Tensor Input() { return torch::ones({}).set_requires_grad(true); }
 
+TEST(WrappedModelTest, AModelWithoutATimeoutOfItsOwnHasThatOfItsBackend) {
+  OnRanks(2, [](const SharedBackend& backend) {
+    PortOptions options = OptionsOf(backend);
+    options.model.timeout = absl::ZeroDuration();
+    Net net(options, backend);
+    net.Backward(net.mine(), 10 * net.mine());
+    EXPECT_TRUE(net.Have(2, 20));
+  });
+}
+
 TEST(WrappedModelTest, GradientsAreMeansOfTheRanksOnceBackwardReturns) {
   OnNets([](Net& net) {
     for (int pass = 1; pass <= 4; ++pass) {

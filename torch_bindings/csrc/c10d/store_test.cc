@@ -77,7 +77,9 @@ TEST(CoordinatorStoreTest, CountsAreAddedUpAndKeysAreCountedAndDeleted) {
     store.set(absl::StrCat("done", rank), Of("1"));
     store.wait({"done0", "done1"});
     EXPECT_EQ(store.add("sum", 0), 11);
+    store.set(absl::StrCat("read", rank), Of("1"));
     if (rank == 1) return;
+    store.wait({"read1"});
     const int64_t before = store.getNumKeys();
     EXPECT_TRUE(store.deleteKey("sum"));
     EXPECT_FALSE(store.deleteKey("sum"));
