@@ -302,6 +302,10 @@ def test_codecs_whose_rest_comes_late_are_warned_of_beside_outer_momentum() -> N
         thread.start()
         thread.join()  # nothing of the thread's is the user's, so that the line is the one that waits here
     assert [warning.filename for warning in told] == [__file__, __file__]
+    with pytest.warns(UserWarning, match="outer_momentum=0.9 builds up") as told:
+        for file in ("<string>", "<eval_with_key>.0"):  # code without a module's name; and what torch.fx has made
+            exec(compile("pelton.algorithm('diloco', codec='one_bit')", file, "exec"), {"pelton": pelton})
+    assert [warning.filename for warning in told] == ["<string>", __file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pelton.algorithm("diloco", codec="top_k", outer_momentum=0)

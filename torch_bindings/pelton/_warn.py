@@ -11,7 +11,11 @@ from types import FrameType
 import torch
 
 # Python 3.12 has `skip_file_prefixes` for this, but 3.10 is supported as well.
-_LIBRARIES = (*(f"{Path(file).parent}/" for file in (__file__, torch.__file__)), threading.__file__)
+_LIBRARIES = (
+    *(f"{Path(file).parent}/" for file in (__file__, torch.__file__)),
+    threading.__file__,
+    "<eval_with_key>",  # what torch.fx makes of a model
+)
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
@@ -33,7 +37,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
         category,
         frame.f_code.co_filename,
         frame.f_lineno,
-        module=names.get("__name__"),
+        module=names.get("__name__") or "<string>",  # without a module the warning would be dropped
         registry=names.setdefault("__warningregistry__", {}),  # by which a line warns once, as with warnings.warn
     )
 

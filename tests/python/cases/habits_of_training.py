@@ -13,7 +13,7 @@ import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed.device_mesh
-from pelton.errors import PeltonError
+from pelton.errors import FailedPrecondition, PeltonError
 from pelton.torch_api.algorithms import Algorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from torch import nn
@@ -350,11 +350,49 @@ def optimizers_that_step_nothing_of_the_model_that_they_were_given_with() -> Non
     assert said([first, second], optimizers, [[0, 1], [0, 1]]) == 0, "those of two models are given with each"
     assert said([first, second], optimizers, [[1], [0]]) == 2, "the wrong one"
     assert said([first], [optimizers[0], sgd(nn.Linear(3, 2))], [[0, 1]]) == 1, "one of no wrapped model"
+    assert said([first], [optimizers[0], torch.optim.SGD([{"params": []}], lr=0.05)], [[0, 1]]) == 0, (
+        "one without parameters"
+    )
+    third: Any = Net()
+    later = [optimizers[0], sgd(third)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first.with_bagua(later, "gradient_allreduce")
+        first(batch(rank_and_size()[0], 0, 4, 6)).square().mean().backward()
+        later[0].step()
+    assert not caught, "its own model may be wrapped later"
+    assert said([third], later, [[0, 1]]) == 0
     first.second.requires_grad_(False)
     assert said([first], [sgd(first.second), sgd(first.first)], [[0, 1]]) == 0, "of what may be thawed"
     first.first, first.second = Net().first, Net().second
     assert said([first], [optimizers[0]], [[0]]) == 1, "parameters were replaced"
     assert "steps none of its parameters: 'SGD'" in str(pelton.check(first))
+
+
+@case(2)
+def a_step_whose_backward_was_before_the_model_was_wrapped_again() -> None:
+    """It uses gradients of all ranks. Those that were assigned later are refused, as before; none at all are not."""
+    model: Any = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    wrap_again = functools.partial(model.with_bagua, [optimizer], "gradient_allreduce")
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        model(batch(rank_and_size()[0], 0, 4, 6)).square().mean().backward()
+
+    wrap_again()
+    backward()
+    wrap_again()
+    optimizer.step()
+    assert_same_on_all_ranks(list(model.parameters()))
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+    wrap_again()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with raises(FailedPrecondition, "not made by a backward pass"):
+        optimizer.step()
 
 
 @case(2)

@@ -138,7 +138,7 @@ class ModelSteps:
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
         self._print_at_backward: list[float] | None = None
         self._is_local = False  # the gradients are of backward passes in `no_sync` alone
-        self._has_looked_at_given = False
+        self._is_looked_at = [False] * len(given)  # whether each one steps anything of the model
         self._said: set[str] = set()  # kinds of warnings
         self._looked_through: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
@@ -154,6 +154,14 @@ class ModelSteps:
             return [optimizer]
         held = parameter_ids(optimizer)
         return [given for given in self._given if not held.isdisjoint(parameter_ids(given))]
+
+    def unused(self, count: int) -> int:
+        """How many backward passes have been that an optimizer which steps may not have used yet.
+
+        Args:
+          count: of all of them.
+        """
+        return count - min((source.count for source in self._sources.values()), default=0)
 
     def take_over(self, before: ModelSteps) -> None:
         """Goes on for the same model, registered anew: whether its gradients are of `no_sync` alone, and, unless it was
@@ -185,7 +193,7 @@ class ModelSteps:
             wrong, because they may be averaged otherwise; and once, if one that was given steps none of the model's.
         """
         self._count_before[optimizer] = self._count
-        self._look_at_given(module)
+        self._look_at_given(optimizer, module)
         sizes = [len(group["params"]) for group in optimizer.param_groups]
         if "strangers" in self._said or self._looked_through.get(optimizer) == sizes:
             return
@@ -200,21 +208,24 @@ class ModelSteps:
                 "all of the parameters, or wrap a second one"
             )
 
-    def _look_at_given(self, module: nn.Module) -> None:
-        """Once a registration, and not before the first step, because another model may be wrapped until then."""
-        if self._has_looked_at_given:
+    def _look_at_given(self, optimizer: Optimizer, module: nn.Module) -> None:
+        """Once a registration, and not before it steps, because its own model may be wrapped until then."""
+        looked = self._is_looked_at
+        number = next((n for n, given in enumerate(self._given) if given is optimizer and not looked[n]), None)
+        if number is None:
             return
-        self._has_looked_at_given = True
-        for optimizer in idle(self._given, module):
-            self._looked_through[optimizer] = [len(group["params"]) for group in optimizer.param_groups]
-            if "idle" not in self._said:
-                self._said.add("idle")
-                kind = type(optimizer).__name__
-                warn(
-                    f"{kind} was given at the wrapping of {self._model}, but steps none of its parameters: it is "
-                    f"another model's, or they were replaced after it was made. Make the {kind} of the parameters that "
-                    "the model has now, and wrap the model again with that one"
-                )
+        looked[number] = True
+        if not any(optimizer is without for without in idle(self._given, module)):
+            return
+        self._looked_through[optimizer] = [len(group["params"]) for group in optimizer.param_groups]
+        if "idle" not in self._said:
+            self._said.add("idle")
+            kind = type(optimizer).__name__
+            warn(
+                f"{kind} was given at the wrapping of {self._model}, but steps none of its parameters: it is "
+                f"another model's, or they were replaced after it was made. Make the {kind} of the parameters that "
+                "the model has now, and wrap the model again with that one"
+            )
 
     def backward_began(self) -> None:
         """A backward pass makes its first gradient.
@@ -284,7 +295,7 @@ class ModelSteps:
         if rounds != (seen.rounds if seen is not None else 0):
             return
         was_changed = seen is not None and seen.gradients is not None and seen.gradients != now
-        if was_changed or (count == 0 and any(bool(p.grad.any()) for p in mine if p.grad is not None)):
+        if (was_changed or count == 0) and any(bool(p.grad.any()) for p in mine if p.grad is not None):
             raise FailedPrecondition(
                 f"{type(optimizer).__name__}.step(): the gradient of '{self._names[id(mine[0])]}' of {self._model} was "
                 "not made by a backward pass since the model was wrapped, or since the last step: each rank has its "

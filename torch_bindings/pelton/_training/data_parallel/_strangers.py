@@ -40,7 +40,7 @@ def idle(given: Sequence[Optimizer], module: nn.Module) -> list[Optimizer]:
     with each one.
     """
     own = {id(parameter) for parameter in module.parameters()}
-    without = [optimizer for optimizer in given if own.isdisjoint(parameter_ids(optimizer))]
+    without = [optimizer for optimizer in given if (held := parameter_ids(optimizer)) and own.isdisjoint(held)]
     if len(without) == len(given) or not _session.is_initialized():
         return without
     models = _session.current().models()

@@ -26,6 +26,7 @@ from pelton._training.data_parallel._algorithm_state import (
     AlgorithmState,
     OwnAlgorithm,
     state_left_by,
+    unused_backwards,
 )
 from pelton._training.data_parallel._attachment import nothing, release
 from pelton._training.data_parallel._checked import (
@@ -104,7 +105,7 @@ class BaguaDistributedDataParallel:
         # The latest, which may be detached: what comes after them takes over what they know of gradients.
         self._last: tuple[Rounds, ModelSteps] | None = predecessor._last if predecessor is not None else None
         self._watch: _C.BackwardWatch | None = None
-        self._backward_count = 0
+        self._backward_count = unused_backwards(predecessor)
         self._is_functional = False  # the forward pass that is under way
         self._first_algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
         self._known: dict[int, torch.Tensor] = {}
