@@ -10,9 +10,10 @@ import pelton
 import pelton.torch_api as bagua
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from accelerate.utils import DataLoaderConfiguration, DDPCommunicationHookType, DistributedDataParallelKwargs
 from pelton.accelerate import _INSTEAD, Accelerator
-from pelton.errors import InvalidArgument, Unsupported
+from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
 from pelton.torch_api.data_parallel import DistributedDataParallel
 from torch import nn
 from torch.distributed.algorithms.join import Join
@@ -98,6 +99,15 @@ def check_own_class() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert torch.equal(weights(model), by_wrap("gradient_allreduce", 1))
+
+
+def check_alone() -> None:
+    """Accelerate without `cpu=True` and without GPUs: each rank would train by itself, and nobody would say so."""
+    if torch.cuda.is_available():
+        return
+    with pytest.raises(FailedPrecondition, match=r"2 processes were started, .* Pass cpu=True"):
+        Accelerator()
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def check_hooks() -> None:
@@ -211,6 +221,7 @@ def check_resumed() -> None:
 
 
 if __name__ == "__main__":
+    check_alone()
     check_evaluation()
     check_hooks()
     check_uneven()

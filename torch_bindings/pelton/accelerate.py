@@ -9,6 +9,7 @@ All else is Accelerate's. Its own class works, too, with PELTON_REPLACE_GLOO=1: 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from pelton._extras import optional_module
-from pelton.errors import InvalidArgument, Unsupported
+from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
 
 optional_module("accelerate", "pelton.accelerate", "accelerate")
 
@@ -65,10 +66,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
           **kwargs: Accelerate's.
 
         Raises:
+          FailedPrecondition: Accelerate takes each of several processes for a job of its own.
           Unsupported: a hook of torch's DistributedDataParallel is asked for, which nothing would call.
         """
         gloos_seat.take()  # Accelerate refuses backends of other names on a CPU
         super().__init__(*args, **kwargs)
+        _refuse_to_be_alone(self.num_processes)
         _refuse_hooks(self.ddp_handler)
         self._algorithm = algorithm
         self._algorithm_options = algorithm_options or {}
@@ -204,6 +207,16 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
     def _inner_objects(self) -> dict[str, Any]:
         return {str(number): inner for number, (_, inner) in enumerate(self._trained().models)}
+
+
+def _refuse_to_be_alone(num_processes: int) -> None:
+    """Without GPUs Accelerate trains each process by itself, and says nothing, unless it is told `cpu=True`."""
+    started = int(os.environ.get("WORLD_SIZE") or 1)
+    if started > 1 and num_processes == 1:
+        raise FailedPrecondition(
+            f"Accelerator: {started} processes were started, and Accelerate has taken this one for a job of its own, "
+            "whose model would train alone. Pass cpu=True, or set ACCELERATE_USE_CPU=1, where there are no GPUs"
+        )
 
 
 def _refuse_hooks(handler: accelerate.DistributedDataParallelKwargs | None) -> None:
