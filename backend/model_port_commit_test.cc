@@ -54,9 +54,13 @@ class EndingCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(std::move(wrapped)), countdown_(countdown) {}
 
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
-    const uint64_t number = ++countdown_.launched;
-    if (number == countdown_.ends_at) wrapped().Abort(absl::AbortedError("ended for the test"));
-    return wrapped().Launch(operation, stream);
+    const uint64_t ends_at = countdown_.ends_at;
+    const bool is_to_end = ends_at != 0 && countdown_.launched + 1 >= ends_at;
+    if (is_to_end) wrapped().Abort(absl::AbortedError("ended for the test"));
+    absl::StatusOr<Completion> completion = wrapped().Launch(operation, stream);
+    // What is to be tried again was none: how often that is depends on the others' pace.
+    if (!absl::IsResourceExhausted(completion.status())) ++countdown_.launched;
+    return completion;
   }
 
  private:

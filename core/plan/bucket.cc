@@ -103,6 +103,7 @@ BucketStorage::~BucketStorage() {
 
 absl::Status BucketStorage::PlaceZeros(SlotId slot) {
   const SlotLayout& layout = plan_.slot(slot);
+  if (layout.size_bytes == 0) return absl::OkStatus();  // it need not have a place
   if (device_ != nullptr) return device_->Zero(DataOf(slot), layout.size_bytes);
   if (!layout.standalone) {
     std::memset(DataOf(slot), 0, layout.size_bytes);
