@@ -9,6 +9,29 @@
 #include "core/base/status.h"
 
 namespace pelton::nccl {
+namespace {
+
+// Peers that end with this rank come to the end of theirs by then.
+constexpr absl::Duration kEndTimeout = absl::Seconds(1);
+
+}  // namespace
+
+Endings::~Endings() {
+  const absl::Time deadline = Clock::Real().Now() + kEndTimeout;
+  MutexLock lock(&mutex_);
+  for (std::unique_ptr<CallThread>& thread : threads_) {
+    // It waits for a peer that lives and does not end. NCCL has no call that ends such a wait.
+    if (!thread->AwaitIdle(deadline)) thread.release();
+  }
+}
+
+void Endings::Add(CallThread::Call call) {
+  auto thread = std::make_unique<CallThread>("pelton-nccl-end");
+  thread->Add(std::move(call));
+  MutexLock lock(&mutex_);
+  std::erase_if(threads_, [](const auto& made) { return made->AwaitIdle(absl::InfinitePast()); });
+  threads_.push_back(std::move(thread));
+}
 
 NativeCommunicator::NativeCommunicator(const NcclLibrary& library, const cuda::CudaRuntime& runtime,
                                        int device, std::string what)
@@ -80,17 +103,18 @@ void NativeCommunicator::Finalize() {
   }).IgnoreError();
 }
 
-void NativeCommunicator::Close(absl::Time deadline) {
+void NativeCommunicator::Close(absl::Time deadline, Endings& endings) {
   absl::StatusOr<bool> idle = Poll();
   while (idle.ok() && !*idle && Clock::Real().Now() < deadline) {
     sched_yield();
     idle = Poll();
   }
-  if (idle.ok() && *idle) {
-    MutexLock lock(&mutex_);
-    if (handle_ != nullptr) library_.calls().comm_destroy(std::exchange(handle_, nullptr));
-  }
-  Abort();
+  const bool is_idle = idle.ok() && *idle;
+  MutexLock lock(&mutex_);
+  if (handle_ == nullptr) return;
+  const NcclTable& calls = library_.calls();
+  endings.Add([end = is_idle ? calls.comm_destroy : calls.comm_abort,
+               handle = std::exchange(handle_, nullptr)] { end(handle); });
 }
 
 }  // namespace pelton::nccl

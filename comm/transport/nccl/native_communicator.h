@@ -2,7 +2,9 @@
 #ifndef PELTON_COMM_TRANSPORT_NCCL_NATIVE_COMMUNICATOR_H_
 #define PELTON_COMM_TRANSPORT_NCCL_NATIVE_COMMUNICATOR_H_
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -10,9 +12,33 @@
 #include "absl/time/time.h"
 #include "comm/transport/nccl/nccl_library.h"
 #include "core/base/sync.h"
+#include "core/base/threads.h"
 #include "core/memory/cuda/cuda_runtime.h"
 
 namespace pelton::nccl {
+
+// Calls that end communicators, each on a thread of its own. ncclCommDestroy and ncclCommAbort
+// return when every rank of the host has called one of them for that communicator, which each does
+// at a time of its own, as where a model is dropped when a rank's garbage collector finds it, and
+// in an order of its own where several end. Whoever waited for them could keep a peer from getting
+// there, and so could one thread that makes them one after the other.
+// Threads: any. Owns: the threads. At the end of these a call that waits for a peer is left to
+// itself, somewhere in NCCL: it has to own all that it uses after that.
+class Endings {
+ public:
+  Endings() = default;
+  // Blocks: until all calls are made, for a second at most.
+  ~Endings();
+  Endings(const Endings&) = delete;
+  Endings& operator=(const Endings&) = delete;
+
+  // Blocks: never.
+  void Add(CallThread::Call call);
+
+ private:
+  Mutex mutex_;
+  std::vector<std::unique_ptr<CallThread>> threads_ ABSL_GUARDED_BY(mutex_);
+};
 
 // A communicator none of whose calls blocks: NCCL goes on in the background and is asked by Poll.
 // NCCL allows one call at a time on a communicator and none after an abort; a lock keeps both.
@@ -45,12 +71,13 @@ class NativeCommunicator {
   void Deregister(void* registration);
 
   // Ends everything on the device, which does not touch the operations' memory any more on return.
-  // Blocks: until then.
+  // Blocks: until then, and until the host's other ranks have ended theirs.
   void Abort();
-  // Ends it in good order, in two steps, so that several end at once. Blocks: Close: until NCCL has
-  // wound up, for which it may need the others' Finalize, or `deadline`; then it aborts.
+  // Ends it in good order, in two steps, so that several end at once, while no operation is in
+  // flight. The rest of the end is a call in `endings`: it waits for the other ranks. Blocks:
+  // Close: until NCCL has wound up what is this rank's, or `deadline`; then that call is an abort.
   void Finalize();
-  void Close(absl::Time deadline);
+  void Close(absl::Time deadline, Endings& endings);
 
  private:
   absl::StatusOr<bool> PollLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

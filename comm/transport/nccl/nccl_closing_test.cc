@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/await.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
 #include "comm/transport/nccl/gpu_world.h"
@@ -99,6 +100,38 @@ TEST(NcclClosingTest, TheHostEndsBeforeThePostsOfWhatIsInFlight) {
     while (!has_closed) std::this_thread::yield();
   });
   EXPECT_THAT(seen, testing::ElementsAre("aborted", "closed"));
+}
+
+// Models are dropped when a rank's garbage collector finds them: one that waited in NCCL for its
+// peers to close theirs would keep them from coming to that.
+TEST(NcclClosingTest, NoRankWaitsForItsPeersToClose) {
+  NcclOptions options;
+  options.nccl_path = options.cudart_path = stand_in::LibraryPath();
+  {
+    GpuWorld world(WorldSize(2), options);
+    std::atomic<bool> has_closed[2] = {false, false};
+    world.RunTransports([&](Transport& transport, Rank rank) {
+      std::vector<std::unique_ptr<Communicator>> opened;
+      for (int64_t id : {1, 2}) {
+        auto communicator =
+            transport.Open(CommunicatorId(id), Group::World(WorldSize(2)), FarDeadline());
+        ASSERT_TRUE(communicator.ok()) << communicator.status();
+        float value = 1;
+        const Tensor tensor{&value, 1, DType::kFloat32};
+        const auto sum = AllReduce(**communicator, tensor, tensor, ReduceOp::kSum);
+        ASSERT_TRUE(sum.ok()) << sum.status();
+        ASSERT_EQ(Await(**communicator, *sum, FarDeadline()), absl::OkStatus());
+        opened.push_back(*std::move(communicator));
+      }
+      const auto own = static_cast<size_t>(rank.value());
+      opened[own].reset();
+      has_closed[own] = true;
+      const absl::Time give_up = Clock::Real().Now() + absl::Seconds(20);
+      while (!has_closed[1 - own] && Clock::Real().Now() < give_up) std::this_thread::yield();
+      EXPECT_TRUE(has_closed[1 - own]) << "rank " << rank << "'s peer waits for it";
+    });
+  }
+  EXPECT_EQ(stand_in::StandIn::Get().open_count(), 0);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr size_t kScratchBytes = 64;
 NcclCommunicator::NcclCommunicator(CommunicatorParts parts, OnClose on_close)
     : library_(parts.library),
       runtime_(parts.runtime),
-      aborts_(parts.aborts),
+      endings_(parts.endings),
       host_(std::move(parts.host)),
       generation_(parts.generation),
       on_close_(std::move(on_close)),
@@ -48,10 +48,11 @@ NcclCommunicator::~NcclCommunicator() {
   if (in_order) {
     const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
     for (const auto& native : natives) native->Finalize();
-    for (const auto& native : natives) native->Close(deadline);
+    for (const auto& native : natives) native->Close(deadline, endings_);
   } else {
     // Before the posts go: the host's communicator receives into them.
     host_->Abort(absl::CancelledError("closed with operations in flight"));
+    BeginAborts();
   }
   for (const auto& native : natives) native->Abort();
   if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
@@ -298,7 +299,7 @@ bool NcclCommunicator::EndIfAborted() {
   if (!ended_.is_given()) return false;
   if (has_drained_) return true;
   has_drained_ = true;
-  // Also if the thread for aborts is at it: this returns when NCCL has let the memory go.
+  // Also if another thread is at it: this returns when NCCL has let the memory go.
   for (const auto& native : natives_.All()) native->Abort();
   if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
   const absl::Status reason = ended_.Get();
@@ -370,9 +371,13 @@ void NcclCommunicator::Abort(const absl::Status& reason) {
   if (!ended_.Give(reason)) return;
   host_->Abort(ended_.Get());
   host_->Wake();
-  aborts_.Add([natives = natives_.All()] {
-    for (const auto& native : natives) native->Abort();
-  });
+  BeginAborts();
+}
+
+void NcclCommunicator::BeginAborts() {
+  for (const auto& native : natives_.All()) {
+    endings_.Add([native] { native->Abort(); });
+  }
 }
 
 }  // namespace pelton::nccl

@@ -15,7 +15,6 @@
 #include "comm/transport/nccl/native_communicator.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/sharing.h"
-#include "core/base/threads.h"
 #include "core/pipeline/operation.h"
 
 namespace pelton::nccl {
@@ -24,10 +23,10 @@ namespace pelton::nccl {
 struct CommunicatorParts {
   const NcclLibrary& library;
   const cuda::CudaRuntime& runtime;
-  // Runs NCCL's abort, which waits for the device to let go. The thread that aborts must not wait
-  // for that, and without the abort a kernel that hangs for want of a peer would hold the device's
-  // streams until the next Progress.
-  CallThread& aborts;
+  // Also of aborts: the thread that calls Abort must not wait for the device to let go, and without
+  // NCCL's abort a kernel that hangs for want of a peer would hold the device's streams until the
+  // next Progress.
+  Endings& endings;
   std::unique_ptr<Communicator> host;  // of the same ranks, for what they say to each other
   int device = 0;
   Generation generation;
@@ -103,12 +102,14 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   absl::StatusOr<bool> AdvanceQueues();
   absl::StatusOr<bool> AdvanceEach(absl::Time now);
   bool EndIfAborted();
+  // Of all natives, at once: one that comes first here may be the last on a peer. Blocks: never.
+  void BeginAborts();
   void FailQueues(const absl::Status& reason);
   bool Busy() const;
 
   const NcclLibrary& library_;
   const cuda::CudaRuntime& runtime_;
-  CallThread& aborts_;
+  Endings& endings_;
   std::unique_ptr<Communicator> host_;  // until the destructor
   const Generation generation_;
   const OnClose on_close_;
@@ -130,7 +131,7 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   absl::Time moved_at_ = absl::InfinitePast();  // something was submitted, agreed on, or done
   bool has_drained_ = false;                    // the flights have learned of the end
   EndReason ended_;
-  // Shared: the communicator may be destroyed while the thread for aborts is at it.
+  // Shared: the communicator may be destroyed while a thread that aborts is at it.
   SharedList<std::shared_ptr<NativeCommunicator>> natives_;
 };
 

@@ -12,7 +12,6 @@
 #include "comm/transport/nccl/nccl_communicator.h"
 #include "core/base/sharing.h"
 #include "core/base/status.h"
-#include "core/base/threads.h"
 
 namespace pelton {
 namespace nccl {
@@ -26,7 +25,7 @@ struct Introduction {
 };
 static_assert(sizeof(Introduction) == 136);
 
-// Threads: as Transport. Owns: the libraries' tables and the thread that aborts.
+// Threads: as Transport. Owns: the libraries' tables and the ends of communicators.
 class NcclTransport final : public Transport {
  public:
   NcclTransport(Transport& host, Rank rank, std::unique_ptr<const NcclLibrary> library,
@@ -48,7 +47,7 @@ class NcclTransport final : public Transport {
     if (!host.ok()) return Annotate(host.status(), what);
     Communicator& between = **host;
     auto communicator = std::make_unique<NcclCommunicator>(
-        CommunicatorParts{*library_, *runtime_, aborts_, *std::move(host), device_,
+        CommunicatorParts{*library_, *runtime_, endings_, *std::move(host), device_,
                           group.generation, agree_first_, kernels_path_},
         [this](NcclCommunicator* closed) { open_.Remove(closed); });
     open_.Add(communicator.get());
@@ -104,7 +103,7 @@ class NcclTransport final : public Transport {
   const bool agree_first_;
   const std::string kernels_path_;
   SharedList<NcclCommunicator*> open_;
-  CallThread aborts_{"pelton-abort"};  // last: it uses the libraries
+  Endings endings_;  // last: it uses the libraries
 };
 
 // All ranks launch the operations of one communicator in the same order; those of several, which

@@ -17,6 +17,10 @@ class Arrival {
   // The rank's communicator, once all have arrived; null before. Once. Blocks: never. Errors: what
   // kept the ranks from meeting.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Take() = 0;
+  // This rank has begun to end its communicator, and the second: all have, which is what NCCL's
+  // calls for it return after. Blocks: AwaitLeft: until then, where the world of ranks can tell.
+  virtual void Leave() {}
+  virtual void AwaitLeft() {}
 };
 
 }  // namespace pelton::stand_in

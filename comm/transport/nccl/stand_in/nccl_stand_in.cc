@@ -191,6 +191,7 @@ int ncclCommFinalize(ncclComm* comm) {
 }
 
 int ncclCommDestroy(ncclComm* comm) {
+  comm->AwaitOthersEnd();
   delete comm;
   return kOk;
 }

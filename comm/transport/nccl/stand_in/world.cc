@@ -56,7 +56,8 @@ std::shared_ptr<World> World::Of(const std::string& id, int rank_count) {
 World::World(int rank_count)
     : fabric_(WorldSize(rank_count)),
       arrived_(static_cast<size_t>(rank_count)),
-      missing_(static_cast<size_t>(rank_count)) {}
+      missing_(static_cast<size_t>(rank_count)),
+      staying_(static_cast<size_t>(rank_count)) {}
 
 void World::Arrive(int rank) {
   MutexLock lock(&mutex_);
@@ -74,6 +75,17 @@ std::unique_ptr<Communicator> World::Take(int rank) {
   MutexLock lock(&mutex_);
   if (missing_ > 0) return nullptr;
   return std::move(communicators_[static_cast<size_t>(rank)]);
+}
+
+void World::Leave() {
+  MutexLock lock(&mutex_);
+  --staying_;
+  left_.SignalAll();
+}
+
+void World::AwaitLeft() {
+  MutexLock lock(&mutex_);
+  while (staying_ > 0) left_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
 }
 
 ThreadArrival::ThreadArrival(std::shared_ptr<World> world, int rank)
@@ -198,4 +210,10 @@ void ncclComm::Abort() {
   }
   if (communicator_ != nullptr) communicator_->Abort(absl::CancelledError("ncclCommAbort"));
   order_->WaitFor(order_->last());
+  arrival_->Leave();
+}
+
+void ncclComm::AwaitOthersEnd() {
+  arrival_->Leave();
+  arrival_->AwaitLeft();
 }

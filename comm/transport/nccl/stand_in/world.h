@@ -28,12 +28,17 @@ class World {
   void Arrive(int rank);
   // That rank's communicator, once all have arrived; null before. Once.
   std::unique_ptr<Communicator> Take(int rank);
+  // See Arrival.
+  void Leave();
+  void AwaitLeft();
 
  private:
   SimFabric fabric_;
   Mutex mutex_;
   std::vector<bool> arrived_;  // written under the lock; the size never changes
   size_t missing_ ABSL_GUARDED_BY(mutex_);
+  size_t staying_ ABSL_GUARDED_BY(mutex_);
+  CondVar left_;
   std::vector<std::unique_ptr<Communicator>> communicators_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -42,6 +47,8 @@ class ThreadArrival final : public Arrival {
  public:
   ThreadArrival(std::shared_ptr<World> world, int rank);
   absl::StatusOr<std::unique_ptr<Communicator>> Take() override { return world_->Take(rank_); }
+  void Leave() override { world_->Leave(); }
+  void AwaitLeft() override { world_->AwaitLeft(); }
 
  private:
   const std::shared_ptr<World> world_;
@@ -67,6 +74,8 @@ struct ncclComm {
   int Finalize();
   // Ends what runs and waits for it.
   void Abort();
+  // The end in good order. Blocks: until every rank has begun to end its own.
+  void AwaitOthersEnd();
   // Counted while they are held; the communicator's end takes back what is left.
   void Register() { CountRegistrations(1); }
   void Deregister() { CountRegistrations(-1); }
