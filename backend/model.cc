@@ -23,12 +23,6 @@ namespace {
 // Longer than a call to the coordinator is late at most.
 constexpr absl::Duration kAnswerMargin = absl::Seconds(2);
 
-// Of each operation.
-absl::Duration TimeoutOf(const ModelOptions& options, const Backend& backend) {
-  return options.timeout == absl::ZeroDuration() ? backend.options().operation_timeout
-                                                 : options.timeout;
-}
-
 template <typename Runner>
 void RunOn(Runner& runner, ModelRoundsOptions& rounds) {
   rounds.runner = &runner;

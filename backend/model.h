@@ -83,6 +83,12 @@ class Model {
   Model() = default;
 };
 
+// Of each operation of the model.
+inline absl::Duration TimeoutOf(const ModelOptions& options, const Backend& backend) {
+  return options.timeout == absl::ZeroDuration() ? backend.options().operation_timeout
+                                                 : options.timeout;
+}
+
 // The plan of `tensors` under `algorithm`, the same wherever it is made of the same options.
 // Errors: InvalidArgument: the algorithm cannot communicate a tensor; those of Plan::Build.
 absl::StatusOr<Plan> PlanOf(const ModelOptions& options, const Algorithm& algorithm,

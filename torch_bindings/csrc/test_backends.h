@@ -14,19 +14,9 @@
 #include "backend/test_ranks.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
-#include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/test_errors.h"
 
 namespace pelton::torch_bindings {
-
-// What `body` throws as a status, as text; "none": it returns.
-inline std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const StatusError& error) {
-    return error.status().ToString();
-  }
-  return "none";
-}
 
 using RankBody = std::function<void(const std::shared_ptr<Backend>& backend)>;
 

@@ -6,10 +6,8 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,7 +15,7 @@
 #include "core/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/test_errors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -25,15 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Use = Call::Use;
-
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const StatusError& error) {
-    return error.status().ToString();
-  }
-  return "none";
-}
 
 std::vector<float> ElementsOf(const Tensor& tensor) {
   const auto* const first = static_cast<const float*>(tensor.data);

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch_bindings/csrc/signal_scope.h"
-#include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/test_errors.h"
 #include "torch_bindings/csrc/test_interpreter.h"
 
 namespace pelton::torch_bindings {
@@ -47,15 +47,6 @@ at::Tensor Blank(int64_t count) { return torch::full({count}, -1.0F); }
 bool Holds(const at::Tensor& tensor, const std::vector<float>& values) {
   return tensor.equal(torch::tensor(values));
 }
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const StatusError& error) {
-    return error.status().ToString();
-  }
-  return "none";
-}
-
 // Threads: the test's and those of the lanes. Owns: all ranks.
 class ProcessGroupTest : public ::testing::Test {
  protected:

@@ -3,14 +3,12 @@
 
 #include <torch/types.h>
 
-#include <functional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/test_errors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -21,15 +19,6 @@ using Torch = ::c10d::ReduceOp;
 const Call& AnyCall() {
   static const auto* const call = new Call("reduce", Call::Use::kReduced);
   return *call;
-}
-
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const StatusError& error) {
-    return error.status().ToString();
-  }
-  return "none";
 }
 
 TEST(RulesTest, EveryReductionHasItsOwn) {

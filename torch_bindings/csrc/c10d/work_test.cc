@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,7 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch_bindings/csrc/signal_scope.h"
-#include "torch_bindings/csrc/status_error.h"
+#include "torch_bindings/csrc/test_errors.h"
 
 namespace pelton::torch_bindings {
 namespace {
@@ -32,15 +31,6 @@ namespace {
 using ::c10d::OpType;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const StatusError& error) {
-    return error.status().ToString();
-  }
-  return "none";
-}
 
 // Two ranks, each of whose barriers ends once the other one has begun its own.
 // Threads: the test's and those of the lanes. Owns: both ranks.

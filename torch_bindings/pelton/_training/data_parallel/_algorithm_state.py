@@ -245,16 +245,3 @@ def _other(state: AlgorithmState, this: str) -> InvalidArgument:
 
 def _tensor(entry: dict[str, Any]) -> tuple[str, str, int, torch.Tensor]:
     return str(entry["key"]), str(entry["tensor"]), int(entry["begin"]), entry["values"].contiguous()
-
-
-def unused_backwards(predecessor: Any) -> int:
-    """How many backward passes have made gradients, the same on all ranks, that a step after the wrapping may use.
-
-    Args:
-      predecessor: the object behind the model until now; None: it was not wrapped.
-    """
-    rounds = predecessor._rounds if predecessor is not None else None
-    if rounds is None or not rounds.needs_backward or rounds.may_differ:
-        return 0
-    count: int = predecessor._steps.unused(predecessor._backward_count)
-    return count

@@ -370,3 +370,16 @@ def fingerprint(tensors: Sequence[torch.Tensor]) -> list[float]:
     with torch.no_grad():
         values = [t.detach().reshape(-1)[:_SAMPLED_VALUES].double().sum().item() for t in tensors[::stride]]
     return [float(tensor._version) for tensor in tensors] + values
+
+
+def unused_backwards(predecessor: Any) -> int:
+    """How many backward passes have made gradients, the same on all ranks, that a step after the wrapping may use.
+
+    Args:
+      predecessor: the object behind the model until now; None: it was not wrapped.
+    """
+    rounds = predecessor._rounds if predecessor is not None else None
+    if rounds is None or not rounds.needs_backward or rounds.may_differ:
+        return 0
+    count: int = predecessor._steps.unused(predecessor._backward_count)
+    return count

@@ -22,12 +22,7 @@ from pelton._training._parameters import SelectedTensors, Snapshot, check_gradie
 from pelton._training._state_broadcast import agree, broadcast_state, everyone
 from pelton._training.algorithms.base import Algorithm, RegisteredAlgorithm
 from pelton._training.communication import BaguaProcessGroup
-from pelton._training.data_parallel._algorithm_state import (
-    AlgorithmState,
-    OwnAlgorithm,
-    state_left_by,
-    unused_backwards,
-)
+from pelton._training.data_parallel._algorithm_state import AlgorithmState, OwnAlgorithm, state_left_by
 from pelton._training.data_parallel._attachment import nothing, release
 from pelton._training.data_parallel._checked import (
     check_experts,
@@ -43,7 +38,7 @@ from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
-from pelton._training.data_parallel._steps import ModelSteps, forget, is_in_backward, listen
+from pelton._training.data_parallel._steps import ModelSteps, forget, is_in_backward, listen, unused_backwards
 from pelton._training.data_parallel._together import consolidate, register_again
 from pelton._training.data_parallel._torchs_ddp import check_around, check_within
 from pelton._training.data_parallel._tuning import tuning_of_environment

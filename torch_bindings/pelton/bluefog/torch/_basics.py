@@ -18,6 +18,37 @@ from pelton.bluefog.common.topology_util import ExponentialGraph
 from pelton.bluefog.torch._handles import HANDLES
 from pelton.errors import InvalidArgument
 
+__all__ = [
+    "get_skip_negotiate_stage",
+    "in_neighbor_machine_ranks",
+    "in_neighbor_ranks",
+    "init",
+    "is_homogeneous",
+    "is_topo_weighted",
+    "load_machine_topology",
+    "load_topology",
+    "local_rank",
+    "local_size",
+    "machine_rank",
+    "machine_size",
+    "mpi_threads_supported",
+    "nccl_built",
+    "out_neighbor_machine_ranks",
+    "out_neighbor_ranks",
+    "rank",
+    "resume",
+    "set_machine_topology",
+    "set_skip_negotiate_stage",
+    "set_topology",
+    "shutdown",
+    "size",
+    "suspend",
+    "timeline_context",
+    "timeline_end_activity",
+    "timeline_start_activity",
+    "unified_mpi_window_model_supported",
+]
+
 DiGraph = Any  # networkx's, which has no types
 
 _is_suspended = False

@@ -19,8 +19,8 @@ import torch
 
 from pelton.bluefog._names import NAMES
 from pelton.bluefog.torch import _handles
+from pelton.bluefog.torch._basics import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.bluefog.torch._basics import active_world
-from pelton.bluefog.torch._basics import is_topo_weighted as is_topo_weighted
 from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, check_tensor, host_of, now
 from pelton.bluefog.torch._handles import HANDLES
 from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of, machine_table_of, table_of
@@ -187,6 +187,7 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) ->
       root_rank: whose values all get.
       name: of the operation.
     """
+    check_tensor("broadcast", tensor)
     return _broadcast_now(tensor, root_rank, name, in_place=True)
 
 
@@ -210,7 +211,6 @@ def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, in_place:
 
 
 def _broadcast_now(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> torch.Tensor:
-    check_tensor("broadcast", tensor)
     world = active_world()
     queue = world.queue_of(tensor)
     return now(world, _handles.BROADCAST, name, queue.broadcast_now, tensor, root_rank, in_place, name)
