@@ -46,12 +46,14 @@
 #include "algorithms/stage/round_peers.h"
 #include "algorithms/stage/tier_stages.h"
 #include "comm/communicator.h"
+#include "comm/reduction/cuda/mean_library.h"
 #include "comm/reduction/reduction.h"
 #include "comm/scratch.h"
 #include "comm/topology/matching.h"
 #include "core/base/status.h"
 #include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/pipeline/weight_table.h"
 
 namespace pelton {
 namespace {
@@ -64,9 +66,12 @@ struct Pairing {
 };
 
 // Exchange: the bucket, a sum over `sizes[rank]` ranks, becomes the mean over those of both ends.
-// Threads: as Stage. Owns: memory for what it receives.
+// On a device that is one operation between neighbours, whose kernel adds what comes: with equal
+// sizes the same bits, else those of a product by the share in place of a quotient.
+// Threads: as Stage. Owns: memory for what it receives in the host's memory.
 class PairExchangeStage final : public Stage {
  public:
+  // `received`: null where the bucket is on a device.
   PairExchangeStage(Communicator& communicator, Pairing pairing, std::unique_ptr<Scratch> received)
       : communicator_(communicator.id()),
         rank_(communicator.rank()),
@@ -79,6 +84,7 @@ class PairExchangeStage final : public Stage {
                : "pair exchange";
   }
   StageKind kind() const override { return StageKind::kExchange; }
+  bool takes_device_memory() const override { return received_ == nullptr; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     has_begun_ = false;
@@ -90,10 +96,12 @@ class PairExchangeStage final : public Stage {
     if (!has_begun_) {
       ASSIGN_OR_RETURN(has_begun_, pairing_.peers->Advance(run));
       if (!has_begun_) return false;
-      Exchange(run);
+      batch_.Clear();
+      if (run.layout().flat_count == 0) return true;
+      RETURN_IF_ERROR(run.device() == nullptr ? Exchange(run) : AverageOnDevice(run));
     }
     ASSIGN_OR_RETURN(const bool done, batch_.Advance(run));
-    if (done) Average(run);
+    if (done && run.device() == nullptr) Average(run);
     return done;
   }
 
@@ -103,22 +111,46 @@ class PairExchangeStage final : public Stage {
     return static_cast<size_t>(pairing_.sizes[static_cast<size_t>(rank.value())]);
   }
 
-  void Exchange(const BucketRun& run) {
-    batch_.Clear();
-    if (peer() == rank_ || run.layout().flat_count == 0) return;
-    const Segment flat = run.segments().front();
+  // Of the flat part.
+  Operation OperationOn(const BucketRun& run) const {
     Operation operation;
     operation.dtype = run.layout().dtype;
-    operation.count = flat.count;
+    operation.count = run.segments().front().count;
     operation.peer = peer().value();
     operation.communicator = communicator_;
+    operation.set_source(run.segments().front().location);
+    return operation;
+  }
+
+  absl::Status Exchange(const BucketRun& run) {
+    if (peer() == rank_) return absl::OkStatus();
+    Operation operation = OperationOn(run);
     operation.kind = OperationKind::kSend;
-    operation.set_source(flat.location);
     batch_.Add(operation);
     operation.kind = OperationKind::kRecv;
     operation.set_source({});
     operation.set_target(received_->At(0));
     batch_.Add(operation);
+    return absl::OkStatus();
+  }
+
+  absl::Status AverageOnDevice(const BucketRun& run) {
+    Neighborhood pair;
+    size_t size = SizeOfHost(rank_);
+    if (peer() != rank_) {
+      size += SizeOfHost(peer());
+      pair.sources = {{peer(), 1.0 / static_cast<double>(size)}};
+      pair.destinations = pair.sources;
+    }
+    if (size == 1) return absl::OkStatus();
+    pair.own = 1.0 / static_cast<double>(size);
+    ASSIGN_OR_RETURN(shares_, WeightTable::Create(std::move(pair)));
+    Operation mean = OperationOn(run);
+    mean.kind = OperationKind::kNeighborAllReduce;
+    mean.peer = shares_->id();
+    mean.set_target(mean.source());
+    batch_.Add(mean);
+    return absl::OkStatus();
   }
 
   void Average(const BucketRun& run) const {
@@ -140,6 +172,7 @@ class PairExchangeStage final : public Stage {
   const Rank rank_;
   const Pairing pairing_;
   const std::unique_ptr<Scratch> received_;
+  std::shared_ptr<const WeightTable> shares_;  // shared with the operation in flight
   OperationBatch batch_;
   bool has_begun_ = false;
 };
@@ -187,6 +220,10 @@ class Decentralized final : public Algorithm {
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override { return IsFloatingPoint(tensor.dtype); }
   bool RanksAgree() const override { return !in_pairs_; }
+  // Peers that the control plane chooses are agreed on, and found, by the host's memory.
+  bool TakesDeviceMemory() const override {
+    return !in_pairs_ || (!policy_.has_value() && FindMeanKernel().ok());
+  }
   std::optional<ReduceOp> EqualsReduction(DType) const override {
     if (in_pairs_) return std::nullopt;
     return ReduceOp::kAvg;
@@ -238,11 +275,13 @@ class Decentralized final : public Algorithm {
       ASSIGN_OR_RETURN(peers, RoundPeers::Create(communicator, tiers.peers, tiers.matchmaker));
       peers_ = peers;
     }
-    const uint64_t size_bytes = layout.flat_count * SizeOf(layout.dtype);
-    // A bucket of empty tensors has no elements.
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<Scratch> received,
-        Scratch::Create(communicator, "peer weights", std::max<uint64_t>(size_bytes, 1)));
+    std::unique_ptr<Scratch> received;
+    if (tiers.device == nullptr || policy_.has_value()) {
+      const uint64_t size_bytes = layout.flat_count * SizeOf(layout.dtype);
+      // A bucket of empty tensors has no elements.
+      ASSIGN_OR_RETURN(received, Scratch::Create(communicator, "peer weights",
+                                                 std::max<uint64_t>(size_bytes, 1)));
+    }
     spec.stages.push_back(std::make_unique<PairExchangeStage>(
         communicator, Pairing{std::move(peers), std::move(sizes)}, std::move(received)));
     return absl::OkStatus();

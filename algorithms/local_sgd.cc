@@ -48,6 +48,7 @@ class LocalSgd final : public Algorithm {
   bool Takes(const TensorSpec& tensor) const override {
     return IsFloatingPoint(tensor.dtype) && compression_.Takes(tensor.dtype);
   }
+  bool TakesDeviceMemory() const override { return !encodes(); }
   std::optional<ReduceOp> EqualsReduction(DType) const override {
     return encodes() ? std::nullopt : std::optional(ReduceOp::kAvg);
   }

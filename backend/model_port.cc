@@ -99,9 +99,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
                                                              std::unique_ptr<Algorithm> algorithm,
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
-  if (options.model.timeout == absl::ZeroDuration()) {
-    options.model.timeout = backend.options().operation_timeout;
-  }
+  options.model.timeout = TimeoutOf(options.model, backend);
   return Create(ModelSource::Of(backend), std::move(options), std::move(algorithm),
                 std::move(specs), tensors);
 }
@@ -337,7 +335,12 @@ absl::Status ModelPort::FinishUnchanged() {
 
 absl::Status ModelPort::WaitRound() {
   const absl::Time start = WaitClock().Now();
-  const absl::Status status = rounds().WaitRound(start + options_.timeout);
+  absl::Status status = rounds().WaitRound(start + options_.timeout);
+  // A tensor that is communicated when it is ready takes the result in the stream's order, and
+  // loses nothing by one that never comes: it is made anew. A weight is not (COMMIT-1).
+  if (status.ok() && schedule_.trigger != TriggerKind::kWhenReady) {
+    status = rounds().AwaitDevice(WaitClock().Now() + options_.timeout);
+  }
   statistics_.wait_seconds += absl::ToDoubleSeconds(WaitClock().Now() - start);
   if (status.ok()) ++statistics_.rounds;
   return status;

@@ -2,12 +2,15 @@
 prints.
 
 Started by tools/gpu_check, or by `pelton run -np N benchmarks/gpu_step/rank_main.py`, with a daemon by `pelton run
---backend daemon`. DDP takes part where NCCL has a rank for each GPU, or lets ranks share one.
+--backend daemon`. DDP takes part where NCCL has a rank for each GPU, or lets ranks share one. An algorithm is a name
+and, behind a colon, its options: local_sgd:interval=1, or
+decentralized:peer_selection_mode="shift_one",hierarchical=False.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import statistics
 import time
@@ -19,10 +22,11 @@ import pelton
 import pelton.torch_api as bagua
 import torch
 import torch.distributed as dist
+from pelton.torch_api.algorithms.q_adam import QAdamOptimizer
 from torch import nn
 
 Step = Callable[[], None]
-ALGORITHMS = ["gradient_allreduce", "bytegrad"]  # the others of a GPU's tensors go by the memory of the host
+ALGORITHMS = ["gradient_allreduce", "bytegrad"]
 
 
 def _net(width: int, device: torch.device) -> nn.Sequential:
@@ -40,6 +44,16 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) ->
     return step
 
 
+def _wrapped(model: Any, optimizer: torch.optim.Optimizer, algorithm: str) -> tuple[Any, torch.optim.Optimizer]:
+    name, _, options = algorithm.partition(":")
+    call = ast.parse(f"f({options})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    given = {str(option.arg): ast.literal_eval(option.value) for option in call.keywords}
+    if name == "qadam":  # its first moments are communicated once it is warm
+        optimizer = QAdamOptimizer(model.parameters(), lr=1e-5, warmup_steps=2)
+    return pelton.wrap(model, optimizer, algorithm=name, **given), optimizer
+
+
 def _steps(width: int, batch: int, device: torch.device, contestants: list[str]) -> dict[str, Step]:
     inputs = torch.randn(batch, width, device=device)
     steps = {}
@@ -52,7 +66,7 @@ def _steps(width: int, batch: int, device: torch.device, contestants: list[str])
             group = dist.new_group(backend="nccl")  # the default group is Pelton's
             model = nn.parallel.DistributedDataParallel(model, [device.index], process_group=group)
         elif name != "alone":
-            model = pelton.wrap(model, optimizer, algorithm=name)
+            model, optimizer = _wrapped(model, optimizer, name)
         steps[name] = _step(model, optimizer, inputs)
     return steps
 
@@ -74,7 +88,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512, help="rows of a rank")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
-    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS, help="of Pelton's, by their names")
+    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS, help="of Pelton's, as above")
     parser.add_argument("--no-ddp", action="store_true", help="leave DDP out")
     parser.add_argument("--result", type=Path, help="a file that rank 0 writes its medians to: JSON, milliseconds")
     parser.add_argument("--module", help="imported first: what makes a device that stands in for a GPU")
@@ -100,7 +114,7 @@ def main() -> None:
         print(f"a step of {bagua.get_world_size()} rank(s), {megabytes:.0f} MB of gradients on {device}:")
         medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
         for name, median in medians.items():
-            print(f"  {name:<28}{median:9.3f} ms")
+            print(f"  {name:<70}{median:9.3f} ms")
         if options.result:
             options.result.write_text(json.dumps(medians))
     bagua.destroy_process_group()

@@ -171,9 +171,10 @@ class Stage {
 // What becomes of an exception that a stage's code has thrown. Called in a catch clause alone.
 absl::Status ExceptionIn(absl::string_view stage);
 
-// A stage that leaves to another one what a subclass does not change. The bucket stays in the
-// host's memory, and all launches count as to come, because what the other one says of either holds
-// for rounds in which it runs. Threads: as Stage. Owns: the other stage.
+// A stage that leaves to another one what a subclass does not change. All launches count as to
+// come, because what the other one says of them holds for rounds in which it runs; and the bucket
+// stays in the host's memory unless the subclass says more. Threads: as Stage. Owns: the other
+// stage.
 class ForwardingStage : public Stage {
  public:
   explicit ForwardingStage(std::unique_ptr<Stage> stage) : stage_(std::move(stage)) {}
@@ -191,6 +192,9 @@ class ForwardingStage : public Stage {
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
     return stage_->Advance(run, state);
   }
+
+ protected:
+  const Stage& wrapped() const { return *stage_; }
 
  private:
   const std::unique_ptr<Stage> stage_;

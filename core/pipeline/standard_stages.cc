@@ -79,6 +79,7 @@ class StageOfRounds final : public ForwardingStage {
  public:
   StageOfRounds(std::unique_ptr<Stage> stage, WhichRounds which, uint64_t interval)
       : ForwardingStage(std::move(stage)), which_(which), interval_(interval) {}
+  bool takes_device_memory() const override { return wrapped().takes_device_memory(); }
   absl::Status Start(BucketRun& run, StageState* state) override {
     return RunsIn(run) ? ForwardingStage::Start(run, state) : absl::OkStatus();
   }

@@ -264,6 +264,14 @@ class CountingStage final : public Stage {
   bool has_waited_ = false;
 };
 
+// Threads: as Stage. Owns: nothing.
+class HostStage final : public Stage {
+ public:
+  absl::string_view name() const override { return "host"; }
+  StageKind kind() const override { return StageKind::kTransform; }
+  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
+};
+
 TEST_F(StandardStagesTest, AStageOfRoundsRunsInMultiplesOrInTheOthers) {
   for (const auto& [which, expected] : {std::pair(WhichRounds::kMultiples, std::vector{3, 6}),
                                         std::pair(WhichRounds::kOthers, std::vector{1, 2, 4, 5})}) {
@@ -288,11 +296,18 @@ TEST_F(StandardStagesTest, AStageOfRoundsRunsInMultiplesOrInTheOthers) {
 }
 
 // What the stage that it leads to says of rounds in which it runs is of no use in the others.
-TEST_F(StandardStagesTest, AStageOfRoundsKeepsItsBucketOnTheHostAndLaunchesInItsTurn) {
+TEST_F(StandardStagesTest, AStageOfRoundsLaunchesInItsTurn) {
   const auto stage =
       MakeStageOfRounds(std::make_unique<CountingStage>(), WhichRounds::kMultiples, 2);
-  EXPECT_FALSE(stage->takes_device_memory());
   EXPECT_FALSE(stage->has_launched_all());
+}
+
+TEST_F(StandardStagesTest, AStageOfRoundsTakesTheMemoryThatItsStageTakes) {
+  const auto of = [](std::unique_ptr<Stage> stage) {
+    return MakeStageOfRounds(std::move(stage), WhichRounds::kMultiples, 2);
+  };
+  EXPECT_TRUE(of(std::make_unique<CountingStage>())->takes_device_memory());
+  EXPECT_FALSE(of(of(std::make_unique<HostStage>()))->takes_device_memory());
 }
 
 TEST_F(StandardStagesTest, NoRoundIsAMultipleOfZero) {

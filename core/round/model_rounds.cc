@@ -83,6 +83,7 @@ class LocalRounds final : public ModelRounds {
   absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
   absl::Status BeginAgreement(std::vector<int32_t> words) override;
   absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
+  absl::Status AwaitDevice(absl::Time deadline) override;
   Future<RoundSight> RequestLook(absl::Time deadline) override;
   BucketTimes& times() override { return times_; }
   absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline) override;
@@ -99,8 +100,6 @@ class LocalRounds final : public ModelRounds {
   void Forget(const PlanInstance& instance);
   Executor& MakeExecutor();
   absl::Status Await(Future<void> future, absl::Time deadline);
-  // Until no device is at operations of earlier rounds.
-  absl::Status AwaitDevice(absl::Time deadline);
   absl::Status FetchWords(absl::Time deadline);
   std::string NamesOfShared();
   absl::Status BeginBroadcast(std::vector<int32_t> words);
@@ -413,7 +412,8 @@ absl::Status LocalRounds::FetchWords(absl::Time deadline) {
 
 absl::Status LocalRounds::AwaitDevice(absl::Time deadline) {
   if (options_.device == nullptr) return absl::OkStatus();
-  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline);
+  // The scheduler ends what is overdue there, with a better text.
+  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline + kAnswerGrace);
 }
 
 absl::Status LocalRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {

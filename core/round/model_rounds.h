@@ -86,7 +86,7 @@ struct SlotResult {
 // says that the elements are final at the caller's place in its stream, and after WaitRound what
 // the caller puts there comes after the results. An operation that fails later ends the rounds to
 // come. The host waits only where this rank left slots unused, to learn whether another rank used
-// them, where the plan changes, and where the state is saved.
+// them, where the plan changes, where the state is saved, and in AwaitDevice.
 // Threads: MarkReady and Abort by any, also at once; all others by one thread at a time, and not at
 // once with MarkReady. Owns: plan, storage and tracker, and what runs the rounds.
 //
@@ -186,6 +186,10 @@ class ModelRounds {
   // first; one agreement at a time. Blocks, Errors: as those of BeginOrder and of AgreeOnOrder.
   virtual absl::Status BeginAgreement(std::vector<int32_t> words) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) = 0;
+  // Waits until no device is at operations of the rounds that were waited for: what they have made
+  // is here, and not merely in the order of the streams. Blocks: until `deadline`; never where the
+  // buckets are in the host's memory. Errors: what has failed on the device; DeadlineExceeded.
+  virtual absl::Status AwaitDevice(absl::Time deadline) { return absl::OkStatus(); }
   // What the open round is at, for people. Threads: any, for as long as the rounds live. Blocks:
   // Look: until the scheduler's next turn, or `deadline`. Errors: DeadlineExceeded: it has none by
   // then, because a stage computes for that long; Unimplemented: a daemon runs these rounds and is

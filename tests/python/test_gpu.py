@@ -11,6 +11,8 @@ MODULES = ("cases.gpu", "cases.gpu_bluefog", "cases.gpu_neighbors", "cases.gpu_w
 CASES = sorted((module, world_size, name) for module in MODULES for world_size, name in case_ids(module))
 # The second time work on streams lags behind, so that what does not wait for it is wrong.
 LAGS_US = (0, 300)
+# Long against the time in which another thread reads a tensor and writes to it.
+LONG_LAG_US = 4000
 
 
 @functools.cache
@@ -22,6 +24,11 @@ def _outcome(module: str, world_size: int, lag_us: int) -> Outcome:
 @pytest.mark.parametrize(("module", "world_size", "name"), CASES)
 def test_gpu(module: str, world_size: int, name: str, lag_us: int) -> None:
     check_outcome(_outcome(module, world_size, lag_us), module, world_size, name)
+
+
+@pytest.mark.parametrize(("world_size", "name"), sorted(case_ids("cases.gpu_streams")))
+def test_streams(world_size: int, name: str) -> None:
+    check_outcome(_outcome("cases.gpu_streams", world_size, LONG_LAG_US), "cases.gpu_streams", world_size, name)
 
 
 def test_the_device_is_not_loaded_here() -> None:

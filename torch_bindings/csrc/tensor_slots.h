@@ -74,7 +74,8 @@ class MomentumSlot final : public Slot {
 };
 
 // A slot whose tensor is the parameter itself, or another one that is communicated between steps.
-// Its place in the bucket is a copy, on the host: that of a GPU's tensor is waited for.
+// Its place in the bucket is a copy. Where that is on the host, the copy of a GPU's tensor is
+// waited for.
 // Threads: the trainer's, and that of rounds by a timer, one at a time. Owns: as Slot.
 class WeightSlot final : public Slot {
  public:

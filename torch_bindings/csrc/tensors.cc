@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/status/status.h"
@@ -30,6 +29,15 @@ CudaQueue::CallersStream CurrentStreamOf(const at::Device& device) {
     const c10::Stream stream = guard.getStream(device);
     return static_cast<cuda::StreamHandle>(stream.native_handle());
   };
+}
+
+void TrainersStream::Note() {
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  stream_.store(guard.getStream(device_).id(), std::memory_order_relaxed);
+}
+
+c10::Stream TrainersStream::Get() const {
+  return c10::Stream(c10::Stream::UNSAFE, device_, stream_.load(std::memory_order_relaxed));
 }
 
 absl::StatusOr<DType> ToDType(at::ScalarType type) {

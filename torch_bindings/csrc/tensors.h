@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,21 @@ absl::StatusOr<Device> ToDevice(const at::Device& device, const std::string& wha
 
 // The stream that is current for the GPU on the thread that asks.
 CudaQueue::CallersStream CurrentStreamOf(const at::Device& device);
+
+// The stream on which a trainer works on tensors of a GPU, for another thread that works on them
+// in turns with it: on a stream of its own that one would read before the trainer has written.
+// Threads: Note: the trainer's; Get: any. Owns: nothing.
+class TrainersStream {
+ public:
+  explicit TrainersStream(const at::Device& device) : device_(device) { Note(); }
+  // What is current on this thread.
+  void Note();
+  c10::Stream Get() const;
+
+ private:
+  const at::Device device_;
+  std::atomic<c10::StreamId> stream_;
+};
 
 // Errors: InvalidArgument: a type that no reduction knows, by name.
 absl::StatusOr<DType> ToDType(at::ScalarType type);

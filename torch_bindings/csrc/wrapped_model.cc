@@ -1,5 +1,6 @@
 #include "torch_bindings/csrc/wrapped_model.h"
 
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -77,6 +78,12 @@ absl::Status CheckMoments(bool takes_moments, const std::string& name,
   return absl::OkStatus();
 }
 
+// Whether the rounds begin and end on the trainer's thread, whose stream orders what the buckets
+// hold, and leave nothing in them for a step to come.
+bool StaysOnDevice(const Schedule& schedule, bool on_call) {
+  return on_call || (schedule.trigger != TriggerKind::kTimer && schedule.delay == 0);
+}
+
 }  // namespace
 
 // Threads: the backward's, the last of which destroys it. Owns: nothing.
@@ -118,16 +125,18 @@ absl::Status WrappedModel::Install(PortOptions options, const Contents& contents
   // SpecsOf refuses a model without tensors.
   const at::Device device = tensors.empty() ? at::kCPU : tensors.front().second.device();
   // A machine without a GPU need not look for GPU kernels.
-  const BucketsAt buckets =
-      when_ready_ && IsGpu(device) && algorithm->TakesDeviceMemory() && contents.moments.empty()
-          ? BucketsAt::kTensors
-          : BucketsAt::kHost;
+  const bool stays = IsGpu(device) && StaysOnDevice(algorithm->schedule(), options.on_call) &&
+                     algorithm->TakesDeviceMemory();
+  const BucketsAt buckets = stays ? BucketsAt::kTensors : BucketsAt::kHost;
   ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, SpecsOf(tensors, buckets));
   if (buckets == BucketsAt::kTensors) {
     device_ = device;
     options.model.callers_stream = CurrentStreamOf(device);
   }
   MakeSlots(contents);
+  if (IsGpu(device) && algorithm->schedule().trigger == TriggerKind::kTimer && !options.on_call) {
+    trainers_stream_.emplace(device);
+  }
   options.model.viewer = &owned_->profiled;
   ASSIGN_OR_RETURN(owned_->port, ModelPort::Create(*owned_->backend, std::move(options),
                                                    std::move(algorithm), std::move(specs), *this));
@@ -156,6 +165,10 @@ void WrappedModel::MakeSlots(const Contents& contents) {
   }
 }
 
+std::optional<c10::Stream> WrappedModel::TensorsStream() const {
+  return trainers_stream_.has_value() ? std::optional(trainers_stream_->Get()) : std::nullopt;
+}
+
 absl::Status WrappedModel::SetBetas(const std::vector<double>& betas) {
   if (betas.size() != momenta_.size()) {
     return absl::InvalidArgumentError(
@@ -173,6 +186,7 @@ void WrappedModel::Place(SlotId slot, std::byte* memory) {
 // What no hook marked in this backward counts as zeros on this rank, unless it is a gradient from
 // earlier local backwards, which still has to be communicated.
 absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_used) {
+  const c10::OptionalStreamGuard on_trainers_stream(TensorsStream());
   Slot& own = at(slot);
   if (when_ready_ && !is_used && !(own.is_dirty && own.has_gradient())) {
     ASSIGN_OR_RETURN(void* data, own.PlaceUnused());
@@ -192,6 +206,7 @@ absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_use
 }
 
 void WrappedModel::Merge(SlotId slot, const CommitRule& rule, bool used_by_any) {
+  const c10::OptionalStreamGuard on_trainers_stream(TensorsStream());
   at(slot).Merge(rule, used_by_any);
 }
 
@@ -209,6 +224,7 @@ uint64_t WrappedModel::Fingerprint() const {
 }
 
 absl::StatusOr<bool> WrappedModel::Post(TrainingEvent event) {
+  if (trainers_stream_.has_value()) trainers_stream_->Note();
   event.is_synchronized = synchronized_;
   event.is_recomputed = torch::autograd::get_current_graph_task_id() != -1;
   if (when_ready_ && event.kind == EventKind::kBackwardEnds) return false;

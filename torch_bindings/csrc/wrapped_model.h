@@ -8,6 +8,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,6 +149,8 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   absl::Status LaunchRest();
   absl::Status AwaitRound();
   absl::Status CloseRound();
+  // To be current where the rounds' own thread works on tensors of a GPU; else nothing.
+  std::optional<c10::Stream> TensorsStream() const;
   absl::Status Settled(absl::Status status);  // ends the rounds with it unless it is OK
   absl::Status CheckUnstepped();
   absl::Status BrokenBackward() const;
@@ -164,6 +167,8 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   const ModelOptions options_;
   const bool sums_;
   at::Device device_ = at::kCPU;  // where the buckets are
+  // Where tensors of a GPU are brought and merged by the rounds' own thread.
+  std::optional<TrainersStream> trainers_stream_;
   // Shared: gradients that a user holds on to lie in the port's memory. Null once detached.
   std::shared_ptr<Owned> owned_;
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -3,6 +3,8 @@ for one (accelerator.py) has the same streams and memory, and NCCL's stand-in be
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from pelton.torch_api import communication
 from pelton.torch_api.algorithms.async_model_average import AsyncModelAverageAlgorithm
 from pelton.torch_api.algorithms.base import Algorithm
 from pelton.torch_api.algorithms.bytegrad import ByteGradAlgorithm
-from pelton.torch_api.algorithms.decentralized import DecentralizedAlgorithm, LowPrecisionDecentralizedAlgorithm
+from pelton.torch_api.algorithms.decentralized import LowPrecisionDecentralizedAlgorithm
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.algorithms.q_adam import QAdamAlgorithm, QAdamOptimizer
 from pelton.torch_api.contrib import SyncBatchNorm, fuse_optimizer
@@ -189,8 +191,8 @@ def bytegrad_with_other_codecs_goes_by_the_hosts_memory() -> None:
     _check_as_on_the_cpu(_with(lambda: ByteGradAlgorithm(hierarchical=False, codec="one_bit")))
 
 
-@case(2)
-def qadam_goes_by_the_hosts_memory() -> None:
+@case(1, 2)
+def qadams_moments_are_averaged_in_buckets_on_the_gpu() -> None:
     def wrap(model: Any) -> tuple[Any, torch.optim.Optimizer]:
         optimizer = QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=2)
         return model.with_bagua([optimizer], QAdamAlgorithm(optimizer, hierarchical=False)), optimizer
@@ -198,10 +200,27 @@ def qadam_goes_by_the_hosts_memory() -> None:
     _check_as_on_the_cpu(wrap)
 
 
+# Those whose weights lie in buckets on the GPU.
+_AVERAGES: list[tuple[str, dict[str, Any]]] = [
+    ("local_sgd", {"interval": 2}),
+    ("decentralized", {}),
+    ("decentralized", {"peer_selection_mode": "shift_one", "hierarchical": False}),
+    ("decentralized", {"peer_selection_mode": "shift_one", "hierarchical": True}),
+    ("decentralized", {"peer_selection_mode": "shift_one", "hierarchical": False, "global_interval": 2}),
+]
+
+
+@case(1, 2)
+def weights_are_averaged_in_buckets_on_the_gpu() -> None:
+    for name, options in _AVERAGES:
+        _check_as_on_the_cpu(_with(functools.partial(Algorithm.init, name, **options)))
+
+
 @case(2)
-def decentralized_goes_by_the_hosts_memory() -> None:
-    _check_as_on_the_cpu(_with(lambda: DecentralizedAlgorithm(hierarchical=False)))
+def some_averages_go_by_the_hosts_memory() -> None:
     _check_as_on_the_cpu(_with(lambda: LowPrecisionDecentralizedAlgorithm(hierarchical=False)))
+    _check_as_on_the_cpu(_with(lambda: Algorithm.init("local_sgd", interval=2, codec="min_max_uint8")))
+    _check_as_on_the_cpu(_with(lambda: Algorithm.init("diloco", interval=4, fragments=2, delay=1)))
 
 
 @case(2)
@@ -472,3 +491,41 @@ def no_value_of_experts_comes_to_the_host() -> None:
             counts.cpu()
             counts.nonzero()
         assert len(looks.found) == 3, looks.found
+
+
+@case(1, 2)
+def no_weight_that_is_averaged_on_the_gpu_comes_to_the_host() -> None:
+    rank, _ = rank_and_size()
+    device = _device()
+    for name, options in _AVERAGES:
+        model = seeded(rank, make_mlp).to(device)
+        optimizer = _sgd(model)
+        model = model.with_bagua([optimizer], Algorithm.init(name, **options))
+        inputs = batch(rank, 1, *SHAPE).to(device)
+        with _LooksAtValues(device) as looks:
+            for _ in range(3):
+                optimizer.zero_grad()
+                _loss(model, inputs).backward()
+                optimizer.step()
+        assert "copy_" in looks.called, "of the weights, into their buckets and back"
+        assert not looks.found, (name, options, looks.found)
+
+
+@case(2)
+def models_are_dropped_by_one_rank_after_the_other() -> None:
+    """NCCL ends a communicator where the peers end theirs, which is when their garbage is collected."""
+    rank, _ = rank_and_size()
+
+    def made() -> Any:
+        model = seeded(rank, make_mlp).to(_device())
+        optimizer = _sgd(model)
+        model = model.with_bagua([optimizer], GradientAllReduceAlgorithm())
+        _loss(model, batch(rank, 0, *SHAPE)).backward()
+        optimizer.step()
+        return model
+
+    models = [made(), made()]
+    for number in (rank, 1 - rank):
+        models[number] = None
+        gc.collect()
+        bagua.barrier()
