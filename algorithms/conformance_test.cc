@@ -2,6 +2,7 @@
 // results against a one-process reference, unused tensors, odd sizes, mixed dtypes, a change of
 // plan.
 #include <algorithm>
+#include <complex>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -46,6 +47,8 @@ std::vector<TensorSpec> Tensors() {
           {"steps", DType::kInt32, 7, {}},
           {"long", DType::kInt64, 64, {}},
           {"bytes", DType::kUInt8, 100, {}},
+          {"waves", DType::kComplex64, 21, {}},
+          {"wide.waves", DType::kComplex128, 6, {}},
           {"fc.weight", DType::kFloat32, 313, {}},
           {"fc.bias", DType::kFloat32, 31, {}}};
 }
@@ -75,6 +78,10 @@ void WriteElement(DType dtype, double value, std::byte* to) {
       return put(static_cast<int64_t>(value * 1e6));
     case DType::kUInt8:
       return put(static_cast<uint8_t>(static_cast<int>(value) & 7));
+    case DType::kComplex64:
+      return put(std::complex<float>(static_cast<float>(value), static_cast<float>(1 - value)));
+    case DType::kComplex128:
+      return put(std::complex<double>(value, 1 - value));
     default:
       PELTON_CHECK(false) << dtype;
   }

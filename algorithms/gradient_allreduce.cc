@@ -83,8 +83,9 @@ std::unique_ptr<Stage> MakeScatterGatherStage(ReduceOp op, const Communicator& r
   return std::make_unique<ScatterGatherStage>(op, ranks);
 }
 
-constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                                DType::kInt32,   DType::kInt64,   DType::kUInt8};
+constexpr std::array kDTypes = {DType::kFloat32,  DType::kFloat64,   DType::kFloat16,
+                                DType::kBFloat16, DType::kInt32,     DType::kInt64,
+                                DType::kUInt8,    DType::kComplex64, DType::kComplex128};
 
 // Threads: as Algorithm. Owns: its options.
 class GradientAllReduce final : public Algorithm {

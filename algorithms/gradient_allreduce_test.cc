@@ -36,7 +36,7 @@ TEST(GradientAllReduceTest, AcceptsHierarchicalAndRefusesTheRest) {
 TEST(GradientAllReduceTest, TakesWhatCanBeReduced) {
   const std::unique_ptr<Algorithm> algorithm = *Make({});
   EXPECT_TRUE(algorithm->Takes({"t", DType::kBFloat16, 1, {}}));
-  EXPECT_FALSE(algorithm->Takes({"t", DType::kComplex64, 1, {}}));
+  EXPECT_TRUE(algorithm->Takes({"t", DType::kComplex64, 1, {}}));
 }
 
 TEST(GradientAllReduceTest, RefusesABucketItCannotReduce) {

@@ -125,8 +125,8 @@ def wrap(
 def wrapping_of(model: nn.Module) -> BaguaDistributedDataParallel:
     """What keeps a wrapped model's ranks together, with types, which a type checker cannot know of `model.no_sync`.
 
-    Its `no_sync()`, `detach()`, `statistics()`, `algorithm_state_dict()` and `load_algorithm_state_dict()` are for
-    users.
+    Its `no_sync()`, `detach()`, `statistics()`, `consolidate()`, `stop_averaging()`, `resume_averaging()`,
+    `algorithm_state_dict()` and `load_algorithm_state_dict()` are for users.
 
     Args:
       model: wrapped with `wrap`, `with_bagua` or `DistributedDataParallel`; a compiled one, too.

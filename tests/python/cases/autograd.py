@@ -453,11 +453,37 @@ def strides_of_channels_last_on_all_ranks() -> None:
         assert_same(gradients(model), mean_of(per_rank))
 
 
+class _Spectral(nn.Module):
+    """Weights of frequencies, as of an operator in Fourier space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 4, dtype=torch.cfloat))
+        self.wide = nn.Parameter(torch.randn(4, dtype=torch.cdouble))
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last((inputs.to(torch.cfloat) @ self.weight * self.wide.to(torch.cfloat)).abs())
+
+
+@case(2, 3)
+def gradients_of_complex_parameters() -> None:
+    rank, size = rank_and_size()
+    for average in (True, False):
+        model = wrap(seeded(0, _Spectral), average=average)
+        for step in range(3):
+            model.zero_grad()
+            square_loss(model, batch(rank, step, 4, 6)).backward()
+            per_rank = [local_gradients(seeded(0, _Spectral), batch(r, step, 4, 6)) for r in range(size)]
+            for name, expected_gradient in mean_of(per_rank, average).items():
+                torch.testing.assert_close(gradients(model)[name], expected_gradient)
+
+
 @case(2)
 def complex_parameters_are_refused_by_name() -> None:
     from pelton.torch_api.algorithms import Algorithm
 
-    for name in ("diloco", "async", "low_precision_decentralized", "gradient_allreduce"):
+    for name in ("diloco", "async", "low_precision_decentralized", "bytegrad"):
         model: Any = nn.ParameterDict({"real": torch.zeros(3), "wave": torch.zeros(3, dtype=torch.cfloat)})
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         kinds = {"diloco": {"interval": 2}, "async": {"warmup_steps": 0}}

@@ -60,11 +60,11 @@ def _train(model: Any, wrap: Wrap, steps: int = STEPS) -> Any:
     return seen
 
 
-def _check_as_on_the_cpu(wrap: Wrap, tolerance: float = 0.0) -> None:
+def _check_as_on_the_cpu(wrap: Wrap, tolerance: float = 0.0, make: Callable[[], Any] = make_mlp) -> None:
     """Ranks begin with different values on purpose: rank 0's are what counts."""
     rank, _ = rank_and_size()
-    on_cpu = _train(seeded(rank, make_mlp), wrap)
-    on_gpu = _train(seeded(rank, make_mlp).to(_device()), wrap)
+    on_cpu = _train(seeded(rank, make), wrap)
+    on_gpu = _train(seeded(rank, make).to(_device()), wrap)
     for expected, actual in zip(on_cpu, on_gpu):
         if KIND == accelerator.NAME and tolerance == 0:
             assert_same(actual, expected)
@@ -214,6 +214,23 @@ _AVERAGES: list[tuple[str, dict[str, Any]]] = [
 def weights_are_averaged_in_buckets_on_the_gpu() -> None:
     for name, options in _AVERAGES:
         _check_as_on_the_cpu(_with(functools.partial(Algorithm.init, name, **options)))
+
+
+class _Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SHAPE[1], 3, dtype=torch.cfloat))
+        self.wide = nn.Parameter(torch.randn(3, dtype=torch.cdouble))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.weight.abs() * self.wide.abs().float()  # the device that stands in has no other products
+
+
+@case(2)
+def complex_weights_are_averaged_on_the_gpu() -> None:
+    averages: list[tuple[str, dict[str, Any]]] = [("gradient_allreduce", {}), *_AVERAGES]
+    for name, options in averages:
+        _check_as_on_the_cpu(_with(functools.partial(Algorithm.init, name, **options)), make=_Waves)
 
 
 @case(2)
