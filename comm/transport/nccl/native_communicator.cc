@@ -90,10 +90,34 @@ void NativeCommunicator::Deregister(void* registration) {
   }).IgnoreError();
 }
 
+void NativeCommunicator::NoteEnd() {
+  has_ended_ = true;
+  ended_.SignalAll();
+}
+
+// NCCL's call is without the lock: whoever makes another one meanwhile finds no communicator, and
+// does not wait.
 void NativeCommunicator::Abort() {
+  Handle handle = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    has_begun_ = true;  // it cannot begin any more
+    handle = std::exchange(handle_, nullptr);
+    if (handle == nullptr && !is_aborting_) NoteEnd();
+    if (handle == nullptr) return;
+    is_aborting_ = true;
+  }
+  library_.calls().comm_abort(handle);
   MutexLock lock(&mutex_);
-  has_begun_ = true;  // it cannot begin any more
-  if (handle_ != nullptr) library_.calls().comm_abort(std::exchange(handle_, nullptr));
+  NoteEnd();
+}
+
+bool NativeCommunicator::AwaitEnd(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  while (!has_ended_ && Clock::Real().Now() < deadline) {
+    ended_.WaitWithDeadline(&mutex_, deadline);
+  }
+  return has_ended_;
 }
 
 void NativeCommunicator::Finalize() {
@@ -112,6 +136,7 @@ void NativeCommunicator::Close(absl::Time deadline, Endings& endings) {
   const bool is_idle = idle.ok() && *idle;
   MutexLock lock(&mutex_);
   if (handle_ == nullptr) return;
+  NoteEnd();
   const NcclTable& calls = library_.calls();
   endings.Add([end = is_idle ? calls.comm_destroy : calls.comm_abort,
                handle = std::exchange(handle_, nullptr)] { end(handle); });

@@ -71,8 +71,11 @@ class NativeCommunicator {
   void Deregister(void* registration);
 
   // Ends everything on the device, which does not touch the operations' memory any more on return.
-  // Blocks: until then, and until the host's other ranks have ended theirs.
+  // Blocks: until then, and until the host's other ranks have ended theirs, which one that is
+  // stopped never does.
   void Abort();
+  // False: nobody has ended it by `deadline`, or NCCL is still at the abort. Blocks: until then.
+  bool AwaitEnd(absl::Time deadline);
   // Ends it in good order, in two steps, so that several end at once, while no operation is in
   // flight. The rest of the end is a call in `endings`: it waits for the other ranks. Blocks:
   // Close: until NCCL has wound up what is this rank's, or `deadline`; then that call is an abort.
@@ -80,6 +83,7 @@ class NativeCommunicator {
   void Close(absl::Time deadline, Endings& endings);
 
  private:
+  void NoteEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PollLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const NcclLibrary& library_;
@@ -89,6 +93,9 @@ class NativeCommunicator {
   mutable Mutex mutex_;
   Handle handle_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null before Begin and after the end
   bool has_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_aborting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar ended_;
 };
 
 }  // namespace pelton::nccl

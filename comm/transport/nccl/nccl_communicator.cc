@@ -53,9 +53,8 @@ NcclCommunicator::~NcclCommunicator() {
     // Before the posts go: the host's communicator receives into them.
     host_->Abort(absl::CancelledError("closed with operations in flight"));
     BeginAborts();
+    AwaitAborts();
   }
-  for (const auto& native : natives) native->Abort();
-  if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
   FailQueues(absl::CancelledError("the communicator is closed"));  // gives the events back
   host_.reset();  // before the posts and the queues' ids go: peers may be reading them
   pairs_.clear();
@@ -299,9 +298,8 @@ bool NcclCommunicator::EndIfAborted() {
   if (!ended_.is_given()) return false;
   if (has_drained_) return true;
   has_drained_ = true;
-  // Also if another thread is at it: this returns when NCCL has let the memory go.
-  for (const auto& native : natives_.All()) native->Abort();
-  if (collectives_ != nullptr) collectives_->AwaitKernels(Clock::Real().Now() + kCloseTimeout);
+  BeginAborts();  // also of one that was made since the abort
+  AwaitAborts();
   const absl::Status reason = ended_.Get();
   FailQueues(reason);
   for (Flight* const flight : in_flight_) {
@@ -378,6 +376,14 @@ void NcclCommunicator::BeginAborts() {
   for (const auto& native : natives_.All()) {
     endings_.Add([native] { native->Abort(); });
   }
+}
+
+// The kernels are told first. What NCCL waits for after that is its peers, of which one may be
+// stopped for ever.
+void NcclCommunicator::AwaitAborts() {
+  const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
+  for (const auto& native : natives_.All()) native->AwaitEnd(deadline);
+  if (collectives_ != nullptr) collectives_->AwaitKernels(deadline);
 }
 
 }  // namespace pelton::nccl

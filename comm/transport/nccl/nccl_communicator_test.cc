@@ -1,5 +1,6 @@
 // What is particular to NCCL: its errors, its streams, what it cannot do, and what is left behind.
 #include <algorithm>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -455,6 +456,23 @@ TEST_F(NcclCommunicatorTest, ADeadlineNamesTheMissingRankAndLeavesNothing) {
     ASSERT_TRUE(completion.ok()) << completion.status();
     const absl::Status status = Await(communicator, *completion, NearDeadline());
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(TextOf(status), HasSubstr("waiting for rank(s) 1"));
+  });
+}
+
+// NCCL's abort waits for the peers', and one that is stopped makes none.
+TEST_F(NcclCommunicatorTest, ADeadlineIsKeptWhereThePeerIsStopped) {
+  GpuWorld world(WorldSize(2), options_);
+  std::latch told(1);
+  world.Run([&](Communicator& communicator) {
+    if (communicator.rank() == Rank(1)) return told.wait();
+    float value = 1;
+    const auto completion = LaunchSum(communicator, value);
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    const absl::Time start = Clock::Real().Now();
+    const absl::Status status = Await(communicator, *completion, NearDeadline());
+    EXPECT_LT(Clock::Real().Now() - start, absl::Seconds(10));
+    told.count_down();
     EXPECT_THAT(TextOf(status), HasSubstr("waiting for rank(s) 1"));
   });
 }

@@ -198,6 +198,7 @@ int ncclCommDestroy(ncclComm* comm) {
 
 int ncclCommAbort(ncclComm* comm) {
   comm->Abort();
+  comm->AwaitOthersEnd();
   delete comm;
   return kOk;
 }

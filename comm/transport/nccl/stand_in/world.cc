@@ -85,7 +85,8 @@ void World::Leave() {
 
 void World::AwaitLeft() {
   MutexLock lock(&mutex_);
-  while (staying_ > 0) left_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
+  // Ranks that have not met have nothing of each other's.
+  while (missing_ == 0 && staying_ > 0) left_.WaitWithDeadline(&mutex_, absl::InfiniteFuture());
 }
 
 ThreadArrival::ThreadArrival(std::shared_ptr<World> world, int rank)
@@ -210,7 +211,6 @@ void ncclComm::Abort() {
   }
   if (communicator_ != nullptr) communicator_->Abort(absl::CancelledError("ncclCommAbort"));
   order_->WaitFor(order_->last());
-  arrival_->Leave();
 }
 
 void ncclComm::AwaitOthersEnd() {

@@ -74,7 +74,7 @@ struct ncclComm {
   int Finalize();
   // Ends what runs and waits for it.
   void Abort();
-  // The end in good order. Blocks: until every rank has begun to end its own.
+  // Blocks: until every rank has begun to end its own.
   void AwaitOthersEnd();
   // Counted while they are held; the communicator's end takes back what is left.
   void Register() { CountRegistrations(1); }
