@@ -173,7 +173,7 @@ void LocalModel::SelectPeers(const ModelOptions& options) {
     matchmaker.question.members = std::move(members);
     matchmaker.self = backend_.rank();
     // What it says of an answer that is lost says more than that the round is late.
-    const absl::Duration timeout = TimeoutOf(options, backend_);
+    const absl::Duration timeout = OperationTimeoutOf(options, backend_);
     matchmaker.timeout = timeout - std::min(timeout / 2, kAnswerMargin);
     matchmaker.standstill = &backend_.absences().standstill();
     matchmaker.wake = [this] {
@@ -213,7 +213,7 @@ absl::Status LocalModel::OpenTiers(const Group& group) {
 
 absl::Status LocalModel::OpenWindows(const ModelOptions& options) {
   absl::StatusOr<std::unique_ptr<GroupWindows>> opened =
-      GroupWindows::Open(backend_, options.group, TimeoutOf(options, backend_));
+      GroupWindows::Open(backend_, options.group, OperationTimeoutOf(options, backend_));
   if (!opened.ok()) {
     return Annotate(opened.status(), absl::StrCat("algorithm ", options.algorithm, ", windows"));
   }
@@ -238,7 +238,7 @@ absl::Status LocalModel::MakeRounds(Plan plan, const ModelOptions& options) {
   } else {
     RunOn(*runner_, rounds);
   }
-  rounds.operation_timeout = TimeoutOf(options, backend_);
+  rounds.operation_timeout = OperationTimeoutOf(options, backend_);
   rounds.first_round = options.first_round;
   rounds.commits_state = options.commits_state;
   rounds.viewer = options.viewer;

@@ -84,7 +84,7 @@ class Model {
 };
 
 // Of each operation of the model.
-inline absl::Duration TimeoutOf(const ModelOptions& options, const Backend& backend) {
+inline absl::Duration OperationTimeoutOf(const ModelOptions& options, const Backend& backend) {
   return options.timeout == absl::ZeroDuration() ? backend.options().operation_timeout
                                                  : options.timeout;
 }

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<ModelPort>> ModelPort::Create(Backend& backend, P
                                                              std::unique_ptr<Algorithm> algorithm,
                                                              std::vector<TensorSpec> specs,
                                                              TensorPort& tensors) {
-  options.model.timeout = TimeoutOf(options.model, backend);
+  options.model.timeout = OperationTimeoutOf(options.model, backend);
   return Create(ModelSource::Of(backend), std::move(options), std::move(algorithm),
                 std::move(specs), tensors);
 }
