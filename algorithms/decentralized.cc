@@ -66,8 +66,8 @@ struct Pairing {
 };
 
 // Exchange: the bucket, a sum over `sizes[rank]` ranks, becomes the mean over those of both ends.
-// On a device that is one operation between neighbours, whose kernel adds what comes: with equal
-// sizes the same bits, else those of a product by the share in place of a quotient.
+// On a device that is one operation between neighbours, whose kernel adds what comes: of two ranks
+// the same bits, of hosts with several those of a product by the share in place of a quotient.
 // Threads: as Stage. Owns: memory for what it receives in the host's memory.
 class PairExchangeStage final : public Stage {
  public:

@@ -114,8 +114,8 @@ bool Channel::AdvanceDevice() {
     const OperationRunner::State state = runner_.Query(on_device_.front().completion);
     if (!state.done) break;
     if (!state.status.ok()) {
-      failed_on_device_ = true;
-      Break(Annotate(state.status, Describe(on_device_.front().operation)));
+      if (!failed_on_device_.has_value()) failed_on_device_ = on_device_.front().round;
+      Break(Annotate(state.status, DescribeOnDevice()));
     }
     on_device_.pop_front();
     moved = true;
@@ -213,7 +213,9 @@ void Channel::Finish(Job job, const absl::Status& status) {
   }
   if (status.ok()) {
     if (const std::optional<Completion> last = job.run->OnDevice()) {
-      on_device_.push_back({*last, job.run->last_operation(), clock_.Now()});
+      const BucketRun& run = *job.run;
+      on_device_.push_back(
+          {*last, run.last_operation(), &run.plan(), run.layout().id, run.round(), clock_.Now()});
     }
     std::move(*job.completion).Set(status);
     return;
@@ -283,7 +285,9 @@ absl::Time Channel::gives_up_at() const {
 }
 
 std::string Channel::DescribeOnDevice() const {
-  return on_device_.empty() ? "nothing" : Describe(on_device_.front().operation);
+  if (on_device_.empty()) return "nothing";
+  const OnDevice& oldest = on_device_.front();
+  return absl::StrCat(oldest.plan->Describe(oldest.bucket), ", ", Describe(oldest.operation));
 }
 
 }  // namespace pelton

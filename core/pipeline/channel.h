@@ -107,8 +107,8 @@ class Channel {
   bool device_is_busy() const { return !on_device_.empty(); }
   absl::Time on_device_since() const { return on_device_.front().since; }
   std::string DescribeOnDevice() const;
-  // Whether one of them has failed, which no bucket's completion says.
-  bool failed_on_device() const { return failed_on_device_; }
+  // The round of the first one that has failed, which no bucket's completion says.
+  std::optional<Round> failed_on_device() const { return failed_on_device_; }
 
  private:
   // A bucket's run through its pipeline, or a user's operation.
@@ -135,10 +135,14 @@ class Channel {
     bool was_in_call = false;  // at the last look
   };
 
-  // The last operation of a bucket that is complete in the order of a device's stream.
+  // The last operation of a bucket that is complete in the order of a device's stream. The plan
+  // stays while there is one.
   struct OnDevice {
     Completion completion;
     Operation operation;
+    const Plan* plan;
+    BucketId bucket;
+    Round round;
     absl::Time since;
   };
 
@@ -170,7 +174,7 @@ class Channel {
   std::list<Job> queue_;
   std::list<Job> begun_;  // in the order of their launches
   std::deque<OnDevice> on_device_;
-  bool failed_on_device_ = false;
+  std::optional<Round> failed_on_device_;
   absl::Status failure_;
   absl::Time failed_at_;
   absl::Time launched_at_ = absl::InfinitePast();

@@ -99,7 +99,10 @@ class LocalRounds final : public ModelRounds {
   absl::Status MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline);
   void Forget(const PlanInstance& instance);
   Executor& MakeExecutor();
-  absl::Status Await(Future<void> future, absl::Time deadline);
+  absl::Status Await(Future<void> future, absl::Time deadline, Round round);
+  absl::Status Await(Future<void> future, absl::Time deadline) {
+    return Await(std::move(future), deadline, tracker().round());
+  }
   absl::Status FetchWords(absl::Time deadline);
   std::string NamesOfShared();
   absl::Status BeginBroadcast(std::vector<int32_t> words);
@@ -265,15 +268,15 @@ absl::Status LocalRounds::WaitRound(absl::Time deadline) {
   return CloseRound(Await(RoundDone(deadline), deadline + kAnswerGrace));
 }
 
-absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline) {
+absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline, Round round) {
   absl::Status interrupted;
   // A simulation that runs the scheduler itself does so wherever a thread of it waits.
   const bool is_run_by_waits = WaitHook::Current() != nullptr && !own_executor_.has_value();
   if (!is_run_by_waits) interrupted = waiter_.WaitFor(future, &deadline);
   if (interrupted.ok()) return std::move(future).Await(deadline);
-  const absl::Status reason = Annotate(
-      interrupted, absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(),
-                                ", round ", tracker().round().value()));
+  const absl::Status reason =
+      Annotate(interrupted, absl::StrCat("model '", options_.model_name, "', rank ",
+                                         options_.rank.value(), ", round ", round.value()));
   Abort(AsAbort(reason));
   // What the peers may still write belongs to them until the rounds have ended (OWN-1).
   future.WaitUntil(WaitClock().Now() + kAnswerGrace);
@@ -413,7 +416,8 @@ absl::Status LocalRounds::FetchWords(absl::Time deadline) {
 absl::Status LocalRounds::AwaitDevice(absl::Time deadline) {
   if (options_.device == nullptr) return absl::OkStatus();
   // The scheduler ends what is overdue there, with a better text.
-  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline + kAnswerGrace);
+  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline + kAnswerGrace,
+               result_round_);
 }
 
 absl::Status LocalRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {

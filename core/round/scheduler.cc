@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "core/actor/context.h"
 #include "core/actor/wait_hook.h"
@@ -137,11 +138,11 @@ void BucketScheduler::Settle() {
   SettleRound();
   if (!channel_->failure().ok()) ArmWatch(NextDeadline());
   // The round that it belongs to is complete: nobody else would say so.
-  if (channel_->failed_on_device() && !under_way()) Report(Annotate(channel_->failure(), Where()));
+  if (channel_->failed_on_device().has_value() && !under_way()) Report(FailureOnDevice());
   AnswerTakenBack();
   if (channel_->device_is_busy()) return;
   for (AwaitDevice& waiter : std::exchange(device_waiters_, {})) {
-    waiter.reply.Set(channel_->failure());
+    waiter.reply.Set(FailureOnDevice());
   }
 }
 
@@ -159,6 +160,13 @@ void BucketScheduler::SettleRound() {
   if (std::optional<AwaitRound> waiter = std::exchange(waiter_, std::nullopt)) {
     waiter->reply.Set(last_status_);
   }
+}
+
+// Its round may have closed; and a waiter that gave up has said where it was.
+absl::Status BucketScheduler::FailureOnDevice() const {
+  const absl::Status& failure = channel_->failure();
+  if (absl::StartsWith(failure.message(), Who())) return failure;
+  return Annotate(failure, WhereAt(channel_->failed_on_device().value_or(round_)));
 }
 
 void BucketScheduler::Report(const absl::Status& status) {
@@ -403,9 +411,12 @@ void BucketScheduler::Handle(LookAtRound message) {
   message.reply.Set(std::move(sight));
 }
 
-std::string BucketScheduler::Where() const {
-  return absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value(), ", round ",
-                      round_.value());
+std::string BucketScheduler::Who() const {
+  return absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value());
+}
+
+std::string BucketScheduler::WhereAt(Round round) const {
+  return absl::StrCat(Who(), ", round ", round.value());
 }
 
 }  // namespace pelton

@@ -221,6 +221,7 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   void Settle();
   void SettleRound();
   void AnswerTakenBack();
+  absl::Status FailureOnDevice() const;
   void Report(const absl::Status& status);
   bool under_way() const { return ready_count_ > 0 || waiter_.has_value(); }
 
@@ -236,7 +237,9 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   std::string DescribeMissing() const;
   // Which tensors of `bucket` this rank has yet to mark.
   std::string DescribeUnmarked(BucketId bucket) const;
-  std::string Where() const;
+  std::string Who() const;
+  std::string WhereAt(Round round) const;
+  std::string Where() const { return WhereAt(round_); }
 
   SchedulerOptions options_;
   PlanInstance* instance_;
