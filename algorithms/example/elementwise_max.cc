@@ -11,6 +11,9 @@ class ElementwiseMax final : public Algorithm {
  public:
   std::string BytesSent() const override { return "those of an allreduce of B bytes"; }
 
+  // Complex numbers have no largest one.
+  bool Takes(const TensorSpec& tensor) const override { return !IsComplex(tensor.dtype); }
+
   std::optional<ReduceOp> EqualsReduction(DType) const override { return ReduceOp::kMax; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers&) override {
