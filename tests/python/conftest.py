@@ -40,8 +40,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "world_size" in parameters:
-            own = getattr(item.module, "MODULE", "")  # type: ignore[attr-defined]
-            want_cases(parameters["world_size"], parameters.get("module", own))
+            module = parameters.get("module", getattr(item.module, "MODULE", None))  # type: ignore[attr-defined]
+            assert module is not None, f"{item.nodeid} has a world_size, and names no module of cases"
+            want_cases(parameters["world_size"], module)
 
 
 @pytest.fixture
