@@ -2,6 +2,7 @@
 #ifndef PELTON_CORE_PIPELINE_FAKE_WORLD_H_
 #define PELTON_CORE_PIPELINE_FAKE_WORLD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -67,7 +68,7 @@ class FakeRunner final : public OperationRunner {
   std::deque<State> states_;  // by launch
   size_t finished_ = 0;       // launches that are done
   absl::Status aborted_;
-  int wakes_ = 0;
+  std::atomic<int> wakes_ = 0;  // any thread may wake a runner
 };
 
 }  // namespace pelton

@@ -479,13 +479,15 @@ TEST_F(NcclCommunicatorTest, ADeadlineIsKeptWhereThePeerIsStopped) {
 
 TEST_F(NcclCommunicatorTest, AClosingThatNcclRefusesIsAnAbort) {
   for (const char* call : {"ncclCommFinalize", "ncclCommGetAsyncError"}) {
-    GpuWorld world(WorldSize(1), options_);
-    world.Run([&](Communicator& communicator) {
-      float value = 1;
-      ASSERT_EQ(Await(communicator, *LaunchSum(communicator, value), FarDeadline()),
-                absl::OkStatus());
-      stand_in_.fail(call, 0, kSystemError);
-    });
+    {
+      GpuWorld world(WorldSize(1), options_);  // its end awaits those of its communicators
+      world.Run([&](Communicator& communicator) {
+        float value = 1;
+        ASSERT_EQ(Await(communicator, *LaunchSum(communicator, value), FarDeadline()),
+                  absl::OkStatus());
+        stand_in_.fail(call, 0, kSystemError);
+      });
+    }
     EXPECT_EQ(stand_in_.open_count(), 0) << call;
   }
 }
