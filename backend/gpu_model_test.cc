@@ -2,7 +2,6 @@
 // does not wait for. With daemons, too: the rounds are in the trainer's process there as well.
 #include <atomic>
 #include <cstdlib>
-#include <functional>
 #include <latch>
 #include <list>
 #include <memory>
@@ -14,9 +13,8 @@
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model.h"
-#include "backend/test_fixture_ranks.h"
+#include "backend/test_gpu.h"
 #include "backend/test_ranks.h"
-#include "comm/transport/nccl/stand_in/stand_in_library.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_runtime.h"
 #include "gmock/gmock.h"
@@ -33,8 +31,6 @@ constexpr size_t kBytes = kElements * sizeof(float);
 // Work that keeps a stream busy for a while: long against everything that a host does in a round.
 constexpr size_t kSlowBytes = 64 << 20;
 constexpr int kSlowCopies = 16;
-// Stands in for the kernels: among the test's runfiles.
-constexpr char kKernels[] = "algorithms/codec/cuda/stand_in/libpelton_kernels_stand_in.so";
 constexpr char kKernelFault[] = "PELTON_STAND_IN_KERNEL_FAULT";
 
 // One rank's trainer: a model of three tensors in two buckets, and the stream it computes on.
@@ -116,33 +112,9 @@ class Trainer {
   std::unique_ptr<Model> model_;
 };
 
-class GpuModelTest : public testing::Test {
+class GpuModelTest : public GpuTest {
  protected:
-  GpuModelTest() {
-    setenv("PELTON_CUDART_LIBRARY", stand_in::LibraryPath().c_str(), 1);
-    setenv("PELTON_NCCL_LIBRARY", stand_in::LibraryPath().c_str(), 1);
-    setenv("PELTON_KERNELS_LIBRARY", kKernels, 1);
-  }
-  // Whatever happened in a test, nothing stays behind.
-  ~GpuModelTest() override {
-    unsetenv(kKernelFault);
-    stand_in_.reset();
-    EXPECT_EQ(stand_in_.open_count(), 0);
-  }
-
-  static void Run(const std::function<absl::Status(Backend&, float)>& body) {
-    std::latch end(2);  // no barrier of the job, which may have failed
-    const std::vector<absl::Status> results =
-        RunFixtureRanks(2, [&](const BackendOptions& options) {
-          ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-          const absl::Status status = body(*backend, static_cast<float>(options.rank.value()));
-          end.arrive_and_wait();
-          return status;
-        });
-    for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
-  }
-
-  const stand_in::StandIn& stand_in_ = stand_in::StandIn::Get();
+  ~GpuModelTest() override { unsetenv(kKernelFault); }
 };
 
 // By name of the algorithm.
@@ -167,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(, GpuAlgorithmTest, testing::Values("gradient_allreduce
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(GpuAlgorithmTest, RoundsAverageInTheOrderOfTheStreams) {
-  Run([](Backend& backend, float rank) {
+  Run(2, [](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(backend));
     for (float round = 1; round < 4; ++round) {
       for (int32_t slot : {2, 0, 1}) RETURN_IF_ERROR(trainer->Produce(slot, 10 * round + rank));
@@ -179,7 +151,7 @@ TEST_P(GpuAlgorithmTest, RoundsAverageInTheOrderOfTheStreams) {
 }
 
 TEST_P(GpuAlgorithmTest, TheHostWaitsForNoStream) {
-  Run([](Backend& backend, float rank) {
+  Run(2, [](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(backend));
     for (float round = 1; round < 3; ++round) {
       trainer->KeepStreamBusy();
@@ -196,7 +168,7 @@ TEST_P(GpuAlgorithmTest, TheHostWaitsForNoStream) {
 }
 
 TEST_P(GpuAlgorithmTest, ARankThatDidNotUseATensorLearnsWhetherAnotherDid) {
-  Run([](Backend& backend, float rank) {
+  Run(2, [](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(backend));
     for (int round = 0; round < 2; ++round) {
       RETURN_IF_ERROR(trainer->Produce(0, 1));
@@ -214,7 +186,7 @@ TEST_P(GpuAlgorithmTest, ARankThatDidNotUseATensorLearnsWhetherAnotherDid) {
 }
 
 TEST_P(GpuAlgorithmTest, ThePlanFollowsRankZerosOrder) {
-  Run([](Backend& backend, float rank) {
+  Run(2, [](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(backend));
     for (int32_t slot : {1, 0, 2}) RETURN_IF_ERROR(trainer->Produce(slot, rank));
     RETURN_IF_ERROR(trainer->EndRound());
@@ -231,7 +203,7 @@ TEST_P(GpuAlgorithmTest, ThePlanFollowsRankZerosOrder) {
 // The host has gone on when the operation turns out to hang: a later round says so.
 TEST_F(GpuModelTest, ARankThatNeverComesIsNamedByALaterRound) {
   std::latch heard(1);
-  Run([&](Backend& backend, float rank) {
+  Run(2, [&](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                      Trainer::Make(backend, absl::Milliseconds(500)));
     const auto produce_all = [&] {
@@ -262,7 +234,7 @@ TEST_F(GpuModelTest, ARankThatNeverComesIsNamedByALaterRound) {
 // What it would be saved with, the weights, has taken what no peer has sent.
 TEST_F(GpuModelTest, NoStateIsSavedAfterARoundThatFailsOnTheDevice) {
   std::latch heard(1);
-  Run([&](Backend& backend, float rank) {
+  Run(2, [&](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                      Trainer::Make(backend, absl::Milliseconds(500)));
     for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, 1));
@@ -284,7 +256,7 @@ TEST_F(GpuModelTest, NoStateIsSavedAfterARoundThatFailsOnTheDevice) {
 
 TEST_F(GpuModelTest, AnErrorOfTheDeviceEndsTheRoundsOfAllRanks) {
   std::latch one_round(2);
-  Run([&](Backend& backend, float rank) {
+  Run(2, [&](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(backend));
     const auto round = [&] {
       for (int32_t slot : {0, 1, 2}) RETURN_IF_ERROR(trainer->Produce(slot, rank));
@@ -305,7 +277,7 @@ TEST_F(GpuModelTest, AnErrorOfTheDeviceEndsTheRoundsOfAllRanks) {
 
 TEST_F(GpuModelTest, AKernelThatCannotBeLaunchedEndsTheRoundsOfAllRanks) {
   setenv(kKernelFault, "pelton_merge_pieces", 1);
-  Run([](Backend& backend, float rank) {
+  Run(2, [](Backend& backend, float rank) {
     ASSIGN_OR_RETURN(
         const std::unique_ptr<Trainer> trainer,
         Trainer::Make(backend, absl::Seconds(20), "bytegrad", {{"hierarchical", "false"}}));
@@ -325,7 +297,7 @@ TEST_F(GpuModelTest, AKernelThatCannotBeLaunchedEndsTheRoundsOfAllRanks) {
 // those are, and what refuses: algorithms/codec_matrix_test.cc.
 TEST_F(GpuModelTest, EveryAlgorithmThatTakesItsMemoryMakesTheMeanThere) {
   std::atomic<int> made = 0;
-  Run([&](Backend& backend, float rank) {
+  Run(2, [&](Backend& backend, float rank) {
     for (const AlgorithmRegistry::Entry& entry : AlgorithmRegistry::Get().List()) {
       for (const AlgorithmOptions& options :
            {AlgorithmOptions{},
@@ -348,7 +320,7 @@ TEST_F(GpuModelTest, EveryAlgorithmThatTakesItsMemoryMakesTheMeanThere) {
 }
 
 TEST_F(GpuModelTest, RefusesAnAlgorithmThatWorksOnTheHost) {
-  Run([](Backend& backend, float) {
+  Run(2, [](Backend& backend, float) {
     const absl::Status refused = Trainer::Make(backend, absl::Seconds(20), "power_sgd").status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(refused.message()),

@@ -1,7 +1,6 @@
 // Weights whose buckets lie on a GPU, over the stand-in: a model's port brings and merges them in
 // the order of the trainer's stream, and changes none of them by a round that fails on the device.
 #include <cstdint>
-#include <cstdlib>
 #include <latch>
 #include <memory>
 #include <ostream>
@@ -12,10 +11,7 @@
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/model_port.h"
-#include "backend/test_fixture_ranks.h"
-#include "backend/test_ranks.h"
-#include "comm/reduction/cuda/mean_library.h"
-#include "comm/transport/nccl/stand_in/stand_in_library.h"
+#include "backend/test_gpu.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_runtime.h"
 #include "core/round/tensor_port.h"
@@ -32,8 +28,6 @@ using ::testing::StartsWith;
 
 constexpr size_t kElements = 1000;
 constexpr size_t kBytes = kElements * sizeof(float);
-// Stands in for the kernels: among the test's runfiles.
-constexpr char kKernels[] = "algorithms/codec/cuda/stand_in/libpelton_kernels_stand_in.so";
 constexpr int kDeviceToDevice = 4;
 
 // A trainer's weights on its device, and the stream that it computes on.
@@ -127,32 +121,6 @@ struct Trainer {
   }
 };
 
-class GpuPortTest : public testing::Test {
- protected:
-  GpuPortTest() {
-    setenv("PELTON_CUDART_LIBRARY", stand_in::LibraryPath().c_str(), 1);
-    setenv("PELTON_NCCL_LIBRARY", stand_in::LibraryPath().c_str(), 1);
-    setenv("PELTON_KERNELS_LIBRARY", kKernels, 1);
-    // Loaded before there are threads: the sanitizer does not see the loader's lock.
-    EXPECT_EQ(stand_in::StandIn::Get().open_count(), 0);
-    EXPECT_TRUE(FindMeanKernel().ok());
-  }
-  ~GpuPortTest() override { EXPECT_EQ(stand_in::StandIn::Get().open_count(), 0); }
-
-  template <typename Body>
-  static void Run(int ranks, const Body& body) {
-    std::latch end(ranks);  // no barrier of the job, which may have failed
-    const std::vector<absl::Status> results =
-        RunFixtureRanks(ranks, [&](const BackendOptions& options) {
-          ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-          const absl::Status status = body(*backend, static_cast<float>(options.rank.value()));
-          end.arrive_and_wait();
-          return status;
-        });
-    for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
-  }
-};
-
 // What a step makes of the weights 10, 11 and so on, by rank.
 // Threads: a value. Owns: its options.
 struct Averaging {
@@ -164,7 +132,7 @@ struct Averaging {
 
 void PrintTo(const Averaging& averaging, std::ostream* os) { *os << averaging.name; }
 
-class GpuWeightsTest : public GpuPortTest, public testing::WithParamInterface<Averaging> {};
+class GpuWeightsTest : public GpuTest, public testing::WithParamInterface<Averaging> {};
 
 INSTANTIATE_TEST_SUITE_P(
     , GpuWeightsTest,

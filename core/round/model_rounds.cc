@@ -275,8 +275,7 @@ absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline, Round 
   if (!is_run_by_waits) interrupted = waiter_.WaitFor(future, &deadline);
   if (interrupted.ok()) return std::move(future).Await(deadline);
   const absl::Status reason =
-      Annotate(interrupted, absl::StrCat("model '", options_.model_name, "', rank ",
-                                         options_.rank.value(), ", round ", round.value()));
+      Annotate(interrupted, NameOfRound(options_.model_name, options_.rank, round));
   Abort(AsAbort(reason));
   // What the peers may still write belongs to them until the rounds have ended (OWN-1).
   future.WaitUntil(WaitClock().Now() + kAnswerGrace);

@@ -38,14 +38,14 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   watch_.Cancel();
   // A turn has failed. First, because what it threw may be thrown again by what follows.
   const bool has_failed = !why.ok() && !absl::IsDeadlineExceeded(why);
-  if (has_failed) Report(Annotate(why, Where()));
+  if (has_failed) Report(Annotate(why, NameOf(round_)));
   if (!under_way() && channel_->idle() && !channel_->device_is_busy()) return;
   reported_ |= why.ok() || has_failed;  // its owner has ended it and knows
   if (why.ok()) {
     Fail(absl::CancelledError("the model's rounds have ended"));
   } else if (absl::IsDeadlineExceeded(why)) {
     Fail(absl::CancelledError(absl::StrCat(
-        Where(), ": the model was destroyed in the middle of a round, which the other ",
+        NameOf(round_), ": the model was destroyed in the middle of a round, which the other ",
         "ranks did not complete in time; end the round on all ranks before (where it ",
         "averages beside training, by abort()), or destroy it on all of them")));
   } else {
@@ -54,7 +54,7 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   DrainAborted();
   Settle();
   // The bucket whose turn has thrown may have no end of its own, so that the round has none.
-  if (has_failed && waiter_.has_value()) waiter_->reply.Set(Annotate(why, Where()));
+  if (has_failed && waiter_.has_value()) waiter_->reply.Set(Annotate(why, NameOf(round_)));
 }
 
 // An abort ends operations only when the peers have let go of their memory, which may take some
@@ -154,7 +154,7 @@ void BucketScheduler::SettleRound() {
   for (Pipeline& pipeline : instance_->pipelines) {
     ledger_.first_error().ok() ? pipeline.CommitState() : pipeline.RestoreState();
   }
-  last_status_ = Annotate(ledger_.first_error(), Where());
+  last_status_ = Annotate(ledger_.first_error(), NameOf(round_));
   if (!last_status_.ok()) Report(last_status_);
   BeginRound(Round(round_.value() + 1));
   if (std::optional<AwaitRound> waiter = std::exchange(waiter_, std::nullopt)) {
@@ -165,8 +165,8 @@ void BucketScheduler::SettleRound() {
 // Its round may have closed; and a waiter that gave up has said where it was.
 absl::Status BucketScheduler::FailureOnDevice() const {
   const absl::Status& failure = channel_->failure();
-  if (absl::StartsWith(failure.message(), Who())) return failure;
-  return Annotate(failure, WhereAt(channel_->failed_on_device().value_or(round_)));
+  if (absl::StartsWith(failure.message(), NameOf(std::nullopt))) return failure;
+  return Annotate(failure, NameOf(channel_->failed_on_device().value_or(round_)));
 }
 
 void BucketScheduler::Report(const absl::Status& status) {
@@ -182,7 +182,7 @@ void BucketScheduler::Handle(AwaitRound message) {
   if (message.round.value() + 1 == round_.value()) return message.reply.Set(last_status_);
   if (message.round != round_ || waiter_.has_value()) {
     return message.reply.Set(absl::FailedPreconditionError(
-        absl::StrCat(Where(), ": round ", message.round.value(),
+        absl::StrCat(NameOf(round_), ": round ", message.round.value(),
                      waiter_.has_value() ? " is waited for already" : " is not open")));
   }
   waited_since_ = now;
@@ -196,7 +196,7 @@ void BucketScheduler::Handle(RunOperation message) {
   if (!channel_->failure().ok()) return message.reply.Set(channel_->failure());
   if (ready_count_ > 0 || !channel_->idle()) {
     return message.reply.Set(absl::FailedPreconditionError(
-        absl::StrCat(Where(), ": an operation was asked for while the round is under way")));
+        absl::StrCat(NameOf(round_), ": an operation was asked for while the round is under way")));
   }
   const absl::Time now = context().Now();
   CatchUp(now);
@@ -215,7 +215,7 @@ void BucketScheduler::Handle(AwaitDevice message) {
 void BucketScheduler::Handle(InstallPlan message) {
   if (under_way() || !channel_->idle() || channel_->device_is_busy()) {
     return message.reply.Set(absl::FailedPreconditionError(
-        absl::StrCat(Where(), ": the plan changes only between rounds")));
+        absl::StrCat(NameOf(round_), ": the plan changes only between rounds")));
   }
   instance_ = message.instance.get();
   BeginRound(round_);
@@ -236,7 +236,8 @@ void BucketScheduler::Handle(TakeBackMarks message) {
 void BucketScheduler::AnswerTakenBack() {
   if (!taking_back_.has_value() || !channel_->idle()) return;
   TakeBackMarks asked = *std::exchange(taking_back_, std::nullopt);
-  if (!channel_->failure().ok()) return asked.reply.Set(Annotate(channel_->failure(), Where()));
+  if (!channel_->failure().ok())
+    return asked.reply.Set(Annotate(channel_->failure(), NameOf(round_)));
   // A round whose buckets are all complete has closed, whether or not anybody has waited for it.
   const bool has_closed = asked.round.value() + 1 == round_.value();
   if (has_closed && !last_status_.ok()) return asked.reply.Set(last_status_);
@@ -346,7 +347,7 @@ void BucketScheduler::TellOfStall(absl::Time now) {
   // Virtual time is nobody's to wait for.
   if (!channel_->in_flight() || WaitHook::Current() != nullptr) return;
   stall_.Look(channel_->launched_at(), now, [this](absl::string_view waited) {
-    return absl::StrCat(Where(), ": ", DescribeWork(), " has taken ", waited, "; ",
+    return absl::StrCat(NameOf(round_), ": ", DescribeWork(), " has taken ", waited, "; ",
                         DescribeMissing());
   });
 }
@@ -411,12 +412,10 @@ void BucketScheduler::Handle(LookAtRound message) {
   message.reply.Set(std::move(sight));
 }
 
-std::string BucketScheduler::Who() const {
-  return absl::StrCat("model '", options_.model_name, "', rank ", options_.rank.value());
-}
-
-std::string BucketScheduler::WhereAt(Round round) const {
-  return absl::StrCat(Who(), ", round ", round.value());
+std::string NameOfRound(absl::string_view model, Rank rank, std::optional<Round> round) {
+  std::string name = absl::StrCat("model '", model, "', rank ", rank.value());
+  if (round.has_value()) absl::StrAppend(&name, ", round ", round->value());
+  return name;
 }
 
 }  // namespace pelton

@@ -11,6 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/actor/actor.h"
 #include "core/actor/executor.h"
@@ -150,6 +151,10 @@ struct LookAtRound {
   Promise<RoundSight> reply;
 };
 
+// As failures of the round are told: "model 'net', rank 0, round 3"; those of all rounds without
+// `round`.
+std::string NameOfRound(absl::string_view model, Rank rank, std::optional<Round> round);
+
 // Threads: a value, moved. Owns: its callback.
 struct SchedulerOptions {
   std::string model_name;
@@ -237,9 +242,9 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   std::string DescribeMissing() const;
   // Which tensors of `bucket` this rank has yet to mark.
   std::string DescribeUnmarked(BucketId bucket) const;
-  std::string Who() const;
-  std::string WhereAt(Round round) const;
-  std::string Where() const { return WhereAt(round_); }
+  std::string NameOf(std::optional<Round> round) const {
+    return NameOfRound(options_.model_name, options_.rank, round);
+  }
 
   SchedulerOptions options_;
   PlanInstance* instance_;

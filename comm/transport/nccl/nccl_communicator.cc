@@ -52,8 +52,7 @@ NcclCommunicator::~NcclCommunicator() {
   } else {
     // Before the posts go: the host's communicator receives into them.
     host_->Abort(absl::CancelledError("closed with operations in flight"));
-    BeginAborts();
-    AwaitAborts();
+    AbortAll();
   }
   FailQueues(absl::CancelledError("the communicator is closed"));  // gives the events back
   host_.reset();  // before the posts and the queues' ids go: peers may be reading them
@@ -298,8 +297,7 @@ bool NcclCommunicator::EndIfAborted() {
   if (!ended_.is_given()) return false;
   if (has_drained_) return true;
   has_drained_ = true;
-  BeginAborts();  // also of one that was made since the abort
-  AwaitAborts();
+  AbortAll();
   const absl::Status reason = ended_.Get();
   FailQueues(reason);
   for (Flight* const flight : in_flight_) {
@@ -380,7 +378,8 @@ void NcclCommunicator::BeginAborts() {
 
 // The kernels are told first. What NCCL waits for after that is its peers, of which one may be
 // stopped for ever.
-void NcclCommunicator::AwaitAborts() {
+void NcclCommunicator::AbortAll() {
+  BeginAborts();  // also of one that was made since an earlier abort
   const absl::Time deadline = Clock::Real().Now() + kCloseTimeout;
   for (const auto& native : natives_.All()) native->AwaitEnd(deadline);
   if (collectives_ != nullptr) collectives_->AwaitKernels(deadline);

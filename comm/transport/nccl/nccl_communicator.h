@@ -104,9 +104,9 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   bool EndIfAborted();
   // Of all natives, at once: one that comes first here may be the last on a peer. Blocks: never.
   void BeginAborts();
-  // Blocks: until NCCL and the kernels have let the operations' memory go, for some seconds at
-  // most.
-  void AwaitAborts();
+  // Begins them and waits. Blocks: until NCCL and the kernels have let the operations' memory go,
+  // for some seconds at most.
+  void AbortAll();
   void FailQueues(const absl::Status& reason);
   bool Busy() const;
 

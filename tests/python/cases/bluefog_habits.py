@@ -187,6 +187,14 @@ def what_is_no_tensor_or_name_is_an_error_with_the_name_of_the_call() -> None:
             for value in (3.0, None, [1.0], np.zeros(3, np.float32)):
                 text = f"^{name}: tensor is of type {type(value).__name__}; must be a torch.Tensor"
                 raises(TypeError, text, partial(way, value))
+    for broadcast in (bf.broadcast, bf.broadcast_, bf.broadcast_nonblocking, bf.broadcast_nonblocking_):
+        text = "^broadcast: root_rank='0' is of type str; must be a rank"
+        raises(TypeError, text, partial(broadcast, window, root_rank="0"))  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([window], lr=0.1)
+    text = "^broadcast_optimizer_state: root_rank=None is of type NoneType; must be a rank"
+    raises(TypeError, text, lambda: bf.broadcast_optimizer_state(optimizer, root_rank=None))  # type: ignore[arg-type]
+    text = "^optimizer is of type float; must be a torch.optim.Optimizer"
+    raises(TypeError, text, lambda: bf.broadcast_optimizer_state(3.0, root_rank=0))  # type: ignore[arg-type]
     raises(TypeError, "^allreduce: name=7: must be a string", lambda: bf.allreduce(window, name=7))  # type: ignore[arg-type]
     raises(TypeError, "^win_create: name=7: must be a string", lambda: bf.win_create(window, 7))  # type: ignore[arg-type]
     assert bf.get_current_created_window_names() == ["window"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union
 
@@ -91,6 +92,24 @@ def check_tensor(operation: str, tensor: Any) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise WrongType(f"{operation}: tensor is of type {type(tensor).__name__}; must be a torch.Tensor")
+
+
+def root_of(operation: str, root_rank: Any) -> int:
+    """The rank whose values all get.
+
+    Args:
+      operation: its name.
+      root_rank: its argument of that name, also a whole number of NumPy's.
+
+    Raises:
+      WrongType: it is no whole number.
+    """
+    try:
+        return operator.index(root_rank)
+    except TypeError:
+        raise WrongType(
+            f"{operation}: root_rank={root_rank!r} is of type {type(root_rank).__name__}; must be a rank"
+        ) from None
 
 
 def _where_reduced(tensor: torch.Tensor) -> torch.Tensor:

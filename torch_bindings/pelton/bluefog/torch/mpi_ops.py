@@ -21,7 +21,7 @@ from pelton.bluefog._names import NAMES
 from pelton.bluefog.torch import _handles
 from pelton.bluefog.torch._basics import *  # noqa: F403 (all of them, as in BlueFog)
 from pelton.bluefog.torch._basics import active_world
-from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, check_tensor, host_of, now
+from pelton.bluefog.torch._calls import allreduce_now, begin_allreduce, check_tensor, host_of, now, root_of
 from pelton.bluefog.torch._handles import HANDLES
 from pelton.bluefog.torch._weights import Destinations, Weights, gather_table_of, machine_table_of, table_of
 from pelton.bluefog.torch._windows import *  # noqa: F403 (all of them, as in BlueFog)
@@ -204,16 +204,18 @@ def broadcast_nonblocking_(tensor: torch.Tensor, root_rank: int, name: str | Non
 
 def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> int:
     check_tensor("broadcast", tensor)
+    root = root_of("broadcast", root_rank)
     world = active_world()
     full = HANDLES.claim(_handles.BROADCAST, name)
-    operation = world.queue_of(tensor).broadcast(tensor, root_rank, in_place, name)
+    operation = world.queue_of(tensor).broadcast(tensor, root, in_place, name)
     return HANDLES.add(_handles.BROADCAST, operation, full, world.timeline)
 
 
 def _broadcast_now(tensor: torch.Tensor, root_rank: int, name: str | None, in_place: bool) -> torch.Tensor:
+    root = root_of("broadcast", root_rank)
     world = active_world()
     queue = world.queue_of(tensor)
-    return now(world, _handles.BROADCAST, name, queue.broadcast_now, tensor, root_rank, in_place, name)
+    return now(world, _handles.BROADCAST, name, queue.broadcast_now, tensor, root, in_place, name)
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:

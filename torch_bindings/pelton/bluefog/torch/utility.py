@@ -9,7 +9,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from pelton._training._objects import broadcast_object
+from pelton.bluefog._errors import WrongType
 from pelton.bluefog.torch._basics import active_world
+from pelton.bluefog.torch._calls import root_of
 from pelton.bluefog.torch.mpi_ops import allreduce_nonblocking_, broadcast_nonblocking_, synchronize
 from pelton.errors import InvalidArgument
 
@@ -55,13 +57,17 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) 
       root_rank: whose state all get.
 
     Raises:
+      WrongType: it is no optimizer, or `root_rank` no number.
       InvalidArgument: it is LBFGS; the state holds what cannot be sent; there is no such rank.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidArgument("optimizer: LBFGS keeps state that cannot be broadcast; use another optimizer")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WrongType(f"optimizer is of type {type(optimizer).__name__}; must be a torch.optim.Optimizer")
+    root = root_of("broadcast_optimizer_state", root_rank)
     world = active_world()
-    is_root = world.rank == root_rank
-    state = broadcast_object(tree_map(_on_the_host, optimizer.state_dict()) if is_root else None, root_rank)
+    is_root = world.rank == root
+    state = broadcast_object(tree_map(_on_the_host, optimizer.state_dict()) if is_root else None, root)
     if not is_root:
         _place_groups(state["param_groups"], optimizer.param_groups)
         optimizer.load_state_dict(state)
