@@ -75,16 +75,6 @@ class Communicator : public OperationRunner {
     return absl::UnimplementedError(
         "receiving from any rank is not offered by this transport; name the source");
   }
-
-  // Makes later work on a device's `stream` wait for `completion`, and not the host: for transports
-  // that run operations on the device. Work that was put on the stream before Launch comes before
-  // the operation in any case. Blocks: until the operation is on its way to the device, which it is
-  // after Launch but while the wire is being connected, or `deadline`. Errors: InvalidArgument:
-  // this transport's operations need the host (Await them), or the stream is not the device's;
-  // those of the operation; DeadlineExceeded.
-  virtual absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) {
-    return absl::InvalidArgumentError("stream: operations of this transport run on the host");
-  }
 };
 
 // A communicator that hands everything to another one: a base for those that change a little.
@@ -108,9 +98,6 @@ class ForwardingCommunicator : public Communicator {
   // LaunchInPieces is not forwarded: a subclass that sees every launch must see those, too.
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) override {
     return wrapped_->Launch(operation, stream);
-  }
-  absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) override {
-    return wrapped_->WaitOnStream(completion, stream, deadline);
   }
   bool Progress() override { return wrapped_->Progress(); }
   State Query(Completion completion) override { return wrapped_->Query(completion); }

@@ -14,9 +14,15 @@ constexpr size_t kMostRemembered = 4 * limits::kMaxOperationsInFlight;
 }  // namespace
 
 TieredRunner::TieredRunner(const Tiers& tiers) {
-  for (Communicator* tier : {tiers.all, tiers.host, tiers.leaders}) {
-    if (tier != nullptr) tiers_.push_back(tier);
-  }
+  Add(tiers.all, {});
+  Add(tiers.host, tiers.host_ranks);
+  Add(tiers.leaders, tiers.leader_ranks);
+}
+
+void TieredRunner::Add(Communicator* tier, const std::vector<Rank>& ranks) {
+  if (tier == nullptr) return;
+  tiers_.push_back(tier);
+  ranks_.push_back(ranks);
 }
 
 size_t TieredRunner::IndexOf(const Operation& operation) const {
@@ -83,8 +89,13 @@ void TieredRunner::Abort(const absl::Status& reason) {
 
 // By any thread: what has been launched is the launching thread's to read.
 std::vector<Rank> TieredRunner::Missing() const {
-  for (const Communicator* tier : tiers_) {
-    if (std::vector<Rank> missing = tier->Missing(); !missing.empty()) return missing;
+  for (size_t index = 0; index < tiers_.size(); ++index) {
+    std::vector<Rank> missing = tiers_[index]->Missing();
+    if (missing.empty()) continue;
+    const std::vector<Rank>& ranks = ranks_[index];
+    if (ranks.empty()) return missing;
+    for (Rank& rank : missing) rank = ranks[static_cast<size_t>(rank.value())];
+    return missing;
   }
   return {};
 }

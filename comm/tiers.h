@@ -35,6 +35,9 @@ struct Tiers {
   // The hosts' leaders, in the group's order; null on the other ranks.
   Communicator* leaders = nullptr;
   std::vector<int32_t> host_sizes;  // ranks of each host, by its leader's rank in `leaders`
+  // By rank in `host` and in `leaders`: the rank in `all`.
+  std::vector<Rank> host_ranks;
+  std::vector<Rank> leader_ranks;
   // Chooses peers among the leaders, or among all ranks where the tiers are not open; null: nobody
   // does, ranks follow a rule of their own (comm/topology/matching.h).
   PeerSource* peers = nullptr;
@@ -64,6 +67,7 @@ class TieredRunner final : public OperationRunner {
   void Park(absl::Time until) override;
   void Wake() override;
   void Abort(const absl::Status& reason) override;
+  // In the numbers of the communicator with all ranks.
   std::vector<Rank> Missing() const override;
 
   // For memory that the peers of any tier are to reach.
@@ -71,6 +75,7 @@ class TieredRunner final : public OperationRunner {
   void Deregister(RegionId region);
 
  private:
+  void Add(Communicator* tier, const std::vector<Rank>& ranks);
   // A completion names its tier, too, and is no count of launches.
   Communicator& TierOf(Completion completion) const;
   Completion OnTier(Completion completion) const;
@@ -80,6 +85,8 @@ class TieredRunner final : public OperationRunner {
   Communicator& Busy() const;
 
   std::vector<Communicator*> tiers_;  // the one with all ranks first
+  // By tier, and by rank there: the rank among all. Empty for the one with all.
+  std::vector<std::vector<Rank>> ranks_;
   // In launch order; some may be done. Of the thread that launches, which is the one that parks.
   std::deque<Completion> in_flight_;
 };

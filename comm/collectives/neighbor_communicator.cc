@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/tags.h"
 #include "comm/transport/operation_check.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 #include "core/pipeline/operation.h"
 
@@ -125,6 +126,8 @@ namespace {
 
 // Of a ticket given out here: the wire counts its own from 1.
 constexpr uint64_t kIsNeighborTicket = uint64_t{1} << 63;
+// With their memory, for those that come: as in comm/transport/shm/neighbors.cc.
+constexpr size_t kKeptFlights = 4;
 
 // One operation, with what it keeps for the next one of its shape. Threads: one. Owns: its program,
 // its factors and its scratch memory.
@@ -140,6 +143,15 @@ struct Flight {
   std::vector<double> factors;
   ProgramRun run;
 };
+
+// Where this rank alone has no memory for an operation, nobody is told of it, and the peers'
+// messages are still to come: this rank's next operation would take them for its own.
+bool LacksMemory(const absl::Status& status) { return absl::IsResourceExhausted(status); }
+
+// That code says of a communicator that it has no room now, and one that has ended never has.
+absl::Status ReasonOf(const absl::Status& status) {
+  return LacksMemory(status) ? absl::InternalError(status.message()) : status;
+}
 
 // An Abort is the wire's: it ends the messages in flight, and they end the operations.
 // Threads: as Communicator. Owns: the wire, and the operations in flight.
@@ -171,12 +183,6 @@ class NeighborCommunicator final : public ForwardingCommunicator {
   State Follow(Completion completion, Stream& stream) override {
     if ((completion.ticket & kIsNeighborTicket) != 0) return Query(completion);
     return wrapped().Follow(completion, stream);
-  }
-  absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) override {
-    if ((completion.ticket & kIsNeighborTicket) == 0) {
-      return wrapped().WaitOnStream(completion, stream, deadline);
-    }
-    return absl::InvalidArgumentError("stream: neighbour operations run on the host; await them");
   }
 
  private:
@@ -276,13 +282,14 @@ bool NeighborCommunicator::Advance() {
       ++i;
       continue;
     }
-    if (!is_done.ok() && flight.run.holds_memory()) {
-      wrapped().Abort(is_done.status());
-      FailAll(is_done.status());
+    if (!is_done.ok() && (flight.run.holds_memory() || LacksMemory(is_done.status()))) {
+      const absl::Status reason = ReasonOf(is_done.status());
+      wrapped().Abort(reason);
+      FailAll(reason);
       return true;
     }
     End(flight, is_done.status());
-    if (is_done.ok()) idle_.push_back(std::move(flights_[i]));
+    if (is_done.ok() && idle_.size() < kKeptFlights) idle_.push_back(std::move(flights_[i]));
     flights_.erase(flights_.begin() + static_cast<ptrdiff_t>(i));
     moved_ = true;
   }
@@ -299,8 +306,8 @@ void NeighborCommunicator::End(Flight& flight, const absl::Status& status) {
 // The flights stay: the wire may be writing into their memory until it is closed.
 void NeighborCommunicator::FailAll(const absl::Status& reason) {
   if (!ended_.ok()) return;
-  ended_ = reason;
-  completions_.EndAll(reason);
+  ended_ = AsEnd(reason);
+  completions_.EndAll(ended_);
 }
 
 }  // namespace

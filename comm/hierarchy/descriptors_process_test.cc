@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<HostsTransport>> Connect(const TransportOptions& 
   inside.world_size = WorldSize(rank_count / kHosts);
   inside.job_token = absl::StrCat("host ", HostOf(options.rank.value()));
   inside.bootstrap = &bootstrap;
+  inside.names = between.near;
   ASSIGN_OR_RETURN(hierarchy.inside, MakeShmTransport(inside));
   ASSIGN_OR_RETURN(hierarchy.between, MakeTcpTransport(between));
   return MakeHierarchicalTransport(std::move(hierarchy));

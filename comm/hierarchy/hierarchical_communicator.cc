@@ -155,7 +155,7 @@ absl::Status HierarchicalCommunicator::Enqueue(const Operation& operation,
     HostStream stream;
     const absl::StatusOr<Completion> launched = users_.Launch(operation, stream);
     if (launched.ok()) {
-      pairs_.push_back({completions_.launched() + 1, *launched});
+      pairs_.push_back({completions_.launched() + 1, *launched, Rank(operation.peer)});
     } else if (!absl::IsInvalidArgument(launched.status())) {
       Abort(launched.status());
     }
@@ -320,8 +320,12 @@ bool HierarchicalCommunicator::Drain() {
 std::vector<Rank> HierarchicalCommunicator::Missing() const {
   const bool collective_is_oldest =
       !queue_.empty() && (pairs_.empty() || queue_.front().ticket < pairs_.front().ticket);
-  if (!collective_is_oldest) return users_.Missing();
-  return phase_ == Phase::kCallsRoll ? roll_call_.Missing() : std::vector<Rank>();
+  if (collective_is_oldest) {
+    return phase_ == Phase::kCallsRoll ? roll_call_.Missing() : collectives_.Missing();
+  }
+  // Which of the two wires has the older one the wires do not know.
+  if (pairs_.empty()) return {};
+  return {pairs_.front().peer};
 }
 
 }  // namespace pelton::hierarchy

@@ -114,6 +114,7 @@ class HierarchicalCommunicator final : public Communicator {
   struct Pair {
     uint64_t ticket = 0;
     Completion completion;
+    Rank peer;
   };
 
   absl::Status Enqueue(const Operation& operation, const OperationMemory& memory);

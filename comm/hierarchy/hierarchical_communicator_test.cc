@@ -374,6 +374,31 @@ TEST(HierarchicalCommunicatorTest, MissingNamesExactlyWhoHasNotLaunched) {
   for (int32_t rank = 0; rank < 5; ++rank) EXPECT_TRUE(hosts.at(rank).Query({1}).done);
 }
 
+// It has launched, and that is known.
+TEST(HierarchicalCommunicatorTest, MissingNamesARankThatStopsInTheStages) {
+  TestHosts hosts({0, 0, 1, 1});
+  Values values = Numbers(4, 100);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const Tensor tensor = TensorOf(values[rank]);
+    ASSERT_TRUE(AllReduce(hosts.at(rank), tensor, tensor, ReduceOp::kSum).ok());
+  }
+  hosts.Stop(3);
+  hosts.RunAll();
+  EXPECT_THAT(hosts.at(0).Missing(), ElementsAre(Rank(2)));  // which waits for its neighbour
+  EXPECT_THAT(hosts.at(1).Missing(), ElementsAre(Rank(3)));
+  EXPECT_THAT(hosts.at(2).Missing(), ElementsAre(Rank(3)));
+}
+
+TEST(HierarchicalCommunicatorTest, MissingNamesThePeerOfTheOldestMessage) {
+  TestHosts hosts({0, 0, 1});
+  Values values = Numbers(3, 10);
+  for (const int32_t source : {1, 2}) {
+    ASSERT_TRUE(Recv(hosts.at(0), TensorOf(values[source]), Rank(source)).ok());
+  }
+  hosts.RunAll();
+  EXPECT_THAT(hosts.at(0).Missing(), ElementsAre(Rank(1)));
+}
+
 // Some ranks of up to 9 hosts of up to 4 ranks have not launched. A leader among them hides others.
 TEST(HierarchicalCommunicatorTest, MissingIsRightOnAnyLayout) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {

@@ -105,10 +105,16 @@ class ShmHosts final : public HostsFixture {
       const auto place = std::count(begin, begin + static_cast<ptrdiff_t>(rank), host_of[rank]);
       const auto size = static_cast<int>(std::count(begin, host_of.end(), host_of[rank]));
       if (place == 0) places.push_back(std::make_unique<shm::MeetingPlace>(size));
-      ranks.emplace_back([&inside, &meeting = *places.back(), rank, place, size] {
+      ranks.emplace_back([&inside, &host_of, &meeting = *places.back(), rank, place, size] {
         shm::TestBootstrap bootstrap(meeting, static_cast<int>(place));
-        auto transport = MakeShmTransport({Rank(static_cast<int32_t>(place)), WorldSize(size),
-                                           "token", &bootstrap, absl::Now() + absl::Seconds(60)});
+        TransportOptions options{Rank(static_cast<int32_t>(place)), WorldSize(size), "token",
+                                 &bootstrap, absl::Now() + absl::Seconds(60)};
+        for (size_t other = 0; other < host_of.size(); ++other) {
+          if (host_of[other] == host_of[rank]) {
+            options.names.emplace_back(static_cast<int32_t>(other));
+          }
+        }
+        auto transport = MakeShmTransport(options);
         PELTON_CHECK(transport.ok()) << transport.status();
         inside[rank] = *std::move(transport);
       });

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "comm/collectives/program_communicator.h"
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/hierarchy/layout.h"
@@ -71,18 +70,7 @@ class HierarchicalTransport final : public HostsTransport {
   absl::StatusOr<std::unique_ptr<Communicator>> OpenInside(CommunicatorId id, const Group& group,
                                                            absl::Time deadline) {
     const Group inside = GroupInside(group, options_.rank, options_.host_of);
-    absl::StatusOr<std::unique_ptr<Communicator>> opened =
-        options_.inside->Open(id, inside, deadline);
-    if (opened.ok()) return opened;
-    std::vector<int32_t> host;
-    for (size_t rank = 0; rank < options_.host_of.size(); ++rank) {
-      if (options_.host_of[rank] == options_.host_of[options_.rank.value()]) {
-        host.push_back(static_cast<int32_t>(rank));
-      }
-    }
-    return Annotate(opened.status(),
-                    absl::StrCat("on the host of rank(s) ", absl::StrJoin(host, ", "),
-                                 ", numbered from 0 there"));
+    return options_.inside->Open(id, inside, deadline);
   }
 
   absl::StatusOr<Ends> OpenEnds(CommunicatorId id, const Group& group, absl::Time deadline) {

@@ -5,7 +5,7 @@
 
 namespace pelton::hierarchy {
 
-Layout::Layout(const Group& group, const std::vector<int32_t>& host_of) {
+Layout::Layout(const Group& group, const std::vector<int32_t>& host_of) : members_(group.members) {
   std::map<int32_t, int32_t> number_of;
   for (const Rank member : group.members) {
     const auto [entry, is_new] =

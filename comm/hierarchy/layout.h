@@ -23,6 +23,8 @@ class Layout {
   int32_t host_count() const { return static_cast<int32_t>(hosts_.size()); }
   int32_t rail_count() const { return rail_count_; }
   int32_t HostOf(int32_t rank) const { return host_of_[rank]; }
+  // As which errors speak of `rank`.
+  Rank WorldRankOf(int32_t rank) const { return members_[rank]; }
   // Number of `rank` among those of its host.
   int32_t LocalRankOf(int32_t rank) const { return local_rank_of_[rank]; }
   // The ranks of a host, in the group's order.
@@ -32,6 +34,7 @@ class Layout {
   std::vector<Rank> Rail(int32_t rail) const;
 
  private:
+  std::vector<Rank> members_;           // by rank
   std::vector<int32_t> host_of_;        // by rank
   std::vector<int32_t> local_rank_of_;  // by rank
   std::vector<std::vector<int32_t>> hosts_;

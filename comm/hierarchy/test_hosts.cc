@@ -86,8 +86,10 @@ void TestHosts::RunAll() {
 
 bool TestHosts::RunWhatIsDue() {
   bool moved = false;
-  for (const auto& communicator : communicators_) {
-    while (communicator != nullptr && communicator->Progress()) moved = true;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const auto& communicator = communicators_[rank];
+    if (communicator == nullptr || stopped_.contains(rank)) continue;
+    while (communicator->Progress()) moved = true;
   }
   return RunNextEvent() || moved;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "comm/hierarchy/hierarchical_communicator.h"
@@ -25,6 +26,8 @@ class TestHosts {
   const Layout& layout() const { return layout_; }
   Communicator& at(int32_t rank) { return *communicators_[rank]; }
   void Close(int32_t rank) { communicators_[rank].reset(); }
+  // Nobody drives the rank from now on, which lives.
+  void Stop(int32_t rank) { stopped_.insert(rank); }
   SimFabric& between() { return *between_; }
   // Units: bytes from one host to all others, of everything so far.
   uint64_t BytesFrom(int32_t host);
@@ -50,6 +53,7 @@ class TestHosts {
   std::vector<std::unique_ptr<SimFabric>> inside_;  // by host
   std::unique_ptr<SimFabric> between_;
   std::vector<std::unique_ptr<HierarchicalCommunicator>> communicators_;
+  std::set<int32_t> stopped_;
 };
 
 }  // namespace pelton::hierarchy

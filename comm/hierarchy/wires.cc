@@ -92,14 +92,15 @@ OperationRunner::State Wires::Query(Completion completion) {
 }
 
 // An abort travels on both wires and each rank passes it on, so a status may have several "rank N
-// aborted: " before it. The last one is whose abort it was, and on the wire inside only the first
-// is not in the group's numbers.
+// aborted: " before it. The last one is whose abort it was.
 absl::Status Wires::InTermsOfGroup(const absl::Status& status, bool is_inside) const {
   if (status.ok()) return status;
   absl::string_view text = status.message();
   for (absl::string_view rest = text; ConsumeAborted(&rest) && SaysWhoAborted(rest);) text = rest;
   if (text != status.message()) return absl::Status(status.code(), text);
-  if (!is_inside) return status;
+  // Whom it lost, or who aborted, a host's transport tells in the job's numbers, as a wire between
+  // hosts does.
+  if (!is_inside || !absl::IsInvalidArgument(status)) return status;
   const int32_t host = layout_.HostOf(between_->rank().value());
   return Annotate(status, absl::StrCat("among rank(s) ", absl::StrJoin(layout_.RanksOn(host), ", "),
                                        " of one host, numbered from 0"));
@@ -135,7 +136,8 @@ void Wires::Abort(const absl::Status& reason) {
   between_->Abort(reason);
   if (inside_ == nullptr) return;
   if (SaysWhoAborted(reason.message())) return inside_->Abort(reason);
-  inside_->Abort(Annotate(reason, absl::StrCat("rank ", between_->rank().value(), " aborted")));
+  const Rank self = layout_.WorldRankOf(between_->rank().value());
+  inside_->Abort(Annotate(reason, absl::StrCat("rank ", self.value(), " aborted")));
 }
 
 std::vector<Rank> Wires::Missing() const {

@@ -50,7 +50,8 @@ class Wires final : public OperationRunner {
   void Park(absl::Time until) override;
   void Wake() override;
   void Abort(const absl::Status& reason) override;
-  // The rank that the oldest send or receive waits for, if any does.
+  // Whom the oldest message between hosts waits for; if none does, whom the oldest operation inside
+  // this one waits for.
   std::vector<Rank> Missing() const override;
 
   int spins() const;

@@ -219,7 +219,15 @@ std::string JobQueue::WhatIsMissing(const JobState& job) const {
   }
   const Completion oldest = job.running_.empty() ? Completion() : job.running_.front();
   // With the call: a peer may be at another one, and reads this.
-  return absl::StrCat(MissedDeadline(communicator_, oldest).message(), " in ", job.name());
+  std::string missing =
+      absl::StrCat(MissedDeadline(communicator_, oldest).message(), " in ", job.name());
+  const size_t under_way = in_flight_[IndexOf(job)];
+  if (job.job_.queue != Job::Queue::kCollectives && under_way >= kMostOfOneQueue) {
+    absl::StrAppend(&missing, "; ", under_way,
+                    " operations are under way and the next one begins when one of them has ended: "
+                    "begin fewer before waiting for some");
+  }
+  return missing;
 }
 
 absl::Status JobQueue::WhyOverdue(const JobState& job) const {
@@ -238,11 +246,12 @@ void JobQueue::MoveDeadlines(absl::Time now) {
   const absl::Duration added = total - std::exchange(stood_, total);
   if (added <= absl::ZeroDuration()) return;
   earliest_deadline_ += added;
-  const auto move = [added](const std::deque<JobHandle>& jobs) {
-    for (const JobHandle& job : jobs) job->job_.deadline += added;
-  };
-  move(jobs_);
-  for (const Backlog& backlog : backlogs_) move(backlog);
+  for (const JobHandle& job : jobs_) job->job_.deadline += added;
+  for (const Backlog& backlog : backlogs_) {
+    for (const JobHandle& job : backlog) {
+      if (!job->begun_) job->job_.deadline += added;  // the others are in jobs_, too
+    }
+  }
 }
 
 void JobQueue::AbortOverdue(absl::Time now) {

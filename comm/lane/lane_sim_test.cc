@@ -422,7 +422,7 @@ TEST(LaneSimTest, AJobAtItsFinishHasMadeItsDeadline) {
 }
 
 // A job that is due at 3 ms, and deadlines that stand still from 1 ms to 11 ms.
-TEST(LaneSimTest, AJobsDeadlineStandsStillWhileARankIsAwaited) {
+void ExpectDeadlinesStandStill(bool has_more) {
   World world(1);
   Standstill standstill;
   world.lane = Lane::Create(
@@ -438,6 +438,7 @@ TEST(LaneSimTest, AJobsDeadlineStandsStillWhileARankIsAwaited) {
     job.timeout = timeout;
     job.launches.emplace_back(
         [&world](Communicator&) { return world.wire->Begin(absl::InfiniteDuration()); });
+    if (has_more) job.more = [] { return std::vector<Job::Launch>(); };
     return world.lane->Enqueue(std::move(job));
   };
   const JobHandle waits = give(absl::Milliseconds(3));
@@ -456,6 +457,15 @@ TEST(LaneSimTest, AJobsDeadlineStandsStillWhileARankIsAwaited) {
   EXPECT_TRUE(later->done()) << "the first one ends the communicator";
   world.lane->Stop();
   world.sim.RunUntilIdle();
+}
+
+TEST(LaneSimTest, AJobsDeadlineStandsStillWhileARankIsAwaited) {
+  ExpectDeadlinesStandStill(/*has_more=*/false);
+}
+
+// Which has begun, and keeps its place in the queue all the same.
+TEST(LaneSimTest, TheDeadlineOfAJobThatLaunchesMoreStandsStillNoLonger) {
+  ExpectDeadlinesStandStill(/*has_more=*/true);
 }
 
 }  // namespace

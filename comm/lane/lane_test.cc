@@ -89,7 +89,6 @@ class LaneTest : public ::testing::Test {
 
   static Job ReceiveFromAnyJob(int* target, int tag) {
     Job job = ReceiveJob(target, /*source=*/0, tag);
-    job.receive_tag = tag;
     job.is_from_any = true;
     const auto source = std::make_shared<std::atomic<int>>(-1);
     job.launches[0] = [=](Communicator& communicator) {
@@ -556,6 +555,11 @@ TEST_F(LaneTest, AJobThatLaunchesMoreKeepsItsPlace) {
     ASSERT_TRUE(lane(rank).Wait(later[rank], Soon()));
     EXPECT_THAT(order[rank], ElementsAre("more", "more", "more", "longer", "next"));
   }
+}
+
+TEST_F(LaneTest, AnEndForWantOfMemoryIsNoWantOfRoom) {
+  lane(0).Abort(absl::ResourceExhaustedError("out of memory"));
+  for (auto& lane : lanes_) EXPECT_THAT(TextOf(lane->Run(BarrierJob())), HasSubstr("of memory"));
 }
 
 TEST_F(LaneTest, StopAbortsWhatIsInFlightAndRefusesTheRest) {

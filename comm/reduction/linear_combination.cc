@@ -9,6 +9,7 @@
 
 #include "comm/reduction/reduction.h"
 #include "core/base/check.h"
+#include "core/base/floating_point.h"
 #include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
@@ -164,6 +165,7 @@ void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, u
     PELTON_CHECK(IsCombinable(term.dtype)) << term.dtype;
     is_wide |= term.dtype == DType::kFloat64;
   }
+  const DefaultFloatingPoint scope;
   if (is_wide) {
     HWY_DYNAMIC_DISPATCH(CombineDoubles)(terms, target, count);
   } else {

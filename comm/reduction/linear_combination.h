@@ -30,7 +30,7 @@ struct CombinationTarget {
 // target[i] = factor_0 * term_0[i] + factor_1 * term_1[i] + ..., from the left, in float32, or in
 // float64 where a term or the target is float64; factors are rounded to that type, and the sum to
 // the target's at the end. No multiply-add is fused. One pass over the memory, with the
-// instructions of this processor.
+// instructions of this processor, whatever the thread does with denormals and however it rounds.
 // Shape: all [count]. The target may be one of the terms; else nothing overlaps. Nothing needs to
 // be aligned. Threads: any. Requires: IsCombinable of all dtypes; at least one term.
 void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, uint64_t count);

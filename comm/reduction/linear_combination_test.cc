@@ -1,5 +1,6 @@
 #include "comm/reduction/linear_combination.h"
 
+#include <cfenv>
 #include <cstring>
 #include <vector>
 
@@ -40,6 +41,19 @@ TEST(LinearCombinationTest, AddsFromTheLeftInFloat32) {
     volatile float last = static_cast<float>(-5.0 / 3) * c[i];
     ASSERT_EQ(target[i], sum + last) << i;
   }
+}
+
+TEST(LinearCombinationTest, TheThreadsFloatingPointStateChangesNothing) {
+  const std::vector<float> a = Ramp(0.1F);
+  const std::vector<float> b = Ramp(-0.3F);
+  const Term terms[] = {{Bytes(a), 1.0 / 3}, {Bytes(b), 2.0 / 3}};
+  std::vector<float> want(kCount);
+  LinearCombination(terms, {Bytes(want)}, kCount);
+  std::vector<float> got(kCount);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  LinearCombination(terms, {Bytes(got)}, kCount);
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(got, want);
 }
 
 TEST(LinearCombinationTest, ComputesInFloat64WhereATermIsOfIt) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/base/floating_point.h"
 #include "core/base/instruction_sets.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 //
@@ -296,6 +297,7 @@ ReductionArguments OnPlainElements(ReductionArguments arguments) {
 void Reduce(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
             uint64_t count, DType dtype, ReduceOp op) {
   if (count == 0) return;
+  const DefaultFloatingPoint scope;
   HWY_DYNAMIC_DISPATCH(ReduceOnTarget)
   (OnPlainElements({sources.data(), sources.size(), targets.data(), targets.size(), count, dtype,
                     op, sources.size()}));
@@ -304,6 +306,7 @@ void Reduce(absl::Span<const std::byte* const> sources, absl::Span<std::byte* co
 void ReduceToMean(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
                   uint64_t count, DType dtype, size_t divisor) {
   if (count == 0) return;
+  const DefaultFloatingPoint scope;
   HWY_DYNAMIC_DISPATCH(ReduceOnTarget)
   (OnPlainElements({sources.data(), sources.size(), targets.data(), targets.size(), count, dtype,
                     ReduceOp::kAvg, divisor}));

@@ -11,9 +11,10 @@
 namespace pelton {
 
 // targets[t][i] = sources[0][i] op sources[1][i] op ..., for every t: bitwise what ReferenceReduce
-// (reference.h, which states the rules) gives, with the instructions of this processor.
-// Shape: all [count]. A target may be one of the sources; else they must not overlap. Nothing needs
-// to be aligned. Threads: any. Requires: CheckReducible(dtype, op); at least one source.
+// (reference.h, which states the rules) gives, with the instructions of this processor, whatever
+// the thread does with denormals and however it rounds. Shape: all [count]. A target may be one of
+// the sources; else they must not overlap. Nothing needs to be aligned. Threads: any. Requires:
+// CheckReducible(dtype, op); at least one source.
 void Reduce(absl::Span<const std::byte* const> sources, absl::Span<std::byte* const> targets,
             uint64_t count, DType dtype, ReduceOp op);
 

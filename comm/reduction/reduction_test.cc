@@ -1,5 +1,6 @@
 #include "comm/reduction/reduction.h"
 
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -141,6 +142,25 @@ TEST(ReductionTest, ManySourcesAreTakenInOrder) {
   }
 }
 
+// Which of a rank's threads computes is chance.
+TEST(ReductionTest, TheThreadsFloatingPointStateChangesNothing) {
+  std::mt19937_64 random(13);
+  const size_t count = 1000;
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+    const std::vector<std::byte> a = RandomElements(count, DType::kFloat32, random);
+    const std::vector<std::byte> b = RandomElements(count, DType::kFloat32, random);
+    const std::byte* const sources[] = {a.data(), b.data()};
+    std::vector<std::byte> want(a.size());
+    ASSERT_TRUE(ReferenceReduce(sources, want.data(), count, DType::kFloat32, op).ok());
+    std::vector<std::byte> got(a.size());
+    std::byte* const target = got.data();
+    ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+    Reduce(sources, {&target, 1}, count, DType::kFloat32, op);
+    std::fesetround(FE_TONEAREST);
+    EXPECT_TRUE(Same(got.data(), want.data(), count, DType::kFloat32)) << op;
+  }
+}
+
 // Two sums of two ranks each, then their mean over four.
 TEST(ReductionTest, AMeanOfSumsDividesByTheNumberOfRanks) {
   std::mt19937_64 random(11);
@@ -158,7 +178,9 @@ TEST(ReductionTest, AMeanOfSumsDividesByTheNumberOfRanks) {
     std::vector<std::byte> mean(left.size());
     std::byte* const target = mean.data();
     const std::byte* const sums[] = {left.data(), right.data(), zeros.data()};
+    std::fesetround(FE_UPWARD);  // of no effect
     ReduceToMean(sums, {&target, 1}, count, dtype, 4);
+    std::fesetround(FE_TONEAREST);
     EXPECT_TRUE(Same(mean.data(), want.data(), count, dtype)) << dtype;
   }
 }

@@ -39,10 +39,14 @@ struct TransportOptions {
   // A transport of the same ranks over the hosts' memory and wires, for the ranks of a device's
   // transport to agree by; it outlives what is made. Transports of hosts do not look at it.
   Transport* host = nullptr;
-  std::string interface = "";  // network interface to listen and send on; "": loopback
+  // Network interface to listen and send on, by its name or an IPv4 address of it; "": loopback.
+  std::string interface = "";
   // Ranks that another transport reaches, such as those of this host: a wire between hosts makes no
   // connection to them, and its communicators carry nothing for them.
   std::vector<Rank> near = {};
+  // By rank: the number by which texts speak of it, which is the job's where a transport has the
+  // ranks of one host alone; empty: its own. Transports between hosts have all ranks.
+  std::vector<Rank> names = {};
   // Of a device's transport; the thread's current one, if not given.
   std::optional<int32_t> device_index = std::nullopt;
 };

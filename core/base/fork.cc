@@ -22,6 +22,7 @@
 namespace pelton {
 namespace {
 
+std::atomic<bool> is_watching{false};
 std::atomic<bool> is_forked_child{false};
 
 struct Socket {
@@ -104,16 +105,21 @@ void InParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void InChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const bool is_first = !is_forked_child.exchange(true);
+  const bool is_first = is_watching.load() && !is_forked_child.exchange(true);
   if (is_first) CloseSockets(TheRegistry());
   for (const ForkSteps& steps : TheRegistry().steps) steps.in_child(is_first);
   TheRegistry().mutex.Unlock();
 }
 
+void TakeStepsAtForks() {
+  static const int installed [[maybe_unused]] = pthread_atfork(&BeforeFork, &InParent, &InChild);
+}
+
 }  // namespace
 
 void WatchForks() {
-  static const int installed [[maybe_unused]] = pthread_atfork(&BeforeFork, &InParent, &InChild);
+  is_watching.store(true);
+  TakeStepsAtForks();
 }
 
 bool IsForkedChild() { return is_forked_child.load(std::memory_order_relaxed); }
@@ -148,6 +154,7 @@ void ClosePortInChildren(uint16_t port) {
 }
 
 void AddForkSteps(ForkSteps steps) {
+  TakeStepsAtForks();
   Registry& registry = TheRegistry();
   MutexLock lock(&registry.mutex);
   registry.steps.push_back(steps);

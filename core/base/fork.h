@@ -31,15 +31,15 @@ void CloseInChildren(int socket);
 void ClosePortInChildren(uint16_t port);
 
 // What else is done around a fork, by the thread that forks: `before` it, then `in_parent` in the
-// parent and `in_child` in the child. `is_first`: the child's parent is a rank, and no child of
-// one. Threads: a value. Owns: nothing.
+// parent and `in_child` in the child. `is_first`: the child's parent has called WatchForks, and is
+// no child of one that had. Threads: a value. Owns: nothing.
 struct ForkSteps {
   void (*before)() = nullptr;
   void (*in_parent)() = nullptr;
   void (*in_child)(bool is_first) = nullptr;
 };
-// Has every fork take `steps` once WatchForks was called; for ever, so call it once for each.
-// Threads: any.
+// Has every fork take `steps` from now on, also where WatchForks was never called; for ever, so
+// call it once for each. Threads: any.
 void AddForkSteps(ForkSteps steps);
 
 // Destroys nothing in a forked child.

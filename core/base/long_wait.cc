@@ -32,6 +32,11 @@ void SetInterruptCheck(InterruptCheck check, absl::Duration interval) {
   installed_check.store(check);
 }
 
+bool InterruptIsDue() {
+  return installed_check.load(std::memory_order_relaxed) != nullptr &&
+         SteadyClock::now() >= next_check;
+}
+
 absl::Status CheckInterrupt() {
   const InterruptCheck check = installed_check.load(std::memory_order_relaxed);
   if (check == nullptr) return absl::OkStatus();

@@ -25,6 +25,9 @@ void SetInterruptCheck(InterruptCheck check, absl::Duration interval = kInterrup
 // at most kInterruptInterval.
 // Threads: any. Blocks: as the check. Errors: InterruptedError: the wait is to end.
 absl::Status CheckInterrupt();
+// Whether CheckInterrupt would ask now. A check may last as long as a user's signal handler does: a
+// wait in which its thread runs what others need hands that over before it asks.
+bool InterruptIsDue();
 // After how long a wait that is told of what it waits for looks up: kInterruptInterval, and where
 // no check is installed, as in a daemon, a second, so that a process at rest is.
 absl::Duration InterruptSlice();

@@ -22,6 +22,14 @@
 
 namespace pelton {
 
+// `reason` as that of an end. An OK would look like no end, and becomes Cancelled. Whoever launches
+// takes ResourceExhausted for want of room and tries again, which no end gives, so that becomes
+// Aborted.
+inline absl::Status AsEnd(const absl::Status& reason) {
+  if (reason.ok()) return absl::CancelledError("aborted without a reason");
+  return absl::IsResourceExhausted(reason) ? absl::AbortedError(reason.message()) : reason;
+}
+
 // Why something ended: the first reason that any thread gives.
 // Threads that give a reason at once agree on one, and each of them finds it there when its call
 // returns. The reason never changes afterwards, so that a reader takes no lock, and on the data
@@ -29,12 +37,12 @@ namespace pelton {
 // Threads: any. Owns: the reason.
 class EndReason {
  public:
-  // Keeps `reason` unless there is one; an OK would look like no end, and becomes Cancelled. True:
-  // it is this one, so that the caller does what follows from it.
+  // Keeps `reason`, as AsEnd makes it, unless there is one. True: it is this one, so that the
+  // caller does what follows from it.
   bool Give(const absl::Status& reason) {
     MutexLock lock(&giving_);
     if (is_given()) return false;
-    reason_ = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
+    reason_ = AsEnd(reason);
     is_given_.store(true);
     return true;
   }

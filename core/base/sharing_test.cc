@@ -34,6 +34,13 @@ TEST(EndReasonTest, TakesNoOkForAReason) {
   EXPECT_TRUE(absl::IsCancelled(reason.Get()));
 }
 
+// Whoever asks would try again for ever.
+TEST(EndReasonTest, IsNoWantOfRoom) {
+  EndReason reason;
+  EXPECT_TRUE(reason.Give(absl::ResourceExhaustedError("cudaMalloc: out of memory")));
+  EXPECT_EQ(reason.Get(), absl::AbortedError("cudaMalloc: out of memory"));
+}
+
 TEST(EndReasonTest, ThreadsThatGiveAtOnceFindTheSame) {
   for (int repetition = 0; repetition < 200; ++repetition) {
     EndReason reason;

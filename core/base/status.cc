@@ -15,4 +15,11 @@ absl::Status Annotate(const absl::Status& status, absl::FunctionRef<std::string(
   return status.ok() ? status : Annotate(status, context());
 }
 
+absl::string_view CutToFit(absl::string_view text, size_t most_bytes) {
+  if (text.size() <= most_bytes) return text;
+  // All bytes of a letter but the first one are 10xxxxxx.
+  while (most_bytes > 0 && (text[most_bytes] & 0xC0) == 0x80) --most_bytes;
+  return text.substr(0, most_bytes);
+}
+
 }  // namespace pelton

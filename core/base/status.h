@@ -2,6 +2,7 @@
 #ifndef PELTON_CORE_BASE_STATUS_H_
 #define PELTON_CORE_BASE_STATUS_H_
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace pelton {
 
@@ -18,6 +20,10 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 // The same with what `context` returns, which is called for an error only: on paths where a text
 // made for nothing would cost more than the rest.
 absl::Status Annotate(const absl::Status& status, absl::FunctionRef<std::string()> context);
+
+// The beginning of `text`, in UTF-8, of at most `most_bytes`: no letter is cut in two, because
+// Python takes no text with half a letter for its exceptions.
+absl::string_view CutToFit(absl::string_view text, size_t most_bytes);
 
 }  // namespace pelton
 

@@ -195,6 +195,21 @@ TEST(RegionTest, AdoptedMemoryIsLocatedAndLeftAlone) {
   EXPECT_EQ(values[3], 4);
 }
 
+TEST(RegionTest, NumbersThatComeRoundPassByLivingRegions) {
+  auto first = Region::Create(4096, "first").value();
+  const RegionId id = first->id();
+  internal::SetNextRegionId(RegionId(UINT32_MAX));
+  auto last = Region::Create(4096, "last").value();
+  EXPECT_EQ(last->id(), RegionId(UINT32_MAX));
+  auto wrapped = Region::Create(4096, "wrapped").value();
+  EXPECT_NE(wrapped->id(), kPrivateRegion);
+  internal::SetNextRegionId(id);
+  auto next = Region::Create(4096, "next").value();
+  EXPECT_NE(next->id(), id);
+  EXPECT_EQ(Resolve({id, 0}, 1).value(), first->data());
+  EXPECT_EQ(Resolve({next->id(), 0}, 1).value(), next->data());
+}
+
 TEST(RegionTest, RefusesSizeZero) {
   EXPECT_EQ(Region::Create(0, "empty").status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -92,7 +92,7 @@ class RegionTable {
     static RegionTable* const table = [] {
       AddForkSteps({.before = [] { Get().LockForFork(); },
                     .in_parent = [] { Get().UnlockAfterFork(); },
-                    .in_child = [](bool is_first) { Get().BePrivate(is_first); }});
+                    .in_child = [](bool) { Get().BePrivate(); }});
       return new RegionTable;  // outlives every static region
     }();
     return *table;
@@ -100,11 +100,18 @@ class RegionTable {
 
   RegionId Insert(const Region* region) {
     MutexLock lock(&mutex_);
+    // Copies of what is sent are regions, too, so that numbers may come round within a long job.
+    while (next_id_ == kPrivateRegion.value() || by_id_.contains(next_id_)) ++next_id_;
     const RegionId id(next_id_++);
     changes_.fetch_add(1, std::memory_order_release);
     by_id_[id.value()] = region;
     by_address_[reinterpret_cast<uintptr_t>(region->data())] = {id, region};
     return id;
+  }
+
+  void SetNextId(RegionId id) {
+    MutexLock lock(&mutex_);
+    next_id_ = id.value();
   }
 
   void Erase(const Region* region) {
@@ -164,11 +171,14 @@ class RegionTable {
   void LockForFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Lock(); }
   void UnlockAfterFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex_.Unlock(); }
 
-  // In a forked child: what it writes stays its own. It costs no copy, because the kernel copies a
-  // page at its first write. A region whose mapping fails stays as it was.
-  void BePrivate(bool is_first) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // In a forked child: what it writes stays its own, whether its parent is a rank or only becomes
+  // one. It costs no copy, because the kernel copies a page at its first write. A region whose
+  // mapping fails stays as it was. To a child that becomes a rank, and to its children, all of them
+  // are memory that peers cannot reach.
+  void BePrivate() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (const auto& [id, region] : by_id_) {
-      if (!is_first || region->descriptor() < 0 || unshared_.contains(id)) continue;
+      if (region->descriptor() < 0 || !unshared_.insert(id).second) continue;
+      has_unshared_.store(true);
       mmap(region->data(), region->size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
            region->descriptor(), 0);
     }
@@ -340,5 +350,7 @@ absl::StatusOr<int> DescriptorOf(RegionId region) {
 absl::Status Unshare(RegionId region) { return RegionTable::Get().Unshare(region); }
 
 bool IsUnshared(RegionId region) { return RegionTable::Get().IsUnshared(region); }
+
+void internal::SetNextRegionId(RegionId id) { RegionTable::Get().SetNextId(id); }
 
 }  // namespace pelton

@@ -87,6 +87,11 @@ absl::Status Unshare(RegionId region);
 // ask once the peer says that it is through. Blocks: never.
 bool IsUnshared(RegionId region);
 
+namespace internal {
+// For tests: where the numbers of later regions begin.
+void SetNextRegionId(RegionId id);
+}  // namespace internal
+
 }  // namespace pelton
 
 #endif  // PELTON_CORE_MEMORY_REGION_H_

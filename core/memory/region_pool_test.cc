@@ -1,5 +1,8 @@
 #include "core/memory/region_pool.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstring>
 #include <memory>
@@ -35,6 +38,31 @@ TEST(RegionPoolTest, LeavesAForeignBlockAlone) {
   int foreign = 0;
   EXPECT_FALSE(pool.FreeIfOwned(&foreign));
   EXPECT_TRUE(pool.FreeIfOwned(pool.Allocate(1).value()));
+}
+
+// The parent has not become a rank, and the child may become one, as a launcher's does.
+TEST(RegionPoolTest, WhatAForkedChildWritesToABlockStaysItsOwn) {
+  RegionPool pool("test");
+  const size_t bytes = 4096;
+  auto* const block = static_cast<char*>(pool.Allocate(bytes).value());
+  std::memset(block, 1, bytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    bool holds = block[0] == 1 && IsUnshared(Locate(block, bytes).region);
+    std::memset(block, 2, bytes);
+    pool.Free(block);
+    holds = holds && pool.Allocate(bytes).value() == block;
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(block[0] == 2 ? 0 : 1);
+    int status = -1;
+    waitpid(grandchild, &status, 0);
+    _exit(holds && status == 0 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(block[0], 1);
+  EXPECT_FALSE(IsUnshared(Locate(block, bytes).region));
 }
 
 TEST(RegionPoolTest, LiveBlocksNeverOverlap) {

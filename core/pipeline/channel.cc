@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/floating_point.h"
 #include "core/base/status.h"
 #include "core/trace/trace.h"
 
@@ -115,7 +116,7 @@ bool Channel::AdvanceDevice() {
     if (!state.done) break;
     if (!state.status.ok()) {
       if (!failed_on_device_.has_value()) failed_on_device_ = on_device_.front().round;
-      Break(Annotate(state.status, DescribeOnDevice()));
+      Abort(Annotate(state.status, DescribeOnDevice()));
     }
     on_device_.pop_front();
     moved = true;
@@ -138,7 +139,7 @@ absl::StatusOr<bool> Channel::StepBucket(Job& job) {
       // are late. The abort ends those now.
       if (failure_.ok() && !run.disagreed()) {
         job.failure = Annotate(job.failure, ContextOf(job));
-        Break(job.failure);
+        Abort(job.failure);
       }
       break;
     }
@@ -180,6 +181,7 @@ bool Channel::GivesUp(Job& job) {
 absl::StatusOr<bool> Channel::RunStage(Job& job) {
   Stage& stage = job.pipeline->stage(job.stage);
   StageState* const state = job.pipeline->state(job.stage);
+  const DefaultFloatingPoint scope;  // codecs and algorithms compute on every rank, too (SUM-1a)
   // Stages may call a user's code. An exception there fails the bucket on all ranks, with the
   // exception's text. If it left the turn it would end the scheduler, and the thread that waits for
   // the round would not know why.
@@ -207,7 +209,7 @@ absl::StatusOr<bool> Channel::StepOperation(Job& job) {
 void Channel::Finish(Job job, const absl::Status& status) {
   Show(job, "");
   if (job.pipeline == nullptr) {
-    if (!status.ok() && !absl::IsInvalidArgument(status)) Break(status);
+    if (!status.ok() && !absl::IsInvalidArgument(status)) Abort(status);
     std::move(job.done)(status);
     return;
   }
@@ -228,13 +230,11 @@ void Channel::Finish(Job job, const absl::Status& status) {
   const absl::Status annotated = Annotate(status, ContextOf(job));
   // A disagreement is known to all ranks, and the runner goes on. Any other failure may be this
   // rank's alone: the peers must not wait for what it will never launch.
-  if (!job.run->disagreed()) Break(annotated);
+  if (!job.run->disagreed()) Abort(annotated);
   std::move(*job.completion).Set(annotated);
 }
 
-void Channel::Abort(const absl::Status& reason) { Break(reason); }
-
-void Channel::Break(const absl::Status& reason) {
+void Channel::Abort(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
   failed_at_ = clock_.Now();

@@ -164,8 +164,6 @@ class Channel {
   bool GivesUp(Job& job);
   absl::StatusOr<bool> StepOperation(Job& job);
   void Finish(Job job, const absl::Status& status);
-  // Abort, for failures that are found here.
-  void Break(const absl::Status& reason);
 
   OperationRunner& runner_;
   const Clock& clock_;

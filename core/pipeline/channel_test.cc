@@ -1,6 +1,7 @@
 #include "core/pipeline/channel.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -40,6 +41,32 @@ class FailingStage final : public Stage {
   absl::StatusOr<bool> Advance(BucketRun&, StageState*) override {
     return absl::InternalError("a stage has failed");
   }
+};
+
+// Tells how it would round, and launches nothing.
+// Threads: one. Owns: nothing.
+class RoundingStage final : public Stage {
+ public:
+  explicit RoundingStage(std::vector<bool>& rounds_up) : rounds_up_(rounds_up) {}
+  absl::string_view name() const override { return "rounding"; }
+  StageKind kind() const override { return StageKind::kTransform; }
+  absl::Status Start(BucketRun&, StageState*) override {
+    rounds_up_.push_back(RoundsUp());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun&, StageState*) override {
+    rounds_up_.push_back(RoundsUp());
+    return true;
+  }
+
+ private:
+  static bool RoundsUp() {
+    volatile float one = 1;
+    volatile float little = 1e-10F;
+    return one + little > 1;
+  }
+
+  std::vector<bool>& rounds_up_;
 };
 
 // A barrier, then another.
@@ -121,6 +148,15 @@ TEST_F(ChannelTest, LaunchingTheNextOperationIsAMove) {
   PeerLaunchesAll();
   EXPECT_TRUE(channel_->Advance());
   EXPECT_EQ(done_.size(), 1u);
+}
+
+TEST_F(ChannelTest, AStageComputesAlikeOnWhicheverThread) {
+  std::vector<bool> rounds_up;
+  Push(0, std::make_unique<RoundingStage>(rounds_up));
+  std::fesetround(FE_UPWARD);
+  channel_->Advance();
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(rounds_up, (std::vector<bool>{false, false}));
 }
 
 TEST_F(ChannelTest, ABucketThatHasMoreToLaunchKeepsTheNextOneWaiting) {

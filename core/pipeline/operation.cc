@@ -110,7 +110,8 @@ std::string DifferenceOf(const Operation& mine, Rank rank, const Operation& thei
   if (mine.bucket == theirs.bucket) return field;
   // Where the calls are not the same ones, the reader wants to know which they are.
   return absl::StrCat(field, field.empty() ? "" : "; ",
-                      Differ("bucket", mine.bucket.value(), rank, theirs.bucket.value(), peer));
+                      Differ("bucket", WithoutMode(mine.bucket).value(), rank,
+                             WithoutMode(theirs.bucket).value(), peer));
 }
 
 namespace {

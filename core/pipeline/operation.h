@@ -97,7 +97,8 @@ class OperationRunner {
   // Queues `operation` behind the earlier ones and starts it if it is their turn. Its memory
   // belongs to the runner until Query says it is done (OWN-1). Blocks: never. Errors:
   // InvalidArgument: a field is out of range, named with its value; ResourceExhausted:
-  // limits::kMaxOperationsInFlight reached; the reason of an earlier Abort.
+  // limits::kMaxOperationsInFlight reached, so that it is to be tried again; the reason of an
+  // earlier Abort.
   virtual absl::StatusOr<Completion> Launch(const Operation& operation, Stream& stream) = 0;
 
   // Advances what is in flight by a bounded amount of work; true if anything moved. Blocks: never.
@@ -125,7 +126,8 @@ class OperationRunner {
   virtual void Wake() = 0;
 
   // Every operation in flight and every later one fails with `reason` on this rank, and the peers
-  // are told. The first reason stays. Blocks: never.
+  // are told. The first reason stays; one that is ResourceExhausted, which would be taken for want
+  // of room, becomes Aborted. Blocks: never.
   virtual void Abort(const absl::Status& reason) = 0;
   // Ranks that have not launched the oldest operation that this rank has in flight, or whose part
   // in it this rank waits for.

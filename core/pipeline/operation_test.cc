@@ -57,12 +57,14 @@ TEST(OperationTest, TheModeOfARoundIsComparedAndKeptOutOfDescriptions) {
 }
 
 TEST(OperationTest, DifferentCallsAreNamedBesideWhatDiffersInThem) {
-  Operation mine = SumOf(4);
-  Operation theirs = SumOf(5);
-  mine.bucket = BucketId(7);
-  theirs.bucket = BucketId(8);
-  EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)),
-            "count is 4 on rank 0 and 5 on rank 1; bucket is 7 on rank 0 and 8 on rank 1");
+  for (const RoundMode mode : {RoundMode::kTraining, RoundMode::kEvaluation}) {
+    Operation mine = SumOf(4);
+    Operation theirs = SumOf(5);
+    mine.bucket = InMode(BucketId(7), mode);
+    theirs.bucket = InMode(BucketId(8), mode);
+    EXPECT_EQ(DifferenceOf(mine, Rank(0), theirs, Rank(1)),
+              "count is 4 on rank 0 and 5 on rank 1; bucket is 7 on rank 0 and 8 on rank 1");
+  }
 }
 
 TEST(OperationTest, PlacesInMemoryMayDiffer) {

@@ -185,4 +185,56 @@ void Pipeline::RestoreState() {
   }
 }
 
+void Pipeline::KeepUnused(const BucketRun& run) {
+  unused_.clear();
+  if (!spec_.finds_unused) return;
+  for (SlotId slot : run.layout().slots) {
+    if (!run.UsedHere(slot) && !run.plan().slot(slot).standalone) KeepUnused(run, slot);
+  }
+}
+
+namespace {
+
+// The elements of the flat part from the slot on until the next one begins: the gap behind a slot
+// is counted to it, as in core/round/slot_state.h.
+struct ElementRange {
+  uint64_t begin;
+  uint64_t end;
+};
+
+ElementRange RangeOf(const BucketRun& run, SlotId slot) {
+  const BucketLayout& layout = run.layout();
+  const auto begin_of = [&](SlotId id) {
+    return (run.plan().slot(id).offset_bytes - layout.flat_offset_bytes) / SizeOf(layout.dtype);
+  };
+  const auto is_flat = [&](SlotId id) { return !run.plan().slot(id).standalone; };
+  const auto own = std::find(layout.slots.begin(), layout.slots.end(), slot);
+  const auto next = std::find_if(own + 1, layout.slots.end(), is_flat);
+  return {begin_of(slot), next == layout.slots.end() ? layout.flat_count : begin_of(*next)};
+}
+
+}  // namespace
+
+void Pipeline::KeepUnused(const BucketRun& run, SlotId slot) {
+  const auto [slot_begin, slot_end] = RangeOf(run, slot);
+  for (const std::unique_ptr<StageState>& state : states_) {
+    if (state == nullptr) continue;
+    for (const StateBuffer& buffer : state->buffers()) {
+      const uint64_t begin = std::max(slot_begin, buffer.begin_count);
+      const uint64_t end = std::min(slot_end, buffer.begin_count + buffer.count);
+      if (begin >= end) continue;
+      std::byte* const data = buffer.data + (begin - buffer.begin_count) * SizeOf(buffer.dtype);
+      unused_.push_back({slot, data, {data, data + (end - begin) * SizeOf(buffer.dtype)}});
+    }
+  }
+}
+
+void Pipeline::PutBackUnused(absl::FunctionRef<bool(SlotId)> is_used_elsewhere) {
+  for (const UnusedState& state : unused_) {
+    if (is_used_elsewhere(state.slot)) continue;
+    std::copy(state.copy.begin(), state.copy.end(), state.data);
+  }
+  unused_.clear();
+}
+
 }  // namespace pelton

@@ -14,6 +14,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -35,10 +36,11 @@ absl::string_view NameOf(StageKind kind);
 // Whose the elements of a state are, which decides what becomes of them when a group of another
 // size goes on from it (core/round/model_state.h).
 enum class StateScope : uint8_t {
-  kCommon,   // all ranks' alike, bitwise: anchors, momenta of means
-  kOwn,      // this rank's, of which the mean over the ranks that keep it counts: residuals
-  kReplica,  // copies of weights, its own or its neighbours': Stage::Prime makes them
-  kShared,   // of each element one rank keeps the only one: the server's part of an exchange
+  kCommon,    // all ranks' alike, bitwise: anchors, momenta of means
+  kOwn,       // this rank's, of which the mean over the ranks that keep it counts: residuals
+  kReplica,   // copies of weights, its own or its neighbours': Stage::Prime makes them
+  kShared,    // of each element one rank keeps the only one: the server's part of an exchange
+  kPassedOn,  // what was kShared in another group, whole on each rank until a round delivers it
 };
 
 // Elements that a stage keeps beside those of a bucket's flat part, one each.
@@ -238,8 +240,9 @@ struct PipelineSpec {
   std::vector<DType> dtypes;      // that the stages can work on; empty: all
   uint64_t alignment_count = 1;   // the flat part's count must be a multiple of it
   bool allows_standalone = true;  // whether the stages can work on several segments
-  // Every rank gives zeros for what it has not used, and the result of a tensor that no rank has
-  // used is not merged (core/round/plan_instance.h); else every slot counts as used.
+  // Every rank gives zeros, or what all ranks hold already (ReadyTracker::MarkUnused), for what it
+  // has not used, and the result of a tensor that no rank has used is not merged, nor does what the
+  // stages keep of it change (core/round/plan_instance.h); else every slot counts as used.
   bool finds_unused = false;
 };
 
@@ -274,14 +277,29 @@ class Pipeline {
   void KeepState();
   void RestoreState();
   void CommitState() { is_kept_ = false; }
+  // What no rank uses leaves the state as it is, where the pipeline finds that: its result is not
+  // merged, and so what an exchange has noted of it has not come to pass. KeepUnused copies, before
+  // the round, what the stages keep of the slots that this rank has not used; PutBackUnused, after
+  // it, makes that what it was then, of slots that no other rank has used either.
+  void KeepUnused(const BucketRun& run);
+  void PutBackUnused(absl::FunctionRef<bool(SlotId)> is_used_elsewhere);
 
  private:
+  // Of one slot and one buffer. Threads: a value. Owns: a copy.
+  struct UnusedState {
+    SlotId slot;
+    std::byte* data;
+    std::vector<std::byte> copy;
+  };
+
   Pipeline(PipelineSpec spec, const BucketLayout& layout);
+  void KeepUnused(const BucketRun& run, SlotId slot);
 
   PipelineSpec spec_;
   std::vector<std::unique_ptr<StageState>> states_;  // by stage
   std::vector<std::vector<std::byte>> kept_;         // of each of their buffers, in order
   bool is_kept_ = false;
+  std::vector<UnusedState> unused_;
 };
 
 // Makes the pipeline of each bucket; called once per bucket and generation.

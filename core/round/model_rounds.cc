@@ -79,8 +79,6 @@ class LocalRounds final : public ModelRounds {
   const Region* region() const override { return instance_->storage->region(); }
   SlotResult ResultOf(SlotId slot) const override;
   std::vector<SlotId> ReadyOrder() const override { return instance_->tracker->ReadyOrder(); }
-  absl::Status BeginOrder() override;
-  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
   absl::Status BeginAgreement(std::vector<int32_t> words) override;
   absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
   absl::Status AwaitDevice(absl::Time deadline) override;
@@ -91,17 +89,19 @@ class LocalRounds final : public ModelRounds {
                       absl::Time deadline) override;
 
  private:
+  bool is_agreeing() const override { return agreeing_.has_value(); }
   ReadyTracker& tracker() { return *instance_->tracker; }
   absl::StatusOr<std::unique_ptr<PlanInstance>> MakeInstance(Plan plan, Round first,
                                                              uint64_t capacity_bytes = 0);
-  absl::Status AddUsage(PlanInstance& instance);
   absl::Status MakeStorage(PlanInstance& instance, uint64_t capacity_bytes);
   absl::Status MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time deadline);
   void Forget(const PlanInstance& instance);
   Executor& MakeExecutor();
-  absl::Status Await(Future<void> future, absl::Time deadline, Round round);
-  absl::Status Await(Future<void> future, absl::Time deadline) {
-    return Await(std::move(future), deadline, tracker().round());
+  // Takes an answer of the scheduler's. Without one in time the rounds end, here and on the peers,
+  // and `answer` is left, because it may come yet.
+  absl::Status Await(Future<void>& answer, absl::Time deadline, Round round);
+  absl::Status Await(Future<void> answer, absl::Time deadline) {
+    return Await(answer, deadline, tracker().round());
   }
   absl::Status FetchWords(absl::Time deadline);
   std::string NamesOfShared();
@@ -119,11 +119,12 @@ class LocalRounds final : public ModelRounds {
   Future<void> Run(const Operation& operation) {
     return Ask(RunOperation{operation, {}}, absl::InfiniteFuture());
   }
-  absl::Status AwaitOperation(Future<void> done, absl::Time deadline);
 
   ModelRoundsOptions options_;
   BucketTimes times_;
   std::unique_ptr<PlanInstance> instance_;
+  // Those that the scheduler had not taken in time, with the abort behind.
+  std::vector<std::unique_ptr<PlanInstance>> left_;
   SchedulerSink sink_;
   RoundWaiter waiter_;
   std::optional<ThreadExecutor> own_executor_;
@@ -204,27 +205,11 @@ absl::StatusOr<std::unique_ptr<PlanInstance>> LocalRounds::MakeInstance(Plan pla
     if (!pipeline.ok()) return Annotate(pipeline.status(), instance->plan.Describe(bucket.id));
     instance->pipelines.push_back(*std::move(pipeline));
   }
-  RETURN_IF_ERROR(AddUsage(*instance));
+  RETURN_IF_ERROR(RoundUsage::AddWhereWanted(*instance, options_.device));
   RETURN_IF_ERROR(MakeStorage(*instance, capacity_bytes));
   instance->tracker =
       std::make_unique<ReadyTracker>(instance->plan, *instance->storage, sink_, first);
   return instance;
-}
-
-absl::Status LocalRounds::AddUsage(PlanInstance& instance) {
-  std::vector<Pipeline>& pipelines = instance.pipelines;
-  const auto finds_unused = [](const Pipeline& pipeline) { return pipeline.finds_unused(); };
-  if (std::none_of(pipelines.begin(), pipelines.end(), finds_unused)) return absl::OkStatus();
-  if (pipelines.back().period() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(instance.plan.Describe(instance.plan.buckets().back().id),
-                     ": its pipeline has a period of ", pipelines.back().period(),
-                     "; the last bucket of a plan that finds unused tensors runs in every round"));
-  }
-  ASSIGN_OR_RETURN(instance.usage,
-                   RoundUsage::Create(instance.plan.slots().size(), options_.device));
-  instance.usage->AddTo(pipelines.back());
-  return absl::OkStatus();
 }
 
 // The memory of the plan in force where that is large enough, once nothing can fail any more.
@@ -268,17 +253,22 @@ absl::Status LocalRounds::WaitRound(absl::Time deadline) {
   return CloseRound(Await(RoundDone(deadline), deadline + kAnswerGrace));
 }
 
-absl::Status LocalRounds::Await(Future<void> future, absl::Time deadline, Round round) {
+absl::Status LocalRounds::Await(Future<void>& answer, absl::Time deadline, Round round) {
   absl::Status interrupted;
   // A simulation that runs the scheduler itself does so wherever a thread of it waits.
   const bool is_run_by_waits = WaitHook::Current() != nullptr && !own_executor_.has_value();
-  if (!is_run_by_waits) interrupted = waiter_.WaitFor(future, &deadline);
-  if (interrupted.ok()) return std::move(future).Await(deadline);
-  const absl::Status reason =
-      Annotate(interrupted, NameOfRound(options_.model_name, options_.rank, round));
-  Abort(AsAbort(reason));
+  if (!is_run_by_waits) interrupted = waiter_.WaitFor(answer, &deadline);
+  if (interrupted.ok() && answer.WaitUntil(deadline)) return std::move(answer).Take();
+  const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
+      "the scheduler has not answered by ", absl::FormatTime(deadline),
+      ", because a stage computes for that long in one turn, this process was stopped, or other "
+      "ranks have not come and the operations' time-out, ",
+      absl::FormatDuration(options_.operation_timeout), ", ends later; give the call more time"));
+  const absl::Status reason = Annotate(interrupted.ok() ? late : interrupted,
+                                       NameOfRound(options_.model_name, options_.rank, round));
+  Abort(interrupted.ok() ? reason : AsAbort(reason));
   // What the peers may still write belongs to them until the rounds have ended (OWN-1).
-  future.WaitUntil(WaitClock().Now() + kAnswerGrace);
+  answer.WaitUntil(WaitClock().Now() + kAnswerGrace);
   return reason;
 }
 
@@ -292,6 +282,7 @@ absl::Status LocalRounds::CloseRound(absl::Status status) {
   if (status.ok() && options_.device != nullptr) status = options_.device->JoinPipelines();
   if (status.ok() && instance_->usage != nullptr) {
     status = instance_->usage->Fetch(tracker(), WaitClock().Now() + options_.operation_timeout);
+    if (status.ok()) instance_->PutBackUnused(result_round_);
   }
   sink_.Arm(instance_->plan);
   tracker().OpenRound();
@@ -316,12 +307,6 @@ SlotResult LocalRounds::ResultOf(SlotId slot) const {
 // Stages keep nothing on a device.
 std::string LocalRounds::NamesOfShared() {
   return options_.device == nullptr ? SharedState::NamesOf(SlotStatesOf(*instance_)) : "";
-}
-
-absl::Status LocalRounds::BeginOrder() {
-  std::vector<int32_t> order;
-  for (SlotId slot : tracker().ReadyOrder()) order.push_back(slot.value());
-  return BeginAgreement(std::move(order));
 }
 
 // And on how many bytes rank 0 names by what is to be gathered, as another plan may follow. It
@@ -352,14 +337,6 @@ absl::Status LocalRounds::BeginBroadcast(std::vector<int32_t> words) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SlotId>> LocalRounds::AgreeOnOrder(absl::Time deadline) {
-  if (!agreeing_.has_value()) RETURN_IF_ERROR(BeginOrder());
-  ASSIGN_OR_RETURN(const std::vector<int32_t> words, Agreed(deadline));
-  std::vector<SlotId> order;
-  for (int32_t slot : words) order.emplace_back(slot);
-  return order;
-}
-
 absl::StatusOr<std::string> LocalRounds::AgreeOnText(std::string text, size_t size_bytes,
                                                      absl::Time deadline) {
   text.resize(size_bytes);
@@ -374,13 +351,13 @@ absl::Status LocalRounds::GatherShared(size_t names_bytes, absl::Time deadline) 
   ASSIGN_OR_RETURN(const std::string names, AgreeOnText(NamesOfShared(), names_bytes, deadline));
   shared_ = SharedState(instance_->plan, names, SlotStatesOf(*instance_));
   for (const Operation& sum : shared_.Sums()) {
-    RETURN_IF_ERROR(AwaitOperation(Run(sum), deadline));
+    RETURN_IF_ERROR(Await(Run(sum), deadline));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> LocalRounds::Agreed(absl::Time deadline) {
-  if (!agreeing_.has_value()) {
+  if (!is_agreeing()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model '", options_.model_name, "': no agreement was begun"));
   }
@@ -392,15 +369,9 @@ absl::StatusOr<std::vector<int32_t>> LocalRounds::Agreed(absl::Time deadline) {
 }
 
 absl::StatusOr<std::vector<int32_t>> LocalRounds::AwaitBroadcast(absl::Time deadline) {
-  RETURN_IF_ERROR(AwaitOperation(*std::exchange(agreeing_, std::nullopt), deadline));
+  RETURN_IF_ERROR(Await(*std::exchange(agreeing_, std::nullopt), deadline));
   RETURN_IF_ERROR(FetchWords(deadline));
   return words_;
-}
-
-absl::Status LocalRounds::AwaitOperation(Future<void> done, absl::Time deadline) {
-  absl::Status status = Await(std::move(done), deadline);
-  if (absl::IsDeadlineExceeded(status)) Abort(status);
-  return status;
 }
 
 // After a failure the device may still be at the memory: then the queue's end releases it.
@@ -415,8 +386,8 @@ absl::Status LocalRounds::FetchWords(absl::Time deadline) {
 absl::Status LocalRounds::AwaitDevice(absl::Time deadline) {
   if (options_.device == nullptr) return absl::OkStatus();
   // The scheduler ends what is overdue there, with a better text.
-  return Await(Ask(pelton::AwaitDevice{}, absl::InfiniteFuture()), deadline + kAnswerGrace,
-               result_round_);
+  Future<void> quiet = Ask(pelton::AwaitDevice{}, absl::InfiniteFuture());
+  return Await(quiet, deadline + kAnswerGrace, result_round_);
 }
 
 absl::Status LocalRounds::Replan(absl::Span<const SlotId> order, absl::Time deadline) {
@@ -439,11 +410,13 @@ absl::Status LocalRounds::MoveTo(Plan plan, uint64_t capacity_bytes, absl::Time 
   ASSIGN_OR_RETURN(std::unique_ptr<PlanInstance> next,
                    MakeInstance(std::move(plan), tracker().round(), capacity_bytes));
   InstallPlan request{PlanInstanceLoan(next.get()), {}};
-  const absl::Status status = Ask(std::move(request), absl::InfiniteFuture()).Await(deadline);
-  if (!status.ok()) {
-    Forget(*next);
-    return status;
-  }
+  Future<void> installed = Ask(std::move(request), absl::InfiniteFuture());
+  // An agreement before this may have used the time up, and the answer takes one turn.
+  const absl::Time latest = std::max(deadline, WaitClock().Now() + kAnswerGrace);
+  const absl::Status status = Await(installed, latest, round());
+  if (!status.ok()) Forget(*next);
+  if (installed.valid()) left_.push_back(std::move(next));  // the scheduler may take it yet
+  RETURN_IF_ERROR(status);
   instance_.swap(next);  // the scheduler has given the old one back
   if (instance_->storage->region() == nullptr) {
     instance_->storage->TakeMemoryOf(*next->storage);
@@ -484,6 +457,20 @@ absl::Status LocalRounds::Prime(absl::Time) {
 }
 
 }  // namespace
+
+absl::Status ModelRounds::BeginOrder() {
+  std::vector<int32_t> order;
+  for (SlotId slot : ReadyOrder()) order.push_back(slot.value());
+  return BeginAgreement(std::move(order));
+}
+
+absl::StatusOr<std::vector<SlotId>> ModelRounds::AgreeOnOrder(absl::Time deadline) {
+  if (!is_agreeing()) RETURN_IF_ERROR(BeginOrder());
+  ASSIGN_OR_RETURN(const std::vector<int32_t> words, Agreed(deadline));
+  std::vector<SlotId> order;
+  for (int32_t slot : words) order.emplace_back(slot);
+  return order;
+}
 
 absl::StatusOr<std::unique_ptr<ModelRounds>> ModelRounds::Create(Plan plan,
                                                                  ModelRoundsOptions options) {

@@ -178,17 +178,18 @@ class ModelRounds {
   // Begins to agree on rank 0's ReadyOrder, so that ranks may wait for several models' in any
   // order. Collective, between rounds. Blocks: for a copy to the device, where buckets are on one.
   // Errors: those of the device.
-  virtual absl::Status BeginOrder() = 0;
+  absl::Status BeginOrder();
   // Rank 0's ReadyOrder, on every rank; collective, between rounds; begins what was not begun.
   // Blocks: until `deadline`. Errors: as WaitRound.
-  virtual absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) = 0;
+  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline);
   // The same for words of any meaning, as many on every rank: rank 0's, which all get. Begin* comes
   // first; one agreement at a time. Blocks, Errors: as those of BeginOrder and of AgreeOnOrder.
   virtual absl::Status BeginAgreement(std::vector<int32_t> words) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) = 0;
   // Waits until no device is at operations of the rounds that were waited for: what they have made
   // is here, and not merely in the order of the streams. Blocks: until `deadline`; never where the
-  // buckets are in the host's memory. Errors: what has failed on the device; DeadlineExceeded.
+  // buckets are in the host's memory. Errors: what has failed on the device; DeadlineExceeded:
+  // communication is aborted with it.
   virtual absl::Status AwaitDevice(absl::Time deadline) { return absl::OkStatus(); }
   // What the open round is at, for people. Threads: any, for as long as the rounds live. Blocks:
   // Look: until the scheduler's next turn, or `deadline`. Errors: DeadlineExceeded: it has none by
@@ -202,8 +203,10 @@ class ModelRounds {
   virtual BucketTimes& times() = 0;
   // Moves to a plan in `order`, the same on all ranks; collective in that sense, between rounds.
   // Results of the last round are gone; addresses change; the stages' state is taken along, tensor
-  // by tensor. Blocks: until `deadline`. Errors: FailedPrecondition: a round is under way;
-  // those of Plan::Reordered and Create, after which the old plan stays.
+  // by tensor. Blocks: until `deadline`, and some seconds more where little of that time is left.
+  // Errors: FailedPrecondition: a round is under way; those of Plan::Reordered and Create, after
+  // which the old plan stays; DeadlineExceeded: the scheduler has had no turn, and communication is
+  // aborted with it.
   virtual absl::Status Replan(absl::Span<const SlotId> order, absl::Time deadline) = 0;
   // The same, with buckets of another size. Errors: also those of Plan::Resized.
   virtual absl::Status Resize(absl::Span<const SlotId> order, uint64_t bucket_size_bytes,
@@ -211,6 +214,8 @@ class ModelRounds {
 
  protected:
   ModelRounds() = default;
+  // Whether an agreement was begun and is to be ended.
+  virtual bool is_agreeing() const = 0;
 };
 
 }  // namespace pelton

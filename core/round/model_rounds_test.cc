@@ -8,87 +8,16 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "core/actor/sim_executor.h"
 #include "core/base/split_mix.h"
 #include "core/pipeline/fake_world.h"
 #include "core/pipeline/pipeline.h"
 #include "core/pipeline/standard_stages.h"
+#include "core/round/model_rounds_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
-
-std::vector<TensorSpec> Tensors(int count, uint64_t elements) {
-  std::vector<TensorSpec> tensors;
-  for (int i = 0; i < count; ++i) {
-    tensors.push_back({absl::StrCat("t", i), DType::kFloat32, elements, {}});
-  }
-  return tensors;
-}
-
-Plan PlanOf(std::vector<TensorSpec> tensors, int32_t world_size, uint64_t bucket_bytes,
-            uint64_t standalone_bytes = PlanOptions::kNoStandalone) {
-  PlanOptions options;
-  options.world_size = WorldSize(world_size);
-  options.bucket_size_bytes = bucket_bytes;
-  options.standalone_bytes = standalone_bytes;
-  return *Plan::Build(std::move(tensors), options);
-}
-
-absl::StatusOr<Pipeline> SumPipeline(const BucketLayout& layout) {
-  PipelineSpec spec;
-  spec.stages.push_back(MakeAllReduceStage(ReduceOp::kSum));
-  spec.finds_unused = true;
-  return Pipeline::Build(std::move(spec), layout);
-}
-
-// Ranks of a fake world under one simulated executor.
-// Threads: one. Owns: all of it.
-class ModelRoundsTest : public ::testing::Test {
- protected:
-  void Start(const Plan& plan, int32_t world_size,
-             absl::Duration timeout = limits::kDefaultOperationTimeout) {
-    world_ = std::make_unique<FakeWorld>(world_size);
-    for (int32_t rank = 0; rank < world_size; ++rank) {
-      ModelRoundsOptions options;
-      options.rank = Rank(rank);
-      options.executor = &executor_;
-      options.runner = &world_->runner(rank);
-      options.pipeline_factory = SumPipeline;
-      options.operation_timeout = timeout;
-      options.on_failure = [this](const absl::Status& status) { failures_.push_back(status); };
-      auto rounds = ModelRounds::Create(plan, std::move(options));
-      ASSERT_TRUE(rounds.ok()) << rounds.status();
-      ranks_.push_back(*std::move(rounds));
-    }
-  }
-
-  // Writes `value` into every element and marks the slot.
-  static absl::Status Produce(ModelRounds& rounds, SlotId slot, float value) {
-    auto* data = reinterpret_cast<float*>(rounds.DataOf(slot));
-    std::fill(data, data + rounds.plan().tensor(slot).count, value);
-    return rounds.MarkReady(slot);
-  }
-  void ProduceAll(float base) {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      for (int32_t slot = 0; slot < static_cast<int32_t>(ranks_[rank]->plan().slots().size());
-           ++slot) {
-        ASSERT_TRUE(Produce(*ranks_[rank], SlotId(slot), base + static_cast<float>(rank)).ok());
-      }
-    }
-  }
-  static float First(const ModelRounds& rounds, SlotId slot) {
-    return *reinterpret_cast<const float*>(rounds.ResultOf(slot).data);
-  }
-  absl::Time In(absl::Duration duration) const { return executor_.Now() + duration; }
-
-  SimExecutor executor_{1};
-  std::unique_ptr<FakeWorld> world_;
-  std::vector<absl::Status> failures_;  // outlives the ranks that report
-  std::vector<std::unique_ptr<ModelRounds>> ranks_;
-};
 
 TEST_F(ModelRoundsTest, SumsWhatAllRanksProduced) {
   Start(PlanOf(Tensors(5, 100), 3, 1000), 3);
@@ -291,6 +220,37 @@ TEST_F(ModelRoundsTest, ReportsAStuckBucketWithoutAWaiter) {
   EXPECT_TRUE(absl::StrContains(failures_[0].message(), "'t1'")) << failures_[0];
 }
 
+// The watch's message overtakes those of marks.
+TEST_F(ModelRoundsTest, ABucketWhoseMarkWaitsForTheSchedulersTurnIsNotOverdue) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1, absl::Seconds(5));
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());  // bucket 0: bucket 1 is awaited
+  executor_.RunFor(absl::Seconds(1));
+  Future<RoundSight> sight = ranks_[0]->RequestLook(In(absl::Seconds(1)));
+  executor_.SetFaults({.delay_one_in = 1});  // no actor has a turn
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());
+  executor_.RunFor(absl::Seconds(10));
+  executor_.SetFaults({});
+  const absl::Status status = ranks_[0]->WaitRound(In(absl::Seconds(1)));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(std::move(sight).Take()->awaited,
+              testing::EndsWith("its last tensor has only just been marked ready on this rank"));
+}
+
+TEST_F(ModelRoundsTest, AWaitersDeadlineEndsTheRoundThoughAMarkWaitsForTheSchedulersTurn) {
+  Start(PlanOf(Tensors(2, 100), 1, 400), 1);
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());
+  Future<void> done = ranks_[0]->RoundDone(In(absl::Seconds(5)));
+  executor_.RunFor(absl::Seconds(1));
+  executor_.SetFaults({.delay_one_in = 1});  // no actor has a turn
+  ASSERT_TRUE(Produce(*ranks_[0], SlotId(0), 1).ok());
+  executor_.RunFor(absl::Seconds(10));
+  executor_.SetFaults({});
+  executor_.RunFor(absl::Seconds(1));
+  ASSERT_TRUE(done.ready());
+  EXPECT_THAT(std::string(ranks_[0]->CloseRound(std::move(done).Take()).message()),
+              testing::HasSubstr("bucket 1 (t0) is not ready in time: its last tensor has only"));
+}
+
 TEST_F(ModelRoundsTest, DisagreementFailsOneRoundOnly) {
   Start(PlanOf(Tensors(1, 10), 2, 1000), 2);
   // A rank whose plan differs, which the hash would have told.
@@ -322,73 +282,6 @@ TEST_F(ModelRoundsTest, DeathOfAPeerReachesTheWaiter) {
   const absl::Status status = ranks_[0]->WaitRound(In(absl::Hours(1)));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 has died")) << status;
-}
-
-TEST_F(ModelRoundsTest, ReplansBetweenRounds) {
-  Start(PlanOf(Tensors(4, 100), 1, 800), 1);
-  for (int32_t slot : {1, 3, 0, 2}) ASSERT_TRUE(Produce(*ranks_[0], SlotId(slot), 1).ok());
-  EXPECT_EQ(ranks_[0]->Replan({{SlotId(0)}}, In(absl::Seconds(1))).code(),
-            absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(ranks_[0]->WaitRound(In(absl::Seconds(1))).ok());
-  const auto order = ranks_[0]->AgreeOnOrder(In(absl::Seconds(1)));
-  ASSERT_TRUE(order.ok()) << order.status();
-  ASSERT_TRUE(ranks_[0]->Replan(*order, In(absl::Seconds(1))).ok());
-  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(2));
-  EXPECT_EQ(ranks_[0]->plan().bucket(BucketId(0)).slots,
-            (std::vector<SlotId>{SlotId(1), SlotId(3)}));
-  EXPECT_EQ(ranks_[0]->round(), Round(2));
-  ProduceAll(7);
-  ASSERT_TRUE(ranks_[0]->WaitRound(In(absl::Seconds(1))).ok());
-  EXPECT_EQ(First(*ranks_[0], SlotId(2)), 7);
-}
-
-// A bucket's elements behind its slots' are part of what codecs see.
-TEST_F(ModelRoundsTest, BucketsOfAnotherSizeLieInTheSameMemory) {
-  Start(PlanOf(Tensors(6, 100), 2, 5000), 2);
-  const std::vector<SlotId> order = {SlotId(5), SlotId(3), SlotId(4),
-                                     SlotId(0), SlotId(1), SlotId(2)};
-  const std::byte* memory = nullptr;
-  float base = 1;
-  for (uint64_t size : {400u, 900u, 5000u, 400u, 1u << 20}) {
-    ProduceAll(base);
-    for (auto& rank : ranks_) {
-      ASSERT_TRUE(rank->EndRound().ok());
-      ASSERT_TRUE(rank->WaitRound(In(absl::Seconds(1))).ok());
-      for (int32_t slot = 0; slot < 6; ++slot) {
-        EXPECT_EQ(First(*rank, SlotId(slot)), 2 * base + 1) << "before " << size;
-      }
-    }
-    for (auto& rank : ranks_) ASSERT_TRUE(rank->Resize(order, size, In(absl::Seconds(1))).ok());
-    const ModelRounds& first = *ranks_.front();
-    const std::byte* const now = first.DataOf(SlotId(5));  // of the first bucket, the first
-    if (memory != nullptr) {
-      EXPECT_EQ(now, memory) << "it was made for every size: " << size;
-    }
-    memory = now;
-    EXPECT_EQ(first.plan().options().bucket_size_bytes, size);
-    for (const BucketLayout& bucket : first.plan().buckets()) {
-      const auto* const begin = reinterpret_cast<const float*>(first.DataOf(bucket.slots.front()));
-      float sum = 0;
-      for (uint64_t i = bucket.content_count; i < bucket.flat_count; ++i) sum += begin[i];
-      EXPECT_EQ(sum, 0) << "behind bucket " << bucket.id << " of " << size;
-    }
-    base *= 3;
-  }
-  EXPECT_EQ(ranks_[0]->Resize(order, 0, In(absl::Seconds(1))).code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(ModelRoundsTest, RanksAgreeOnTheWordsOfRankZero) {
-  Start(PlanOf(Tensors(1, 10), 2, 100), 2);
-  EXPECT_EQ(ranks_[0]->Agreed(In(absl::Seconds(1))).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(ranks_[0]->BeginAgreement({7, -8, 9}).ok());
-  ASSERT_TRUE(ranks_[1]->BeginAgreement({0, 0, 0}).ok());
-  for (auto& rank : ranks_) {
-    const auto words = rank->Agreed(In(absl::Seconds(1)));
-    ASSERT_TRUE(words.ok()) << words.status();
-    EXPECT_EQ(*words, (std::vector<int32_t>{7, -8, 9}));
-  }
 }
 
 TEST_F(ModelRoundsTest, TellsWhenBucketsWereReadyAndComplete) {
@@ -556,15 +449,6 @@ TEST_F(ModelRoundsTest, TellsEachRoundThatOpens) {
     ASSERT_TRUE(rounds->WaitRound(In(absl::Seconds(1))).ok());
   }
   EXPECT_EQ(opened, (std::vector<uint64_t>{2, 3, 4}));
-}
-
-TEST_F(ModelRoundsTest, RefusesToReplanWithinARound) {
-  Start(PlanOf(Tensors(2, 100), 1, 400), 1);
-  ASSERT_TRUE(Produce(*ranks_[0], SlotId(1), 1).ok());
-  const std::vector<SlotId> order{SlotId(0), SlotId(1)};
-  EXPECT_EQ(ranks_[0]->Replan(order, In(absl::Seconds(1))).code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ranks_[0]->plan().version(), PlanVersion(1));
 }
 
 TEST(ModelRoundsThreadTest, TheWaiterDrivesOrTheThreadDoes) {

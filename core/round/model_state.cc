@@ -264,6 +264,7 @@ absl::Status Take(const Kept& kept, const std::vector<Share>& shares) {
     case StateScope::kOwn:
       return TakeMean(kept, shares);
     case StateScope::kShared:
+    case StateScope::kPassedOn:
       return TakeRanges(kept, shares);
     case StateScope::kReplica:
       return absl::OkStatus();

@@ -1,7 +1,9 @@
 #include "core/round/plan_instance.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/memory/dtype.h"
 #include "core/memory/region.h"
@@ -70,8 +72,20 @@ RoundUsage::~RoundUsage() {
   if (on_device_ != nullptr) device_->Release(on_device_);
 }
 
-void RoundUsage::AddTo(Pipeline& last) {
-  last.Enclose(std::make_unique<LaunchStage>(*this), std::make_unique<AwaitStage>(*this));
+absl::Status RoundUsage::AddWhereWanted(PlanInstance& instance, DeviceQueue* device) {
+  std::vector<Pipeline>& pipelines = instance.pipelines;
+  const auto finds_unused = [](const Pipeline& pipeline) { return pipeline.finds_unused(); };
+  if (std::none_of(pipelines.begin(), pipelines.end(), finds_unused)) return absl::OkStatus();
+  if (pipelines.back().period() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(instance.plan.Describe(instance.plan.buckets().back().id),
+                     ": its pipeline has a period of ", pipelines.back().period(),
+                     "; the last bucket of a plan that finds unused tensors runs in every round"));
+  }
+  ASSIGN_OR_RETURN(instance.usage, Create(instance.plan.slots().size(), device));
+  pipelines.back().Enclose(std::make_unique<LaunchStage>(*instance.usage),
+                           std::make_unique<AwaitStage>(*instance.usage));
+  return absl::OkStatus();
 }
 
 absl::Status RoundUsage::Fill(const BucketRun& run) {
@@ -103,6 +117,13 @@ absl::Status RoundUsage::Fetch(const ReadyTracker& tracker, absl::Time deadline)
   for (size_t i = 0; i < used_.size(); ++i) has_unused |= !tracker.UsedHere(SlotAt(i));
   if (!has_unused) return absl::OkStatus();
   return device_->Read(used_.data(), on_device_, used_.size(), deadline);
+}
+
+void PlanInstance::PutBackUnused(Round round) {
+  for (Pipeline& pipeline : pipelines) {
+    if (!pipeline.RunsIn(round)) continue;  // what an earlier round has kept, and failed
+    pipeline.PutBackUnused([this](SlotId slot) { return usage->UsedElsewhere(slot); });
+  }
 }
 
 }  // namespace pelton

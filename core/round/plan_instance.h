@@ -21,6 +21,8 @@
 
 namespace pelton {
 
+struct PlanInstance;
+
 // Which tensors any rank has used in a round, by one small operation of all ranks: a byte per slot,
 // 1 where this rank has used the tensor in the round and else 0, combined by MAX.
 //
@@ -33,14 +35,13 @@ namespace pelton {
 // end and the next round's marks. Owns: the bytes, on the device where the buckets are.
 class RoundUsage {
  public:
-  // `device` is that of the buckets and outlives this; null: the host. Errors: the device's.
-  static absl::StatusOr<std::unique_ptr<RoundUsage>> Create(size_t slot_count, DeviceQueue* device);
+  // Has the last bucket's pipeline find unused tensors where a pipeline of `instance` asks for it.
+  // `device` is that of the buckets and outlives the instance; null: the host. Errors:
+  // InvalidArgument: that pipeline does not run in every round; the device's.
+  static absl::Status AddWhereWanted(PlanInstance& instance, DeviceQueue* device);
   ~RoundUsage();
   RoundUsage(const RoundUsage&) = delete;
   RoundUsage& operator=(const RoundUsage&) = delete;
-
-  // Puts the operation into the last bucket's pipeline, which must not outlive this.
-  void AddTo(Pipeline& last);
 
   // After a round: brings to the host which tensors other ranks have used, where that is elsewhere
   // and this rank has left one unused. Blocks: on a device, until the copy is done, or `deadline`.
@@ -56,6 +57,7 @@ class RoundUsage {
   class AwaitStage;
 
   RoundUsage(size_t slot_count, DeviceQueue* device) : used_(slot_count), device_(device) {}
+  static absl::StatusOr<std::unique_ptr<RoundUsage>> Create(size_t slot_count, DeviceQueue* device);
   // Writes what this rank has used.
   absl::Status Fill(const BucketRun& run);
   Operation Maximum();
@@ -78,6 +80,9 @@ struct PlanInstance {
   std::unique_ptr<ReadyTracker> tracker;
   std::unique_ptr<RoundUsage> usage;  // null: no pipeline finds unused tensors
   std::vector<Pipeline> pipelines;    // by bucket
+
+  // After RoundUsage::Fetch of a round that is complete: Pipeline::PutBackUnused of all that ran.
+  void PutBackUnused(Round round);
 };
 
 // Lends an instance to the scheduler, until it has answered for the next one or has ended: the one

@@ -25,8 +25,8 @@ struct RoundSight {
   std::string work;
   absl::Time work_since = absl::InfiniteFuture();
   std::vector<Rank> missing;  // that have not come to that operation, as far as the wire can tell
-  // The bucket that is next, and which of its tensors this rank has yet to mark; "": none, or no
-  // bucket of the round is ready and nobody waits.
+  // The bucket that is next, and which of its tensors this rank has yet to mark, if it has any; "":
+  // none, or no bucket of the round is ready and nobody waits.
   std::string awaited;
   // Since when the trainer waits for the round; InfiniteFuture: it does not.
   absl::Time waited_since = absl::InfiniteFuture();

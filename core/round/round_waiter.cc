@@ -30,7 +30,8 @@ constexpr absl::Duration kBorrowRetry = absl::Microseconds(50);
 //     again.
 //   - While `drives_` is set the executor's polls leave work in flight to the waiter. So `drives_`
 //     is cleared first, and then a message is sent: the turn that handles it sees it cleared,
-//     because the mailbox orders the two, and polls what is in flight.
+//     because the mailbox orders the two, and polls what is in flight. So it is, too, while the
+//     waiter runs a user's signal handler.
 absl::Status RoundWaiter::WaitFor(const Future<void>& future, absl::Time* deadline) {
   const auto stood = [this](absl::Time now) {
     return standstill_ == nullptr ? absl::ZeroDuration() : standstill_->Total(now);
@@ -72,17 +73,15 @@ absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline)
   Backoff backoff;
   while (interrupted.ok() && !future.ready() && WaitClock().Now() < deadline) {
     if (std::optional<Borrowed<BucketScheduler>> scheduler = TryBorrow(scheduler_)) {
-      const absl::StatusOr<bool> more = DriveBorrowed(*std::move(scheduler), future, deadline);
-      interrupted = more.status();
-      if (!more.ok() || !*more) break;
+      if (!DriveBorrowed(*std::move(scheduler), future, deadline)) break;
       backoff.Reset();
-      continue;
+    } else {
+      // Its thread is in a turn, or parked on the runner.
+      runner_.Wake();
+      if (backoff.Pause()) continue;
+      future.WaitUntil(WaitClock().Now() + kBorrowRetry);
     }
-    // Its thread is in a turn, or parked on the runner.
-    runner_.Wake();
-    if (backoff.Pause()) continue;
-    interrupted = CheckInterrupt();
-    future.WaitUntil(WaitClock().Now() + kBorrowRetry);
+    if (ShallCheckInterrupt() && !future.ready()) interrupted = CheckInterruptAside();
   }
   drives_.store(false, std::memory_order_relaxed);
   // Its executor's polls may have come to nothing in the meantime: it must look again. A device may
@@ -91,10 +90,24 @@ absl::Status RoundWaiter::Drive(const Future<void>& future, absl::Time deadline)
   return interrupted;
 }
 
-absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> scheduler,
-                                                const Future<void>& future, absl::Time deadline) {
+// The turn changes hands for a check, so that it is as rare in a simulation's time as in ours.
+bool RoundWaiter::ShallCheckInterrupt() const {
+  return InterruptIsDue() && WaitClock().Now() >= checked_at_ + kInterruptInterval;
+}
+
+// A handler of the user's may last for a minute, in which the peers need this rank's part.
+absl::Status RoundWaiter::CheckInterruptAside() {
+  checked_at_ = WaitClock().Now();
+  drives_.store(false, std::memory_order_relaxed);
+  scheduler_.Send(CheckDeadlines{}).IgnoreError();
+  absl::Status interrupted = CheckInterrupt();
+  drives_.store(true, std::memory_order_relaxed);
+  return interrupted;
+}
+
+bool RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> scheduler, const Future<void>& future,
+                                absl::Time deadline) {
   scheduler->set_driven_by_waiter(true);
-  absl::Status interrupted;
   Backoff backoff;
   while (!future.ready()) {
     if (!scheduler.Turn()) return false;  // it has ended, and so has the future
@@ -111,14 +124,13 @@ absl::StatusOr<bool> RoundWaiter::DriveBorrowed(Borrowed<BucketScheduler> schedu
     const absl::Time now = WaitClock().Now();
     if (now >= deadline) break;
     if (backoff.Pause()) continue;
-    if (interrupted = CheckInterrupt(); !interrupted.ok()) break;
     runner_.Park(std::min(deadline, now + waits::kLongestParkWithTurn));
+    if (ShallCheckInterrupt()) break;
   }
   // The poll that has brought the future has moved something. One more finds that nothing is left,
   // so that the release does not wake the executor's thread to find that out, once in each round.
   if (future.ready() && !scheduler.Turn()) return false;
   scheduler.Untouched().set_driven_by_waiter(false);
-  if (!interrupted.ok()) return interrupted;
   return true;
 }
 

@@ -91,14 +91,18 @@ class RoundWaiter {
   absl::Status WaitUntil(const Future<void>& future, absl::Time deadline);
   // The part of it in which the scheduler has work.
   absl::Status Drive(const Future<void>& future, absl::Time deadline);
+  bool ShallCheckInterrupt() const;
+  // As CheckInterrupt, while the scheduler's executor drives.
+  absl::Status CheckInterruptAside();
   // False if there is nothing left to drive.
-  absl::StatusOr<bool> DriveBorrowed(Borrowed<BucketScheduler> scheduler,
-                                     const Future<void>& future, absl::Time deadline);
+  bool DriveBorrowed(Borrowed<BucketScheduler> scheduler, const Future<void>& future,
+                     absl::Time deadline);
 
   OperationRunner& runner_;
   const bool has_device_;
   const Standstill* const standstill_;
   internal::RealSync::Atomic<bool> drives_{false};
+  absl::Time checked_at_ = absl::InfinitePast();
   ActorRef<BucketScheduler> scheduler_;
 };
 

@@ -17,7 +17,9 @@ namespace {
 
 // Enough to find the culprit; a report stays one line.
 constexpr size_t kTensorsNamed = 8;
-// How often, and how long each time, the end waits for what an abort has not ended yet.
+// How long the end waits for what an abort has not ended yet, and how often where time stands
+// still.
+constexpr absl::Duration kDrainTime = absl::Seconds(2);
 constexpr int kMostLooks = 2000;
 constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
 // How often deadlines that stand still are looked at.
@@ -38,7 +40,7 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   watch_.Cancel();
   // A turn has failed. First, because what it threw may be thrown again by what follows.
   const bool has_failed = !why.ok() && !absl::IsDeadlineExceeded(why);
-  if (has_failed) Report(Annotate(why, NameOf(round_)));
+  if (has_failed) Report(Named(why, round_));
   if (!under_way() && channel_->idle() && !channel_->device_is_busy()) return;
   reported_ |= why.ok() || has_failed;  // its owner has ended it and knows
   if (why.ok()) {
@@ -54,17 +56,20 @@ void BucketScheduler::OnStop(const absl::Status& why) {
   DrainAborted();
   Settle();
   // The bucket whose turn has thrown may have no end of its own, so that the round has none.
-  if (has_failed && waiter_.has_value()) waiter_->reply.Set(Annotate(why, NameOf(round_)));
+  if (has_failed && waiter_.has_value()) waiter_->reply.Set(Named(why, round_));
 }
 
 // An abort ends operations only when the peers have let go of their memory, which may take some
 // looks. The memory is the model's, and goes with it (OWN-1).
 void BucketScheduler::DrainAborted() {
-  for (int look = 0; look < kMostLooks; ++look) {
+  const bool may_block = WaitHook::MayBlock();
+  const absl::Time until = WaitClock().Now() + kDrainTime;
+  // A park returns at once while the abort is on its way to the peers: looks say nothing of time.
+  for (int look = 0; may_block ? WaitClock().Now() < until : look < kMostLooks; ++look) {
     options_.runner->Progress();
     channel_->Advance();
     if (!channel_->in_flight() && !channel_->device_is_busy()) return;
-    if (WaitHook::MayBlock()) options_.runner->Park(WaitClock().Now() + kLookInterval);
+    if (may_block) options_.runner->Park(WaitClock().Now() + kLookInterval);
   }
 }
 
@@ -120,6 +125,7 @@ void BucketScheduler::ReleaseReady() {
       BucketRun run(instance_->plan, instance_->plan.bucket(*bucket), *instance_->storage,
                     *instance_->tracker, *options_.runner, round_);
       if (options_.commits_state) pipeline.KeepState();
+      pipeline.KeepUnused(run);
       channel_->Push(pipeline, std::move(run), std::move(completion));
     }
   }
@@ -154,7 +160,7 @@ void BucketScheduler::SettleRound() {
   for (Pipeline& pipeline : instance_->pipelines) {
     ledger_.first_error().ok() ? pipeline.CommitState() : pipeline.RestoreState();
   }
-  last_status_ = Annotate(ledger_.first_error(), NameOf(round_));
+  last_status_ = Named(ledger_.first_error(), round_);
   if (!last_status_.ok()) Report(last_status_);
   BeginRound(Round(round_.value() + 1));
   if (std::optional<AwaitRound> waiter = std::exchange(waiter_, std::nullopt)) {
@@ -162,11 +168,16 @@ void BucketScheduler::SettleRound() {
   }
 }
 
-// Its round may have closed; and a waiter that gave up has said where it was.
+// Its round may have closed.
 absl::Status BucketScheduler::FailureOnDevice() const {
-  const absl::Status& failure = channel_->failure();
-  if (absl::StartsWith(failure.message(), NameOf(std::nullopt))) return failure;
-  return Annotate(failure, NameOf(channel_->failed_on_device().value_or(round_)));
+  return Named(channel_->failure(), channel_->failed_on_device().value_or(round_));
+}
+
+// A waiter that gave up has said where it was.
+absl::Status BucketScheduler::Named(const absl::Status& status, Round round,
+                                    absl::string_view doing) const {
+  if (status.ok() || absl::StartsWith(status.message(), NameOf(std::nullopt))) return status;
+  return Annotate(status, absl::StrCat(NameOf(round), doing));
 }
 
 void BucketScheduler::Report(const absl::Status& status) {
@@ -193,7 +204,7 @@ void BucketScheduler::Handle(AwaitRound message) {
 }
 
 void BucketScheduler::Handle(RunOperation message) {
-  if (!channel_->failure().ok()) return message.reply.Set(channel_->failure());
+  if (!channel_->failure().ok()) return message.reply.Set(Named(channel_->failure(), round_));
   if (ready_count_ > 0 || !channel_->idle()) {
     return message.reply.Set(absl::FailedPreconditionError(
         absl::StrCat(NameOf(round_), ": an operation was asked for while the round is under way")));
@@ -202,7 +213,10 @@ void BucketScheduler::Handle(RunOperation message) {
   CatchUp(now);
   ArmWatch(now + options_.operation_timeout);
   channel_->Push(message.operation,
-                 [reply = std::move(message.reply)](absl::Status status) mutable {
+                 [this, reply = std::move(message.reply)](absl::Status status) mutable {
+                   status = Named(status, round_, ": agreeing with rank 0 on the next plan");
+                   // No round ends, whose end would report it.
+                   if (!channel_->failure().ok()) Report(status);
                    reply.Set(std::move(status));
                  });
 }
@@ -236,8 +250,7 @@ void BucketScheduler::Handle(TakeBackMarks message) {
 void BucketScheduler::AnswerTakenBack() {
   if (!taking_back_.has_value() || !channel_->idle()) return;
   TakeBackMarks asked = *std::exchange(taking_back_, std::nullopt);
-  if (!channel_->failure().ok())
-    return asked.reply.Set(Annotate(channel_->failure(), NameOf(round_)));
+  if (!channel_->failure().ok()) return asked.reply.Set(Named(channel_->failure(), round_));
   // A round whose buckets are all complete has closed, whether or not anybody has waited for it.
   const bool has_closed = asked.round.value() + 1 == round_.value();
   if (has_closed && !last_status_.ok()) return asked.reply.Set(last_status_);
@@ -263,7 +276,7 @@ PollResult BucketScheduler::Poll() {
   CatchUp(now);
   const bool progressed = options_.runner->Progress();
   const bool moved = channel_->Advance() || progressed;
-  if (channel_->idle()) progress_at_ = now;
+  if (channel_->idle()) progress_at_ = context().Now();  // a stage may have computed
   Settle();
   if (moved) return PollResult::kMoved;
   EnforceDeadlines(now);
@@ -322,14 +335,18 @@ void BucketScheduler::Handle(CheckDeadlines) {
   watch_at_ = absl::InfiniteFuture();
   const absl::Time now = context().Now();
   EnforceDeadlines(now);
-  // A deadline that stands still is as near at each look, be that as near as it may.
+  const absl::Time next = NextDeadline();
+  // A deadline that stands still is as near at each look, be that as near as it may; one that has
+  // passed waits for a message.
   const bool stands = options_.standstill != nullptr && options_.standstill->stands();
-  ArmWatch(stands ? std::max(NextDeadline(), now + kStandingLook) : NextDeadline());
+  ArmWatch(stands || next <= now ? std::max(next, now + kStandingLook) : next);
 }
 
 void BucketScheduler::EnforceDeadlines(absl::Time now) {
   CatchUp(now);
   if (now < NextDeadline()) return;
+  const bool waiter_is_late = waiter_.has_value() && now >= waiter_->deadline;
+  if (!waiter_is_late && MarkIsUnderWay()) return;
   // Asked before there is progress: with it may come the end that others, whose deadline it was,
   // too, have made, after which nobody is missing any more.
   const absl::Status overdue = Overdue();
@@ -341,6 +358,14 @@ void BucketScheduler::EnforceDeadlines(absl::Time now) {
   Fail(overdue);
   if (channel_->device_is_busy()) channel_->Advance();  // the abort has ended what it was at
   Settle();
+}
+
+// The watch's message overtakes those of marks.
+bool BucketScheduler::MarkIsUnderWay() const {
+  const std::optional<BucketId> bucket = policy_.Awaited();
+  return bucket.has_value() && under_way() && !channel_->in_flight() &&
+         !channel_->device_is_busy() && channel_->failure().ok() &&
+         instance_->tracker->UnmarkedSlotsOf(*bucket, round_).empty();
 }
 
 void BucketScheduler::TellOfStall(absl::Time now) {
@@ -380,6 +405,7 @@ absl::Status BucketScheduler::Overdue() const {
 
 std::string BucketScheduler::DescribeUnmarked(BucketId bucket) const {
   const std::vector<SlotId> unmarked = instance_->tracker->UnmarkedSlotsOf(bucket, round_);
+  if (unmarked.empty()) return "its last tensor has only just been marked ready on this rank";
   std::string names;
   for (size_t i = 0; i < unmarked.size() && i < kTensorsNamed; ++i) {
     absl::StrAppend(&names, i == 0 ? "'" : ", '", instance_->plan.tensor(unmarked[i]).name, "'");

@@ -114,7 +114,7 @@ struct AwaitRound {
   Promise<void> reply;
 };
 
-// Runs one operation between rounds, on behalf of the user.
+// Runs one operation between rounds, by which the ranks agree on the next plan.
 struct RunOperation {
   Operation operation;
   Promise<void> reply;
@@ -227,6 +227,8 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   void SettleRound();
   void AnswerTakenBack();
   absl::Status FailureOnDevice() const;
+  // An error with model, rank and round, and what they were at: once.
+  absl::Status Named(const absl::Status& status, Round round, absl::string_view doing = "") const;
   void Report(const absl::Status& status);
   bool under_way() const { return ready_count_ > 0 || waiter_.has_value(); }
 
@@ -235,12 +237,14 @@ class BucketScheduler final : public PollingActor, private CompletionSink {
   absl::Time NextDeadline() const;
   void ArmWatch(absl::Time deadline);
   void EnforceDeadlines(absl::Time now);
+  // Whether this rank has marked all that everything waits for, and the message of that is to come.
+  bool MarkIsUnderWay() const;
   // Says of an operation that takes long which ranks it waits for.
   void TellOfStall(absl::Time now);
   absl::Status Overdue() const;
   std::string DescribeWork() const;
   std::string DescribeMissing() const;
-  // Which tensors of `bucket` this rank has yet to mark.
+  // Which tensors of `bucket` this rank has yet to mark, if it has any.
   std::string DescribeUnmarked(BucketId bucket) const;
   std::string NameOf(std::optional<Round> round) const {
     return NameOfRound(options_.model_name, options_.rank, round);

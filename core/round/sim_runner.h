@@ -44,6 +44,7 @@ class SimRunner final : public OperationRunner, public EventSource {
   std::function<void(BucketId)> on_launch = [](BucketId) {};
   std::function<void()> on_slept_through = [] {};
   absl::Duration abort_takes;
+  absl::Duration longest_park_after_abort = kNever;
 
   absl::StatusOr<Completion> Launch(const Operation& operation, Stream&) override {
     const Inside inside(*this);
@@ -69,6 +70,7 @@ class SimRunner final : public OperationRunner, public EventSource {
   }
   void Park(absl::Time until) override {
     const Inside inside(*this);
+    if (!reason_.ok()) until = std::min(until, sim_.Now() + longest_park_after_abort);
     WaitHook::Current()->WaitUntil([this] { return is_rung_; }, until);
     if (!std::exchange(is_rung_, false)) on_slept_through();
   }

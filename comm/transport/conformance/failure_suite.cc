@@ -222,6 +222,36 @@ TEST_P(TransportConformanceTest, AnAbortWakesAllRanksAndGivesItsReason) {
   });
 }
 
+TEST_P(TransportConformanceTest, ALongReasonIsCutBetweenLetters) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    const std::string begin = "in stage x";
+    if (communicator.rank() == Rank(0)) {
+      std::string text = begin;
+      for (int i = 0; i < 5000; ++i) text += "\xd0\xb6";  // a letter of two bytes
+      communicator.Abort(absl::InternalError(text));
+      return;
+    }
+    const std::string text = TextOf(StatusOf(communicator, Barrier(communicator)));
+    EXPECT_THAT(text, HasSubstr("rank 0 aborted: " + begin));
+    EXPECT_EQ((text.size() - text.find(begin) - begin.size()) % 2, 0u) << "half a letter";
+  });
+}
+
+// Who launches takes that code for want of room, and would try again for ever.
+TEST_P(TransportConformanceTest, AnAbortForWantOfMemoryIsNoWantOfRoom) {
+  TestWorld world(GetParam(), 2);
+  world.Run([](Communicator& communicator) {
+    if (communicator.rank() == Rank(0)) {
+      communicator.Abort(absl::ResourceExhaustedError("no memory"));
+    }
+    const absl::Status end = StatusOf(communicator, Barrier(communicator));
+    EXPECT_EQ(end.code(), absl::StatusCode::kAborted) << end;
+    EXPECT_THAT(TextOf(end), HasSubstr("no memory"));
+    EXPECT_EQ(Barrier(communicator).status(), end);
+  });
+}
+
 TEST_P(TransportConformanceTest, TheFirstReasonStays) {
   TestWorld world(GetParam(), 1);
   Communicator& communicator = world.communicator(Rank(0));

@@ -24,24 +24,20 @@ size_t GatheredBefore(const Flight& flight, size_t index) {
   return count * flight.mapping.per_element;
 }
 
+// Sends and receives of bytes that go together: those to the same rank match in their order in it.
 // Threads: one. Owns: nothing.
 class Group {
  public:
-  Group(const Flight& flight, const Destination& to, const NcclTable& calls, Handle comm)
-      : flight_(flight), to_(to), calls_(calls), comm_(comm), result_(calls.group_start()) {
-    bytes_ = flight.operation.count * flight.mapping.per_element;
-  }
+  Group(const NcclTable& calls, Handle comm, cuda::StreamHandle stream)
+      : calls_(calls), comm_(comm), stream_(stream), result_(calls.group_start()) {}
 
-  // One chunk of the operation's tensors to or from `peer`.
-  void Send(int peer, int chunk) {
+  void Send(const void* from, size_t size_bytes, int peer) {
     if (result_ != kOk) return;
-    const std::byte* from = flight_.memory.source + static_cast<size_t>(chunk) * bytes_;
-    Note(calls_.send(from, bytes_, flight_.mapping.type, peer, comm_, to_.stream));
+    Note(calls_.send(from, size_bytes, Type::kInt8, peer, comm_, stream_));
   }
-  void Recv(int peer, int chunk) {
+  void Recv(void* into, size_t size_bytes, int peer) {
     if (result_ != kOk) return;
-    std::byte* into = flight_.memory.target + static_cast<size_t>(chunk) * bytes_;
-    Note(calls_.recv(into, bytes_, flight_.mapping.type, peer, comm_, to_.stream));
+    Note(calls_.recv(into, size_bytes, Type::kInt8, peer, comm_, stream_));
   }
   // The group must be ended also after an error: NCCL counts.
   int End() {
@@ -54,65 +50,64 @@ class Group {
     if (result != kInProgress) result_ = result;
   }
 
-  const Flight& flight_;
-  const Destination& to_;
   const NcclTable& calls_;
   const Handle comm_;
+  const cuda::StreamHandle stream_;
   int result_;
-  size_t bytes_;
 };
 
-// One group: the messages to the same rank match in their order in it. Nothing is sent along an
-// edge that differs, nor where there is nothing, of which both ends know.
-int SubmitToNeighbors(const Flight& flight, const Destination& to, const NcclTable& calls,
-                      Handle comm) {
+// Nothing is sent along an edge that differs, nor where there is nothing, of which both ends know.
+void PutToNeighbors(const Flight& flight, Group& group) {
   const NeighborPlace& place = flight.neighbor.place;
   const bool averages = flight.operation.kind == OperationKind::kNeighborAllReduce;
   const bool sends_weights = averages && flight.neighbor.table->sends_weights();
-  int result = calls.group_start();
-  const auto note = [&](int next) {
-    if (result == kOk && next != kInProgress) result = next;
-  };
-  const auto send = [&](const void* from, size_t bytes, int peer) {
-    if (result == kOk) note(calls.send(from, bytes, Type::kInt8, peer, comm, to.stream));
-  };
-  const auto recv = [&](void* into, size_t bytes, int peer) {
-    if (result == kOk) note(calls.recv(into, bytes, Type::kInt8, peer, comm, to.stream));
-  };
   for (const EdgePost& edge : flight.post.edges) {
     const size_t bytes = edge.mine.count * flight.mapping.per_element;
     if (edge.differs || bytes == 0) continue;
     const int peer = edge.peer.value();
     if (edge.sends()) {
-      send(flight.memory.source, bytes, peer);
-      if (sends_weights) send(place.leaving + edge.index, sizeof(double), peer);
+      group.Send(flight.memory.source, bytes, peer);
+      if (sends_weights) group.Send(place.leaving + edge.index, sizeof(double), peer);
     } else {
-      recv(averages ? place.tensors + edge.index * place.stride_bytes
-                    : flight.memory.target + GatheredBefore(flight, edge.index),
-           bytes, peer);
-      if (sends_weights) recv(place.arrived + edge.index, sizeof(double), peer);
+      group.Recv(averages ? place.tensors + edge.index * place.stride_bytes
+                          : flight.memory.target + GatheredBefore(flight, edge.index),
+                 bytes, peer);
+      if (sends_weights) group.Recv(place.arrived + edge.index, sizeof(double), peer);
     }
   }
-  // The group must be ended also after an error: NCCL counts.
-  const int ended = calls.group_end();
-  return result == kOk ? ended : result;
 }
 
-int SubmitGrouped(const Flight& flight, const Destination& to, const NcclTable& calls,
-                  Handle comm) {
-  Group group(flight, to, calls, comm);
+// One chunk to or from each rank, or all of them at the root.
+void PutChunks(const Flight& flight, const Destination& to, Group& group) {
+  const size_t bytes = flight.operation.count * flight.mapping.per_element;
+  const auto send = [&](int peer, int chunk) {
+    group.Send(flight.memory.source + static_cast<size_t>(chunk) * bytes, bytes, peer);
+  };
+  const auto recv = [&](int peer, int chunk) {
+    group.Recv(flight.memory.target + static_cast<size_t>(chunk) * bytes, bytes, peer);
+  };
   const int root = flight.operation.peer;
   const OperationKind kind = flight.operation.kind;
   for (int peer = 0; peer < to.rank_count; ++peer) {
     if (kind == OperationKind::kAllToAll || (kind == OperationKind::kScatter && to.rank == root)) {
-      group.Send(peer, peer);
+      send(peer, peer);
     }
     if (kind == OperationKind::kAllToAll || (kind == OperationKind::kGather && to.rank == root)) {
-      group.Recv(peer, peer);
+      recv(peer, peer);
     }
   }
-  if (kind == OperationKind::kGather) group.Send(root, 0);
-  if (kind == OperationKind::kScatter) group.Recv(root, 0);
+  if (kind == OperationKind::kGather) send(root, 0);
+  if (kind == OperationKind::kScatter) recv(root, 0);
+}
+
+int SubmitGrouped(const Flight& flight, const Destination& to, const NcclTable& calls,
+                  Handle comm) {
+  Group group(calls, comm, to.stream);
+  if (IsNeighborKind(flight.operation.kind)) {
+    PutToNeighbors(flight, group);
+  } else {
+    PutChunks(flight, to, group);
+  }
   return group.End();
 }
 
@@ -174,9 +169,6 @@ int Submit(const Flight& flight, const Destination& to, const NcclTable& calls, 
       return calls.send(source, count, type, to.peer, comm, to.stream);
     case OperationKind::kRecv:
       return calls.recv(target, count, type, to.peer, comm, to.stream);
-    case OperationKind::kNeighborAllReduce:
-    case OperationKind::kNeighborAllGather:
-      return SubmitToNeighbors(flight, to, calls, comm);
     default:
       return SubmitGrouped(flight, to, calls, comm);
   }
@@ -376,25 +368,25 @@ void FlightQueue::Finish(Flight& flight, const absl::Status& status) {
   flight.status = status;
 }
 
-absl::StatusOr<Completion> PairQueue::ExchangeId() {
-  const Tensor id{id_.bytes, sizeof id_.bytes, DType::kUInt8};
-  if (!sends_) return Recv(host_, id, peer_, kPairIdTag);
-  RETURN_IF_ERROR(
-      library_.ToStatus(library_.calls().get_unique_id(&id_), "ncclGetUniqueId", nullptr));
-  return Send(host_, id, peer_, kPairIdTag);
-}
-
 absl::Status PairQueue::Open() {
   if (opening_ == Opening::kNew) {
-    if (!posts_.HasRoom()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(id_message_, ExchangeId());
-    posts_.Note();
+    if (sends_) {
+      RETURN_IF_ERROR(
+          library_.ToStatus(library_.calls().get_unique_id(&id_), "ncclGetUniqueId", nullptr));
+    }
+    opening_ = Opening::kIdReady;  // once: NCCL listens for the ranks of each id
+  }
+  if (opening_ == Opening::kIdReady) {
+    const Tensor id{id_.bytes, sizeof id_.bytes, DType::kUInt8};
+    ASSIGN_OR_RETURN(const bool is_launched, IsLaunched(sends_ ? Send(host_, id, peer_, kPairIdTag)
+                                                               : Recv(host_, id, peer_, kPairIdTag),
+                                                        id_message_));
+    if (!is_launched) return absl::OkStatus();
     opening_ = Opening::kIdUnderWay;
   }
   const Communicator::State state = host_.Query(id_message_);
   if (!state.done) return absl::OkStatus();
   RETURN_IF_ERROR(state.status);
-  posts_.Seen();
   opening_ = Opening::kBegun;
   return queue_.Begin(id_, sends_ ? 0 : 1, 2);
 }

@@ -117,7 +117,6 @@ class PairQueue {
   PairQueue(const QueueResources& resources, const NcclLibrary& library, Communicator& host,
             std::shared_ptr<NativeCommunicator> native, bool sends, Rank peer)
       : library_(library),
-        posts_(resources.posts),
         host_(host),
         sends_(sends),
         peer_(peer),
@@ -131,13 +130,11 @@ class PairQueue {
   FlightQueue& queue() { return queue_; }
 
  private:
-  enum class Opening { kNew, kIdUnderWay, kBegun };
+  enum class Opening { kNew, kIdReady, kIdUnderWay, kBegun };
 
   absl::Status Open();
-  absl::StatusOr<Completion> ExchangeId();
 
   const NcclLibrary& library_;
-  PostExchange& posts_;
   Communicator& host_;
   const bool sends_;
   const Rank peer_;

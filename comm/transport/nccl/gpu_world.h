@@ -2,12 +2,17 @@
 #ifndef PELTON_COMM_TRANSPORT_NCCL_GPU_WORLD_H_
 #define PELTON_COMM_TRANSPORT_NCCL_GPU_WORLD_H_
 
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/await.h"
+#include "comm/communicator.h"
 #include "comm/transport/nccl/nccl_transport.h"
 #include "comm/transport/sim/sim_fabric.h"
 #include "core/base/check.h"
@@ -18,10 +23,18 @@ namespace pelton {
 // Threads: one. Owns: the hosts' transports and the GPUs'.
 class GpuWorld {
  public:
-  // Rank r uses device r if `one_device_each`, else all the options' one.
-  GpuWorld(WorldSize world_size, NcclOptions options, bool one_device_each = true)
+  // What joins the hosts, of the simulated wire of a rank.
+  using JoinHosts = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, Rank)>;
+
+  // Rank r uses device r if `one_device_each`, else all the options' one. `join_hosts`: null: the
+  // wire alone.
+  GpuWorld(WorldSize world_size, NcclOptions options, bool one_device_each = true,
+           const JoinHosts& join_hosts = nullptr)
       : fabric_(world_size), hosts_(fabric_.MakeTransports()) {
     for (int32_t r = 0; r < world_size.value(); ++r) {
+      if (join_hosts != nullptr) {
+        hosts_[Index(r)] = join_hosts(std::move(hosts_[Index(r)]), Rank(r));
+      }
       if (one_device_each) options.device = r;
       auto made =
           MakeNcclTransport({Rank(r), world_size, "token", nullptr,
@@ -62,6 +75,20 @@ class GpuWorld {
   std::vector<std::unique_ptr<Transport>> hosts_;
   std::vector<std::unique_ptr<Transport>> transports_;
 };
+
+// Puts what comes later on `stream` behind `completion`. Blocks: until the operation is on its way
+// to the device, which it is not while NCCL connects.
+inline absl::Status PutBehind(Communicator& communicator, Completion completion, Stream& stream) {
+  OperationRunner::State state;
+  const auto is_behind = [&] {
+    state = communicator.Follow(completion, stream);
+    return state.done;
+  };
+  if (DriveUntil(communicator, is_behind, Clock::Real().Now() + absl::Seconds(60))) {
+    return state.status;
+  }
+  return absl::DeadlineExceededError("the operation is not on the device yet");
+}
 
 }  // namespace pelton
 

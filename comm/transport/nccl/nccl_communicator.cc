@@ -8,6 +8,7 @@
 #include "comm/transport/nccl/flight.h"
 #include "comm/transport/operation_check.h"
 #include "core/base/clock.h"
+#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/cuda_runtime.h"
 
@@ -86,7 +87,10 @@ absl::Status NcclCommunicator::Connect(const UniqueId& id, absl::Time deadline) 
     if (now >= deadline) {
       return absl::DeadlineExceededError("ncclCommInitRankConfig is still in progress");
     }
+    // NCCL waits on for a rank that has given up.
     host_->Progress();
+    RETURN_IF_ERROR(posts_.HostStatus());
+    RETURN_IF_ERROR(CheckInterrupt());
     host_->Park(std::min(deadline, now + kDevicePollInterval));
   }
 }
@@ -241,6 +245,9 @@ absl::StatusOr<Completion> NcclCommunicator::Launch(const Operation& operation, 
   in_flight_.push_back(&flight);
   Number(flight.operation);
   flight.post.mine = flight.operation;
+  if (IsPointToPoint(operation.kind)) {
+    flight.post.edges.assign(1, {.mine = flight.operation, .peer = Rank(operation.peer)});
+  }
   const absl::Status added = queue->Add(flight);
   if (!added.ok()) {
     Abort(Annotate(added, absl::StrCat("rank ", rank().value(), ": ", Describe(operation))));
@@ -342,25 +349,6 @@ void NcclCommunicator::Park(absl::Time until) {
     until = std::min(until, now + kDevicePollInterval);
   }
   host_->Park(until);
-}
-
-absl::Status NcclCommunicator::WaitOnStream(Completion completion, Stream& stream,
-                                            absl::Time deadline) {
-  RETURN_IF_ERROR(CheckStream(stream));
-  if (stream.device() != DeviceKind::kCuda) {
-    return Refuse("stream: the host's has nothing to wait with; Await the completion");
-  }
-  while (true) {
-    const State state = Follow(completion, stream);
-    if (state.done) return state.status;
-    const absl::Time now = Clock::Real().Now();
-    if (now >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rank ", rank().value(), ": ", Describe(FlightOf(completion.ticket).operation),
-          " is not on the device yet"));
-    }
-    if (!Progress()) Park(deadline);
-  }
 }
 
 void NcclCommunicator::Abort(const absl::Status& reason) {

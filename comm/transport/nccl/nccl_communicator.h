@@ -35,8 +35,8 @@ struct CommunicatorParts {
 };
 
 // Operations run on the device: Launch puts them on a stream and does not wait, and a stream that
-// needs their results calls WaitOnStream. A host's stream orders nothing, because the memory is
-// ready at Launch.
+// needs their results is put behind them by Follow. A host's stream orders nothing, because the
+// memory is ready at Launch.
 //
 // Beside the data, each operation's record goes to the peers over the host's communicator. From
 // these records the ranks find out that their operations differ and that a peer died or aborted,
@@ -62,7 +62,9 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   NcclCommunicator(CommunicatorParts parts, OnClose on_close);
   ~NcclCommunicator() override;
 
-  // Meets the other ranks; collective. Blocks: until `deadline`.
+  // Meets the other ranks; collective. Blocks: until `deadline`. Errors: DeadlineExceeded; NCCL's
+  // and the device's; what has ended the host's communicator, as when a peer's Connect fails;
+  // InterruptedError.
   absl::Status Connect(const UniqueId& id, absl::Time deadline);
 
   Rank rank() const override { return host_->rank(); }
@@ -82,7 +84,6 @@ class NcclCommunicator final : public Communicator, public NativeNeighbors {
   void Wake() override { host_->Wake(); }
   void Abort(const absl::Status& reason) override;
   std::vector<Rank> Missing() const override { return host_->Missing(); }
-  absl::Status WaitOnStream(Completion completion, Stream& stream, absl::Time deadline) override;
 
  private:
   absl::Status Refuse(absl::string_view what) const;

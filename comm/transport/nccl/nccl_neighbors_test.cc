@@ -107,7 +107,7 @@ TEST_F(NcclNeighborsTest, TheMemoryOfAnAverageServesTheNext) {
   EXPECT_LT(counts.back(), counts.front() + 20);
 }
 
-// Work on the stream before it is seen, work behind WaitOnStream sees the result, and the next
+// Work on the stream before it is seen, what is put behind it sees the result, and the next
 // average, on another stream, does not overwrite what has come for this one.
 TEST_F(NcclNeighborsTest, AveragesKeepTheOrderOfTheirStreams) {
   GpuWorld world(WorldSize(2), options_);
@@ -128,7 +128,7 @@ TEST_F(NcclNeighborsTest, AveragesKeepTheOrderOfTheirStreams) {
       const auto completion = NeighborAllReduce(communicator, TensorOf(values[i]),
                                                 TensorOf(values[i]), *table, {}, &stream);
       ASSERT_TRUE(completion.ok()) << completion.status();
-      ASSERT_EQ(communicator.WaitOnStream(*completion, stream, FarDeadline()), absl::OkStatus());
+      ASSERT_EQ(PutBehind(communicator, *completion, stream), absl::OkStatus());
       runtime_->calls().memcpy_async(seen[i].data(), values[i].data(), 20000, cuda::kMemcpyDefault,
                                      stream.handle());
       last = *completion;

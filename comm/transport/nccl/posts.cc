@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "comm/collectives.h"
 #include "comm/transport/operation_check.h"
-#include "core/base/limits.h"
 #include "core/base/status.h"
 
 namespace pelton::nccl {
@@ -17,26 +16,40 @@ Tensor Bytes(Operation* records, size_t count) {
 
 }  // namespace
 
+absl::StatusOr<bool> IsLaunched(const absl::StatusOr<Completion>& answer, Completion& launched) {
+  if (absl::IsResourceExhausted(answer.status())) return false;
+  RETURN_IF_ERROR(answer.status());
+  launched = *answer;
+  return true;
+}
+
 // Why no post and no abort is lost. A post goes one way, kNew to kDone, and notes each operation
-// that it has launched: where there is no room in between (kHalf) it goes on with the second one
-// later, and sends nothing twice. Its records are the host's memory until both operations are done,
+// that it has launched: where there is no room in between (kHalf) it goes on with the next one
+// later, and sends nothing twice. Its records are the host's memory until all operations are done,
 // which is why a Post stays where it is. There is always somebody to look: Advance is called with
 // every Progress until the post is done, and the host's communicator wakes a parked caller when one
 // of its operations moves. Posts of collectives are launched in the order of the operations on all
-// ranks (FlightQueue::AdvancePosts), and those of pairs differ by tag. An abort on the host ends
-// all operations in flight with its reason, which Query returns here; where none is in flight,
-// HostStatus asks for it.
+// ranks (FlightQueue::AdvancePosts), and those of edges and of pairs differ by tag. An abort on the
+// host ends all operations in flight with its reason, which Query returns here; where none is in
+// flight, HostStatus asks for it.
 absl::StatusOr<bool> PostExchange::Advance(Post& post) {
   if (post.phase == Post::Phase::kDone) return true;
-  if (IsNeighborKind(post.mine.kind)) return AdvanceEdges(post);
-  if (post.phase != Post::Phase::kSent) {
-    ASSIGN_OR_RETURN(const bool launched, Launch(post));
-    if (!launched) return false;
+  const bool has_edges = IsNeighborKind(post.mine.kind) || IsPointToPoint(post.mine.kind);
+  return has_edges ? AdvanceEdges(post) : AdvanceCollective(post);
+}
+
+absl::StatusOr<bool> PostExchange::AdvanceCollective(Post& post) {
+  if (post.phase == Post::Phase::kNew) {
+    post.theirs.resize(static_cast<size_t>(host_.world_size().value()));
+    ASSIGN_OR_RETURN(const bool is_launched,
+                     IsLaunched(AllGather(host_, Bytes(&post.mine, 1),
+                                          Bytes(post.theirs.data(), post.theirs.size())),
+                                post.gathering));
+    if (!is_launched) return false;
+    post.phase = Post::Phase::kSent;
   }
-  for (Completion* completion : {&post.first, &post.second}) {
-    ASSIGN_OR_RETURN(const bool is_done, See(*completion));
-    if (!is_done) return false;
-  }
+  ASSIGN_OR_RETURN(const bool is_done, See(post.gathering));
+  if (!is_done) return false;
   post.phase = Post::Phase::kDone;
   RETURN_IF_ERROR(Compare(post));
   return true;
@@ -48,7 +61,6 @@ absl::StatusOr<bool> PostExchange::See(Completion& completion) {
   if (!state.done) return false;
   RETURN_IF_ERROR(state.status);
   completion = Completion{};
-  Seen();
   return true;
 }
 
@@ -68,17 +80,19 @@ absl::StatusOr<bool> PostExchange::AdvanceEdges(Post& post) {
 }
 
 absl::Status PostExchange::LaunchEdges(Post& post) {
+  const bool is_pair = IsPointToPoint(post.mine.kind);
+  const int32_t senders = is_pair ? kSendersPostTag : kEdgeSendersPostTag;
+  const int32_t receivers = is_pair ? kReceiversPostTag : kEdgeReceiversPostTag;
   while (post.launched < 2 * post.edges.size()) {
-    if (!HasRoom()) return absl::OkStatus();
     EdgePost& edge = post.edges[post.launched / 2];
-    const int32_t mine = edge.sends() ? kEdgeSendersPostTag : kEdgeReceiversPostTag;
-    const int32_t theirs = edge.sends() ? kEdgeReceiversPostTag : kEdgeSendersPostTag;
-    if (post.launched % 2 == 0) {
-      ASSIGN_OR_RETURN(edge.first, Send(host_, Bytes(&edge.mine, 1), edge.peer, mine));
-    } else {
-      ASSIGN_OR_RETURN(edge.second, Recv(host_, Bytes(&edge.theirs, 1), edge.peer, theirs));
-    }
-    Note();
+    const int32_t mine = edge.sends() ? senders : receivers;
+    const int32_t theirs = edge.sends() ? receivers : senders;
+    ASSIGN_OR_RETURN(
+        const bool is_launched,
+        post.launched % 2 == 0
+            ? IsLaunched(Send(host_, Bytes(&edge.mine, 1), edge.peer, mine), edge.first)
+            : IsLaunched(Recv(host_, Bytes(&edge.theirs, 1), edge.peer, theirs), edge.second));
+    if (!is_launched) return absl::OkStatus();
     ++post.launched;
     post.phase = Post::Phase::kHalf;
   }
@@ -112,74 +126,33 @@ absl::Status PostExchange::CompareEdges(Post& post) const {
     }
     edge.differs = !difference.empty();
     if (!edge.differs || !first.ok()) continue;
-    first = absl::InvalidArgumentError(absl::StrCat(Describe(post.mine), ": ", difference));
+    // Of a send or receive both ends speak of the send.
+    const bool is_theirs = IsPointToPoint(post.mine.kind) && !edge.sends();
+    first = absl::InvalidArgumentError(
+        absl::StrCat(Describe(is_theirs ? edge.theirs : post.mine), ": ", difference));
   }
   return first;
 }
 
-// An operation that is always invalid asks the host's communicator for its state without changing
-// it. A communicator that has ended refuses every operation with the reason of its end; one that
-// goes on refuses this operation as CheckOperation does.
+// A look for messages asks each of the wires below, and a wire that has ended answers with the
+// reason of its end. A communicator of several wires learns only from them that a peer gave up, and
+// asks them for nothing while no operation of its own is in flight.
 absl::Status PostExchange::HostStatus() {
-  if (!HasRoom()) return absl::OkStatus();  // an operation in flight will return the error
-  Operation refused;
-  refused.kind = OperationKind::kBroadcast;
-  HostStream stream;
-  const absl::Status status = host_.Launch(refused, stream).status();
-  const bool runs = status == CheckOperation(refused, host_.rank(), host_.world_size());
-  return runs ? absl::OkStatus() : status;
-}
-
-bool PostExchange::HasRoom() const { return unseen_ < limits::kMaxOperationsInFlight; }
-
-// True once all of it is launched.
-absl::StatusOr<bool> PostExchange::Launch(Post& post) {
-  if (IsPointToPoint(post.mine.kind)) return LaunchPair(post);
-  if (!HasRoom()) return false;
-  post.theirs.resize(static_cast<size_t>(host_.world_size().value()));
-  ASSIGN_OR_RETURN(post.first, AllGather(host_, Bytes(&post.mine, 1),
-                                         Bytes(post.theirs.data(), post.theirs.size())));
-  Note();
-  post.phase = Post::Phase::kSent;
-  return true;
-}
-
-absl::StatusOr<bool> PostExchange::LaunchPair(Post& post) {
-  const bool sends = post.mine.kind == OperationKind::kSend;
-  const Rank peer(post.mine.peer);
-  post.theirs.resize(1);
-  if (post.phase == Post::Phase::kNew) {
-    if (!HasRoom()) return false;
-    ASSIGN_OR_RETURN(post.first, Send(host_, Bytes(&post.mine, 1), peer,
-                                      sends ? kSendersPostTag : kReceiversPostTag));
-    Note();
-    post.phase = Post::Phase::kHalf;
-  }
-  if (!HasRoom()) return false;
-  ASSIGN_OR_RETURN(post.second, Recv(host_, Bytes(post.theirs.data(), 1), peer,
-                                     sends ? kReceiversPostTag : kSendersPostTag));
-  Note();
-  post.phase = Post::Phase::kSent;
-  return true;
+  const absl::Status status = host_.FindSender(kNobodysTag).status();
+  // Peers that have left in good order send no more, and this rank expects nothing of them.
+  const bool goes_on = absl::IsNotFound(status) || absl::IsUnimplemented(status);
+  return goes_on ? absl::OkStatus() : status;
 }
 
 absl::Status PostExchange::Compare(const Post& post) const {
-  const Rank rank = host_.rank();
-  const Operation& mine = post.mine;
-  std::string difference;
-  const Operation* first = &post.theirs[0];
-  if (IsPointToPoint(mine.kind)) {
-    const Rank peer(mine.peer);
-    const bool sends = mine.kind == OperationKind::kSend;
-    if (sends) first = &mine;
-    difference = sends ? DifferenceOfPair(mine, rank, post.theirs[0], peer)
-                       : DifferenceOfPair(post.theirs[0], peer, mine, rank);
+  const Operation& first = post.theirs[0];
+  for (size_t r = 1; r < post.theirs.size(); ++r) {
+    const Rank rank(static_cast<int32_t>(r));
+    const std::string difference = DifferenceOf(first, Rank(0), post.theirs[r], rank);
+    if (difference.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(Describe(first), ": ", difference));
   }
-  for (size_t r = 1; r < post.theirs.size() && difference.empty(); ++r) {
-    difference = DifferenceOf(*first, Rank(0), post.theirs[r], Rank(static_cast<int32_t>(r)));
-  }
-  if (difference.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(Describe(*first), ": ", difference));
+  return absl::OkStatus();
 }
 
 }  // namespace pelton::nccl

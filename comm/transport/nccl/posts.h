@@ -11,13 +11,13 @@
 
 namespace pelton::nccl {
 
-// One end of an edge of a neighbour operation, and what is under way of it.
+// One end of an edge of a neighbour operation, or a send or receive, and what is under way of it.
 // Threads: a value. Owns: nothing.
 struct EdgePost {
   Operation mine;  // as the message that carries the tensor
   Operation theirs = {};
   Rank peer;
-  size_t index = 0;  // in the table's list of sources or destinations
+  size_t index = 0;  // in a table's list of sources or destinations
   Completion first = {};
   Completion second = {};
   bool differs = false;  // from what the peer says of it: nothing is moved
@@ -30,12 +30,11 @@ struct EdgePost {
 struct Post {
   enum class Phase { kNew, kHalf, kSent, kDone };
   Operation mine;
-  std::vector<Operation> theirs;  // by rank, or the peer's
   Phase phase = Phase::kNew;
-  Completion first;             // of the collective, or of the record we sent
-  Completion second;            // of the record we get
-  std::vector<EdgePost> edges;  // of a neighbour operation, in place of the others
-  size_t launched = 0;          // of the edges' records, two each
+  std::vector<Operation> theirs;  // of a collective of all, by rank
+  Completion gathering;           // of those records
+  std::vector<EdgePost> edges;    // of any other operation
+  size_t launched = 0;            // of the edges' records, two each
 };
 
 // Tags of the host's messages; sends and receives have one each, so that an exchange's do not meet.
@@ -44,9 +43,10 @@ inline constexpr int32_t kReceiversPostTag = 1;
 inline constexpr int32_t kPairIdTag = 2;
 inline constexpr int32_t kEdgeSendersPostTag = 3;
 inline constexpr int32_t kEdgeReceiversPostTag = 4;
+inline constexpr int32_t kNobodysTag = 5;  // no message has it
 
 // Sends and compares posts over the host's communicator of the same ranks.
-// Threads: as Communicator. Owns: a list of what is under way there.
+// Threads: as Communicator. Owns: nothing.
 class PostExchange {
  public:
   explicit PostExchange(Communicator& host) : host_(host) {}
@@ -55,33 +55,29 @@ class PostExchange {
   // Blocks: never. Errors: InvalidArgument: they differ, and how: the same text on all ranks
   // concerned; those of the host's communicator, which has then ended.
   absl::StatusOr<bool> Advance(Post& post);
-  // Whether the host's communicator takes another operation. A communicator that is full and one
-  // that was aborted for want of memory answer with the same code, so we count. Blocks: never.
-  bool HasRoom() const;
-  // That something was launched there beside the posts, and that its end was seen.
-  void Note() { ++unseen_; }
-  void Seen() { --unseen_; }
-  // What has ended the host's communicator; OK while it takes operations. Called when the posts are
-  // done and the device is still at work, because then no wait on the host would notice that a peer
-  // gives up. Blocks: never.
+  // What has ended the host's communicator; OK while it takes operations, and where it does not
+  // know FindSender. For waits for NCCL while no post is in flight, because then no wait on the
+  // host would notice that a peer gives up. Blocks: never.
   absl::Status HostStatus();
   // Whether that error says that the ranks' operations differ, and not that the host failed.
   static bool IsDisagreement(const Post& post) { return post.phase == Post::Phase::kDone; }
 
  private:
-  absl::StatusOr<bool> Launch(Post& post);
-  absl::StatusOr<bool> LaunchPair(Post& post);
+  absl::StatusOr<bool> AdvanceCollective(Post& post);
   absl::StatusOr<bool> AdvanceEdges(Post& post);
   absl::Status LaunchEdges(Post& post);
   absl::StatusOr<bool> SeeEdges(Post& post);
   absl::Status CompareEdges(Post& post) const;
-  // Notes the end of one of the host's operations, once; true if it is done.
+  // Whether one of the host's operations has ended well; its completion is forgotten then.
   absl::StatusOr<bool> See(Completion& completion);
   absl::Status Compare(const Post& post) const;
 
   Communicator& host_;
-  size_t unseen_ = 0;  // operations there that have not been seen to be done
 };
+
+// Keeps what a launch on the host has answered. False: there is no room now, so that it is to be
+// tried again. Errors: those of the launch.
+absl::StatusOr<bool> IsLaunched(const absl::StatusOr<Completion>& answer, Completion& launched);
 
 }  // namespace pelton::nccl
 

@@ -95,6 +95,7 @@ absl::StatusOr<bool> Conversation::AdvanceGreeting(absl::Time deadline) {
   const absl::Status missing = Missing();
   // Not Flush: that may wait for a peer which has left here and does not progress any more.
   if (missing.ok() && worker_->IsPosted()) return true;
+  RETURN_IF_ERROR(aborted_);
   const bool is_over = Clock::Real().Now() >= deadline;
   if (!missing.ok() && (is_over || !absl::IsDeadlineExceeded(missing))) return missing;
   if (is_over) return absl::DeadlineExceededError("sending the greetings");
@@ -141,18 +142,11 @@ bool Conversation::IsOver() const {
 bool Conversation::Receive(const Header& header, const Payload& payload) {
   const bool is_note = header.type != MessageType::kData;
   const bool is_fit = !is_note || (!payload.is_rendezvous && payload.size_bytes <= kMaxNoteBytes);
-  if (!is_fit || !members_.IsGenuine(header)) {
-    ++dropped_;
-    return false;
-  }
+  if (!is_fit || !members_.IsGenuine(header)) return false;
   Peer& peer = peers_[header.source];
   switch (header.type) {
-    case MessageType::kData: {
-      const uint64_t before = point_to_point_->events();
-      const bool is_kept = point_to_point_->Arrive(header, payload);
-      if (point_to_point_->events() == before) ++dropped_;
-      return is_kept;
-    }
+    case MessageType::kData:
+      return point_to_point_->Arrive(header, payload);
     case MessageType::kCredit:
     case MessageType::kAck:
     case MessageType::kRefusal:
@@ -174,7 +168,6 @@ bool Conversation::Receive(const Header& header, const Payload& payload) {
     case MessageType::kValue:
       break;
   }
-  ++dropped_;
   return false;
 }
 

@@ -37,7 +37,8 @@ class Conversation final : public Receiver {
   // See Worker::AcceptFrom; the worker's address then. Takes the mutex.
   absl::StatusOr<std::string> AcceptFrom(const std::set<uint32_t>& hosts);
   // Connects to all peers and waits until all have greeted. Blocks: until `deadline`. Errors:
-  // DeadlineExceeded: names the ranks that have not; Unavailable: a connection broke.
+  // DeadlineExceeded: names the ranks that have not; Unavailable: a connection broke; the reason of
+  // a peer that gave up meanwhile.
   absl::Status Greet(const std::vector<std::string>& addresses, absl::Time deadline);
   // Sends one note to all peers that are still there.
   void PostAll(const Header& like, const std::string& note = "");
@@ -53,8 +54,6 @@ class Conversation final : public Receiver {
   // Whether a peer has left or is lost.
   bool HasGaps() const { return has_gaps_; }
   bool HasLeft(int peer) const { return peers_[static_cast<size_t>(peer)].has_left; }
-  // Messages that were no member's, malformed or out of turn.
-  uint64_t dropped() const { return dropped_; }
 
   // What a Rouse calls; null: nobody sleeps for this conversation.
   void set_rouse(std::function<void()> rouse) { rouse_ = std::move(rouse); }
@@ -86,7 +85,6 @@ class Conversation final : public Receiver {
   std::function<void()> rouse_;
   std::vector<Peer> peers_;
   absl::Status aborted_;
-  uint64_t dropped_ = 0;
   bool has_gaps_ = false;
   bool has_said_bye_ = false;
   std::unique_ptr<Worker> worker_;

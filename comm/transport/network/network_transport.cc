@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/group.h"
 #include "comm/transport/network/conversation.h"
 #include "comm/transport/network/intercom.h"
 #include "comm/transport/network/network_communicator.h"
@@ -42,7 +43,7 @@ class NetworkTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Communicator>> Open(CommunicatorId id, const Group& group,
                                                      absl::Time deadline) override {
-    RETURN_IF_ERROR(CheckGroup(group));
+    RETURN_IF_ERROR(CheckGroup(group, world_size_, rank_));
     SettleClosed();
     auto opened = OpenChecked(id, group, deadline);
     return opened.ok()
@@ -69,19 +70,6 @@ class NetworkTransport final : public Transport {
       are_told = communicator->SayGoodbye() && are_told;
     });
     return are_told;
-  }
-
-  absl::Status CheckGroup(const Group& group) const {
-    if (!group.RankOf(rank_)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group: rank ", rank_.value(), " is not one of its members"));
-    }
-    for (const Rank member : group.members) {
-      if (member.value() >= 0 && member.value() < world_size_.value()) continue;
-      return absl::InvalidArgumentError(absl::StrCat("group: rank ", member.value(),
-                                                     " is not in [0, ", world_size_.value(), ")"));
-    }
-    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> OpenChecked(CommunicatorId id, const Group& group,

@@ -36,7 +36,7 @@ class PointToPoint {
   // Whether another operation may be started.
   bool HasRoom() const { return completions_.has_room(); }
   // Starts `operation`, which was checked, on `memory`; gives its ticket. Errors: Unavailable: the
-  // connection is broken.
+  // connection to the peer of a send is broken.
   absl::StatusOr<uint64_t> Start(const Operation& operation, std::byte* memory);
   OperationRunner::State Query(uint64_t ticket) const;
 
@@ -56,7 +56,7 @@ class PointToPoint {
   int oldest_peer() const;
   // Whether an operation in flight cannot end without another message of `peer`.
   bool Needs(int peer) const;
-  // What the worker said when it gave up a transfer.
+  // What the worker said when it gave up a transfer, to or from any peer.
   const absl::Status& failure() const { return failure_; }
 
   // Gives unclaimed payloads back to the worker, which is about to close.
@@ -100,7 +100,7 @@ class PointToPoint {
   };
 
   absl::Status StartSend(Record& record);
-  absl::Status StartReceive(Record& record);
+  void StartReceive(Record& record);
   bool IsValid(const Header& header, const Payload& payload);
   // True if the payload is the worker's still, which only a rendezvous is.
   bool Meet(Record& record, const Arrival& arrival);

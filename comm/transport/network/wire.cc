@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
+#include "core/base/status.h"
 
 namespace pelton::network {
 
@@ -40,7 +41,7 @@ bool SameKey(const MessageKey& a, const MessageKey& b) {
 std::string EncodeReason(const absl::Status& reason, Header* header) {
   header->type = MessageType::kAbort;
   header->operation.count = static_cast<uint64_t>(reason.code());
-  return std::string(reason.message().substr(0, kMaxNoteBytes / 2));
+  return std::string(CutToFit(reason.message(), kMaxNoteBytes / 2));
 }
 
 absl::Status DecodeReason(const Header& header, absl::string_view text, Rank source) {

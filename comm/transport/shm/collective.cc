@@ -63,6 +63,7 @@ void Collective::Start(const Operation& operation, std::byte* source, std::byte*
   whole_source_ = source;
   whole_target_ = target;
   pieces_ = pieces;
+  written_by_peers_ = kPrivateRegion;
   segment_end_ = kNotInSegments;
   Begin(whole_, source, target);
 }
@@ -219,6 +220,11 @@ absl::StatusOr<Collective::Outcome> Collective::Post() {
     std::memcpy(context_.arena.eager_buffer(context_.rank, sequence()), source_,
                 extent_.source_bytes);
   }
+  // From now on, and until the whole is done: a last segment that is eager changes nothing of what
+  // was written in the segments before it.
+  const bool is_written =
+      !is_eager_ && !unstages_ && pieces_ == nullptr && context_.world_size() > 1 && RunsByTasks();
+  if (is_written) written_by_peers_ = operation_.target_region;
   // Shows the above, too. Nobody else has the slice that was kept.
   const auto tasks_of = unstages_ ? Board::TasksOf::kOwner : Board::TasksOf::kAnyRank;
   BoardOf(context_.rank).Arrive(sequence(), operation_, tasks_of);
@@ -373,14 +379,6 @@ absl::StatusOr<Collective::Outcome> Collective::RunOwnTask() {
   return Outcome::kMoved;
 }
 
-RegionId Collective::WrittenByPeers() const {
-  if (is_eager_ || unstages_ || pieces_ != nullptr || context_.world_size() == 1 ||
-      !RunsByTasks()) {
-    return kPrivateRegion;
-  }
-  return operation_.target_region;
-}
-
 absl::StatusOr<Collective::Outcome> Collective::RunAnyTask() {
   for (int i = 0; i < context_.world_size(); ++i) {
     const int owner = (context_.rank + i) % context_.world_size();
@@ -466,7 +464,13 @@ bool Collective::WaitsForTasksOf(int peer) const {
   if (phase_ != Phase::kReach && phase_ != Phase::kWork && phase_ != Phase::kFinish) return false;
   const Board& board = BoardOf(peer);
   const bool are_its_own = tasks_.mode() == TaskList::Mode::kPull || board.KeepsTasks(sequence());
-  return are_its_own && !board.HasFinished(sequence(), tasks_.TaskCount(peer));
+  if (are_its_own) return !board.HasFinished(sequence(), tasks_.TaskCount(peer));
+  // The others do all tasks but the one that it is in the middle of.
+  if (context_.arena.rank(peer).gate.busy() != MemoryGate::kWriting) return false;
+  for (int owner = 0; owner < context_.world_size(); ++owner) {
+    if (!BoardOf(owner).HasFinished(sequence(), tasks_.TaskCount(owner))) return true;
+  }
+  return false;
 }
 
 bool Collective::AllFinished() {

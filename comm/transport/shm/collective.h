@@ -63,11 +63,12 @@ class Collective {
   }
   // Ends the one under way, whose staged tensors nobody reads any more.
   void Cancel();
-  // The user's region that peers may be writing: that of the one under way, or of the last one.
-  // kPrivateRegion: none.
-  RegionId WrittenByPeers() const;
+  // The user's region that peers may be writing, or have written in any segment: that of the one
+  // under way, or of the last one. kPrivateRegion: none.
+  RegionId written_by_peers() const { return written_by_peers_; }
 
-  // Whether the work waits for tasks that only `peer` may do.
+  // Whether the work waits for tasks that only `peer` may do, or for one that it is in the middle
+  // of.
   bool WaitsForTasksOf(int peer) const;
 
   // The number of this rank's last post: a collective in segments posts several times.
@@ -142,9 +143,10 @@ class Collective {
   bool unstages_ = false;      // a staged allreduce
   TaskList::Slice kept_;       // of it: the slice that stays in the caller's memory
   uint64_t staged_bytes_ = 0;  // progress of kStage and kUnstage
-  int arrived_count_ = 0;      // ranks before this one have arrived
-  int finished_count_ = 0;     // ranks before this one have finished
-  uint64_t next_task_ = 0;     // of our own, where no other rank may do them
+  RegionId written_by_peers_ = kPrivateRegion;
+  int arrived_count_ = 0;   // ranks before this one have arrived
+  int finished_count_ = 0;  // ranks before this one have finished
+  uint64_t next_task_ = 0;  // of our own, where no other rank may do them
   TaskList tasks_;
   std::unique_ptr<Region> staging_;
   std::vector<std::byte> scratch_;

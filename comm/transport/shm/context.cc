@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/process_limits.h"
 #include "core/base/status.h"
+#include "core/memory/region.h"
 
 namespace pelton::shm {
 namespace {
@@ -91,7 +91,9 @@ absl::StatusOr<Arena> Arena::Map(int descriptor, CommunicatorId id, Generation g
 }
 
 Location Context::Reachable(Location location, std::byte* address) const {
-  if (location.region == kPrivateRegion || links.IsRegistered(location.region)) return location;
+  const RegionId region = location.region;
+  const bool is_private = region == kPrivateRegion;
+  if (is_private || (registered->Contains(region) && !IsUnshared(region))) return location;
   return {kPrivateRegion, reinterpret_cast<uintptr_t>(address)};
 }
 
@@ -126,9 +128,9 @@ absl::StatusOr<Reach> ReachOf(const Context& context, int peer, Location locatio
   if (reach.mapping == nullptr) return absl::NotFoundError("not registered yet");
   const uint64_t room = reach.mapping->size_bytes();
   if (location.offset > room || size_bytes > room - location.offset) {
-    return absl::OutOfRangeError(absl::StrCat("rank ", peer, ": offset ", location.offset, " with ",
-                                              size_bytes, " bytes is outside its region ",
-                                              location.region.value()));
+    return absl::OutOfRangeError(
+        absl::StrCat("rank ", context.name(peer), ": offset ", location.offset, " with ",
+                     size_bytes, " bytes is outside its region ", location.region.value()));
   }
   reach.data = reach.mapping->data() + location.offset;
   return reach;
@@ -144,16 +146,16 @@ absl::StatusOr<Reach> ReachOf(const Context& context, int peer, Location locatio
 // doorbell_model_test.cc runs this in every order.
 void AbortSwitch::Throw(const absl::Status& reason, bool is_death) {
   if (is_death) is_own_death_.store(true);
-  own_reason_.Give(reason);
+  const absl::Status end = AsEnd(reason);
+  own_reason_.Give(end);
   AbortRecord& record = context_.arena.header().abort;
   if (record.state.Begin()) {
-    record.code = static_cast<int32_t>(reason.code());
+    record.code = static_cast<int32_t>(end.code());
     record.is_death = is_death;
-    record.rank = context_.world_ranks[context_.rank];
-    const absl::string_view text = reason.message();
-    const size_t length = std::min(text.size(), sizeof record.text - 1);
-    std::memcpy(record.text, text.data(), length);
-    record.text[length] = 0;
+    record.rank = context_.name(context_.rank);
+    const absl::string_view text = CutToFit(end.message(), sizeof record.text - 1);
+    std::memcpy(record.text, text.data(), text.size());
+    record.text[text.size()] = 0;
     record.state.Finish();
   }
   for (int peer = 0; peer < context_.world_size(); ++peer) {
@@ -169,7 +171,7 @@ std::optional<absl::Status> AbortSwitch::Reason() const {
     if (own.ok()) return std::nullopt;
     return own;
   }
-  if (record.rank == context_.world_ranks[context_.rank] && !own.ok()) return own;
+  if (record.rank == context_.name(context_.rank) && !own.ok()) return own;
   const std::string text(record.text, strnlen(record.text, sizeof record.text));
   const auto code = static_cast<absl::StatusCode>(record.code);
   if (record.is_death) return absl::Status(code, text);

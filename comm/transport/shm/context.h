@@ -43,7 +43,7 @@ struct AbortRecord {
   AbortState state;
   int32_t code;       // an absl::StatusCode
   uint32_t is_death;  // nobody aborted: a rank died, and each survivor sees it for itself
-  int32_t rank;       // in the world, of the one that aborts
+  int32_t rank;       // of the one that aborts, as texts speak of it
   char text[496];     // ends with 0
 };
 
@@ -59,11 +59,14 @@ struct ArenaHeader {
   alignas(kCacheLineBytes) AbortRecord abort;
 };
 
+// Whether a rank has opened the communicator, in its word.
+enum Joined : uint32_t { kNotYet, kHasJoined, kHasGivenUp };
+
 // What one rank shows the others.
 struct RankBlock {
   Board board;
   alignas(kCacheLineBytes) Doorbell doorbell;
-  std::atomic<uint32_t> joined;
+  std::atomic<uint32_t> joined;  // a Joined
   MemoryGate gate;
 };
 
@@ -115,13 +118,18 @@ struct Context {
   Links& links;
   int rank;
   std::vector<int> world_ranks;  // by rank
-  bool has_core_per_rank;        // of those that this process may run on
+  bool has_core_per_rank;        // of those that this process may use
   KindSet native_kinds;          // the collectives that run by task_list.h; the others are programs
+  // With this communicator. What others have registered may go before an operation of this one
+  // ends.
+  const SharedList<RegionId>* registered = nullptr;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   pid_t pid(int peer) const { return links.pid(world_ranks[peer]); }
+  // The number by which texts speak of `peer`.
+  int name(int peer) const { return links.name(world_ranks[peer]); }
   // Where peers find what lies at `address`, which is `location`, in this process: a region that
-  // was never registered is private memory like any other.
+  // is not registered with this communicator is private memory like any other.
   Location Reachable(Location location, std::byte* address) const;
   bool IsAborted() const { return arena.header().abort.state.is_thrown(); }
 

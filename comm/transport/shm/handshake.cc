@@ -25,8 +25,6 @@ namespace {
 
 // So many connections that say nothing may wait beside those of the ranks; then the oldest goes.
 constexpr size_t kMaxSilent = 64;
-// Of what a rank tells the others at its end; a message takes no more than 4096.
-constexpr size_t kMaxReasonBytes = 2048;
 constexpr int kNoRank = -1;
 
 uint64_t RandomNonce() {
@@ -56,7 +54,11 @@ class Handshake {
         hellos_(world_size_),
         proofs_(world_size_),
         is_through_(world_size_),
-        private_nonce_(std::make_unique<uint64_t>(RandomNonce())) {}
+        private_nonce_(std::make_unique<uint64_t>(RandomNonce())) {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      peers_[peer].name = options.names.empty() ? peer : options.names[peer].value();
+    }
+  }
 
   absl::StatusOr<std::vector<Peer>> Run() {
     peers_[rank_].pid = getpid();
@@ -93,7 +95,7 @@ class Handshake {
     Frame frame;
     frame.type = Frame::kFailed;
     frame.rank = rank_;
-    const absl::string_view text = reason.message().substr(0, kMaxReasonBytes);
+    const absl::string_view text = CutToFit(reason.message(), kMaxTextBytes);
     for (const Peer& peer : peers_) {
       if (peer.socket.is_open()) Send(peer.socket.get(), frame, text).IgnoreError();
     }
@@ -146,9 +148,9 @@ class Handshake {
       absl::StatusOr<Message> message = Receive(peers_[peer].socket.get(), absl::InfinitePast());
       if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
       if (absl::IsUnavailable(message.status()) && !HasCome(hellos_[peer])) {
-        return absl::PermissionDeniedError(absl::StrCat("shm: rank ", peer,
-                                                        " refused the connection of rank ", rank_,
-                                                        ", or has ended; see what it says"));
+        return absl::PermissionDeniedError(
+            absl::StrCat("shm: rank ", NameOf(peer), " refused the connection of rank ",
+                         NameOf(rank_), ", or has ended; see what it says"));
       }
       if (!message.ok()) return About(peer, message.status());
       if (message->frame.type == Frame::kFailed) {
@@ -190,15 +192,17 @@ class Handshake {
       const std::vector<std::string> parts = absl::StrSplit((*all)[peer], ' ');
       HostIdentity identity;
       if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &identity.network_namespace)) {
-        return absl::InvalidArgumentError(absl::StrCat("shm: rank ", peer, ": malformed address"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("shm: rank ", NameOf(peer), ": malformed address"));
       }
       identity.boot_id = parts[0];
-      if (!identity.SameHost(self)) elsewhere.push_back(peer);
+      if (!identity.SameHost(self)) elsewhere.push_back(NameOf(peer));
       addresses_.push_back(parts[2]);
     }
     if (elsewhere.empty()) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "shm: rank(s) ", absl::StrJoin(elsewhere, ", "), " are not on the host of rank ", rank_));
+    return absl::FailedPreconditionError(
+        absl::StrCat("shm: rank(s) ", absl::StrJoin(elsewhere, ", "),
+                     " are not on the host of rank ", NameOf(rank_)));
   }
 
   absl::Status ConnectToLower() {
@@ -234,7 +238,7 @@ class Handshake {
         const absl::StatusOr<int> peer = Welcome(std::move(silent[i]));
         silent.erase(silent.begin() + static_cast<ptrdiff_t>(i));
         if (absl::IsResourceExhausted(peer.status())) {
-          return Annotate(peer.status(), absl::StrCat("shm: rank ", rank_));
+          return Annotate(peer.status(), absl::StrCat("shm: rank ", NameOf(rank_)));
         }
         if (!peer.ok()) {
           if (refused.size() < kMaxSilent) refused.emplace_back(peer.status().message());
@@ -248,7 +252,7 @@ class Handshake {
       if (!(*readable)[0]) continue;
       absl::StatusOr<Descriptor> socket = Accept(listener, absl::InfinitePast());
       if (absl::IsResourceExhausted(socket.status())) {
-        return Annotate(socket.status(), absl::StrCat("shm: rank ", rank_));
+        return Annotate(socket.status(), absl::StrCat("shm: rank ", NameOf(rank_)));
       }
       if (socket.ok()) silent.push_back(*std::move(socket));
       if (silent.size() > static_cast<size_t>(world_size_) + kMaxSilent) silent.pop_front();
@@ -335,8 +339,8 @@ class Handshake {
     const Frame& proof = proofs_[peer].frame;
     if (proof.type != Frame::kProof || proof.shared_nonce != shared_nonce_ ||
         Words(*proof_)[1 + peer] != ~shared_nonce_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("shm: rank ", peer, " cannot share memory with rank ", rank_));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "shm: rank ", NameOf(peer), " cannot share memory with rank ", NameOf(rank_)));
     }
     peers_[peer].reads_us = proof.private_nonce == *private_nonce_;
     return absl::OkStatus();
@@ -346,17 +350,19 @@ class Handshake {
     return reinterpret_cast<uint64_t*>(mapping.data());
   }
 
+  int NameOf(int peer) const { return peers_[peer].name; }
+
   absl::Status About(int peer, const absl::Status& status) const {
-    return Annotate(status, absl::StrCat("shm: rank ", rank_, ": rank ", peer));
+    return Annotate(status, absl::StrCat("shm: rank ", NameOf(rank_), ": rank ", NameOf(peer)));
   }
 
   absl::Status Missing(const absl::Status& status, const std::vector<std::string>& refused) const {
     std::vector<int> missing;
     for (int peer = rank_ + 1; peer < world_size_; ++peer) {
-      if (!peers_[peer].socket.is_open()) missing.push_back(peer);
+      if (!peers_[peer].socket.is_open()) missing.push_back(NameOf(peer));
     }
-    std::string text = absl::StrCat("shm: rank ", rank_, ": rank(s) ", absl::StrJoin(missing, ", "),
-                                    " did not connect");
+    std::string text = absl::StrCat("shm: rank ", NameOf(rank_), ": rank(s) ",
+                                    absl::StrJoin(missing, ", "), " did not connect");
     if (!refused.empty()) absl::StrAppend(&text, "; refused: ", absl::StrJoin(refused, ", "));
     return absl::Status(status.code(), text);
   }

@@ -16,6 +16,7 @@ namespace pelton::shm {
 struct Peer {
   Descriptor socket;      // closed for this rank itself
   pid_t pid = 0;          // as this process sees it
+  int name = 0;           // the number by which texts speak of it
   bool reads_us = false;  // may read this process's private memory
 };
 

@@ -4,16 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/long_wait.h"
+#include "core/base/process_limits.h"
 #include "core/base/status.h"
 
 namespace pelton::shm {
 namespace {
+
+// How long a goodbye waits for room behind what the peers have not taken yet.
+constexpr absl::Duration kLongestGoodbye = absl::Milliseconds(500);
 
 Descriptor Duplicate(int descriptor) {
   return descriptor < 0 ? Descriptor() : Descriptor(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
@@ -44,6 +49,11 @@ void Links::SayGoodbye() {
   Frame frame;
   frame.type = Frame::kGoodbye;
   for (int peer = 0; peer < world_size(); ++peer) Post(peer, frame, -1);
+  const auto is_waiting = [](const Link& link) { return !link.outbox.empty(); };
+  const absl::Time deadline = Clock::Real().Now() + kLongestGoodbye;
+  while (std::any_of(links_.begin(), links_.end(), is_waiting) &&
+         !changed_.WaitWithDeadline(&mutex_, deadline)) {
+  }
 }
 
 absl::Status Links::Register(const Region& region) {
@@ -53,9 +63,7 @@ absl::Status Links::Register(const Region& region) {
   }
   if (IsUnshared(region.id())) return absl::OkStatus();  // like private memory from now on
   MutexLock lock(&mutex_);
-  auto [entry, is_new] = registered_.try_emplace(region.id().value(), 0, region.descriptor());
-  ++entry->second.first;
-  if (!is_new) return absl::OkStatus();
+  if (registered_[region.id().value()]++ > 0) return absl::OkStatus();
   Frame frame;
   frame.type = Frame::kRegister;
   frame.region = region.id().value();
@@ -66,7 +74,7 @@ absl::Status Links::Register(const Region& region) {
 void Links::Deregister(RegionId region) {
   MutexLock lock(&mutex_);
   auto entry = registered_.find(region.value());
-  if (entry == registered_.end() || --entry->second.first > 0) return;
+  if (entry == registered_.end() || --entry->second > 0) return;
   registered_.erase(entry);
   Frame frame;
   frame.type = Frame::kDeregister;
@@ -88,12 +96,6 @@ void Links::EndLoan(RegionId region, int peer) {
   frame.region = region.value();
   MutexLock lock(&mutex_);
   Post(peer, frame, -1);
-}
-
-bool Links::IsRegistered(RegionId region) const {
-  if (IsUnshared(region)) return false;
-  MutexLock lock(&mutex_);
-  return registered_.contains(region.value());
 }
 
 Mapping::Pointer Links::FindRegion(int peer, RegionId region) {
@@ -138,9 +140,10 @@ absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generat
         return descriptor;
       }
     }
+    RETURN_IF_ERROR(FindOpenFailure(peer, id, generation));
     RETURN_IF_ERROR(links_[peer].loss);
     if (Clock::Real().Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", peer, " has not opened it"));
+      return absl::DeadlineExceededError(absl::StrCat("rank ", name(peer), " has not opened it"));
     }
     changed_.WaitWithDeadline(&mutex_,
                               std::min(deadline, Clock::Real().Now() + kInterruptInterval));
@@ -149,6 +152,33 @@ absl::StatusOr<Descriptor> Links::TakeArena(int peer, CommunicatorId id, Generat
     mutex_.Lock();
     RETURN_IF_ERROR(interrupted);
   }
+}
+
+void Links::TellOpenFailed(int peer, CommunicatorId id, Generation generation,
+                           const absl::Status& why) {
+  Frame frame;
+  frame.type = Frame::kOpenFailed;
+  frame.communicator = id.value();
+  frame.generation = generation.value();
+  frame.code = static_cast<int32_t>(why.code());
+  MutexLock lock(&mutex_);
+  Post(peer, frame, -1, CutToFit(why.message(), kMaxTextBytes));
+}
+
+absl::Status Links::FindOpenFailure(int peer, CommunicatorId id, Generation generation) const {
+  for (const Message& failure : links_[peer].open_failures) {
+    const Frame& frame = failure.frame;
+    if (frame.communicator != id.value() || frame.generation != generation.value()) continue;
+    return absl::Status(
+        static_cast<absl::StatusCode>(frame.code),
+        absl::StrCat("rank ", name(peer), " has given up opening it: ", failure.payload));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Links::OpenFailureOf(int peer, CommunicatorId id, Generation generation) const {
+  MutexLock lock(&mutex_);
+  return FindOpenFailure(peer, id, generation);
 }
 
 absl::Status Links::LossOf(int peer) const {
@@ -161,15 +191,21 @@ bool Links::HasLeft(int peer) const {
   return links_[peer].said_goodbye && !links_[peer].loss.ok();
 }
 
-void Links::Post(int peer, const Frame& frame, int attached) {
+void Links::Post(int peer, const Frame& frame, int attached, absl::string_view payload) {
   Link& link = links_[peer];
   if (peer == rank_ || !link.loss.ok()) return;
   if (link.outbox.empty()) {
-    const absl::Status sent = Send(peers_[peer].socket.get(), frame, "", attached);
+    const absl::Status sent = Send(peers_[peer].socket.get(), frame, payload, attached);
     // A connection that broke is the watcher's to report.
     if (!absl::IsResourceExhausted(sent)) return;
   }
-  link.outbox.push_back({frame, Duplicate(attached)});
+  Outgoing waiting{frame, std::string(payload), Duplicate(attached)};
+  if (attached >= 0 && !waiting.attached.is_open()) {
+    link.drained = absl::ResourceExhaustedError(
+        absl::StrCat("fcntl, for what waits to be sent to it: ", ErrorText(errno)));
+  } else {
+    link.outbox.push_back(std::move(waiting));
+  }
   watcher_.Wake();
 }
 
@@ -177,9 +213,11 @@ void Links::Flush(int peer) {
   std::deque<Outgoing>& outbox = links_[peer].outbox;
   while (!outbox.empty()) {
     const Outgoing& next = outbox.front();
-    const absl::Status sent = Send(peers_[peer].socket.get(), next.frame, "", next.attached.get());
+    const absl::Status sent =
+        Send(peers_[peer].socket.get(), next.frame, next.payload, next.attached.get());
     if (absl::IsResourceExhausted(sent)) return;
     outbox.pop_front();
+    if (outbox.empty()) changed_.SignalAll();
   }
 }
 
@@ -206,6 +244,10 @@ absl::Status Links::TakeIn(int peer, Message message) {
       link.arenas.push_back(std::move(message));
       changed_.SignalAll();
       return absl::OkStatus();
+    case Frame::kOpenFailed:
+      link.open_failures.push_back(std::move(message));
+      changed_.SignalAll();
+      return absl::OkStatus();
     case Frame::kGoodbye:
       link.said_goodbye = true;
       return absl::UnavailableError("left");
@@ -223,7 +265,7 @@ std::optional<absl::Status> Links::Examine(int peer) {
   Flush(peer);
   const absl::Status drained = link.drained.ok() ? Drain(peer) : link.drained;
   if (drained.ok()) return std::nullopt;
-  const std::string who = absl::StrCat("rank ", peer, " (pid ", peers_[peer].pid, ")");
+  const std::string who = absl::StrCat("rank ", name(peer), " (pid ", pid(peer), ")");
   if (link.said_goodbye) {
     link.loss = absl::UnavailableError(
         absl::StrCat(who,
@@ -232,9 +274,9 @@ std::optional<absl::Status> Links::Examine(int peer) {
   } else if (absl::IsInvalidArgument(drained)) {
     link.loss = Annotate(drained, who);
   } else if (absl::IsResourceExhausted(drained)) {
-    link.loss =
-        Annotate(drained, absl::StrCat("rank ", rank_, " (pid ", owner_,
-                                       ") cannot take in what rank ", peer, " shares with it"));
+    link.loss = Annotate(
+        drained, absl::StrCat("rank ", name(rank_), " (pid ", owner_, ") cannot take in what rank ",
+                              name(peer), " shares with it"));
   } else {
     link.loss = absl::UnavailableError(absl::StrCat(who, " died"));
   }

@@ -7,9 +7,12 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/mapping.h"
 #include "comm/transport/shm/socket.h"
@@ -35,6 +38,8 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   pid_t pid(int peer) const { return peers_[peer].pid; }
+  // The number by which texts speak of `peer`.
+  int name(int peer) const { return peers_[peer].name; }
   // Whether `peer` may read this process's private memory.
   bool reads_us(int peer) const { return peers_[peer].reads_us; }
   int world_size() const { return static_cast<int>(peers_.size()); }
@@ -42,7 +47,6 @@ class Links {
   // Tells every peer of `region`; counted, so that several communicators may register it.
   absl::Status Register(const Region& region);
   void Deregister(RegionId region);
-  bool IsRegistered(RegionId region) const;
   // Tells one peer alone, once, of a region with shareable memory; nobody else maps it.
   void Lend(const Region& region, int peer);
   void EndLoan(RegionId region, int peer);
@@ -51,11 +55,16 @@ class Links {
 
   // Sends a communicator's control block to a member.
   absl::Status SendArena(int peer, CommunicatorId id, Generation generation, int descriptor);
-  // The oldest one that came from `peer`. Blocks: until `deadline`. Errors: DeadlineExceeded; the
-  // reason why the peer is gone.
+  // The oldest one that came from `peer`. Blocks: until `deadline`. Errors: DeadlineExceeded; what
+  // the peer has told by TellOpenFailed; the reason why it is gone.
   absl::StatusOr<Descriptor> TakeArena(int peer, CommunicatorId id, Generation generation,
                                        absl::Time deadline);
-  // Tells the peers, once, that this rank leaves in good order. Blocks: never.
+  // Tells `peer` that this rank has given up opening a communicator, and why. Blocks: never.
+  void TellOpenFailed(int peer, CommunicatorId id, Generation generation, const absl::Status& why);
+  // What `peer` has told in that way; OK: nothing.
+  absl::Status OpenFailureOf(int peer, CommunicatorId id, Generation generation) const;
+  // Tells the peers, once, that this rank leaves in good order. Blocks: for half a second at most,
+  // while a peer does not take what it has been sent before.
   void SayGoodbye();
   // Why `peer` is gone; OK while it is there.
   absl::Status LossOf(int peer) const;
@@ -65,11 +74,13 @@ class Links {
  private:
   struct Outgoing {
     Frame frame;
+    std::string payload;
     Descriptor attached;
   };
   struct Link {
     std::map<uint32_t, Mapping::Pointer> regions;
     std::deque<Message> arenas;
+    std::deque<Message> open_failures;
     std::deque<Outgoing> outbox;  // what the socket did not take at once
     bool said_goodbye = false;
     absl::Status drained;  // what ended the reading, found out by another thread than the watcher
@@ -79,7 +90,10 @@ class Links {
   // What the watcher waits for, and until when.
   absl::Time Enter(std::vector<pollfd>& entries);
   void LookAt(const std::vector<pollfd>& entries);
-  void Post(int peer, const Frame& frame, int attached) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FindOpenFailure(int peer, CommunicatorId id, Generation generation) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Post(int peer, const Frame& frame, int attached, absl::string_view payload = "")
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Flush(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes in what `peer` has sent; the reason if it is gone.
   absl::Status Drain(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -93,7 +107,7 @@ class Links {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint32_t, std::pair<int, int>> registered_ ABSL_GUARDED_BY(mutex_);  // uses, descriptor
+  std::map<uint32_t, int> registered_ ABSL_GUARDED_BY(mutex_);  // uses, by region
   bool has_said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   // The watcher's.
   std::vector<int> watched_;  // the peers whose sockets it waits for

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,9 +26,12 @@ namespace {
 // Rank 0, and the socket that rank 1 would have. Threads: any. Owns: both ends.
 class Pair {
  public:
-  Pair() : links_(0, Peers(), [this](int, const absl::Status& reason) { Lose(reason); }) {}
+  Pair()
+      : links_(std::make_unique<Links>(
+            0, Peers(), [this](int, const absl::Status& reason) { Lose(reason); })) {}
 
-  Links& links() { return links_; }
+  Links& links() { return *links_; }
+  void Leave() { links_.reset(); }
   int peer() const { return theirs_.get(); }
   void Die() { theirs_ = Descriptor(); }
   // What was told of the loss; OK: nothing within some seconds. Blocks: until then.
@@ -45,6 +50,7 @@ class Pair {
     theirs_ = Descriptor(ends[1]);
     std::vector<Peer> peers(2);
     peers[1].socket = Descriptor(ends[0]);
+    peers[1].name = 1;
     return peers;
   }
   void Lose(const absl::Status& reason) {
@@ -57,7 +63,7 @@ class Pair {
   CondVar changed_;
   absl::Status loss_ ABSL_GUARDED_BY(mutex_);
   Descriptor theirs_;
-  Links links_;  // last: its thread uses the others
+  std::unique_ptr<Links> links_;  // last: its thread uses the others
 };
 
 Frame FrameOf(Frame::Type type) {
@@ -77,6 +83,23 @@ TEST(LinksTest, AGoodbyeThatALookForARegionTakesFromTheSocketIsTold) {
     ASSERT_TRUE(absl::StrContains(loss.message(), "rank 1 (pid 0) has left")) << loss;
     EXPECT_TRUE(pair.links().HasLeft(1));
   }
+}
+
+// A queue takes some hundred messages.
+TEST(LinksTest, AGoodbyeComesBehindAllThatAPeerHasNotTakenYet) {
+  Pair pair;
+  constexpr int kCount = 1000;
+  for (int i = 0; i < kCount; ++i) pair.links().EndLoan(RegionId(7), 1);
+  std::thread leaving([&pair] { pair.Leave(); });
+  const absl::Time until = Clock::Real().Now() + absl::Seconds(5);
+  std::vector<uint32_t> types;
+  for (auto message = Receive(pair.peer(), until); message.ok();
+       message = Receive(pair.peer(), until)) {
+    types.push_back(message->frame.type);
+  }
+  leaving.join();
+  ASSERT_EQ(types.size(), kCount + 1u);
+  EXPECT_EQ(types.back(), Frame::kGoodbye);
 }
 
 TEST(LinksTest, WhatASocketSaysThatIsNoMessageEndsThePeer) {

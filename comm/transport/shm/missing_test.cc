@@ -1,14 +1,11 @@
 // Whom a rank waits for while another one stands still in the middle of an allreduce.
 #include <algorithm>
 #include <memory>
-#include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "comm/collectives.h"
 #include "comm/communicator.h"
 #include "comm/transport/shm/test_transports.h"
-#include "core/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,26 +14,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::unique_ptr<Communicator>> OpenTwo(
-    const std::vector<std::unique_ptr<Transport>>& transports) {
-  std::vector<std::unique_ptr<Communicator>> ends(2);
-  std::vector<std::thread> ranks;
-  for (size_t rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const absl::Time deadline = Clock::Real().Now() + absl::Seconds(20);
-      auto end = transports[rank]->Open(CommunicatorId(1), Group::World(WorldSize(2)), deadline);
-      if (end.ok()) ends[rank] = *std::move(end);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  return ends;
-}
-
 // Rank 1 does a step of its own whenever rank 0 can do nothing more.
 void ExpectRankOneNamedUntilTheEnd(size_t count) {
   const std::vector<std::unique_ptr<Transport>> transports = MakeTestTransports(WorldSize(2));
-  const std::vector<std::unique_ptr<Communicator>> ends = OpenTwo(transports);
-  ASSERT_TRUE(ends[0] != nullptr && ends[1] != nullptr);
+  const std::vector<std::unique_ptr<Communicator>> ends = OpenWorld(transports, CommunicatorId(1));
   std::vector<float> data[2] = {std::vector<float>(count, 1), std::vector<float>(count, 2)};
   Completion completions[2];
   for (int rank : {0, 1}) {

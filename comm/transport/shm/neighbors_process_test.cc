@@ -1,9 +1,6 @@
 // Neighbour operations between processes: memory that is read across them, and ranks that die.
-#include <linux/capability.h>
 #include <malloc.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <memory>
@@ -133,14 +130,6 @@ TEST(NeighborsProcessTest, EachOperationHasRoomForItsOwnSources) {
     return "";
   });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
-}
-
-// Forbids other processes to read this one's memory, also to those of root.
-void ForbidReaders() {
-  prctl(PR_SET_DUMPABLE, 0);
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct none[2] = {};
-  syscall(SYS_capset, &header, none);
 }
 
 TEST(NeighborsProcessTest, TensorsThatNobodyMayReadAreCopiedAndCombined) {

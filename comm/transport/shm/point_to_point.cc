@@ -81,11 +81,8 @@ absl::StatusOr<bool> PointToPoint::Step(OnDone on_done) {
   return moved;
 }
 
-void PointToPoint::Cancel(OnDone on_done, const absl::Status& reason) {
-  for (const Pending& pending : pending_) {
-    TakeBackCopy(pending);
-    on_done(pending.ticket, reason);
-  }
+void PointToPoint::Cancel() {
+  for (const Pending& pending : pending_) TakeBackCopy(pending);
   pending_.clear();
   NoteOldest();
 }

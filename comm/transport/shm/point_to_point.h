@@ -39,7 +39,8 @@ class PointToPoint {
   // Advances all by a bounded amount; true if anything moved. Errors: those that must abort the
   // communicator.
   absl::StatusOr<bool> Step(OnDone on_done);
-  void Cancel(OnDone on_done, const absl::Status& reason);
+  // Drops all.
+  void Cancel();
 
   // Whether one in flight is with `peer`.
   bool Needs(int peer) const;

@@ -19,13 +19,18 @@ namespace {
 // Half a microsecond: giving away a core that nobody else wants costs little more than a look.
 constexpr int kSpins = 20;
 
+Context WithRegions(Context context, const SharedList<RegionId>& registered) {
+  context.registered = &registered;
+  return context;
+}
+
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(CommunicatorId id, Generation generation, Context context,
                                  OnClose on_close)
     : id_(id),
       generation_(generation),
-      context_(std::move(context)),
+      context_(WithRegions(std::move(context), registered_)),
       on_close_(std::move(on_close)),
       abort_(context_),
       collective_(context_, point_to_point_),
@@ -92,7 +97,8 @@ absl::StatusOr<Completion> ShmCommunicator::LaunchToNeighbors(const Operation& o
   RETURN_IF_ERROR(CheckOpen());
   Operation reachable = operation;
   reachable.set_source(context_.Reachable(operation.source(), checked.memory.source));
-  RETURN_IF_ERROR(neighbors_.Start(reachable, completions_.launched() + 1, std::move(checked)));
+  BreakIfFailed(neighbors_.Start(reachable, completions_.launched() + 1, std::move(checked)),
+                operation);
   const Completion completion = completions_.Begin().completion;
   Progress();  // shows it to the peers at once
   return completion;
@@ -112,7 +118,7 @@ absl::StatusOr<Completion> ShmCommunicator::Launch(const Operation& operation, S
     RETURN_IF_ERROR(CheckTag(operation));
     std::byte* const memory =
         operation.kind == OperationKind::kSend ? queued.source : queued.target;
-    RETURN_IF_ERROR(point_to_point_.Start(queued.operation, queued.ticket, memory));
+    BreakIfFailed(point_to_point_.Start(queued.operation, queued.ticket, memory), operation);
   } else {
     RETURN_IF_ERROR(collective_.Check(operation));
     queue_.push_back(queued);
@@ -220,7 +226,7 @@ bool ShmCommunicator::AdvanceCollectives() {
   absl::Status status;
   const bool moved = collective_.Step(&done, &status);
   if (!done) return moved;
-  if (status.ok() && IsUnshared(collective_.WrittenByPeers())) {
+  if (status.ok() && IsUnshared(collective_.written_by_peers())) {
     status = absl::UnavailableError(
         "its shared memory was taken back meanwhile from a rank that had stopped while it wrote "
         "there for another communicator");
@@ -238,6 +244,13 @@ bool ShmCommunicator::Break(const absl::Status& reason) {
   if (abort_.is_thrown()) return false;
   abort_.Throw(reason, /*is_death=*/false);
   return true;
+}
+
+void ShmCommunicator::BreakIfFailed(const absl::Status& started, const Operation& operation) {
+  const absl::Status annotated = Annotate(started, [&] {
+    return absl::StrCat("rank ", context_.name(context_.rank), ": ", NameOf(operation.kind));
+  });
+  if (!annotated.ok()) Break(annotated);
 }
 
 void ShmCommunicator::EndMessage(uint64_t ticket, const absl::Status& status) {
@@ -277,7 +290,7 @@ bool ShmCommunicator::TakeMemoryBack() {
   // When the stopped rank goes on it must find nothing of ours. Without memory for that we wait on:
   // handing back what changes by itself is worse.
   const RegionId region =
-      collective_.is_active() ? collective_.WrittenByPeers() : RegionId(kPrivateRegion);
+      collective_.is_active() ? collective_.written_by_peers() : RegionId(kPrivateRegion);
   if (region == kPrivateRegion) return true;
   const absl::Status unshared = Unshare(region);
   return unshared.ok() || absl::IsNotFound(unshared);
@@ -286,7 +299,7 @@ bool ShmCommunicator::TakeMemoryBack() {
 void ShmCommunicator::FailAll(const absl::Status& reason) {
   collective_.Cancel();
   queue_.clear();
-  point_to_point_.Cancel([](uint64_t, const absl::Status&) {}, reason);
+  point_to_point_.Cancel();
   neighbors_.Cancel();
   completions_.EndAll(reason);
 }

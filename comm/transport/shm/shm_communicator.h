@@ -79,6 +79,9 @@ class ShmCommunicator final : public Communicator, public NativeNeighbors {
   bool AdvanceNeighbors();
   // Ends the communicator for what has failed on this rank; false if it has ended already.
   bool Break(const absl::Status& reason);
+  // The same where `operation` did not start for want of memory for a copy: it ends with the
+  // communicator, because its peer would wait for it in vain.
+  void BreakIfFailed(const absl::Status& started, const Operation& operation);
   bool ProgressAborted();
   // Makes sure that no peer reads or writes this rank's memory; false while that is not so.
   bool TakeMemoryBack();

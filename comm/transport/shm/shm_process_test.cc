@@ -1,8 +1,6 @@
 // Ranks as processes: what threads cannot show.
-#include <linux/capability.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,14 +116,6 @@ TEST(ShmProcessTest, ARankMayBeInARegionAndAnotherInPrivateMemory) {
     return CheckSum(*end->communicator, shared, size_t{1} << 20);
   });
   EXPECT_THAT(processes.JoinAll(), IsEmpty());
-}
-
-// Forbids other processes to read this one's memory, also to those of root.
-void ForbidReaders() {
-  prctl(PR_SET_DUMPABLE, 0);
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct none[2] = {};
-  syscall(SYS_capset, &header, none);
 }
 
 // "" if rank 1 gets what rank 0 broadcasts and sends from private memory.
@@ -325,6 +315,56 @@ TEST(ShmProcessTest, ARankThatStoppedWhileItWroteFindsNothingOfOthersWhenItGoesO
     kill(processes.pid(1), SIGCONT);
     EXPECT_THAT(processes.JoinAll(), IsEmpty());
   }
+}
+
+// Of a rank that stops when it uses it.
+Region* stopping_region = nullptr;
+
+void StopInTheMiddle(int) {
+  mprotect(stopping_region->data(), stopping_region->size_bytes(), PROT_READ | PROT_WRITE);
+  raise(SIGSTOP);
+}
+
+// "" if rank 0 names rank 1 while that stands still in the middle of one of an allreduce's tasks.
+std::string NameTheStopped(const TransportOptions& options) {
+  auto end = MakeEnd(options, MakeShmTransport);
+  if (!end.ok()) return std::string(end.status().message());
+  Communicator& communicator = *end->communicator;
+  const size_t count = size_t{1} << 20;
+  auto region = Region::Create(count * sizeof(float), "test").value();
+  if (!communicator.Register(*region).ok()) return "Register";
+  if (options.rank == Rank(1)) {
+    stopping_region = region.get();
+    signal(SIGSEGV, StopInTheMiddle);
+    mprotect(region->data(), region->size_bytes(), PROT_NONE);
+  }
+  const Tensor tensor{region->data(), count, DType::kFloat32};
+  auto reduced = AllReduce(communicator, tensor, tensor, ReduceOp::kSum);
+  if (!reduced.ok()) return std::string(reduced.status().message());
+  std::vector<Rank> missing = {Rank(1)};
+  if (options.rank == Rank(0)) {
+    raise(SIGSTOP);  // until rank 1 stands still
+    while (communicator.Progress()) {
+    }
+    missing = communicator.Missing();
+    Processes::Mark(0);
+  }
+  const absl::Status status = Await(communicator, *reduced, Soon());
+  if (!status.ok()) return std::string(status.message());
+  return missing == std::vector<Rank>{Rank(1)} ? "" : absl::StrCat("names ", missing.size());
+}
+
+TEST(ShmProcessTest, ARankThatStopsInTheMiddleOfATaskIsNamed) {
+  Processes processes(2, NameTheStopped);
+  for (const int rank : {0, 1}) {
+    int state = 0;
+    waitpid(processes.pid(rank), &state, WUNTRACED);
+    ASSERT_TRUE(WIFSTOPPED(state)) << rank;
+  }
+  kill(processes.pid(0), SIGCONT);
+  processes.AwaitMark(0, 1);
+  kill(processes.pid(1), SIGCONT);
+  EXPECT_THAT(processes.JoinAll(), IsEmpty());
 }
 
 // Rank 2 dies, so that rank 0 has what it sends back before rank 1 has read it.

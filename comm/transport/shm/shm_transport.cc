@@ -1,7 +1,5 @@
 #include "comm/transport/shm/shm_transport.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/group.h"
+#include "comm/transport/shm/context.h"
 #include "comm/transport/shm/handshake.h"
 #include "comm/transport/shm/links.h"
 #include "comm/transport/shm/shm_communicator.h"
@@ -25,14 +24,9 @@ namespace pelton {
 namespace shm {
 namespace {
 
-// How often a rank that waits for others to open looks whether they are still alive.
+// How often a rank that waits for others to open looks whether they are still alive, and whether
+// one has given up.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(50);
-
-// Cores that this process may run on.
-int CoreCount() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 // Threads: as Transport. Owns: the links, and through them the watching thread.
 class ShmTransport final : public Transport {
@@ -47,20 +41,14 @@ class ShmTransport final : public Transport {
                                                      absl::Time deadline) override {
     RETURN_IF_ERROR(CheckGroup(group, WorldSize(links_.world_size()), Rank(rank_)));
     const std::string what =
-        absl::StrCat("shm: rank ", rank_, ": opening communicator ", id.value());
-    absl::StatusOr<Arena> arena = ShareArena(id, group, deadline);
-    if (!arena.ok()) return Annotate(arena.status(), what);
-    absl::Status joined = Join(*arena, group, deadline);
-    if (!joined.ok()) return Annotate(joined, what);
-    Context context{*arena,
-                    links_,
-                    group.RankOf(Rank(rank_))->value(),
-                    {},
-                    links_.world_size() <= CoreCount(),
-                    native_kinds_};
-    for (const Rank member : group.members) context.world_ranks.push_back(member.value());
+        absl::StrCat("shm: rank ", links_.name(rank_), ": opening communicator ", id.value());
+    absl::StatusOr<Context> context = Meet(id, group, deadline);
+    if (!context.ok()) {
+      TellOthers(id, group, context.status());
+      return Annotate(context.status(), what);
+    }
     auto communicator = std::make_unique<ShmCommunicator>(
-        id, group.generation, std::move(context),
+        id, group.generation, *std::move(context),
         [this](ShmCommunicator* closed) { open_.Remove(closed); });
     Remember(communicator.get());
     return communicator;
@@ -73,6 +61,41 @@ class ShmTransport final : public Transport {
   }
 
  private:
+  absl::StatusOr<Context> Meet(CommunicatorId id, const Group& group, absl::Time deadline) {
+    static const int cores = UsableCores();
+    ASSIGN_OR_RETURN(Arena arena, ShareArena(id, group, deadline));
+    Context context{std::move(arena),
+                    links_,
+                    group.RankOf(Rank(rank_))->value(),
+                    {},
+                    links_.world_size() <= cores,
+                    native_kinds_};
+    for (const Rank member : group.members) context.world_ranks.push_back(member.value());
+    const absl::Status joined = Join(context.arena, id, group, deadline);
+    if (joined.ok()) return context;
+    // So that a late one does not find all of them there. One that has done so already goes on with
+    // the communicator, and its first operation says why that has ended.
+    context.arena.rank(context.rank).joined.store(kHasGivenUp);
+    AbortSwitch(context).Throw(joined, /*is_death=*/false);
+    return joined;
+  }
+
+  // What another member has told of its end; OK: nothing.
+  absl::Status FailureAmong(CommunicatorId id, const Group& group) const {
+    for (const Rank member : group.members) {
+      RETURN_IF_ERROR(links_.OpenFailureOf(member.value(), id, group.generation));
+    }
+    return absl::OkStatus();
+  }
+
+  // Nothing where this rank has given up because another one has, which has told all of them.
+  void TellOthers(CommunicatorId id, const Group& group, const absl::Status& why) {
+    if (!FailureAmong(id, group).ok()) return;
+    for (const Rank member : group.members) {
+      links_.TellOpenFailed(member.value(), id, group.generation, why);
+    }
+  }
+
   // The group's rank 0 makes the control block and hands it to the others.
   absl::StatusOr<Arena> ShareArena(CommunicatorId id, const Group& group, absl::Time deadline) {
     const int first = group.members[0].value();
@@ -92,25 +115,31 @@ class ShmTransport final : public Transport {
   // Waits until every member has mapped it. Each has a word of its own, which decides, because one
   // that dies before it is counted in `joined` never will be; `joined` wakes those that wait.
   // collective_model_test.cc runs this in every order.
-  absl::Status Join(const Arena& arena, const Group& group, absl::Time deadline) {
+  absl::Status Join(const Arena& arena, CommunicatorId id, const Group& group,
+                    absl::Time deadline) {
     std::atomic<uint32_t>& joined = arena.header().joined;
-    arena.rank(group.RankOf(Rank(rank_))->value()).joined.store(1);
+    arena.rank(group.RankOf(Rank(rank_))->value()).joined.store(kHasJoined);
     joined.fetch_add(1);
     FutexWake(&joined, kAllSleepers, FutexScope::kShared);
     while (true) {
       const uint32_t count = joined.load();
       std::vector<int> missing;
+      bool are_there = true;
       for (int i = 0; i < group.size().value(); ++i) {
-        const int member = group.members[i].value();
-        if (arena.rank(i).joined.load() == 0) missing.push_back(member);
+        const uint32_t word = arena.rank(i).joined.load();
+        if (word == kNotYet) missing.push_back(links_.name(group.members[i].value()));
+        are_there &= word == kHasJoined;
       }
-      if (missing.empty()) return absl::OkStatus();
+      if (are_there) return absl::OkStatus();
+      RETURN_IF_ERROR(FailureAmong(id, group));
       // Of any member: one that has joined may be what the missing ones have waited for.
       for (const Rank member : group.members) RETURN_IF_ERROR(links_.LossOf(member.value()));
       const absl::Duration left = deadline - Clock::Real().Now();
       if (left <= absl::ZeroDuration()) {
         return absl::DeadlineExceededError(
-            absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not opened it"));
+            missing.empty()
+                ? "another rank has given up opening it"
+                : absl::StrCat("rank(s) ", absl::StrJoin(missing, ", "), " have not opened it"));
       }
       RETURN_IF_ERROR(CheckInterrupt());
       FutexWait(&joined, count, std::min(left, kLookInterval), FutexScope::kShared);

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,7 +19,16 @@ namespace pelton::shm {
 
 // What ranks tell each other over their sockets; which fields count depends on the type.
 struct Frame {
-  enum Type : uint32_t { kHello = 1, kProof, kRegister, kDeregister, kOpen, kGoodbye, kFailed };
+  enum Type : uint32_t {
+    kHello = 1,
+    kProof,
+    kRegister,
+    kDeregister,
+    kOpen,
+    kGoodbye,
+    kFailed,
+    kOpenFailed
+  };
   uint32_t magic = kMagic;
   uint32_t type = 0;
   int32_t rank = 0;
@@ -28,9 +38,14 @@ struct Frame {
   uint64_t address = 0;        // of `private_nonce` in the sender's memory
   uint64_t shared_nonce = 0;   // to be read in memory that was passed
   uint64_t private_nonce = 0;  // to be read across processes
+  int32_t code = 0;            // an absl::StatusCode
+  uint32_t reserved = 0;
 
-  static constexpr uint32_t kMagic = 0x504C5402;
+  static constexpr uint32_t kMagic = 0x504C5403;
 };
+
+// Of a text that goes along; a message takes no more than 4096 bytes.
+inline constexpr size_t kMaxTextBytes = 2048;
 
 struct Message {
   Frame frame;

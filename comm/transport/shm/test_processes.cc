@@ -1,7 +1,10 @@
 #include "comm/transport/shm/test_processes.h"
 
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,6 +130,13 @@ std::string Processes::JoinAll() {
     absl::StrAppend(&all, Join(static_cast<int>(rank)));
   }
   return all;
+}
+
+void ForbidReaders() {
+  prctl(PR_SET_DUMPABLE, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2] = {};
+  syscall(SYS_capset, &header, none);
 }
 
 absl::StatusOr<End> MakeEnd(const TransportOptions& options, TransportMaker make) {

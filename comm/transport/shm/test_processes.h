@@ -40,6 +40,9 @@ class Processes {
   std::vector<pid_t> pids_;
 };
 
+// To be called by a rank: forbids other processes to read this one's memory, also to those of root.
+void ForbidReaders();
+
 // What a rank needs to communicate with all others.
 struct End {
   std::unique_ptr<Transport> transport;

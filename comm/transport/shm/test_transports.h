@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/communicator.h"
 #include "comm/transport/shm/task_list.h"
 #include "comm/transport/transport.h"
 #include "core/base/sync.h"
@@ -60,10 +61,15 @@ class TestBootstrap : public Bootstrap {
   const int rank_;
 };
 
-// By rank. Collectives of other kinds than `native_kinds` run as programs. Blocks: until all have
-// met.
+// By rank. Collectives of other kinds than `native_kinds` run as programs; `names` as
+// TransportOptions'. Blocks: until all have met.
 std::vector<std::unique_ptr<Transport>> MakeTestTransports(WorldSize world_size,
-                                                           KindSet native_kinds = kKindsWithTasks);
+                                                           KindSet native_kinds = kKindsWithTasks,
+                                                           const std::vector<Rank>& names = {});
+
+// The communicators `id` of all ranks, by rank. Blocks: until all have opened it.
+std::vector<std::unique_ptr<Communicator>> OpenWorld(
+    const std::vector<std::unique_ptr<Transport>>& transports, CommunicatorId id);
 
 }  // namespace pelton::shm
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/sim/outcome.h"
 #include "core/base/check.h"
+#include "core/base/sharing.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -250,7 +251,7 @@ absl::StatusOr<std::optional<Rank>> SimGroup::FindSender(Rank rank, int32_t tag)
 
 void SimGroup::Abort(Rank rank, const absl::Status& reason, absl::Time now) {
   if (!At(rank).ended.ok()) return;
-  const absl::Status mine = reason.ok() ? absl::CancelledError("aborted without a reason") : reason;
+  const absl::Status mine = AsEnd(reason);
   const absl::Status notice(mine.code(),
                             absl::StrCat("rank ", rank.value(), " aborted: ", mine.message()));
   End(rank, mine, notice, now);

@@ -58,6 +58,7 @@ struct Offer {
   std::byte* target = nullptr;  // of all its bytes
   size_t left = 0;              // bytes that are still to come
   network::Waiter* waiter = nullptr;
+  bool is_withdrawn = false;  // the peer has said that no more of its bytes come
 };
 
 // Of two ranks the lower one connects to the other, once, when the first worker of both opens; the
@@ -115,6 +116,8 @@ class Trunk final : public ConnectionSink {
   void Fetch(Offer& offer);
   // Refuses `offer`: tells its sender so and forgets it. Its bytes are never fetched.
   void Decline(Offer& offer);
+  // Of those of `peer`, also those that are nobody's any more.
+  size_t offer_count(Rank peer) const { return At(peer).offers.size(); }
   void Recycle(void* block) { blocks_.emplace_back(static_cast<std::byte*>(block)); }
 
   // Moves what can be moved, of all ports; `by` is the port that asks for it.

@@ -24,8 +24,11 @@ absl::Status Trunk::OnFrame(Rank peer, const Frame& frame, const Header& header,
     case FrameType::kOffer:
       return ArriveOffer(peer, frame, header);
     case FrameType::kFetch:
-      // Of what has failed meanwhile nothing is offered any more.
-      if (At(peer).outbox.Fetched(frame.id)) Write(peer);
+      if (At(peer).outbox.Fetched(frame.id)) {
+        Write(peer);
+      } else {
+        Note(peer, {FrameType::kWithdrawn, 0, frame.id, 0});  // its worker has closed meanwhile
+      }
       return absl::OkStatus();
     case FrameType::kDecline:
       At(peer).outbox.Declined(frame.id);
@@ -74,8 +77,10 @@ void Trunk::OnBodyDone(Rank peer, const Frame& frame) {
 
 void Trunk::Withdraw(Rank peer, uint64_t id) {
   const auto found = At(peer).offers.find(id);
-  const bool is_nobodys = found != At(peer).offers.end() && found->second->port == nullptr;
-  if (is_nobodys) At(peer).offers.erase(found);
+  if (found == At(peer).offers.end()) return;
+  // Its worker learns of the peer's end by other means, and holds the offer until then.
+  found->second->is_withdrawn = true;
+  if (found->second->port == nullptr) At(peer).offers.erase(found);
 }
 
 void Trunk::LosePort(Rank peer, uint32_t number) {
@@ -165,7 +170,7 @@ void Trunk::LeaveOffers(const Port& port, Rank peer) {
     offer.target = nullptr;
     if (from.connection != nullptr) from.connection->Divert(offer.id);
     waiter->OnDone(absl::CancelledError("tcp: closed"));
-    return false;
+    return offer.is_withdrawn;
   });
 }
 

@@ -260,6 +260,24 @@ TEST_F(TwoPairsTest, AWorkerThatClosesWhileItIsFetchedFromLeavesItsMemoryAlone) 
   ends[1].worker->Close();
   EXPECT_EQ(pulled.calls, 1);
   ExpectThatTheOthersGoOn();
+  EXPECT_EQ(ends[1].trunk->offer_count(Rank(0)), 0u);
+}
+
+// Jobs open and close communicators all day over the same connections.
+TEST_F(TwoPairsTest, AnOfferThatIsFetchedFromAClosedWorkerIsForgottenWithItsReceiver) {
+  const Header header = From(0);
+  ASSERT_TRUE(ends[0].worker->Send(1, {&header, out.data(), out.size(), true, &sent}).ok());
+  ASSERT_TRUE(PumpUntil([&] { return ends[1].recorder.offers.size() == 1; }));
+  ends[0].worker->Close();
+  ASSERT_TRUE(ends[1].worker->Pull(ends[1].recorder.offers[0], in.data(), &pulled).ok());
+  ends[1].worker->Close();
+  EXPECT_EQ(pulled.calls, 1);
+  ASSERT_EQ(ends[1].trunk->offer_count(Rank(0)), 1u);
+  EXPECT_TRUE(PumpUntil([&] {
+    for (auto& worker : second) worker->Progress();
+    return ends[1].trunk->offer_count(Rank(0)) == 0;
+  }));
+  ExpectThatTheOthersGoOn();
 }
 
 // Notes that were posted leave although their worker is closed; messages to a closed worker and

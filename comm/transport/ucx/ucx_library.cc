@@ -1,6 +1,5 @@
 #include "comm/transport/ucx/ucx_library.h"
 
-#include <net/if.h>
 #include <signal.h>
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "comm/control/bind_address.h"
 #include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/memory/cuda/shared_library.h"
@@ -118,11 +118,8 @@ absl::Status ToStatus(ucs_status_t status, absl::string_view what) {
 }
 
 absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interface) {
-  const std::string device = interface.empty() ? "lo" : interface;
-  if (if_nametoindex(device.c_str()) == 0) {
-    return absl::NotFoundError(
-        absl::StrCat("interface: '", device, "' is no network interface of this host"));
-  }
+  const std::string given = interface.empty() ? "lo" : interface;
+  ASSIGN_OR_RETURN(const std::string device, ResolveInterfaceName(given));
   RETURN_IF_ERROR(LoadUcx());
   QuietenLibrary();
   ucp_config_t* config = nullptr;
@@ -141,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Context>> Context::Make(const std::string& interf
   }
   Ucx().ucp_config_release(config);
   RETURN_IF_ERROR(configured);
-  return std::unique_ptr<Context>(new Context(handle, device));
+  return std::unique_ptr<Context>(new Context(handle, given));
 }
 
 Context::Context(ucp_context_h handle, std::string interface)

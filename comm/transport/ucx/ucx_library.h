@@ -67,10 +67,10 @@ absl::Status ToStatus(ucs_status_t status, absl::string_view what);
 // Threads: immutable once made; UCX orders what its workers share. Owns: the ucp_context.
 class Context {
  public:
-  // `interface` is the name of a network interface; "" is loopback. Variables UCX_* that the user
-  // has set win over ours, and PELTON_UCX_TLS names the wires (default "tcp,self"). Errors:
-  // NotFound: no such interface, or UCX is not installed. Unavailable: none of the wires runs on
-  // the interface.
+  // `interface` is the name of a network interface, or a numeric IPv4 address of one; "" is
+  // loopback. Variables UCX_* that the user has set win over ours, and PELTON_UCX_TLS names the
+  // wires (default "tcp,self"). Errors: NotFound: no such interface, or UCX is not installed.
+  // Unavailable: none of the wires runs on the interface.
   static absl::StatusOr<std::unique_ptr<Context>> Make(const std::string& interface);
   ~Context();
   Context(const Context&) = delete;

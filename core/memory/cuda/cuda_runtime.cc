@@ -7,8 +7,10 @@
 namespace pelton::cuda {
 namespace {
 
+constexpr const char* kContextState = "cuDevicePrimaryCtxGetState";
+
 absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
-  CudaTable table;
+  CudaTable table{};
   RETURN_IF_ERROR(library.Bind("cudaGetDeviceCount", table.get_device_count));
   RETURN_IF_ERROR(library.Bind("cudaGetDevice", table.get_device));
   RETURN_IF_ERROR(library.Bind("cudaSetDevice", table.set_device));
@@ -27,6 +29,10 @@ absl::StatusOr<CudaTable> Fill(const SharedLibrary& library) {
   RETURN_IF_ERROR(library.Bind("cudaFree", table.release));
   RETURN_IF_ERROR(library.Bind("cudaMemcpyAsync", table.memcpy_async));
   RETURN_IF_ERROR(library.Bind("cudaMemsetAsync", table.memset_async));
+  // A library that stands in for the runtime may bring the driver's function.
+  if (library.Bind(kContextState, table.primary_context_state).ok()) return table;
+  const absl::StatusOr<SharedLibrary> driver = SharedLibrary::Find({"", {"libcuda.so.1"}, ""});
+  if (driver.ok()) driver->Bind(kContextState, table.primary_context_state).IgnoreError();
   return table;
 }
 
@@ -53,6 +59,14 @@ std::string CudaRuntime::WhyNoDevice() const {
   return absl::StrCat("cudaGetDeviceCount: ", table_.get_error_string(result));
 }
 
+bool CudaRuntime::HasContext(int device) const {
+  if (table_.primary_context_state == nullptr) return true;
+  unsigned flags = 0;
+  int is_active = 0;
+  const int result = table_.primary_context_state(device, &flags, &is_active);
+  return result != kSuccess || is_active != 0;
+}
+
 int CudaRuntime::version() const {
   int version = 0;
   return table_.runtime_get_version(&version) == kSuccess ? version : 0;
@@ -68,9 +82,12 @@ absl::Status CudaRuntime::ToStatus(int result, absl::string_view call) const {
 
 DeviceScope::DeviceScope(const CudaRuntime& runtime, int device) : runtime_(runtime) {
   runtime.calls().get_device(&before_);
-  runtime.calls().set_device(device);
+  has_changed_ = before_ != device;
+  if (has_changed_) runtime.calls().set_device(device);
 }
 
-DeviceScope::~DeviceScope() { runtime_.calls().set_device(before_); }
+DeviceScope::~DeviceScope() {
+  if (has_changed_ && runtime_.HasContext(before_)) runtime_.calls().set_device(before_);
+}
 
 }  // namespace pelton::cuda

@@ -51,6 +51,8 @@ struct CudaTable {
   int (*memcpy_async)(void* target, const void* source, size_t size_bytes, int kind,
                       StreamHandle stream);
   int (*memset_async)(void* target, int value, size_t size_bytes, StreamHandle stream);
+  // The driver's; null where it has none of that name.
+  int (*primary_context_state)(int device, unsigned* flags, int* is_active);
 };
 
 // The runtime library of this process. Threads: immutable once made; any. Owns: nothing.
@@ -66,6 +68,8 @@ class CudaRuntime {
   int device_count() const;
   // Why it is 0: the runtime's own words.
   std::string WhyNoDevice() const;
+  // Whether this process has used `device`; true also where the driver does not say.
+  bool HasContext(int device) const;
   // As the runtime counts: 13000 for 13.0.
   int version() const;
   const std::string& path() const { return path_; }
@@ -80,8 +84,12 @@ class CudaRuntime {
   std::string path_;
 };
 
-// Makes `device` the current one of this thread for a scope. Threads: the one that made it. Owns:
-// nothing.
+// Makes `device` the current one of this thread for a scope. The former one comes back unless this
+// process has not used it: since CUDA 12 naming a device makes a context there, which takes some
+// hundred MB of its memory, and a thread that never named one stands at device 0. All ranks of a
+// host would make one there. So code of ours that needs a device takes a scope, whatever is
+// current, as PyTorch's does.
+// Threads: the one that made it. Owns: nothing.
 class DeviceScope {
  public:
   DeviceScope(const CudaRuntime& runtime, int device);
@@ -92,6 +100,7 @@ class DeviceScope {
  private:
   const CudaRuntime& runtime_;
   int before_ = 0;
+  bool has_changed_ = false;
 };
 
 }  // namespace pelton::cuda

@@ -79,7 +79,7 @@ class Rig {
     Completion last;
     for (int i = 0; i < operations; ++i) {
       ASSIGN_OR_RETURN(last, LaunchOurs(size_bytes / 4, stream));
-      RETURN_IF_ERROR(ours_.WaitOnStream(last, stream, FarDeadline()));
+      RETURN_IF_ERROR(PutBehind(ours_, last, stream));
     }
     RETURN_IF_ERROR(Synchronize());
     return Await(ours_, last, FarDeadline());

@@ -1,4 +1,7 @@
 // The CUDA runtime's C interface over streams.h; the device's memory is the host's.
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -26,6 +29,9 @@ constexpr size_t kTotalBytes = size_t{16} << 30;
 constexpr size_t kFreeBytes = size_t{8} << 30;
 
 thread_local int current_device = 0;
+
+// Of which devices there are contexts. Threads: any. Owns: nothing.
+std::array<std::atomic<bool>, pelton::stand_in::kDefaultDeviceCount> has_context = {};
 
 template <typename T>
 int Make(const char* call, T** made) {
@@ -59,8 +65,16 @@ int cudaGetDevice(int* device) {
 }
 
 int cudaSetDevice(int device) {
-  if (device < 0 || device >= Controls::Get().device_count()) return kInvalidDevice;
+  const int count = std::min(Controls::Get().device_count(), pelton::stand_in::kDefaultDeviceCount);
+  if (device < 0 || device >= count) return kInvalidDevice;
   current_device = device;
+  has_context[static_cast<size_t>(device)] = true;  // as since CUDA 12
+  return kSuccess;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = has_context[static_cast<size_t>(device)] ? 1 : 0;
   return kSuccess;
 }
 
