@@ -70,13 +70,13 @@ absl::Status CheckOptions(const BackendOptions& options) {
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
     const std::string& address, const std::string& token, const TlsOptions& tls,
     absl::Duration heartbeat_timeout) {
-  const size_t colon = address.rfind(':');
+  ASSIGN_OR_RETURN(HostAndPort where, SplitAddress(address));
   CoordinatorOptions options;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &options.port)) {
+  if (!absl::SimpleAtoi(where.port, &options.port)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("coordinator address: '", address, "' is not host:port"));
+        absl::StrCat("address: '", address, "' is not host:port, with a number for the port"));
   }
-  options.interface = address.substr(0, colon);
+  options.interface = std::move(where.host);
   options.token = token;
   options.tls = tls;
   options.heartbeat_timeout = heartbeat_timeout;
@@ -149,11 +149,11 @@ absl::Status Backend::Tell(TrainerMark mark, absl::Time deadline) {
 void Backend::StartSession() {
   executor_ = std::make_unique<ThreadExecutor>(ThreadExecutor::Options{.name = "pelton-session"});
   Session::Options session;
-  session.rank = rank();
   session.here = Here(options_);
   session.control = control_.get();
   session.transport = transport_.get();
   session.note = &failure_;
+  session.tell_patience = options_.heartbeat_timeout;
   session.turn_look_interval = Session::kTurnLookInterval;
   SpawnOptions options;
   options.name = "session";
@@ -171,8 +171,9 @@ void Backend::Obey(const Order& order, SessionDoor* door) {
   } else if (order.kind == Order::Kind::kPeerBack) {
     absences_.End(culprit);
   } else {
-    // Nobody is awaited in a job that ends, and none would come back to have deadlines move on.
-    if (order.kind != Order::Kind::kPeerLeft) absences_.EndAll();
+    // Nobody is awaited in a job that ends, nor one that has left, and none would come back to have
+    // deadlines move on.
+    order.kind == Order::Kind::kPeerLeft ? absences_.End(culprit) : absences_.EndAll();
     if (door != nullptr) door->Send(order);
   }
 }

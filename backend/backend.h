@@ -73,8 +73,9 @@ struct BackendOptions {
   absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout;
 };
 
-// Serves a job's coordinator at "<host>:<port>"; port 0 takes a free one. Errors: InvalidArgument:
-// `address` is not of that form; those of CoordinatorServer::Start.
+// Serves a job's coordinator at "<host>:<port>", whose host is a name or an address of this one, an
+// IPv6 address in brackets; port 0 takes a free one. Errors: InvalidArgument: `address` is not of
+// that form; those of CoordinatorServer::Start.
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeCoordinatorAt(
     const std::string& address, const std::string& token, const TlsOptions& tls = {},
     absl::Duration heartbeat_timeout = limits::kHeartbeatTimeout);

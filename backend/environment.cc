@@ -1,9 +1,11 @@
 #include "backend/environment.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -38,11 +40,11 @@ absl::StatusOr<int32_t> NumberAtLeast(const char* name, int32_t least) {
 absl::Status TakeSeconds(const char* name, absl::Duration& target) {
   const std::string text = Variable(name);
   if (text.empty()) return absl::OkStatus();
-  double seconds = 0;
-  if (!absl::SimpleAtod(text, &seconds) || !(seconds > 0)) {
+  const std::optional<absl::Duration> seconds = ParseSeconds(text);
+  if (!seconds.has_value() || *seconds == absl::ZeroDuration()) {
     return Malformed(name, text, "a number of seconds above 0");
   }
-  target = absl::Seconds(seconds);
+  target = *seconds;
   return absl::OkStatus();
 }
 
@@ -95,6 +97,12 @@ absl::Status TakeSchedules(BackendOptions& options) {
 }
 
 }  // namespace
+
+std::optional<absl::Duration> ParseSeconds(const std::string& text) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0) return {};
+  return absl::Seconds(seconds);
+}
 
 absl::StatusOr<BackendOptions> OptionsFromEnvironment() {
   BackendOptions options;

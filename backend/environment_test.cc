@@ -1,5 +1,9 @@
 #include "backend/environment.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -7,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "backend/backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -81,6 +86,27 @@ TEST_F(EnvironmentTest, ALaunchersVariablesAreARanksPlace) {
   EXPECT_TRUE(Read({{"RANK", "0"}}).value().serves_coordinator);
 }
 
+bool HasIpv6Loopback() {
+  sockaddr_in6 loopback = {};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  const int bound = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool has = bind(bound, reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)) == 0;
+  close(bound);
+  return has;
+}
+
+TEST_F(EnvironmentTest, RankZeroServesTheCoordinatorAtANameAndAtAnIpv6Address) {
+  for (const char* address : {"localhost:0", "[::1]:0"}) {
+    if (address[0] == '[' && !HasIpv6Loopback()) continue;
+    const absl::StatusOr<BackendOptions> options =
+        Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PELTON_COORDINATOR", address}});
+    ASSERT_TRUE(options.ok()) << options.status();
+    const auto backend = Backend::Start(*options);
+    EXPECT_TRUE(backend.ok()) << backend.status();
+  }
+}
+
 TEST_F(EnvironmentTest, ATableOfSchedulesIsReadWhereTheBackendIs) {
   const std::string path = testing::TempDir() + "/schedules";
   std::ofstream(path) << "allreduce 0 0 ring\n";
@@ -104,6 +130,9 @@ TEST_F(EnvironmentTest, WhatIsMissingOrMalformedIsNamed) {
               HasSubstr("PELTON_JOB_TOKEN='...'"));
   EXPECT_THAT(ErrorOf({{"PELTON_JOB_TOKEN", kSecret}, {"PELTON_TIMEOUT", "-1"}}),
               HasSubstr("PELTON_TIMEOUT='-1' in the environment: must be a number of seconds"));
+  EXPECT_THAT(ErrorOf({{"PELTON_TIMEOUT", "60"}, {"PELTON_HEARTBEAT_TIMEOUT", "inf"}}),
+              HasSubstr("PELTON_HEARTBEAT_TIMEOUT='inf'"));
+  EXPECT_THAT(ErrorOf({{"PELTON_HEARTBEAT_TIMEOUT", "0"}}), HasSubstr("must be a number"));
 }
 
 TEST_F(EnvironmentTest, TheTokenCrossesNoNetworkInClear) {

@@ -58,8 +58,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> PairWires::Open(Rank peer, uint32_
   const Group pair{{std::min(rank_, peer), std::max(rank_, peer)}, Generation(attempt + 1)};
   RETURN_IF_ERROR(CheckGroup(pair, group_size_, rank_));
   // A number that no other pair has.
-  const auto id = static_cast<uint32_t>(pair.members[0].value() * group_size_.value() +
-                                        pair.members[1].value());
+  const auto lower = static_cast<uint32_t>(pair.members[0].value());
+  const uint32_t id = lower * static_cast<uint32_t>(group_size_.value()) +
+                      static_cast<uint32_t>(pair.members[1].value());
   return transport_->Open(CommunicatorId(id), pair, deadline);
 }
 

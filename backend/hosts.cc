@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Connect(const HostSearch& search,
   options.job_token = search.job_token;
   options.bootstrap = &bootstrap;
   options.deadline = deadline;
+  options.names = ranks;
   return entry.factory(options);
 }
 

@@ -167,9 +167,11 @@ void LocalModel::SelectPeers(const ModelOptions& options) {
   if (!policy.has_value() || (tiers_.are_open() && !tiers_.is_leader())) return;
   std::vector<Rank> members = tiers_.are_open() ? LeadersOf(options.group) : options.group.members;
   if (members.size() == 1) return;  // it is its own peer by any rule
+  // No other model has it, nor has one of another set of trainers.
+  const CommunicatorId group = (tiers_.are_open() ? leaders_ : communicator_)->id();
   if (*policy == PeerPolicy::kAvoidStragglers) {
     MatchOptions matchmaker;
-    matchmaker.question.group = (tiers_.are_open() ? leaders_ : communicator_)->id();
+    matchmaker.question.group = group;
     matchmaker.question.members = std::move(members);
     matchmaker.self = backend_.rank();
     // What it says of an answer that is lost says more than that the round is late.
@@ -186,10 +188,12 @@ void LocalModel::SelectPeers(const ModelOptions& options) {
     return;
   }
   SelectPeersRequest question;
+  question.group = group;
   question.members = std::move(members);
   question.policy = *policy;
   peers_ = std::make_unique<PeerSelector>(backend_.session(), backend_.control(),
                                           std::move(question), backend_.rank());
+  peers_->Prefetch(options.first_round.value() - 1);
   tiers_.peers = peers_.get();
 }
 
@@ -199,8 +203,10 @@ absl::Status LocalModel::OpenTiers(const Group& group) {
   for (Rank leader : leaders.members) {
     const std::vector<Rank> with = backend_.hosts().IntraRanks(group, leader);
     tiers_.host_sizes.push_back(static_cast<int32_t>(with.size()));
+    tiers_.leader_ranks.push_back(*group.RankOf(leader));
   }
   const Group host{backend_.hosts().IntraRanks(group, backend_.rank()), group.generation};
+  for (Rank member : host.members) tiers_.host_ranks.push_back(*group.RankOf(member));
   ASSIGN_OR_RETURN(host_, backend_.Open(host, device_));
   tiers_.host = host_.get();
   if (host.members.front() == backend_.rank()) {

@@ -12,8 +12,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "backend/test_ranks.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/base/sync.h"
 #include "core/trace/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,7 +24,9 @@ namespace pelton {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A round of rank 0 that rank 1 takes no part in, with `timeout` for the model's operations; what
 // it ends with.
@@ -54,6 +58,41 @@ TEST(ModelOptionsTest, AnOperationMayTakeAsLongAsTheBackendsUnlessTheModelSaysOt
     EXPECT_THAT(std::string(round.message()), HasSubstr("is not done in time"));
     EXPECT_LT(Clock::Real().Now() - began, absl::Seconds(40)) << timeout;
   }
+}
+
+std::vector<std::string>& Lines() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+// An error of the coordinator's would be in the log.
+TEST(ModelPeersTest, TheCoordinatorChoosesThemForEachModelOfAGroup) {
+  SetLogSink([](LogLevel, absl::string_view line) {
+    static Mutex mutex;
+    MutexLock lock(&mutex);
+    Lines().emplace_back(line);
+  });
+  const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
+    for (const char* name : {"first", "second"}) {
+      ModelOptions model_options;
+      model_options.name = name;
+      model_options.group = Group::World(backend->world_size());
+      model_options.algorithm = "decentralized";
+      model_options.algorithm_options = {{"peer_selection_mode", "random_matching"}};
+      ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                       Model::Create(*backend, model_options, {{.name = "a", .count = 1}}));
+      for (int round = 0; round < 30; ++round) {
+        RETURN_IF_ERROR(model->rounds().MarkReady(SlotId(0)));
+        RETURN_IF_ERROR(model->rounds().EndRound());
+        RETURN_IF_ERROR(model->rounds().WaitRound(Soon()));
+      }
+    }
+    return Barrier(backend->control(), "end", Soon());
+  });
+  SetLogSink(nullptr);
+  for (const absl::Status& status : results) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(Lines(), Not(Contains(HasSubstr("is forgotten"))));
 }
 
 // Throws in the scheduler's turn, as a bug of the runtime would, when it is shown the first bucket.

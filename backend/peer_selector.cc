@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/topology/matching.h"
 #include "core/actor/spawn.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
@@ -51,7 +52,8 @@ void PeerAsker::Handle(PeerQuestion question) {
 
 PeerSelector::PeerSelector(const ActorRef<Actor>& parent, Control& control,
                            SelectPeersRequest question, Rank self)
-    : thread_({.name = "pelton-peers"}),
+    : self_(self),
+      thread_({.name = "pelton-peers"}),
       asker_(SpawnUnder<PeerAsker>(
           parent,
           {.name = "peer selector", .executor = &thread_, .on_failure = OnFailure::kRestart},
@@ -64,7 +66,14 @@ std::optional<Rank> PeerSelector::PeerAt(uint64_t step) {
   Answer& answer = found->second;
   if (answer.asked.valid() && answer.asked.ready()) {
     const absl::StatusOr<Rank> peer = std::move(answer.asked).Take();
-    if (peer.ok()) answer.peer = *peer;
+    if (peer.ok()) {
+      answer.peer = *peer;
+    } else if (!std::exchange(has_told_, true)) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("rank ", self_.value(), ": the coordinator has chosen no peers for round ",
+                       step + 1, ": ", peer.status().message(),
+                       "; all ranks follow shift_one in such a round, and only the first is told"));
+    }
   }
   return answer.peer;
 }

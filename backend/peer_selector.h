@@ -49,7 +49,8 @@ class PeerAsker final : public Actor {
 };
 
 // The asker on a thread of its own, so that no round waits for it. An answer that does not come, or
-// makes no sense, counts as missing at this rank, and the code that uses the source falls back.
+// makes no sense, counts as missing at this rank, and the code that uses the source falls back. The
+// first error that an answer is goes to the log.
 // Threads: one at a time. Owns: the thread, and the answers.
 class PeerSelector final : public PeerSource {
  public:
@@ -69,9 +70,11 @@ class PeerSelector final : public PeerSource {
     bool is_awaited() const { return asked.valid() && !asked.ready(); }
   };
 
+  const Rank self_;
   ThreadExecutor thread_;
   const ActorRef<PeerAsker> asker_;
   std::map<uint64_t, Answer> answers_;  // by step
+  bool has_told_ = false;               // of an error
 };
 
 // Peers among the ranks that are there now, by questions to the control plane.

@@ -13,12 +13,16 @@
 #include "comm/control/in_process_control.h"
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
+#include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/sync.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pelton {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr int kLooks = 1000;  // for one answer, before the next question
@@ -84,6 +88,28 @@ TEST(PeerSelectorTest, LacksWhatItWasNotToldToFetch) {
   FixedControl control(Matching{0});
   PeerSelector selector({}, control, Question({0}), Rank(0));
   EXPECT_EQ(selector.PeerAt(0), std::nullopt);
+}
+
+std::vector<std::string>& Lines() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+TEST(PeerSelectorTest, TheFirstErrorIsTold) {
+  SetLogSink([](LogLevel, absl::string_view line) { Lines().emplace_back(line); });
+  FixedControl control(absl::OutOfRangeError("step: is forgotten"));
+  PeerSelector selector({}, control, Question({3, 5, 7}), Rank(5));
+  for (uint64_t step = 0; step < 3; ++step) {
+    selector.Prefetch(step);
+    control.AwaitQuestion(step);
+    selector.Prefetch(step + 1);
+    control.AwaitQuestion(step + 1);
+    EXPECT_EQ(selector.PeerAt(step), std::nullopt);
+  }
+  SetLogSink(nullptr);
+  EXPECT_THAT(Lines(), ElementsAre("rank 5: the coordinator has chosen no peers for round 1: "
+                                   "step: is forgotten; all ranks follow shift_one in such a "
+                                   "round, and only the first is told"));
 }
 
 class Boss : public Actor {};

@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -44,38 +47,63 @@ absl::StatusOr<sockaddr_storage> SourceTowards(const addrinfo& target) {
   return source;
 }
 
-absl::StatusOr<std::string> InterfaceWith(const std::string& identity) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return absl::ErrnoToStatus(errno, "getifaddrs");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    if (IdentityOf(entry->ifa_addr) == identity) return std::string(entry->ifa_name);
+// Empty if it has none.
+std::string FirstIpv4Of(absl::string_view interface, const ifaddrs* list) {
+  for (; list != nullptr; list = list->ifa_next) {
+    if (list->ifa_addr == nullptr || list->ifa_addr->sa_family != AF_INET) continue;
+    if (interface == list->ifa_name) return IdentityOf(list->ifa_addr);
   }
-  return absl::NotFoundError(
-      "no interface of this host has the address that its route starts from; check its network");
+  return "";
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> InterfaceTowards(const std::string& address) {
+absl::StatusOr<HostAndPort> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     return absl::InvalidArgumentError(absl::StrCat("address: '", address, "' is not host:port"));
   }
   std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (absl::StrContains(host, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address: '", address, "' is not host:port; put an IPv6 address in brackets"));
+  }
+  return HostAndPort{std::move(host), address.substr(colon + 1)};
+}
+
+absl::StatusOr<std::string> InterfaceTowards(const std::string& address) {
+  ASSIGN_OR_RETURN(const HostAndPort where, SplitAddress(address));
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
-  const int failed = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &list);
+  const int failed = getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &list);
   if (failed != 0) {
     return absl::NotFoundError(absl::StrCat("address: '", address, "': ", gai_strerror(failed)));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
   const absl::StatusOr<sockaddr_storage> source = SourceTowards(*list);
   if (!source.ok()) return Annotate(source.status(), absl::StrCat("address: '", address, "'"));
-  return InterfaceWith(IdentityOf(reinterpret_cast<const sockaddr*>(&*source)));
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return absl::ErrnoToStatus(errno, "getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> freed(interfaces, &freeifaddrs);
+  return InterfaceWith(reinterpret_cast<const sockaddr&>(*source), interfaces);
+}
+
+absl::StatusOr<std::string> InterfaceWith(const sockaddr& source, const ifaddrs* list) {
+  const std::string identity = IdentityOf(&source);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || IdentityOf(entry->ifa_addr) != identity) continue;
+    // Who listens at an interface's name listens at its first IPv4 address.
+    const bool is_first = FirstIpv4Of(entry->ifa_name, list) == identity;
+    if (is_first || source.sa_family != AF_INET) return std::string(entry->ifa_name);
+    char text[INET_ADDRSTRLEN];
+    const in_addr& v4 = reinterpret_cast<const sockaddr_in&>(source).sin_addr;
+    return std::string(inet_ntop(AF_INET, &v4, text, sizeof(text)));
+  }
+  return absl::NotFoundError(
+      "no interface of this host has the address that its route starts from; check its network");
 }
 
 }  // namespace pelton

@@ -18,23 +18,24 @@ namespace {
 constexpr int32_t kEnds = 1;  // orders that end the membership, of which the first one counts
 
 // Tells the other ranks of a failure here, then ends.
-// Threads: as every actor; its one turn waits for a round trip. Owns: nothing.
+// Threads: as every actor; its one turn waits for a round trip, which a coordinator that stands
+// still makes longer. Owns: nothing.
 class Teller final : public Actor {
  public:
-  Teller(Control* control, Rank rank, absl::Status reason)
-      : control_(*control), rank_(rank), reason_(std::move(reason)) {}
+  Teller(Control* control, absl::Status reason, absl::Duration patience)
+      : control_(*control), reason_(std::move(reason)), patience_(patience) {}
 
   absl::Status OnStart() override {
     // An error says that the coordinator is lost, which the others are told of in another way.
-    (void)control_.Report(rank_, reason_, Clock::Real().Now() + limits::kHeartbeatInterval);
+    (void)control_.Report(reason_, Clock::Real().Now() + patience_);
     context().Stop();
     return absl::OkStatus();
   }
 
  private:
   Control& control_;
-  const Rank rank_;
   const absl::Status reason_;
+  const absl::Duration patience_;
 };
 
 }  // namespace
@@ -77,8 +78,8 @@ void Session::Handle(FailureHere failure) {
   options.name = "teller";
   options.executor = options_.telling != nullptr ? options_.telling : telling_.get();
   options.on_failure = OnFailure::kIgnore;  // it cannot be told twice
-  SpawnChild<Teller>(context(), std::move(options), options_.control, options_.rank,
-                     std::move(failure.reason));
+  SpawnChild<Teller>(context(), std::move(options), options_.control, std::move(failure.reason),
+                     options_.tell_patience);
 }
 
 absl::Status Session::OnStart() {

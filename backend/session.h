@@ -24,6 +24,7 @@
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
 #include "core/base/ids.h"
+#include "core/base/limits.h"
 #include "core/memory/device_queue.h"
 #include "core/memory/region.h"
 
@@ -112,13 +113,15 @@ class Session final : public Actor {
 
   // All of it is borrowed and outlives the session.
   struct Options {
-    Rank rank;
     std::string here;  // put before every reason
     Control* control = nullptr;
     Transport* transport = nullptr;
     FailureNote* note = nullptr;
     // Where the others are told, which waits for a round trip; null: a thread of its own.
     Executor* telling = nullptr;
+    // How long the coordinator may be silent before it counts as lost: until then it may come to
+    // itself again, and tells the others.
+    absl::Duration tell_patience = limits::kHeartbeatTimeout;
     // How often it looks for actors that are in one turn for kLongTurn, which it logs; zero: never.
     absl::Duration turn_look_interval;
   };

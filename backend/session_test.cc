@@ -16,6 +16,7 @@
 #include "core/actor/spawn.h"
 #include "core/actor/thread_executor.h"
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +27,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+constexpr absl::Duration kTellPatience = absl::Minutes(10);
 
 // Remembers what it is told to end.
 // Threads: one. Owns: the reasons.
@@ -56,11 +59,13 @@ class FakeCommunicator final : public Communicator {
 // Threads: one. Owns: what it was told.
 class RecordingControl final : public SilentControl {
  public:
-  absl::Status Report(Rank, const absl::Status& reason, absl::Time) override {
+  absl::Status Report(const absl::Status& reason, absl::Time deadline) override {
     reported.emplace_back(reason.message());
+    tells_until = deadline;
     return absl::OkStatus();
   }
   std::vector<std::string> reported;
+  absl::Time tells_until;
 };
 
 Group Of(const std::vector<int32_t>& ranks) {
@@ -85,11 +90,11 @@ class World {
       : executor_(seed) {
     Session::Options options;
     options.turn_look_interval = turn_look_interval;
-    options.rank = Rank(0);
     options.here = "rank 0 of job 'x'";
     options.control = &control;
     options.note = &note;
     options.telling = &executor_;
+    options.tell_patience = kTellPatience;
     SpawnOptions spawning;
     spawning.name = "session";
     spawning.mailbox_capacity = SessionDoor::MailboxCapacity(WorldSize(3));
@@ -302,6 +307,8 @@ TEST(SessionDoorTest, AFailureHereComesThroughAFullMailbox) {
   world.door->Report(absl::DataLossError("the disk is full"));
   world.Pass(absl::Milliseconds(1));
   EXPECT_THAT(world.control.reported, ElementsAre("the disk is full"));
+  EXPECT_GT(world.control.tells_until, Clock::Real().Now() + kTellPatience / 2)
+      << "a coordinator that stands still for a while tells the others then";
 }
 
 TEST(SessionDoorTest, ASessionStopsOnceItsDoorIsClosed) {

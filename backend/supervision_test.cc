@@ -39,9 +39,10 @@ constexpr uint64_t kSeeds = 50;
 // Threads: one. Owns: nothing.
 class TellingControl final : public SilentControl {
  public:
-  absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time) override {
-    return other.Send(Order{Order::Kind::kAbort, culprit, reason});
+  absl::Status Report(const absl::Status& reason, absl::Time) override {
+    return other.Send(Order{Order::Kind::kAbort, self, reason});
   }
+  Rank self;
   ActorRef<Session> other;
 };
 
@@ -85,8 +86,8 @@ class World {
     for (size_t rank = 0; rank < 2; ++rank) {
       wires[rank] = std::make_unique<ThrowingCommunicator>(std::move(opened[rank]));
       Session::Options options;
-      options.rank = Rank(static_cast<int32_t>(rank));
       options.control = &controls_[rank];
+      controls_[rank].self = Rank(static_cast<int32_t>(rank));
       options.note = &notes[rank];
       options.telling = &executor;
       sessions[rank] = Spawn<Session>(executor, {.name = "session"}, std::move(options));

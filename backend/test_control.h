@@ -15,7 +15,7 @@ class SilentControl : public Control {
   absl::StatusOr<Membership> Join(const JoinRequest&, absl::Time) override { return Nothing(); }
   absl::StatusOr<ControlAnswer> Ask(ControlQuestion, absl::Time) override { return Nothing(); }
   void SetRound(Round) override {}
-  absl::Status Report(Rank, const absl::Status&, absl::Time) override { return Nothing(); }
+  absl::Status Report(const absl::Status&, absl::Time) override { return Nothing(); }
   absl::Status Leave(absl::Time) override { return Nothing(); }
   void OnOrder(OrderCallback) override {}
 

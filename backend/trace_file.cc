@@ -1,9 +1,11 @@
 #include "backend/trace_file.h"
 
+#include <cstdint>
 #include <fstream>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace pelton {
 namespace {
@@ -23,16 +25,18 @@ std::string Escaped(std::string_view text) {
   return escaped;
 }
 
+// With all digits, because a clock has more than six of them within a second.
+std::string Microseconds(int64_t nanoseconds) {
+  return absl::StrFormat("%d.%03d", nanoseconds / 1000, nanoseconds % 1000);
+}
+
 // Times are in microseconds there; "X" is a span, "C" a counter.
 std::string LineOf(const TraceEvent& event, Rank rank) {
   const bool is_span = event.kind == TraceKind::kSpan;
-  std::string line =
-      absl::StrCat(R"({"name":")", Escaped(event.name), R"(","ph":")", is_span ? "X" : "C",
-                   R"(","pid":)", rank.value(), R"(,"tid":)", event.thread, R"(,"ts":)",
-                   static_cast<double>(event.begin_ns) * 1e-3);
-  if (is_span) {
-    absl::StrAppend(&line, R"(,"dur":)", static_cast<double>(event.duration_ns) * 1e-3);
-  }
+  std::string line = absl::StrCat(R"({"name":")", Escaped(event.name), R"(","ph":")",
+                                  is_span ? "X" : "C", R"(","pid":)", rank.value(), R"(,"tid":)",
+                                  event.thread, R"(,"ts":)", Microseconds(event.begin_ns));
+  if (is_span) absl::StrAppend(&line, R"(,"dur":)", Microseconds(event.duration_ns));
   absl::StrAppend(&line, R"(,"args":{"bucket":)", event.bucket, R"(,"round":)", event.round);
   if (!is_span) absl::StrAppend(&line, R"(,"value":)", event.value);
   return absl::StrCat(line, "}}");

@@ -22,8 +22,8 @@ TEST(TraceFileTest, WritesWhatWasRecordedWhileItLived) {
     tracer.Count("bucket ready", 1, 5, 7);
     TraceEvent span;
     span.name = "wait round";
-    span.begin_ns = 2'000'000;
-    span.duration_ns = 500'000;
+    span.begin_ns = 86'400'123'456'789;  // of a machine that has run for a day
+    span.duration_ns = 500'020;
     tracer.Record(span);
   }
   tracer.Count("too late", 1);
@@ -32,7 +32,7 @@ TEST(TraceFileTest, WritesWhatWasRecordedWhileItLived) {
   text << file.rdbuf();
   EXPECT_THAT(text.str(), StartsWith("[\n{\"name\":\"bucket ready\",\"ph\":\"C\",\"pid\":3,"));
   EXPECT_THAT(text.str(), HasSubstr(R"("args":{"bucket":5,"round":7,"value":1}},)"));
-  EXPECT_THAT(text.str(), HasSubstr(R"("ts":2000,"dur":500,)"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("ts":86400123456.789,"dur":500.020,)"));
   EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("too ")));
 }
 

@@ -69,9 +69,11 @@ void PeltonStatusFree(PeltonStatus* status);
 
 /* --- Coordinator: where the ranks of a job meet --- */
 
-/* Serves one at "<host>:<port>", until it is freed; port 0 takes a free one. `token` is the job's
- * secret, of 16 bytes at least. Only for jobs that no launcher starts: else rank 0 serves it.
- * Errors: PELTON_INVALID_ARGUMENT: address or token; PELTON_UNAVAILABLE: the port is taken. */
+/* Serves one at "<host>:<port>", an IPv6 address in brackets, until it is freed; port 0 takes a
+ * free one. `token` is the job's secret, of 16 bytes at least. Only for jobs that no launcher
+ * starts: else rank 0 serves it. Blocks: while a host's name is looked up. Errors:
+ * PELTON_INVALID_ARGUMENT: address or token; PELTON_NOT_FOUND: no such host; PELTON_UNAVAILABLE:
+ * the port is taken. */
 PeltonStatus* PeltonCoordinatorServe(const char* address, const char* token,
                                      PeltonCoordinator** coordinator);
 /* With the port in it. Valid until the coordinator is freed. */
@@ -92,11 +94,12 @@ typedef struct PeltonBackendOptions {
 
 /* Joins the job. Blocks: until all ranks have, at most the join timeout. Errors:
  * PELTON_DEADLINE_EXCEEDED: names the missing ranks; PELTON_UNAUTHENTICATED: another token;
- * PELTON_UNAVAILABLE: the coordinator cannot be reached, or a rank has died. */
+ * PELTON_UNAVAILABLE: the coordinator cannot be reached, or a rank has died. A rank joins again
+ * only once all ranks have freed their backends, because the job lasts until then. */
 PeltonStatus* PeltonBackendStart(const PeltonBackendOptions* options, PeltonBackend** backend);
 /* The same for a rank that `pelton run --no-python` or `bfrun` has started: what it needs is in the
- * environment. Errors: also PELTON_INVALID_ARGUMENT: a variable is missing or malformed, by name.
- */
+ * environment. Once in a process, because rank 0's coordinator ends with its backend. Errors: also
+ * PELTON_INVALID_ARGUMENT: a variable is missing or malformed, by name. */
 PeltonStatus* PeltonBackendStartFromEnvironment(PeltonBackend** backend);
 int32_t PeltonBackendRank(const PeltonBackend* backend);
 int32_t PeltonBackendWorldSize(const PeltonBackend* backend);

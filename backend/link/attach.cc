@@ -24,7 +24,7 @@ class LinkControl final : public Control {
   }
   absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
-  absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
+  absl::Status Report(const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override {
     client_->Leave(deadline);
     return absl::OkStatus();
@@ -45,9 +45,8 @@ absl::StatusOr<ControlAnswer> LinkControl::Ask(ControlQuestion question, absl::T
 
 void LinkControl::SetRound(Round round) { client_->SendRound(round); }
 
-absl::Status LinkControl::Report(Rank culprit, const absl::Status& reason, absl::Time deadline) {
+absl::Status LinkControl::Report(const absl::Status& reason, absl::Time deadline) {
   proto::LinkCall call;
-  call.mutable_report()->set_culprit(culprit.value());
   call.mutable_report()->set_code(static_cast<int32_t>(reason.code()));
   call.mutable_report()->set_message(std::string(reason.message()));
   return client_->Call(std::move(call), deadline).status();
@@ -85,7 +84,6 @@ absl::StatusOr<LinkedParts> AttachToDaemon(const DaemonPlace& place, absl::Time 
       LinkClient::Attach({place.path, place.job, place.rank, place.world_size}, deadline));
   LinkedParts parts;
   const proto::LinkWelcome& welcome = client->welcome();
-  parts.membership.generation = Generation(welcome.generation());
   parts.hosts.host_of.assign(welcome.host_of().begin(), welcome.host_of().end());
   parts.host_warning = welcome.host_warning();
   parts.is_heir = welcome.is_heir();

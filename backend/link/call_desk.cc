@@ -16,8 +16,6 @@ namespace {
 // Numbers that the runtime draws under this prefix are never drawn again, not even for another
 // trainer.
 constexpr absl::string_view kOfTheRuntime = "pelton/";
-// A step counts anew with each set of trainers, but not at the coordinator.
-constexpr int kStepBits = 40;
 
 std::string Prefixed(const std::string& prefix, const std::string& name) {
   const bool is_ours = absl::string_view(name).substr(0, kOfTheRuntime.size()) == kOfTheRuntime;
@@ -40,7 +38,6 @@ struct Desk {
       for (std::string& key : request.keys) key = Prefixed(prefix, key);
     }
     if constexpr (requires { request.name; }) request.name = absl::StrCat(prefix, request.name);
-    if constexpr (requires { request.step; }) request.step += (trainer.epoch - 1) << kStepBits;
   }
 
   absl::Status Ask(const proto::ControlQuestion& message, proto::ControlAnswer* reply) const {
@@ -56,9 +53,8 @@ struct Desk {
       case proto::LinkCall::kQuestion:
         return Ask(call.question(), reply->mutable_answer());
       case proto::LinkCall::kReport:
-        return seat.Report(trainer, Rank(call.report().culprit()),
-                           wire::ErrorFromProto(call.report().code(), call.report().message()),
-                           deadline);
+        return seat.Report(
+            trainer, wire::ErrorFromProto(call.report().code(), call.report().message()), deadline);
       default:
         return absl::InvalidArgumentError(
             "the trainer has made a call that this daemon does not know; start the trainer and the "

@@ -39,6 +39,7 @@ namespace pelton {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr absl::Duration kGrace = absl::Seconds(60);
 constexpr int32_t kPid = 4711;
@@ -219,6 +220,36 @@ TEST(HeirTest, ATrainerInWhosePlaceNobodyIsStartedHasNone) {
     EXPECT_THAT(why, HasSubstr(is_said_before ? "may attach anew" : "nobody starts another one"));
     EXPECT_FALSE(daemons.server(1).Status().awaits_heir());
   }
+}
+
+// Deadlines of the others would stand still for ever.
+TEST(HeirTest, NobodyIsAwaitedWhereTheDaemonThatKeepsTheAbsentOnesPlaceEnds) {
+  TestDaemons daemons(2, kGrace);
+  std::string why;
+  std::thread peer([&daemons, &why] {
+    auto backend = Backend::Start(daemons.TrainerOptions(0));
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    KeyValueStore store(&(*backend)->control());
+    why = store.Get("what nobody sets", Soon()).status().ToString();
+    const absl::Time patience = Soon();
+    while ((*backend)->absences().standstill().stands() && Clock::Real().Now() < patience) {
+      std::this_thread::yield();
+    }
+    EXPECT_FALSE((*backend)->absences().standstill().stands());
+  });
+  {
+    BareTrainer trainer(daemons, 1, 2);
+    trainer.Tell(proto::SNAPSHOT_IS_KEPT);
+  }
+  const absl::Time patience = Soon();
+  while (daemons.server(0).Status().absent().empty() && Clock::Real().Now() < patience) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(daemons.server(0).Status().absent_size(), 1);
+  daemons.End(1);
+  peer.join();
+  EXPECT_THAT(why, HasSubstr("its backend ends before another one has come"));
+  EXPECT_THAT(daemons.server(0).Status().absent(), IsEmpty());
 }
 
 // A GPU of its peers is connected to its own.

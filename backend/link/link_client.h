@@ -23,7 +23,7 @@
 
 namespace pelton {
 
-inline constexpr uint32_t kLinkProtocolVersion = 5;
+inline constexpr uint32_t kLinkProtocolVersion = 6;
 // Before the path of a daemon's socket, where otherwise a coordinator's address stands.
 inline constexpr absl::string_view kLinkAddressPrefix = "unix:";
 

@@ -259,7 +259,6 @@ void LinkServer::ServeTrainer(const proto::LinkHello& hello,
     return Welcome(*socket, welcome, trainer.status());
   }
   welcome.set_attachment(trainer->attachment);
-  welcome.set_generation(1);
   welcome.set_is_heir(trainer->is_heir);
   if (!trainer->is_heir) ClearLeft(absl::AbortedError("all trainers have attached anew"));
   BeginSetUp(*trainer);
@@ -382,7 +381,7 @@ void LinkServer::EndTrainers(const absl::Status& step, absl::Time deadline) {
       "the pelton-daemon of rank ", backend_.rank().value(), " (pid ", getpid(),
       ") was told to end", step.ok() ? "" : ", and the step did not end before: ", step.message()));
   own_end_.Give(reason);
-  if (!step.ok()) (void)seat_.Report(trainer, backend_.rank(), reason, deadline);
+  if (!step.ok()) (void)seat_.Report(trainer, reason, deadline);
   seat_.TellOwn(trainer, reason);
   while (!step.ok() && seat_.Current().attachment == trainer.attachment &&
          Clock::Real().Now() < deadline) {

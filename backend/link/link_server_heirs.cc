@@ -234,8 +234,8 @@ void LinkServer::AwaitHeir(const TrainerSeat::Trainer& gone) {
   if (reason.ok()) return;
   Log(LogLevel::kWarning, absl::StrCat("pelton-daemon: ", reason.message()));
   ClearLeft(reason);
-  if (!stops_) seat_.TellOfEnd(gone, reason);
-  backend_.absences().End(backend_.rank());
+  // Also where this daemon ends, because all others have been told to wait.
+  seat_.TellOfEnd(gone, reason);
 }
 
 }  // namespace pelton

@@ -287,6 +287,23 @@ absl::Status LinkSocket::Receive(google::protobuf::MessageLite& message, absl::T
                    "; start the trainer and the daemon from one installation"));
 }
 
+absl::StatusOr<LinkSocket::Message> LinkSocket::ReceiveWithLooks(
+    absl::Time deadline, absl::FunctionRef<absl::Status()> look) {
+  while (true) {
+    const absl::Time now = WaitClock().Now();
+    absl::StatusOr<Message> received = Receive(std::min(deadline, now + kInterruptInterval));
+    if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= deadline) {
+      return received;
+    }
+    RETURN_IF_ERROR(look());
+  }
+}
+
+bool LinkSocket::IsClosed() const {
+  pollfd entry{socket_.get(), POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 void LinkSocket::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
 }  // namespace pelton

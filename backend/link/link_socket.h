@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,6 +62,13 @@ class LinkSocket {
   // The same, parsed. Errors: also InvalidArgument: not of this type.
   absl::Status Receive(google::protobuf::MessageLite& message, absl::Time deadline);
 
+  // The same, with a look now and then, which ends the wait by its error.
+  absl::StatusOr<Message> ReceiveWithLooks(absl::Time deadline,
+                                           absl::FunctionRef<absl::Status()> look);
+
+  // Whether the peer has ended its direction, or is gone; what it has sent before can still be
+  // received. Blocks: never.
+  bool IsClosed() const;
   // Ends both directions. Threads that wait in Receive or Send at either end get Unavailable.
   void Shutdown();
   int descriptor() const { return socket_.get(); }

@@ -1,6 +1,5 @@
 #include "backend/link/linked_model.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -8,7 +7,6 @@
 #include "backend/link/linked_rounds.h"
 #include "backend/link/rounds_messages.h"
 #include "core/actor/wait_hook.h"
-#include "core/base/long_wait.h"
 #include "core/base/status.h"
 #include "core/memory/device_queue.h"
 
@@ -48,21 +46,6 @@ absl::Status CheckOnHost(const std::string& model, const std::vector<TensorSpec>
   return absl::OkStatus();
 }
 
-// The daemon is not told of failures of other ranks' trainers, but this trainer is, so it ends the
-// wait itself.
-absl::StatusOr<LinkSocket::Message> AwaitAnswer(LinkSocket& socket, const LinkedJob& job,
-                                                absl::Time last) {
-  while (true) {
-    const absl::Time now = WaitClock().Now();
-    absl::StatusOr<LinkSocket::Message> received =
-        socket.Receive(std::min(last, now + kInterruptInterval));
-    if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= last) {
-      return received;
-    }
-    if (job.failure != nullptr) RETURN_IF_ERROR(job.failure());
-  }
-}
-
 // The plan that a trainer before this one has moved to.
 absl::StatusOr<Plan> InForce(const Plan& first, const link::RoundsAnswer& answer) {
   std::vector<SlotId> order;
@@ -81,7 +64,11 @@ absl::StatusOr<LinkSocket::Message> AskForModel(LinkSocket& socket, const Linked
   *question.mutable_make() = ToMessage(options, tensors);
   question.set_timeout_ns(NanosOf(deadline - WaitClock().Now()));
   RETURN_IF_ERROR(socket.Send(question, deadline));
-  return AwaitAnswer(socket, job, deadline + kAnswerGrace);
+  // The daemon is not told of failures of other ranks' trainers, but this trainer is, so it ends
+  // the wait itself.
+  return socket.ReceiveWithLooks(deadline + kAnswerGrace, [&job] {
+    return job.failure != nullptr ? job.failure() : absl::OkStatus();
+  });
 }
 
 }  // namespace

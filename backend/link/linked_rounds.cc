@@ -1,6 +1,5 @@
 #include "backend/link/linked_rounds.h"
 
-#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -29,11 +28,6 @@ constexpr absl::Duration kTellPatience = absl::Seconds(1);
 void FaultIn(const PrivateMapping& mapping) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14; without it: later
   madvise(mapping.data(), mapping.size_bytes(), kPopulateWrite);
-}
-
-bool IsClosed(int socket) {
-  pollfd entry{socket, POLLRDHUP, 0};
-  return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace
@@ -98,12 +92,16 @@ void LinkedRounds::EndLoan() {
   Abort(absl::AbortedError(absl::StrCat("rank ", rank_.value(), "'s trainer of model '",
                                         model_name_, "' is gone: it let the model go in a round")));
   const uint64_t number = round().value();
+  PostWait(WaitClock().Now() + kAnswerGrace);
+  AwaitAbortedEnd(number);
+  TakeBackWhatIsLent();
+}
+
+void LinkedRounds::AwaitAbortedEnd(uint64_t round) {
   const absl::Time end = WaitClock().Now() + kAnswerGrace;
-  PostWait(end);
-  while (!HasEnded(number) && CheckDaemon().ok() && WaitClock().Now() < end) {
+  while (!HasEnded(round) && CheckDaemon().ok() && WaitClock().Now() < end) {
     waker_.Park(kInterruptInterval);
   }
-  TakeBackWhatIsLent();
 }
 
 // Where the daemon has not ended the round, it or its peers may be in the middle of it.
@@ -216,11 +214,7 @@ absl::Status LinkedRounds::WaitRound(absl::Time deadline) {
   if (IsInterrupted(status)) {
     status = Annotate(status, absl::StrCat(Where(), ", round ", number));
     Abort(AsAbort(status));
-    // What the peers may still write belongs to them until the rounds have ended (OWN-1).
-    const absl::Time end = WaitClock().Now() + kAnswerGrace;
-    while (!HasEnded(number) && CheckDaemon().ok() && WaitClock().Now() < end) {
-      waker_.Park(kInterruptInterval);
-    }
+    AwaitAbortedEnd(number);
   }
   return CloseRound(std::move(status));
 }
@@ -296,7 +290,7 @@ void LinkedRounds::CheckJob() {
 }
 
 absl::Status LinkedRounds::CheckDaemon() {
-  if (!gone_.is_given() && IsClosed(socket_->descriptor())) {
+  if (!gone_.is_given() && socket_->IsClosed()) {
     const absl::StatusOr<shm::Credentials> daemon = shm::PeerOf(socket_->descriptor());
     gone_.Give(absl::UnavailableError(absl::StrCat(
         Where(), ": its pelton-daemon (pid ", daemon.ok() ? absl::StrCat(daemon->pid) : "unknown",
@@ -384,7 +378,11 @@ absl::StatusOr<LinkedRounds::Answer> LinkedRounds::Exchange(const link::RoundsQu
   RETURN_IF_ERROR(
       socket_->Send(question.SerializeAsString(), descriptors, deadline + kAnswerGrace));
   sink_.Kick();
-  ASSIGN_OR_RETURN(LinkSocket::Message received, AwaitAnswer(deadline + kAnswerGrace));
+  ASSIGN_OR_RETURN(LinkSocket::Message received,
+                   socket_->ReceiveWithLooks(deadline + kAnswerGrace, [this] {
+                     CheckJob();
+                     return absl::OkStatus();
+                   }));
   Answer answer;
   if (!answer.message.ParseFromString(received.payload)) {
     return absl::InternalError(
@@ -394,18 +392,6 @@ absl::StatusOr<LinkedRounds::Answer> LinkedRounds::Exchange(const link::RoundsQu
   }
   answer.descriptors = std::move(received.descriptors);
   return answer;
-}
-
-absl::StatusOr<LinkSocket::Message> LinkedRounds::AwaitAnswer(absl::Time last) {
-  while (true) {
-    const absl::Time now = WaitClock().Now();
-    absl::StatusOr<LinkSocket::Message> received =
-        socket_->Receive(std::min(last, now + kInterruptInterval));
-    if (received.ok() || !absl::IsDeadlineExceeded(received.status()) || now >= last) {
-      return received;
-    }
-    CheckJob();
-  }
 }
 
 absl::Status LinkedRounds::Prime(absl::Time deadline) {
@@ -431,20 +417,6 @@ absl::Status LinkedRounds::LoadStates(absl::Span<const SlotState> states, absl::
   link::RoundsQuestion question;
   *question.mutable_load_states() = std::move(in_memory.states);
   return Ask(std::move(question), deadline, {in_memory.memory.get()}).status();
-}
-
-absl::Status LinkedRounds::BeginOrder() {
-  std::vector<int32_t> order;
-  for (SlotId slot : ReadyOrder()) order.push_back(slot.value());
-  return BeginAgreement(std::move(order));
-}
-
-absl::StatusOr<std::vector<SlotId>> LinkedRounds::AgreeOnOrder(absl::Time deadline) {
-  if (!is_agreeing_) RETURN_IF_ERROR(BeginOrder());
-  ASSIGN_OR_RETURN(const std::vector<int32_t> words, Agreed(deadline));
-  std::vector<SlotId> order;
-  for (int32_t slot : words) order.emplace_back(slot);
-  return order;
 }
 
 absl::Status LinkedRounds::BeginAgreement(std::vector<int32_t> words) {

@@ -110,8 +110,6 @@ class LinkedRounds final : public ModelRounds {
   const Region* region() const override { return instance_->storage->region(); }
   SlotResult ResultOf(SlotId slot) const override;
   std::vector<SlotId> ReadyOrder() const override { return instance_->tracker->ReadyOrder(); }
-  absl::Status BeginOrder() override;
-  absl::StatusOr<std::vector<SlotId>> AgreeOnOrder(absl::Time deadline) override;
   absl::Status BeginAgreement(std::vector<int32_t> words) override;
   absl::StatusOr<std::vector<int32_t>> Agreed(absl::Time deadline) override;
   Future<RoundSight> RequestLook(absl::Time) override {
@@ -128,6 +126,7 @@ class LinkedRounds final : public ModelRounds {
   uint64_t sent_bytes() const { return page_.header().sent_bytes.load(std::memory_order_relaxed); }
 
  private:
+  bool is_agreeing() const override { return is_agreeing_; }
   // A plan and what is made for it here; it stays where it was made.
   struct Instance {
     explicit Instance(Plan its_plan) : plan(std::move(its_plan)) {}
@@ -150,6 +149,9 @@ class LinkedRounds final : public ModelRounds {
   bool IsLent() const;
   // Ends the open round, so that these are the caller's again.
   void EndLoan();
+  // Until the daemon has ended `round`, which was aborted, for a while: what the peers may still
+  // write belongs to them until then (OWN-1).
+  void AwaitAbortedEnd(uint64_t round);
   void TakeBackWhatIsLent();
   absl::Status MakeInstance(Plan plan, Round first, Descriptor memory);
   absl::StatusOr<std::unique_ptr<BucketStorage>> MapStorage(const Plan& plan, Descriptor memory);
@@ -161,7 +163,6 @@ class LinkedRounds final : public ModelRounds {
                              absl::Span<const int> descriptors = {});
   absl::StatusOr<Answer> Exchange(const link::RoundsQuestion& question, absl::Time deadline,
                                   absl::Span<const int> descriptors);
-  absl::StatusOr<LinkSocket::Message> AwaitAnswer(absl::Time last);
   void PostWait(absl::Time deadline);
   // Until the daemon has ended `round`.
   absl::Status AwaitEnd(uint64_t round, absl::Time deadline);

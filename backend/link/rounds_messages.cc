@@ -23,7 +23,7 @@ namespace pelton {
 namespace {
 
 constexpr int32_t kLastCode = static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
-constexpr auto kLastScope = static_cast<uint32_t>(StateScope::kShared);
+constexpr auto kLastScope = static_cast<uint32_t>(StateScope::kPassedOn);
 
 absl::Status StateMemoryError(absl::string_view call) {
   return absl::ResourceExhaustedError(absl::StrCat("state: ", call, ": ", ErrorText(errno)));

@@ -1,7 +1,5 @@
 #include "backend/link/trainer_seat.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <iterator>
 #include <list>
@@ -29,11 +27,6 @@ constexpr absl::Duration kOrderPatience = absl::Milliseconds(250);
 // A process that was killed closes its connections within this time.
 constexpr absl::Duration kEndPatience = absl::Seconds(2);
 constexpr absl::Duration kNoticePatience = absl::Seconds(5);
-
-bool IsGone(const LinkSocket& socket) {
-  pollfd entry{socket.descriptor(), POLLRDHUP, 0};
-  return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
 
 proto::Order OrderOf(proto::Order::Kind kind, Rank culprit, const absl::Status& reason) {
   proto::Order order;
@@ -89,7 +82,7 @@ absl::StatusOr<TrainerSeat::Claim> TrainerSeat::TakeSeat(int64_t pid,
   while (seated_.attachment != 0) {
     // One that has not been welcomed has nothing to leave behind; the thread that seats it may wait
     // for the other ranks for long.
-    if (seated_.epoch == 0 && IsGone(*socket_)) break;
+    if (seated_.epoch == 0 && socket_->IsClosed()) break;
     const absl::Time now = Clock::Real().Now();
     if (now >= patience) {
       return absl::AlreadyExistsError(absl::StrCat(
@@ -167,9 +160,12 @@ void TrainerSeat::Free() {
   changed_.SignalAll();
 }
 
+absl::Time TrainerSeat::TellPatience() const {
+  return Clock::Real().Now() + backend_.options().heartbeat_timeout;
+}
+
 bool TrainerSeat::HasLostPeer(const Trainer& trainer) {
-  return HasEnd(trainer.epoch, {proto::Order::ABORT, proto::Order::PEER_LEFT},
-                Clock::Real().Now() + kNoticePatience);
+  return HasEnd(trainer.epoch, {proto::Order::ABORT, proto::Order::PEER_LEFT}, TellPatience());
 }
 
 bool TrainerSeat::HasEnd(uint64_t epoch, std::initializer_list<proto::Order::Kind> kinds,
@@ -206,7 +202,6 @@ absl::StatusOr<TrainerSeat::Trainer> TrainerSeat::Inherit(const Claim& claim, ab
     heir = seated_;
     changed_.SignalAll();
   }
-  backend_.absences().End(backend_.rank());
   const absl::Status back = absl::UnavailableError(
       absl::StrCat("rank ", backend_.rank().value(), "'s trainer is back (pid ", heir.pid, ")"));
   const absl::Status told =
@@ -223,9 +218,7 @@ absl::StatusOr<TrainerSeat::Trainer> TrainerSeat::Inherit(const Claim& claim, ab
 void TrainerSeat::Vacate(const Trainer& trainer, absl::Time until) {
   const Rank rank = backend_.rank();
   const absl::Status why = absl::UnavailableError(AbsenceText(rank, trainer.pid, "waits", until));
-  backend_.absences().Begin(rank, std::string(why.message()));
-  (void)Publish(trainer, OrderOf(proto::Order::PEER_ABSENT, rank, why),
-                Clock::Real().Now() + kNoticePatience);
+  (void)Publish(trainer, OrderOf(proto::Order::PEER_ABSENT, rank, why), TellPatience());
   MutexLock lock(&mutex_);
   former_ = trainer;
   heir_until_ = until;
@@ -297,7 +290,7 @@ void TrainerSeat::TellOfEnd(const Trainer& trainer, const absl::Status& failure)
       failure.ok() ? OrderOf(proto::Order::PEER_LEFT, rank, LeftReason(rank, trainer.pid))
                    : OrderOf(proto::Order::ABORT, rank, failure);
   // Where the job itself has failed the others know.
-  (void)Publish(trainer, order, Clock::Real().Now() + kNoticePatience);
+  (void)Publish(trainer, order, TellPatience());
 }
 
 void TrainerSeat::TellOwn(const Trainer& trainer, const absl::Status& reason) {
@@ -322,9 +315,9 @@ void TrainerSeat::Detach(const Trainer& trainer) {
   changed_.SignalAll();
 }
 
-absl::Status TrainerSeat::Report(const Trainer& trainer, Rank culprit, const absl::Status& reason,
+absl::Status TrainerSeat::Report(const Trainer& trainer, const absl::Status& reason,
                                  absl::Time deadline) {
-  return Publish(trainer, OrderOf(proto::Order::ABORT, culprit, reason), deadline);
+  return Publish(trainer, OrderOf(proto::Order::ABORT, backend_.rank(), reason), deadline);
 }
 
 // At the first number that is free. No number is ever skipped, because one operation takes the
@@ -332,6 +325,7 @@ absl::Status TrainerSeat::Report(const Trainer& trainer, Rank culprit, const abs
 // that does not come.
 absl::Status TrainerSeat::Publish(const Trainer& trainer, const proto::Order& order,
                                   absl::Time deadline) {
+  Note(order);
   if (backend_.world_size() == WorldSize(1)) return absl::OkStatus();
   KeyValueStore store(&backend_.control());
   const std::string text = absl::StrCat(backend_.rank().value(), " ", order.SerializeAsString());
@@ -394,7 +388,9 @@ void TrainerSeat::Note(const proto::Order& order) {
   const Rank culprit(order.culprit());
   if (order.kind() == proto::Order::PEER_ABSENT) {
     backend_.absences().Begin(culprit, order.message());
-  } else if (order.kind() == proto::Order::PEER_BACK) {
+  } else if (order.kind() == proto::Order::ABORT) {
+    backend_.absences().EndAll();  // all trainers have to attach anew
+  } else {
     backend_.absences().End(culprit);
   }
 }

@@ -74,9 +74,9 @@ class TrainerSeat {
   void ExpectNoHeir();
   bool ExpectsHeir(const Trainer& trainer) const;
 
-  // Tells the trainers of all other ranks of a failure. The first one of an epoch ends their waits.
-  absl::Status Report(const Trainer& trainer, Rank culprit, const absl::Status& reason,
-                      absl::Time deadline);
+  // Tells the trainers of all other ranks of this one's failure. The first one of an epoch ends
+  // their waits.
+  absl::Status Report(const Trainer& trainer, const absl::Status& reason, absl::Time deadline);
 
   // The trainer that is attached. Errors: FailedPrecondition: another attachment, or none.
   absl::StatusOr<Trainer> Find(uint64_t attachment) const;
@@ -111,7 +111,9 @@ class TrainerSeat {
   void Free() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether one of these ends has been told of in an epoch.
   bool HasEnd(uint64_t epoch, std::initializer_list<proto::Order::Kind> kinds, absl::Time deadline);
-  // What this daemon itself makes of another rank's trainer's end.
+  // Until when the coordinator may be silent: until then it may come to itself again.
+  absl::Time TellPatience() const;
+  // What this daemon itself makes of a trainer's end, of its own rank or another.
   void Note(const proto::Order& order);
   // Tells the daemons of all ranks that this rank's trainer goes, and how.
   absl::Status Publish(const Trainer& trainer, const proto::Order& order, absl::Time deadline);

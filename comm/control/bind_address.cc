@@ -3,9 +3,11 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -38,23 +40,49 @@ std::string FirstAddressOf(const std::string& interface) {
   return "";
 }
 
+// Of a numeric address, which is looked up nowhere, or a name. Empty if there is none.
+std::string AddressOfHost(const std::string& name) {
+  for (const int family : {AF_INET, AF_INET6}) {
+    addrinfo hints = {};
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* list = nullptr;
+    if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) continue;
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+    return ToText(list->ai_addr);
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface) {
-  in_addr v4;
-  in6_addr v6;
-  const bool is_v4 = inet_pton(AF_INET, interface.c_str(), &v4) == 1;
-  const bool is_v6 = inet_pton(AF_INET6, interface.c_str(), &v6) == 1;
-  if ((is_v4 && v4.s_addr == INADDR_ANY) || (is_v6 && IN6_IS_ADDR_UNSPECIFIED(&v6))) {
+  std::string address = FirstAddressOf(interface);
+  if (address.empty()) address = AddressOfHost(interface);
+  if (address.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("interface: '", interface,
+                     "' is no address, no network interface with one, and no host's name"));
+  }
+  if (address == "0.0.0.0" || address == "[::]") {
     return absl::InvalidArgumentError(
         absl::StrCat("interface: is '", interface, "', would listen on every interface"));
   }
-  if (is_v4) return interface;
-  if (is_v6) return absl::StrCat("[", interface, "]");
-  std::string address = FirstAddressOf(interface);
-  if (!address.empty()) return address;
-  return absl::NotFoundError(
-      absl::StrCat("interface: '", interface, "' is no address and no interface with one"));
+  return address;
+}
+
+absl::StatusOr<std::string> ResolveInterfaceName(const std::string& interface) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return absl::ErrnoToStatus(errno, "getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (interface == entry->ifa_name) return interface;
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    if (interface == ToText(entry->ifa_addr)) return std::string(entry->ifa_name);
+  }
+  return absl::NotFoundError(absl::StrCat("interface: '", interface,
+                                          "' is no network interface of this host, nor an IPv4 "
+                                          "address of one"));
 }
 
 absl::StatusOr<uint32_t> ResolveIpv4(const std::string& interface) {

@@ -10,9 +10,14 @@
 namespace pelton {
 
 // The numeric address of `interface`: itself if it is one, or the first address of the network
-// interface of that name (IPv4 before IPv6). In brackets if IPv6, so that ":port" can follow.
-// Errors: InvalidArgument: a wildcard; NotFound: no such interface.
+// interface of that name, or else of the host of that name (IPv4 before IPv6). In brackets if IPv6,
+// so that ":port" can follow. Blocks: while a host's name is looked up. Errors: InvalidArgument: a
+// wildcard; NotFound: no such interface, and no such host.
 absl::StatusOr<std::string> ResolveBindAddress(const std::string& interface);
+
+// The name of the network interface that `interface` is, or is a numeric address of. Errors:
+// NotFound: there is none.
+absl::StatusOr<std::string> ResolveInterfaceName(const std::string& interface);
 
 // The IPv4 address among these, in network order. Errors: also Unimplemented: it has none.
 absl::StatusOr<uint32_t> ResolveIpv4(const std::string& interface);

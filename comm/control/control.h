@@ -22,7 +22,7 @@
 
 namespace pelton {
 
-inline constexpr uint32_t kControlProtocolVersion = 4;
+inline constexpr uint32_t kControlProtocolVersion = 5;
 
 // The longest that a rank is left waiting for a peer that may come (see Control::FindPeer).
 inline constexpr absl::Duration kMostPeerPatience = absl::Seconds(5);
@@ -61,6 +61,7 @@ struct AllGatherResult {
 
 // A question for the peers of a group in one step. Threads: a value. Owns: its list.
 struct SelectPeersRequest {
+  CommunicatorId group = {};  // that the ranks exchange on; each has steps of its own
   std::vector<Rank> members;  // each once, the caller one of them; in the same order on all
   PeerPolicy policy = PeerPolicy::kRandomMatching;
   uint64_t step = 0;
@@ -81,8 +82,8 @@ struct PeerMatch {
 
 // What a rank may ask of the coordinator, and what each question is answered with, in the same
 // order; every type is there once. docs/control_plane.md lists what one more takes. Where trainers
-// are replaced, a daemon changes the members named `keys`, `name` and `step` of any question, so
-// that it does not meet those of the trainers before (backend/link/call_desk.cc).
+// are replaced, a daemon changes the members named `keys` and `name` of any question, so that it
+// does not meet those of the trainers before (backend/link/call_desk.cc).
 using ControlQuestion =
     std::variant<KeyValueRequest, AllGatherRequest, SelectPeersRequest, FindPeerRequest>;
 using ControlAnswer = std::variant<KeyValueResult, AllGatherResult, Matching, PeerMatch>;
@@ -144,9 +145,9 @@ class Control : public Bootstrap {
     return AllGatherAmong({name, value}, deadline);
   }
 
-  // Who exchanges with whom in a step, the same for all members that ask; to be asked for one step
-  // after the other, by each member as soon as it can. Blocks: one round trip. Errors: also
-  // OutOfRange: the step is long over.
+  // Who exchanges with whom in a step of a group, the same for all members that ask; to be asked
+  // for one step after the other, by each member as soon as it can. Blocks: one round trip. Errors:
+  // also OutOfRange: the step is long over.
   absl::StatusOr<Matching> SelectPeers(SelectPeersRequest request, absl::Time deadline) {
     return AskFor<Matching>(std::move(request), deadline);
   }
@@ -165,8 +166,8 @@ class Control : public Bootstrap {
   // never.
   virtual void SetRound(Round round) = 0;
 
-  // Tells all other ranks to abort, because of `culprit` (often this rank itself) and `reason`.
-  virtual absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) = 0;
+  // Tells all other ranks to abort, because this one has failed with `reason`.
+  virtual absl::Status Report(const absl::Status& reason, absl::Time deadline) = 0;
 
   // Goes in good order; nothing of this rank remains at the coordinator and no order comes after.
   // Leaving twice is OK.

@@ -152,7 +152,7 @@ class World {
   void Report(Process& process) {
     if (!process.self) return;
     Outbox outbox;
-    (void)state_.Report(*process.self, Rank(Pick(world_size_)), absl::InternalError("x"), &outbox);
+    (void)state_.Report(*process.self, absl::InternalError("x"), &outbox);
     Check(outbox);
   }
 

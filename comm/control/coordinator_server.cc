@@ -148,7 +148,7 @@ void Service::Report(ReportCall& call) {
   call.Begin(request.caller().job(), 0,
              [&request](CoordinatorState& state, const Call& begun, Outbox* outbox) {
                const absl::Status status =
-                   state.Report(wire::FromProto(request.caller()), Rank(request.culprit()),
+                   state.Report(wire::FromProto(request.caller()),
                                 wire::ErrorFromProto(request.code(), request.message()), outbox);
                outbox->replies.push_back({.call = begun.id, .status = status});
              });
@@ -217,7 +217,7 @@ absl::Status GrpcCoordinatorServer::AwaitEmpty(absl::Time deadline) {
 }
 
 void Configure(grpc::ServerBuilder* builder, absl::Duration heartbeat_timeout) {
-  const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(heartbeat_timeout));
+  const int silence_ms = wire::SilenceToGrpc(heartbeat_timeout);
   constexpr int kMaxStreamsPerConnection = 1024;
   constexpr size_t kMaxBufferBytes = size_t{1} << 30;
   builder->SetMaxReceiveMessageSize(wire::kMaxRequestBytes);

@@ -14,8 +14,8 @@
 namespace pelton {
 
 struct CoordinatorOptions {
-  // A numeric address, or the name of an interface whose first address is taken. Loopback unless
-  // told; a wildcard (0.0.0.0, ::) is refused.
+  // A numeric address, or the name of an interface or a host, whose first address is taken.
+  // Loopback unless told; a wildcard (0.0.0.0, ::) is refused.
   std::string interface = "127.0.0.1";
   int port = 0;            // 0: a free one
   std::string token = {};  // the job's secret; at least 16 bytes
@@ -28,8 +28,9 @@ struct CoordinatorOptions {
 // the port, its connections, gRPC's threads and that of its actor.
 class CoordinatorServer {
  public:
-  // Serves from now on. Errors: InvalidArgument: names the option; Unavailable: the port is
-  // taken; those of MakeServerCredentials.
+  // Serves from now on. Errors: InvalidArgument: names the option; NotFound: the interface;
+  // Unavailable: the port is taken, or the address is another host's; those of
+  // MakeServerCredentials.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       const CoordinatorOptions& options);
   // Stops: ranks that have not left are told that the coordinator is lost. Blocks: at most

@@ -92,15 +92,15 @@ absl::Status CoordinatorState::Heartbeat(const Caller& caller, const Beat& beat,
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorState::Report(const Caller& caller, Rank culprit,
-                                      const absl::Status& reason, Outbox* outbox) {
+absl::Status CoordinatorState::Report(const Caller& caller, const absl::Status& reason,
+                                      Outbox* outbox) {
   if (reason.ok() || reason.message().size() > limits::kMaxKeyBytes) {
     return absl::InvalidArgumentError(absl::StrCat("reason: is '", reason.ToString().substr(0, 64),
                                                    "', must be an error of at most ",
                                                    limits::kMaxKeyBytes, " bytes"));
   }
   ASSIGN_OR_RETURN(JobState* const job, Find(caller));
-  return job->Report(caller.rank, culprit, reason, outbox);
+  return job->Report(caller.rank, reason, outbox);
 }
 
 absl::Status CoordinatorState::Leave(const Caller& caller, Outbox* outbox) {

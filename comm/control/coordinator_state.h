@@ -35,8 +35,7 @@ class CoordinatorState {
   // may appear in any outbox, until an EndedStream for it does.
   absl::Status OpenStream(const Caller& caller, absl::Time now, Outbox* outbox);
   absl::Status Heartbeat(const Caller& caller, const Beat& beat, absl::Time now);
-  absl::Status Report(const Caller& caller, Rank culprit, const absl::Status& reason,
-                      Outbox* outbox);
+  absl::Status Report(const Caller& caller, const absl::Status& reason, Outbox* outbox);
   absl::Status Leave(const Caller& caller, Outbox* outbox);
   // The stream, or the process behind it, is gone: a death, unless the rank has left.
   void StreamBroke(const Caller& caller, absl::Time now, Outbox* outbox);

@@ -174,7 +174,7 @@ TEST_F(CoordinatorStateTest, MessagesOfOtherGenerationsAreRefused) {
     EXPECT_EQ(state_.Heartbeat(stale, {Round(1)}, At(1)).code(), refused);
     EXPECT_EQ(state_.OpenStream(stale, At(1), &outbox).code(), refused);
     EXPECT_EQ(state_.Leave(stale, &outbox).code(), refused);
-    EXPECT_EQ(state_.Report(stale, Rank(0), absl::InternalError("x"), &outbox).code(), refused);
+    EXPECT_EQ(state_.Report(stale, absl::InternalError("x"), &outbox).code(), refused);
     Outbox calls;
     state_.Ask(NextCall(1, 5), stale, AllGatherRequest{"name", "value"}, &calls);
     state_.Ask(NextCall(1, 5), stale,
@@ -222,7 +222,7 @@ TEST_F(CoordinatorStateTest, GatherRefusesMembersThatCannotBe) {
     state_.Ask(NextCall(1, 60), Self(0), AllGatherRequest{"name", "v", members}, &outbox);
     ASSERT_THAT(outbox.replies, SizeIs(1));
     EXPECT_EQ(outbox.replies[0].status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(outbox.replies[0].status.message(), HasSubstr("members: rank"));
+    EXPECT_THAT(outbox.replies[0].status.message(), HasSubstr("members: group: "));
   }
 }
 
@@ -289,11 +289,17 @@ TEST_F(CoordinatorStateTest, OnlyTheFirstReportOfARankIsPassedOn) {
   MakeWorld(2);
   Outbox outbox;
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(state_.Report(Self(0), Rank(1), absl::InternalError("x"), &outbox).ok());
+    ASSERT_TRUE(state_.Report(Self(0), absl::InternalError("x"), &outbox).ok());
   }
   ASSERT_THAT(outbox.orders, SizeIs(1));
-  EXPECT_EQ(outbox.orders[0].order.reason.message(),
-            "job 'job': rank 0 reported that rank 1 failed: x");
+  EXPECT_EQ(outbox.orders[0].order.reason.message(), "job 'job': rank 0 reported: x");
+}
+
+TEST_F(CoordinatorStateTest, AReportOfNoFailureIsRefused) {
+  MakeWorld(2);
+  Outbox outbox;
+  EXPECT_EQ(state_.Report(Self(0), absl::OkStatus(), &outbox).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CoordinatorStateTest, JobsAreBounded) {

@@ -18,18 +18,8 @@ std::vector<Rank> GatherState::MembersOf(const Key& key) const {
 }
 
 absl::Status GatherState::CheckMembers(Rank rank, const std::vector<Rank>& members) const {
-  std::vector<bool> seen(world_size_.value());
-  for (const Rank member : members) {
-    if (member.value() < 0 || member.value() >= world_size_.value() || seen[member.value()]) {
-      return absl::InvalidArgumentError(absl::StrCat("members: rank ", member.value(),
-                                                     " is there twice or not in [0, ",
-                                                     world_size_.value(), ")"));
-    }
-    seen[member.value()] = true;
-  }
-  if (members.empty() || seen[rank.value()]) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("members: rank ", rank.value(), " is not among ", ListRanks(members)));
+  if (members.empty()) return absl::OkStatus();
+  return Annotate(CheckGroup(Group{members, Generation(1)}, world_size_, rank), "members");
 }
 
 absl::Status GatherState::Validate(Rank rank, const Key& key, const std::string& value) const {

@@ -38,15 +38,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // How long one attempt may take. A coordinator whom many ranks meet at once, on a machine with
   // few cores, answers late; one that never answers costs a longer attempt and nothing else.
   constexpr int kAttemptMs = 5000;
-  const int silence_ms = static_cast<int>(absl::ToInt64Milliseconds(options.heartbeat_timeout));
+  const int silence_ms = wire::SilenceToGrpc(options.heartbeat_timeout / 2);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(wire::kMaxReplyBytes);
   arguments.SetMaxSendMessageSize(wire::kMaxRequestBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstRetryMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLastRetryMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms / 2);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms / 2);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The job's token goes to the coordinator and nobody else.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -78,7 +78,7 @@ class GrpcControl final : public Control {
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
   absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
-  absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
+  absl::Status Report(const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
   void OnOrder(OrderCallback callback) override { inbox_.SetCallback(std::move(callback)); }
 
@@ -256,11 +256,10 @@ void GrpcControl::SetRound(Round round) {
   if (heartbeat_ != nullptr) heartbeat_->SetRound(round);
 }
 
-absl::Status GrpcControl::Report(Rank culprit, const absl::Status& reason, absl::Time deadline) {
+absl::Status GrpcControl::Report(const absl::Status& reason, absl::Time deadline) {
   ASSIGN_OR_RETURN(const Caller self, Self());
   proto::ReportRequest message;
   wire::ToProto(self, message.mutable_caller());
-  message.set_culprit(culprit.value());
   message.set_code(static_cast<int>(reason.code()));
   message.set_message(std::string(reason.message().substr(0, limits::kMaxKeyBytes)));
   proto::ReportResponse response;

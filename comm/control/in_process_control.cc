@@ -72,7 +72,7 @@ class InProcessControl final : public Control {
   absl::StatusOr<Membership> Join(const JoinRequest& request, absl::Time deadline) override;
   absl::StatusOr<ControlAnswer> Ask(ControlQuestion question, absl::Time deadline) override;
   void SetRound(Round round) override;
-  absl::Status Report(Rank culprit, const absl::Status& reason, absl::Time deadline) override;
+  absl::Status Report(const absl::Status& reason, absl::Time deadline) override;
   absl::Status Leave(absl::Time deadline) override;
   void OnOrder(OrderCallback callback) override { inbox_->SetCallback(std::move(callback)); }
 
@@ -275,11 +275,10 @@ void InProcessControl::SetRound(Round round) {
   });
 }
 
-absl::Status InProcessControl::Report(Rank culprit, const absl::Status& reason, absl::Time) {
+absl::Status InProcessControl::Report(const absl::Status& reason, absl::Time) {
   ASSIGN_OR_RETURN(const Caller self, Self());
-  return Named(coordinator_.Apply([&](CoordinatorState& state, Outbox* outbox) {
-    return state.Report(self, culprit, reason, outbox);
-  }));
+  return Named(coordinator_.Apply(
+      [&](CoordinatorState& state, Outbox* outbox) { return state.Report(self, reason, outbox); }));
 }
 
 absl::Status InProcessControl::Leave(absl::Time) {

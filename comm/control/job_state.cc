@@ -1,6 +1,7 @@
 #include "comm/control/job_state.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -145,24 +146,18 @@ void JobState::Lose(Rank rank, absl::Time now, const std::string& how, Outbox* o
   --alive_count_;
   // It may only have been slow: it learns that way that the others go on without it.
   if (lost.streaming) outbox->ended_streams.push_back({Address(rank), lost.lost_because});
-  Issue({Order::Kind::kAbort, rank, lost.lost_because}, std::nullopt, outbox);
+  Issue({Order::Kind::kAbort, rank, lost.lost_because}, outbox);
   answerers_->Break(lost.lost_because, outbox);
 }
 
-absl::Status JobState::Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox) {
-  if (culprit.value() < 0 || static_cast<size_t>(culprit.value()) >= ranks_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("culprit: is ", culprit.value(), ", must be 0 to ", ranks_.size() - 1));
-  }
+absl::Status JobState::Report(Rank rank, const absl::Status& reason, Outbox* outbox) {
   // One report a rank: the first failure is the one that explains the others, and memory is
   // bounded.
   if (std::exchange(watched(rank).reported, true)) return absl::OkStatus();
   const absl::Status named(
       reason.code(),
-      absl::StrCat("job ", Quote(name_), ": rank ", rank.value(), " reported",
-                   rank == culprit ? "" : absl::StrCat(" that rank ", culprit.value(), " failed"),
-                   ": ", reason.message()));
-  Issue({Order::Kind::kAbort, culprit, named}, rank, outbox);
+      absl::StrCat("job ", Quote(name_), ": rank ", rank.value(), " reported: ", reason.message()));
+  Issue({Order::Kind::kAbort, rank, named}, outbox);
   answerers_->Break(absl::AbortedError(named.message()), outbox);
   return absl::OkStatus();
 }
@@ -175,17 +170,17 @@ void JobState::Leave(Rank rank, Outbox* outbox) {
       absl::AbortedError(absl::StrCat("job ", Quote(name_), ": rank ", rank.value(),
                                       " left the job (its script ended, or destroyed its "
                                       "process group)"));
-  Issue({Order::Kind::kPeerLeft, rank, left}, std::nullopt, outbox);
+  Issue({Order::Kind::kPeerLeft, rank, left}, outbox);
   answerers_->gathers.Leave(rank, left, outbox);
   answerers_->arrivals.Leave(rank, outbox);
   if (alive_count_ == 0) answerers_->key_values.Fail(left, outbox);
 }
 
-void JobState::Issue(Order order, std::optional<Rank> reporter, Outbox* outbox) {
+void JobState::Issue(Order order, Outbox* outbox) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank to(static_cast<int32_t>(i));
     if (ranks_[i].presence != Presence::kAlive || !ranks_[i].streaming) continue;
-    if (to == reporter || (to == order.culprit && !reporter)) continue;
+    if (to == order.culprit) continue;
     outbox->orders.push_back({Address(to), order});
   }
   orders_.push_back(std::move(order));

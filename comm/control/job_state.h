@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +37,7 @@ class JobState {
   void Heartbeat(Rank rank, const Beat& beat, absl::Time now);
   // `how` it was noticed: the stream broke, ...
   void Lose(Rank rank, absl::Time now, const std::string& how, Outbox* outbox);
-  absl::Status Report(Rank rank, Rank culprit, const absl::Status& reason, Outbox* outbox);
+  absl::Status Report(Rank rank, const absl::Status& reason, Outbox* outbox);
   void Leave(Rank rank, Outbox* outbox);
 
   void Tick(absl::Time now, Outbox* outbox);
@@ -64,8 +63,8 @@ class JobState {
 
   Watched& watched(Rank rank) { return ranks_[rank.value()]; }
   void StartWatching(absl::Time now);
-  // Gives the order to every live rank but the culprit and the reporter.
-  void Issue(Order order, std::optional<Rank> reporter, Outbox* outbox);
+  // Gives the order to every live rank but the culprit.
+  void Issue(Order order, Outbox* outbox);
   Caller Address(Rank rank) const { return {name_, rank, generation_}; }
 
   const std::string name_;

@@ -27,7 +27,7 @@ absl::StatusOr<Matching> PeerSelectionState::Select(Rank rank, const SelectPeers
         absl::StrCat("policy: ", static_cast<int>(request.policy), " is not one of: ",
                      NameOf(PeerPolicy::kRandomMatching), ", ", NameOf(PeerPolicy::kLatencyAware)));
   }
-  const Key key(request.members, request.policy);
+  const Key key(request.group, request.members, request.policy);
   Group& group = Use(key);
   auto decided = group.decisions.find(request.step);
   if (decided == group.decisions.end()) {
@@ -55,10 +55,11 @@ PeerSelectionState::Group& PeerSelectionState::Use(const Key& key) {
 }
 
 Matching PeerSelectionState::Decide(const Key& key, uint64_t step) const {
-  const size_t count = key.first.size();
-  if (key.second == PeerPolicy::kLatencyAware) {
+  const auto& [group, members, policy] = key;
+  const size_t count = members.size();
+  if (policy == PeerPolicy::kLatencyAware) {
     std::vector<absl::Duration> distances;
-    for (Rank member : key.first) {
+    for (Rank member : members) {
       distances.push_back(round_trips_[static_cast<size_t>(member.value())]);
     }
     return MatchAlong(distances, step);

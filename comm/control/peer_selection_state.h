@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,13 +18,14 @@
 namespace pelton {
 
 // A state machine: the first rank of a group that asks for a step has the matching decided, every
-// other gets the same one. Steps long over are forgotten, as are groups that nobody asked for in a
-// long time.
+// other gets the same one. Groups are told apart by their communicators, because the steps of each
+// model are its own. Steps long over are forgotten, as are groups that nobody asked for in a long
+// time.
 // Threads: one at a time. Owns: what it has decided and measured.
 class PeerSelectionState {
  public:
   static constexpr size_t kStepsKept = 16;
-  static constexpr size_t kGroupsKept = 64;
+  static constexpr size_t kGroupsKept = 256;
 
   // `seed` is of the random choices.
   PeerSelectionState(WorldSize world_size, uint64_t seed)
@@ -45,7 +47,7 @@ class PeerSelectionState {
     std::map<uint64_t, Matching> decisions;  // by step
     uint64_t last_use = 0;
   };
-  using Key = std::pair<std::vector<Rank>, PeerPolicy>;
+  using Key = std::tuple<CommunicatorId, std::vector<Rank>, PeerPolicy>;
 
   Group& Use(const Key& key);
   Matching Decide(const Key& key, uint64_t step) const;

@@ -15,8 +15,9 @@ using ::testing::HasSubstr;
 constexpr int32_t kWorldSize = 6;
 
 SelectPeersRequest Question(PeerPolicy policy, uint64_t step,
-                            std::vector<int32_t> members = {0, 1, 2, 3, 4, 5}) {
+                            std::vector<int32_t> members = {0, 1, 2, 3, 4, 5}, uint32_t group = 1) {
   SelectPeersRequest request;
+  request.group = CommunicatorId(group);
   for (int32_t member : members) request.members.emplace_back(member);
   request.policy = policy;
   request.step = step;
@@ -80,18 +81,28 @@ TEST(PeerSelectionStateTest, ForgetsStepsThatAreLongOver) {
   EXPECT_TRUE(state.Select(Rank(1), Question(PeerPolicy::kRandomMatching, 90)).ok());
 }
 
+TEST(PeerSelectionStateTest, ModelsOfTheSameRanksCountTheirOwnSteps) {
+  PeerSelectionState state(WorldSize(kWorldSize), 1);
+  const auto ask = [&](uint32_t group, uint64_t step) {
+    return state.Select(Rank(0),
+                        Question(PeerPolicy::kRandomMatching, step, {0, 1, 2, 3, 4, 5}, group));
+  };
+  for (uint64_t step = 0; step < 20; ++step) ASSERT_TRUE(ask(1, step).ok());
+  EXPECT_EQ(ask(1, 0).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(ask(2, 0).ok()) << "another model begins";
+}
+
 TEST(PeerSelectionStateTest, ForgetsTheGroupThatWasUsedLeastLately) {
-  PeerSelectionState state(WorldSize(100), 1);
-  for (int32_t first = 0; first < 99; ++first) {
-    for (uint64_t step = 50; step < 70; ++step) {
-      ASSERT_TRUE(
-          state.Select(Rank(first), Question(PeerPolicy::kRandomMatching, step, {first, first + 1}))
-              .ok());
-    }
+  PeerSelectionState state(WorldSize(kWorldSize), 1);
+  const auto ask = [&](uint32_t group, uint64_t step) {
+    return state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, step, {0, 1}, group));
+  };
+  for (uint32_t group = 0; group <= PeerSelectionState::kGroupsKept; ++group) {
+    for (uint64_t step = 50; step < 70; ++step) ASSERT_TRUE(ask(group, step).ok());
   }
   // An old step is refused where the group is known, and begins anew where it is not.
-  EXPECT_FALSE(state.Select(Rank(98), Question(PeerPolicy::kRandomMatching, 0, {98, 99})).ok());
-  EXPECT_TRUE(state.Select(Rank(0), Question(PeerPolicy::kRandomMatching, 0, {0, 1})).ok());
+  EXPECT_FALSE(ask(PeerSelectionState::kGroupsKept, 0).ok());
+  EXPECT_TRUE(ask(0, 0).ok());
 }
 
 TEST(PeerSelectionStateTest, RefusesQuestionsThatMakeNoSense) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -104,11 +105,13 @@ void Write(const AllGatherResult& result, proto::ControlAnswer* answer) {
 // The enumerators of PeerPolicy have the numbers of the wire; others stay what they are, and are
 // refused.
 SelectPeersRequest FromProto(const proto::SelectPeersRequest& message) {
-  return {MembersOf(message), static_cast<PeerPolicy>(message.policy() & 0xFF), message.step()};
+  return {CommunicatorId(message.group()), MembersOf(message),
+          static_cast<PeerPolicy>(message.policy() & 0xFF), message.step()};
 }
 
 void Write(const SelectPeersRequest& request, proto::ControlQuestion* question) {
   proto::SelectPeersRequest* const message = question->mutable_select_peers();
+  message->set_group(request.group.value());
   AddMembers(request.members, message);
   message->set_policy(static_cast<proto::SelectPeersRequest::Policy>(request.policy));
   message->set_step(request.step);
@@ -135,6 +138,11 @@ void Write(const PeerMatch& match, proto::ControlAnswer* answer) {
 }
 
 }  // namespace
+
+int SilenceToGrpc(absl::Duration silence) {
+  constexpr int64_t kForEver = std::numeric_limits<int>::max();
+  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, kForEver));
+}
 
 absl::Status ValidateToken(absl::string_view token) {
   constexpr size_t kLeastBytes = 16;

@@ -24,6 +24,10 @@ inline constexpr int kMaxRequestBytes = (16 << 20) + (128 << 10);
 // Of replies: the membership of the largest world.
 inline constexpr int kMaxReplyBytes = 64 << 20;
 
+// For how long gRPC is to bear silence. Units: milliseconds, at least 1; the most that an int holds
+// is for ever.
+int SilenceToGrpc(absl::Duration silence);
+
 // Fits a metadata value. Errors: InvalidArgument: too short, too long, or other than visible ASCII;
 // the token itself is never quoted.
 absl::Status ValidateToken(absl::string_view token);

@@ -73,8 +73,9 @@ TEST(WireTest, QuestionsSurviveTheWire) {
   const auto gather = std::get<AllGatherRequest>(sent(AllGatherRequest{"n", "v\xff", members}));
   EXPECT_EQ(gather.name + gather.value, "nv\xff");
   EXPECT_EQ(gather.members, members);
-  const auto select = std::get<SelectPeersRequest>(
-      sent(SelectPeersRequest{members, PeerPolicy::kLatencyAware, uint64_t{1} << 40}));
+  const auto select = std::get<SelectPeersRequest>(sent(SelectPeersRequest{
+      CommunicatorId(6), members, PeerPolicy::kLatencyAware, uint64_t{1} << 40}));
+  EXPECT_EQ(select.group, CommunicatorId(6));
   EXPECT_EQ(select.members, members);
   EXPECT_EQ(select.policy, PeerPolicy::kLatencyAware);
   EXPECT_EQ(select.step, uint64_t{1} << 40);

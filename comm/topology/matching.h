@@ -3,14 +3,12 @@
 #define PELTON_COMM_TOPOLOGY_MATCHING_H_
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "comm/topology/peer_source.h"
 #include "core/base/ids.h"
 
 namespace pelton {
@@ -54,16 +52,6 @@ struct Seat {
 // steps each has met every other once, and sat out once. Alone, it sits out always.
 // Source: even n: Bagua's shift_one.
 Rank ShiftOnePeer(Seat seat, uint64_t step);
-
-// Threads: any. Owns: nothing.
-class ShiftOne final : public PeerSource {
- public:
-  explicit ShiftOne(Seat seat) : seat_(seat) {}
-  std::optional<Rank> PeerAt(uint64_t step) override { return ShiftOnePeer(seat_, step); }
-
- private:
-  const Seat seat_;
-};
 
 }  // namespace pelton
 

@@ -71,11 +71,5 @@ TEST(ShiftOneTest, TakesLargeSteps) {
   }
 }
 
-TEST(ShiftOneTest, IsAPeerSource) {
-  ShiftOne source({Rank(1), WorldSize(3)});
-  EXPECT_EQ(source.PeerAt(0), Rank(2));
-  EXPECT_EQ(source.PeerAt(2), Rank(1));
-}
-
 }  // namespace
 }  // namespace pelton

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "backend/environment.h"
@@ -65,22 +65,22 @@ absl::StatusOr<std::vector<std::string>> ReadFlags(const std::string& path) {
 }
 
 absl::Status TakeSeconds(const char* flag, const std::string& text, absl::Duration* target) {
-  double seconds = 0;
-  if (!absl::SimpleAtod(text, &seconds) || !(seconds > 0)) {
+  const std::optional<absl::Duration> seconds = ParseSeconds(text);
+  if (!seconds.has_value() || *seconds == absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " '", text, "': must be a number of seconds above 0"));
   }
-  *target = absl::Seconds(seconds);
+  *target = *seconds;
   return absl::OkStatus();
 }
 
 absl::Status TakeGrace(const std::string& text, absl::Duration* target) {
-  double seconds = 0;
-  if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0)) {
+  const std::optional<absl::Duration> seconds = ParseSeconds(text);
+  if (!seconds.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--trainer-grace '", text, "': must be a number of seconds, or 0 for none"));
   }
-  *target = absl::Seconds(seconds);
+  *target = *seconds;
   return absl::OkStatus();
 }
 

@@ -88,6 +88,7 @@ TEST_F(DaemonOptionsTest, ErrorsNameTheFlagAndItsValue) {
   EXPECT_NE(ErrorOf(With({"--job"})).find("'--job'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--idle-timeout", "-1"})).find("'-1'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--trainer-grace", "-2"})).find("'-2'"), std::string::npos);
+  EXPECT_NE(ErrorOf(With({"--step-grace", "inf"})).find("'inf'"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--flags-file", "/nowhere"})).find("/nowhere"), std::string::npos);
   EXPECT_NE(ErrorOf(With({"--world-size", "none"})).find("WORLD_SIZE='none'"), std::string::npos);
   EXPECT_NE(ErrorOf({"--rank", "0"}).find("--socket"), std::string::npos);

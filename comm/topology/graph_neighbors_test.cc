@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/topology/matching.h"
+#include "comm/graph/graph_sequence.h"
 #include "comm/topology/peer_source.h"
 #include "gtest/gtest.h"
 
@@ -33,7 +33,7 @@ void ExpectConsistent(const std::vector<Neighborhood>& ranks) {
   }
 }
 
-TEST(NeighborSourceTest, FollowsEverySequenceOfGraphs) {
+TEST(GraphNeighborsTest, FollowsEverySequenceOfGraphs) {
   const std::vector<std::pair<std::string, Options>> sequences = {
       {"ring", {}},
       {"one_peer_exponential", {}},
@@ -47,48 +47,24 @@ TEST(NeighborSourceTest, FollowsEverySequenceOfGraphs) {
     for (int32_t r = 0; r < 12; ++r) sources.emplace_back(Graphs(name, 12, options), Rank(r));
     for (uint64_t step = 0; step < 20; ++step) {
       std::vector<Neighborhood> ranks;
-      for (GraphNeighbors& source : sources) ranks.push_back(*source.NeighborsAt(step));
+      for (GraphNeighbors& source : sources) ranks.push_back(source.NeighborsAt(step));
       ExpectConsistent(ranks);
       EXPECT_EQ(ranks[5], reference->At(step).Of(Rank(5))) << name << ", step " << step;
     }
   }
 }
 
-TEST(NeighborSourceTest, GivesOnePeerOfAnyGraph) {
+TEST(GraphNeighborsTest, GivesOnePeerOfAnyGraph) {
   std::deque<GraphNeighbors> sources;
   for (int32_t r = 0; r < 5; ++r) {
     sources.emplace_back(std::make_unique<OnePeerOf>(Graphs("star", 5)->At(0)), Rank(r));
   }
   for (uint64_t step = 0; step < 9; ++step) {
     std::vector<Neighborhood> ranks;
-    for (GraphNeighbors& source : sources) ranks.push_back(*source.NeighborsAt(step));
+    for (GraphNeighbors& source : sources) ranks.push_back(source.NeighborsAt(step));
     for (const Neighborhood& rank : ranks) EXPECT_EQ(rank.destinations.size(), 1u);
     ExpectConsistent(ranks);
   }
-}
-
-// A source that knows nothing in odd steps.
-class Forgetful final : public PeerSource {
- public:
-  std::optional<Rank> PeerAt(uint64_t step) override {
-    if (step % 2 == 1) return std::nullopt;
-    return Rank(1);
-  }
-};
-
-TEST(NeighborSourceTest, HasPairsAsOneCase) {
-  for (uint64_t step = 0; step < 7; ++step) {
-    std::vector<Neighborhood> ranks;
-    for (int32_t r = 0; r < 5; ++r) {
-      ShiftOne peers({Rank(r), WorldSize(5)});
-      ranks.push_back(*PairNeighbors(peers, Rank(r)).NeighborsAt(step));
-    }
-    ExpectConsistent(ranks);
-  }
-  Forgetful forgetful;
-  PairNeighbors pairs(forgetful, Rank(0));
-  EXPECT_EQ(pairs.NeighborsAt(0)->sources, (std::vector<Neighbor>{{Rank(1), 0.5}}));
-  EXPECT_EQ(pairs.NeighborsAt(1), std::nullopt);
 }
 
 }  // namespace
