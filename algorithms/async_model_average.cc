@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "algorithms/algorithm.h"
+#include "comm/reduction/combinable.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
@@ -84,9 +85,7 @@ class AsyncModelAverage final : public Algorithm {
             .commit = {.kept = 1, .taken = 1}};
   }
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
-  bool Takes(const TensorSpec& tensor) const override {
-    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype);
-  }
+  bool Takes(const TensorSpec& tensor) const override { return IsCombinable(tensor.dtype); }
   bool RanksAgree() const override { return false; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {

@@ -204,7 +204,7 @@ class PairExchangeStage final : public Stage {
   }
 
   std::optional<Rank> NextPeer(uint64_t step) {
-    const std::vector<Neighbor> to = sequence_->NeighborsAt(step)->destinations;
+    const std::vector<Neighbor> to = sequence_->NeighborsAt(step).destinations;
     if (to.empty()) return std::nullopt;
     return to[step / period_ % to.size()].rank;
   }

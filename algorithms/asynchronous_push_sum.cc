@@ -143,7 +143,7 @@ class PushToWindowsStage final : public Stage {
 
   absl::Status Give() {
     if (share() < kEnoughToGive) return absl::OkStatus();
-    std::vector<Neighbor> to = neighbors_->NeighborsAt(turn_++)->destinations;
+    std::vector<Neighbor> to = neighbors_->NeighborsAt(turn_++).destinations;
     const double part = PartOf(1 + to.size());
     std::erase_if(to, [this](const Neighbor& next) { return !window_->IsCollected(next.rank); });
     for (Neighbor& destination : to) destination.weight = part;

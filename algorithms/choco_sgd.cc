@@ -10,9 +10,11 @@
 //   h += D(q);  s += W_ii D(q) + the sum over the neighbours j, ascending, of W_ij D(q of j)
 //   x += c (s - h)
 // The graph is the same in every step and symmetric, so that the s - h of all ranks add up to zero
-// and the mean over the ranks is kept, up to rounding. h and s are float32 for tensors of 16 bits,
-// which would round away what is told late. There is no error feedback: x - h has what earlier
-// messages lack. A rank without neighbours keeps its weights.
+// and the mean over the ranks is kept, up to rounding. With a c of 1 ranks must not take turns over
+// it for ever, as two do that have no own weights; a smaller c leaves each rank some of its own. h
+// and s are float32 for tensors of 16 bits, which would round away what is told late. There is no
+// error feedback: x - h has what earlier messages lack. A rank without neighbours keeps its
+// weights.
 //
 // c must be the smaller the more a codec drops. `auto` is 1 for codecs whose error is below half of
 // the largest element (min_max_uint8, block_uint8, block_int4 and the casts), else 0.02 (one_bit,
@@ -107,8 +109,7 @@ class ChocoStage final : public Stage {
     const Term terms[] = {{run.flat(), 1, dtype}, {told.data, -1, told.dtype}};
     LinearCombination(terms, {difference_.data(), dtype}, count);
     parts_.codec->Encode(difference_.data(), count, dtype, parts_.mine->data());
-    parts_.messages->Begin(parts_.neighborhood, parts_.mine->At(0));
-    return absl::OkStatus();
+    return parts_.messages->Begin(parts_.neighborhood, parts_.mine->At(0));
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
@@ -196,15 +197,15 @@ class ChocoSgd final : public Algorithm {
     parts.codec = compression_.codec();
     parts.rate = rate_.value_or(parts.codec->Bound().of_largest < 0.5 ? 1 : kRateOfLossyCodecs);
     ASSIGN_OR_RETURN(const Graph graph, graph_.StaticSymmetric(communicator.world_size()));
+    if (parts.rate == 1) RETURN_IF_ERROR(graph_.CheckMixes(graph));
     parts.communicator = communicator.id();
     parts.global_interval = graph_.global_interval();
     parts.neighborhood = graph.Of(communicator.rank());
     const uint64_t bytes = parts.codec->EncodedBytes(layout.flat_count, layout.dtype);
     ASSIGN_OR_RETURN(parts.mine,
                      Scratch::Create(communicator, "gossip message", std::max<uint64_t>(bytes, 1)));
-    ASSIGN_OR_RETURN(parts.messages,
-                     NeighborMessages::Create(communicator, "neighbours' messages", bytes,
-                                              parts.neighborhood.sources.size()));
+    parts.messages =
+        std::make_unique<NeighborMessages>(communicator, "neighbours' messages", bytes);
     PipelineSpec spec;
     spec.stages.push_back(std::make_unique<ChocoStage>(std::move(parts)));
     return spec;

@@ -1,10 +1,11 @@
 // COMMIT-1, for what stages keep: a round whose communication ends at any operation of any rank
 // leaves the state of every registered algorithm bitwise as it was, or, on ranks where it was
-// complete, as the whole round makes it.
+// complete, as the whole round makes it. And a tensor that no rank uses leaves its state as it is.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -32,13 +33,18 @@ struct Case {
   }
 };
 
+// Sizes of buckets: for each tensor one, and one for all.
+constexpr uint64_t kOfOneTensor = 600;
+constexpr uint64_t kOfAll = 10000;
+
 // A rank's state: the bytes of each of its parts, in order.
 using State = std::vector<std::string>;
 
 // Threads: one. Owns: the ranks.
 class World {
  public:
-  World(const Case& one, bool commits_state) : ranks_(OptionsOf(one, commits_state)) {
+  World(const Case& one, bool commits_state, uint64_t bucket_size_bytes = kOfOneTensor)
+      : ranks_(OptionsOf(one, commits_state, bucket_size_bytes)) {
     for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
       Write(rank, 0, 0);  // the same on all ranks
       PELTON_CHECK_OK(ranks_.rounds(rank).Prime(absl::InfiniteFuture()));
@@ -56,14 +62,16 @@ class World {
     return counts;
   }
 
-  // A round of all ranks; what each one's ended with.
-  std::vector<absl::Status> Round(int32_t round) {
+  // A round of all ranks; what each one's ended with. None uses `unused`, which each has elements
+  // of all the same.
+  std::vector<absl::Status> Round(int32_t round, SlotId unused = SlotId(-1)) {
     std::vector<absl::Status> ended;
     for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
       ModelRounds& rounds = ranks_.rounds(rank);
       Write(rank, rank + 1, round);
       for (size_t i = 0; i < rounds.plan().slots().size(); ++i) {
-        ended.push_back(rounds.MarkReady(SlotId(static_cast<int32_t>(i))));
+        const SlotId slot(static_cast<int32_t>(i));
+        ended.push_back(slot == unused ? rounds.MarkUnused(slot, nullptr) : rounds.MarkReady(slot));
       }
       ended.push_back(rounds.EndRound());
     }
@@ -75,12 +83,14 @@ class World {
     return ended;
   }
 
-  std::vector<State> States() {
+  // Of one tensor, or of all.
+  std::vector<State> States(std::optional<SlotId> slot = std::nullopt) {
     std::vector<State> states;
     for (int32_t rank = 0; rank < ranks_.world_size(); ++rank) {
       State& state = states.emplace_back();
       const std::vector<SlotState> saved = *ranks_.rounds(rank).SaveStates(absl::InfiniteFuture());
       for (const SlotState& part : saved) {
+        if (slot.has_value() && part.slot != *slot) continue;
         state.emplace_back(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
       }
     }
@@ -88,7 +98,8 @@ class World {
   }
 
  private:
-  static TestRanksOptions OptionsOf(const Case& one, bool commits_state) {
+  static TestRanksOptions OptionsOf(const Case& one, bool commits_state,
+                                    uint64_t bucket_size_bytes) {
     TestRanksOptions options;
     options.algorithm = one.algorithm;
     options.options = one.options;
@@ -97,7 +108,7 @@ class World {
                        {"b", DType::kFloat32, 140, {}},
                        {"c", DType::kFloat32, 130, {}}};
     for (TensorSpec& tensor : options.tensors) tensor.columns = 10;  // power_sgd's are matrices
-    options.bucket_size_bytes = 600;                                 // each is a bucket of its own
+    options.bucket_size_bytes = bucket_size_bytes;
     options.commits_state = commits_state;
     return options;
   }
@@ -219,6 +230,23 @@ TEST_P(CommitTest, StateIsThatOfBeforeOrThatOfTheWholeRound) {
     for (uint64_t number = 1; number <= whole.operations[rank]; ++number) {
       ExpectAllOrNothing(whole, rank, number);
     }
+  }
+}
+
+TEST_P(CommitTest, ATensorThatNoRankUsesLeavesItsStateAsItIs) {
+  const auto algorithm = *MakeAlgorithm(GetParam().algorithm, GetParam().options);
+  if (algorithm->schedule().source == Source::kWeights) return;  // which count in any case
+  const SlotId unused(1);
+  const SlotId other(0);
+  for (const bool commits_state : {false, true}) {
+    World world(GetParam(), commits_state, kOfAll);
+    BeginWith(world);
+    const std::vector<State> before = world.States(unused);
+    const std::vector<State> others = world.States(other);
+    for (const absl::Status& ended : world.Round(1, unused)) ASSERT_TRUE(ended.ok()) << ended;
+    EXPECT_FALSE(world.ranks().rounds(0).ResultOf(unused).used_by_any);
+    EXPECT_EQ(world.States(unused), before);
+    if (!others.front().empty()) EXPECT_NE(world.States(other), others);
   }
 }
 

@@ -276,7 +276,8 @@ class Decentralized final : public Algorithm {
                            PipelineSpec& spec) {
     std::shared_ptr<RoundPeers> peers = peers_.lock();
     if (peers == nullptr) {
-      ASSIGN_OR_RETURN(peers, RoundPeers::Create(communicator, tiers.peers, tiers.matchmaker));
+      ASSIGN_OR_RETURN(
+          peers, RoundPeers::Create(communicator, tiers.peers, tiers.matchmaker, global_interval_));
       peers_ = peers;
     }
     std::unique_ptr<Scratch> received;

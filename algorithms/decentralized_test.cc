@@ -258,16 +258,19 @@ class ScriptedPeers final : public PeerSource {
   uint64_t prefetched_ = 0;  // steps
 };
 
-void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchical, uint64_t seed) {
+// Every third round is global where `has_global_rounds`.
+void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchical, uint64_t seed,
+                              bool has_global_rounds) {
   std::vector<int32_t> places(hosts.size());
   std::iota(places.begin(), places.end(), 0);
   std::vector<Matching> matchings;
-  for (uint64_t step = 0; step < 4; ++step) {
+  for (uint64_t step = 0; step < kRounds; ++step) {
     matchings.push_back(MatchAtRandom(places, hosts.size(), seed + step));
   }
   std::vector<std::unique_ptr<ScriptedPeers>> scripts;
   TestRanksOptions options = OptionsOf(hosts, {{"peer_selection_mode", "random_matching"},
-                                               {"hierarchical", hierarchical ? "true" : "false"}});
+                                               {"hierarchical", hierarchical ? "true" : "false"},
+                                               {"global_interval", has_global_rounds ? "3" : "0"}});
   for (int32_t place : places) {
     // One rank's answer is lost in step 1, another's in step 3.
     const bool first = static_cast<size_t>(place) == seed % hosts.size();
@@ -282,10 +285,14 @@ void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchic
   options.is_disturbed = true;
   TestWorld world(options);
   std::vector<Values> values = Inputs(world.size(), seed);
-  for (uint64_t step = 0; step < 4; ++step) {
+  for (uint64_t step = 0; step < kRounds; ++step) {
     const bool is_lost = step % 2 == 1;
-    const std::vector<Values> expected = PairsReference(
-        values, hosts, is_lost ? ShiftOneMatching(hosts.size(), step) : matchings[step]);
+    const bool is_global = has_global_rounds && step % 3 == 2;
+    const std::vector<Values> expected =
+        is_global
+            ? MeanOnAll(values)
+            : PairsReference(values, hosts,
+                             is_lost ? ShiftOneMatching(hosts.size(), step) : matchings[step]);
     values = world.Round(values);
     ASSERT_EQ(values, expected) << "step " << step;
   }
@@ -293,8 +300,15 @@ void ExpectFollowsChosenPeers(const std::vector<int32_t>& hosts, bool hierarchic
 
 TEST(DecentralizedTest, FollowsChosenPeersAndFallsBackOnBothEndsWhereAnAnswerIsLost) {
   ForEachSeed(200, [](uint64_t seed) {
-    ExpectFollowsChosenPeers(std::vector<int32_t>(1 + seed % 6, 1), false, seed);
-    ExpectFollowsChosenPeers({2, 1, 3}, true, seed);
+    ExpectFollowsChosenPeers(std::vector<int32_t>(1 + seed % 6, 1), false, seed, false);
+    ExpectFollowsChosenPeers({2, 1, 3}, true, seed, false);
+  });
+}
+
+TEST(DecentralizedTest, FollowsChosenPeersAfterGlobalRounds) {
+  ForEachSeed(50, [](uint64_t seed) {
+    ExpectFollowsChosenPeers(std::vector<int32_t>(1 + seed % 6, 1), false, seed, true);
+    ExpectFollowsChosenPeers({2, 1, 3}, true, seed, true);
   });
 }
 

@@ -29,6 +29,7 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/compressed_algorithm.h"
 #include "algorithms/stage/outer_step.h"
+#include "comm/reduction/combinable.h"
 #include "core/base/status.h"
 
 namespace pelton {
@@ -83,8 +84,7 @@ class DiLoCo final : public Algorithm {
   bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
-    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype) &&
-           compression_.Takes(tensor.dtype);
+    return IsCombinable(tensor.dtype) && compression_.Takes(tensor.dtype);
   }
   // Buckets that are not of the round's fragment hold what each rank has put there.
   bool RanksAgree() const override { return fragments_ == 1; }

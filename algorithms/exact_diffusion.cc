@@ -150,12 +150,10 @@ class ExactDiffusion final : public GraphAlgorithm {
     ASSIGN_OR_RETURN(Graph weights, WeightsFor(tiers.all->world_size()));
     NeighborMean::Over over = {std::make_unique<StaticGraph>(std::move(weights)),
                                graph().global_interval()};
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
-                     MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     const auto correction = std::make_shared<Correction>();
     PipelineSpec spec;
     spec.stages.push_back(std::make_unique<CorrectStage>(correction));
-    spec.stages.push_back(std::move(mean));
+    spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     spec.stages.push_back(MakeStageOfRounds(std::make_unique<NoteCorrectionStage>(correction),
                                             WhichRounds::kOthers, graph().global_interval()));
     return spec;

@@ -127,7 +127,11 @@ TEST(GivenGraphTest, RefusesRanksThatNeverAgree) {
   }
   EXPECT_THAT(ErrorWith("push_sum", "0>1 2>2", 3), HasSubstr("no way from rank 1 to rank 0"));
   const std::string turns = "0>1:1 1>0:1";
-  EXPECT_THAT(ErrorWith("quasi_global_momentum", turns, 2), HasSubstr("take turns for ever"));
+  for (const char* name : {"quasi_global_momentum", "choco_sgd"}) {
+    EXPECT_THAT(ErrorWith(name, turns, 2), HasSubstr("take turns for ever")) << name;
+    EXPECT_EQ(ErrorWith(name, turns, 2, {{"global_interval", "4"}}), "OK") << name;
+  }
+  EXPECT_EQ(ErrorWith("choco_sgd", turns, 2, {{"consensus_rate", "0.5"}}), "OK");
   EXPECT_EQ(ErrorWith("exact_diffusion", turns, 2), "OK");  // (I + W) / 2 stays with each rank
   EXPECT_EQ(
       ErrorWith("quasi_global_momentum", "0>1:0.5 1>0:0.5 1>2:0.5 2>1:0.5 0>2:0.5 2>0:0.5", 3),

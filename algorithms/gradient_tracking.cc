@@ -96,8 +96,7 @@ class TrackStage final : public Stage {
     LinearCombination(tracked, {mean.data, mean.dtype}, count);
     std::memcpy(own.data, message_->data(), count * SizeOf(own.dtype));
     std::memcpy(message_->data(), mean.data, count * SizeOf(mean.dtype));
-    mean_->Begin(run, message_->data(), message_->At(0));
-    return absl::OkStatus();
+    return mean_->Begin(run, message_->data(), message_->At(0));
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
@@ -183,8 +182,8 @@ class GradientTracking final : public GraphAlgorithm {
         std::unique_ptr<Scratch> message,
         Scratch::Create(*tiers.all, "mean step", (shape.count + 1) * SizeOf(shape.dtype)));
     ASSIGN_OR_RETURN(NeighborMean::Over over, MakeOver(tiers));
-    ASSIGN_OR_RETURN(std::unique_ptr<NeighborMean> mean,
-                     NeighborMean::Create(*tiers.all, "neighbours' steps", std::move(over), shape));
+    auto mean =
+        std::make_unique<NeighborMean>(*tiers.all, "neighbours' steps", std::move(over), shape);
     return std::make_unique<TrackStage>(std::move(mean), std::move(message), std::move(last));
   }
 

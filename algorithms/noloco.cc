@@ -51,10 +51,8 @@ class NoLoCo final : public GraphAlgorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     ASSIGN_OR_RETURN(NeighborMean::Over over, OverBalanced(tiers));
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
-                     MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     PipelineSpec spec;
-    spec.stages.push_back(std::move(mean));
+    spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     AddOwnOuterStep(outer_, spec);
     return spec;
   }

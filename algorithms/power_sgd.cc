@@ -3,29 +3,25 @@
 // P Q^T, the error M - P Q^T; the next round starts from this Q.
 //
 // Steps: two allreduces of a bucket (AVG): first the left factors P with the tensors that are no
-// matrices, or too small to gain, and how many ranks use each matrix; then the right factors Q.
+// matrices, or too small to gain; then the right factors Q.
 // One, if the bucket has no matrix.
 // Bytes: a bucket's messages have U + rank * (sum of rows + sum of columns) elements, of float64
-// for float64 tensors and else of float32, U being the elements that travel as they are and one per
-// matrix; each rank sends 2 * (n - 1) / n times that.
+// for float64 tensors and else of float32, U being the elements that travel as they are; each rank
+// sends 2 * (n - 1) / n times that.
 // Result: bitwise equal on all ranks. With one rank the gradient is left as it is.
 // Source: Vogels et al., PowerSGD, arXiv 1905.13727, algorithm 1, and algorithm 2 but for its
 // momentum, which is the optimizer's. The query is made unit vectors before use, which spans the
 // same and keeps clear of underflow; one that has become zeros starts anew.
-#include <algorithm>
-#include <array>
-
 #include "algorithms/algorithm.h"
 #include "algorithms/stage/power_sgd_stage.h"
 #include "algorithms/stage/tier_stages.h"
+#include "comm/reduction/combinable.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
 
-constexpr std::array kDTypes = {DType::kFloat32, DType::kFloat64, DType::kFloat16,
-                                DType::kBFloat16};
 constexpr NumberRange kCompressions = {1, 1e9};
 
 // Threads: as Algorithm. Owns: its options.
@@ -47,9 +43,7 @@ class PowerSgd final : public Algorithm {
 
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
 
-  bool Takes(const TensorSpec& tensor) const override {
-    return std::find(kDTypes.begin(), kDTypes.end(), tensor.dtype) != kDTypes.end();
-  }
+  bool Takes(const TensorSpec& tensor) const override { return IsCombinable(tensor.dtype); }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;

@@ -128,12 +128,10 @@ class QuasiGlobalMomentum final : public GraphAlgorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     ASSIGN_OR_RETURN(NeighborMean::Over over, OverBalanced(tiers));
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
-                     MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     const auto kept = std::make_shared<Kept>();
     PipelineSpec spec;
     spec.stages.push_back(std::make_unique<ApplyMomentumStage>(momentum_, kept));
-    spec.stages.push_back(std::move(mean));
+    spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
     spec.stages.push_back(std::make_unique<UpdateMomentumStage>(momentum_, kept));
     return spec;
   }

@@ -37,6 +37,7 @@
 #include "algorithms/stage/neighbor_mean.h"
 #include "algorithms/stage/outer_step.h"
 #include "comm/graph/graph_sequence.h"
+#include "comm/reduction/combinable.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
@@ -90,8 +91,7 @@ class SlowMo final : public Algorithm {
   bool IsHierarchical() const override { return hierarchical_ && outer_.codec != nullptr; }
   PlanConstraints Constraints() const override { return {.allows_standalone = false}; }
   bool Takes(const TensorSpec& tensor) const override {
-    return IsFloatingPoint(tensor.dtype) && !IsComplex(tensor.dtype) &&
-           compression_.Takes(tensor.dtype);
+    return IsCombinable(tensor.dtype) && compression_.Takes(tensor.dtype);
   }
   bool RanksAgree() const override { return !has_graph(); }
 
@@ -119,9 +119,9 @@ class SlowMo final : public Algorithm {
     ASSIGN_OR_RETURN(std::unique_ptr<GraphSequence> graphs,
                      GraphOptions::Named("base", base_, base_options_, interval_)
                          .Balanced(communicator.world_size()));
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> mean,
-                     MakeNeighborMeanStage(communicator, {std::move(graphs)}, layout));
-    spec.stages.push_back(MakeStageOfRounds(std::move(mean), WhichRounds::kOthers, interval_));
+    spec.stages.push_back(
+        MakeStageOfRounds(MakeNeighborMeanStage(communicator, {std::move(graphs)}, layout),
+                          WhichRounds::kOthers, interval_));
     return absl::OkStatus();
   }
 

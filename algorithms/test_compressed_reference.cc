@@ -10,7 +10,7 @@
 namespace pelton {
 namespace {
 
-// The numbers that stage/chunks.h and stage/piece_codec.h promise.
+// The numbers that stage/compressed_exchange.h and stage/piece_codec.h promise.
 constexpr uint64_t kChunkAlignment = 32;
 constexpr uint64_t kPiece = 16384;
 
@@ -67,7 +67,7 @@ CompressedReference::Elements CompressedReference::HostMean(
   for (double& each : mean) each = Rounded(each / size);
   mean = Load(Store(mean));
   if (PartsAreEqual()) return mean;
-  const double share = Rounded(static_cast<double>(size) / static_cast<double>(ranks.size()));
+  const double share = Rounded(size * Divisor() / static_cast<double>(ranks.size()));
   for (double& each : mean) each = Rounded(each * share);
   return Load(Store(mean));
 }
@@ -75,6 +75,11 @@ CompressedReference::Elements CompressedReference::HostMean(
 bool CompressedReference::PartsAreEqual() const {
   const std::vector<int32_t>& sizes = options_.part_sizes;
   return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin());
+}
+
+double CompressedReference::Divisor() const {
+  const bool is_mean_of_parts = PartsAreEqual() || options_.error_feedback;
+  return options_.average && is_mean_of_parts ? static_cast<double>(options_.part_sizes.size()) : 1;
 }
 
 CompressedReference::Elements CompressedReference::SentPiece(const Elements& elements) const {
@@ -107,6 +112,21 @@ CompressedReference::Elements CompressedReference::Sent(Elements elements,
   return sent;
 }
 
+std::vector<std::byte> CompressedReference::Round(const std::vector<std::vector<std::byte>>& ranks,
+                                                  Unused unused) {
+  const std::vector<Elements> residuals = residuals_;
+  const Elements server_residual = server_residual_;
+  const std::vector<std::byte> result = Round(ranks);
+  const auto put_back = [&unused](const Elements& from, Elements& to) {
+    for (uint64_t i = unused.begin; i < unused.end; ++i) to[i] = from[i];
+  };
+  for (size_t part = 0; part < residuals.size(); ++part) {
+    put_back(residuals[part], residuals_[part]);
+  }
+  put_back(server_residual, server_residual_);
+  return result;
+}
+
 std::vector<std::byte> CompressedReference::Round(
     const std::vector<std::vector<std::byte>>& ranks) {
   std::vector<Elements> parts;
@@ -115,8 +135,7 @@ std::vector<std::byte> CompressedReference::Round(
     parts.push_back(HostMean(ranks, first, size));
     first += static_cast<size_t>(size);
   }
-  const double divisor =
-      options_.average && PartsAreEqual() ? static_cast<double>(parts.size()) : 1;
+  const double divisor = Divisor();
   const uint64_t share = (count_ + parts.size() - 1) / parts.size();
   const uint64_t chunk = (share + kChunkAlignment - 1) / kChunkAlignment * kChunkAlignment;
   Elements result;

@@ -29,7 +29,13 @@ class CompressedReference {
  public:
   CompressedReference(CompressedReferenceOptions options, uint64_t count);
 
+  // Elements of the flat part that no rank uses, whose residuals stay as they are.
+  struct Unused {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
   // What all ranks hold after a round. Shape: by rank, [count] of the dtype each.
+  std::vector<std::byte> Round(const std::vector<std::vector<std::byte>>& ranks, Unused unused);
   std::vector<std::byte> Round(const std::vector<std::vector<std::byte>>& ranks);
 
  private:
@@ -43,6 +49,8 @@ class CompressedReference {
   Elements HostSum(const std::vector<std::vector<std::byte>>& ranks, size_t first, int32_t size);
   Elements HostMean(const std::vector<std::vector<std::byte>>& ranks, size_t first, int32_t size);
   bool PartsAreEqual() const;
+  // Of the sum over the parts.
+  double Divisor() const;
   // Encoded and decoded, in pieces; `residual` is that of the elements, and is never rounded to 16
   // bits.
   Elements Sent(Elements elements, Elements* residual) const;

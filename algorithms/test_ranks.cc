@@ -110,13 +110,16 @@ void TestRanks::OpenTiers(const std::vector<int32_t>& host_sizes) {
       Tiers& tiers = ranks_[static_cast<size_t>(first + i)]->tiers;
       tiers.host = opened[static_cast<size_t>(i)];
       tiers.host_sizes = host_sizes;
+      tiers.host_ranks = host.members;
     }
     leaders.members.emplace_back(first);
     first += size;
   }
   const std::vector<Communicator*> opened = Open(leaders);
   for (size_t i = 0; i < opened.size(); ++i) {
-    ranks_[static_cast<size_t>(leaders.members[i].value())]->tiers.leaders = opened[i];
+    Tiers& tiers = ranks_[static_cast<size_t>(leaders.members[i].value())]->tiers;
+    tiers.leaders = opened[i];
+    tiers.leader_ranks = leaders.members;
   }
 }
 

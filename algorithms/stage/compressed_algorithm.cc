@@ -20,6 +20,9 @@ bool IsAlone(const Tiers& tiers) {
 
 // What is finite stays finite: hosts pass on their means. Hosts of one size count alike; else each
 // counts its share of the ranks, but on a device, where nothing scales, they pass on their sums.
+// With error feedback the result is a mean over hosts all the same, so that what a host holds back
+// counts as it does in every other group (StateScope::kOwn). A host with more ranks than others
+// passes on more than its mean then, of which float16 may overflow.
 struct HostPlan {
   ReduceOp op = ReduceOp::kSum;  // of a host's ranks
   double share = 1;              // of the result; 1: it is left as it is
@@ -35,8 +38,10 @@ HostPlan PlanOf(const CompressedAllReduceOptions& options, const Tiers& tiers) {
     return {ReduceOp::kAvg, 1, sizes.size()};
   }
   if (tiers.device != nullptr) return {ReduceOp::kSum, 1, world_size};
-  const double mine = static_cast<double>(tiers.host->world_size().value());
-  return {ReduceOp::kAvg, mine / static_cast<double>(world_size), 1};
+  const uint64_t divisor = options.error_feedback ? sizes.size() : 1;
+  const auto mine = static_cast<uint64_t>(tiers.host->world_size().value());
+  return {ReduceOp::kAvg, static_cast<double>(mine * divisor) / static_cast<double>(world_size),
+          divisor};
 }
 
 absl::Status AddExchange(const CompressedAllReduceOptions& options, const BucketLayout& layout,
@@ -57,8 +62,6 @@ absl::Status AddExchange(const CompressedAllReduceOptions& options, const Bucket
 
 }  // namespace
 
-PlanConstraints CompressedAllReduceConstraints() { return {.allows_standalone = false}; }
-
 absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOptions& options,
                                                  const BucketLayout& layout, const Tiers& tiers) {
   if (!options.codec->Takes(layout.dtype)) {
@@ -68,9 +71,10 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
   PipelineSpec spec;
   if (IsAlone(tiers)) {
     if (options.error_feedback && tiers.device == nullptr) {
+      const double share = options.average ? 1 : 1.0 / tiers.all->world_size().value();
       spec.stages.push_back(MakeDeliverStage(
           kCompressedExchange,
-          {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kShared}}));
+          {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kPassedOn}}, share));
     }
     spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
     return spec;
@@ -139,9 +143,7 @@ Schedule CompressedAlgorithm::schedule() const {
   return schedule;
 }
 
-PlanConstraints CompressedAlgorithm::Constraints() const {
-  return CompressedAllReduceConstraints();
-}
+PlanConstraints CompressedAlgorithm::Constraints() const { return {.allows_standalone = false}; }
 
 bool CompressedAlgorithm::Takes(const TensorSpec& tensor) const {
   return compression_.codec()->Takes(tensor.dtype);

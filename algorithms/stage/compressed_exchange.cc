@@ -295,9 +295,4 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
   return stage;
 }
 
-uint64_t CompressedChunkBytes(const BucketLayout& layout, int32_t ranks, const Codec& codec) {
-  const Chunks chunks(layout.content_count, ranks);
-  return PieceCodec::EncodedBytes(codec, layout.dtype, chunks.largest_count());
-}
-
 }  // namespace pelton

@@ -43,7 +43,7 @@ class Chunks {
 };
 
 // The stage's name and those of what it keeps with error feedback, under which a group that
-// exchanges nothing keeps the same (deliver.h).
+// exchanges nothing keeps the same (MakeDeliverStage in tier_stages.h).
 inline constexpr absl::string_view kCompressedExchange = "compressed exchange";
 inline constexpr absl::string_view kResidual = "residual";
 inline constexpr absl::string_view kServerResidual = "server_residual";
@@ -65,9 +65,6 @@ struct CompressedExchangeOptions {
 // work on the device. Requires: the codec takes the bucket's dtype.
 absl::StatusOr<std::unique_ptr<Stage>> MakeCompressedExchangeStage(
     const CompressedExchangeOptions& options, const BucketLayout& layout, Communicator& ranks);
-
-// The size of one encoded chunk of `layout` among `ranks` ranks, the largest one. Units: bytes.
-uint64_t CompressedChunkBytes(const BucketLayout& layout, int32_t ranks, const Codec& codec);
 
 }  // namespace pelton
 

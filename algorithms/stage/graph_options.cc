@@ -15,12 +15,8 @@ namespace {
 // Steps that are looked at, of a sequence that never repeats or hardly ever.
 constexpr uint64_t kLookedAt = 64;
 
-bool IsShort(const GraphSequence& graphs) {
-  return graphs.period() > 0 && graphs.period() <= kLookedAt;
-}
-
 uint64_t StepsOf(const GraphSequence& graphs) {
-  return IsShort(graphs) ? graphs.period() : kLookedAt;
+  return graphs.period() == 0 ? kLookedAt : std::min(graphs.period(), kLookedAt);
 }
 
 // Threads: any. Owns: the graphs whose edges it takes.
@@ -204,12 +200,16 @@ absl::StatusOr<std::unique_ptr<GraphSequence>> GraphOptions::Balanced(WorldSize 
         size, absl::StrCat("does not keep the mean over all ranks in step ", step, ": ",
                            WhatDoesNotAddUp(graph), "; the algorithm push_sum takes any graph"));
   }
-  if (name_ == kGivenGraph && global_interval_ == 0 && TakesTurnsForEver(graphs->At(0))) {
-    return Refusal(size,
-                   "lets ranks take turns for ever; give them own weights above 0, so that they "
-                   "agree in time");
-  }
+  RETURN_IF_ERROR(CheckMixes(graphs->At(0)));
   return graphs;
+}
+
+absl::Status GraphOptions::CheckMixes(const Graph& graph) const {
+  if (name_ != kGivenGraph || global_interval_ > 0) return absl::OkStatus();
+  if (!TakesTurnsForEver(graph)) return absl::OkStatus();
+  return Refusal(graph.size(),
+                 "lets ranks take turns for ever; give them own weights above 0, so that they "
+                 "agree in time");
 }
 
 absl::StatusOr<Graph> GraphOptions::StaticSymmetric(WorldSize size) const {
@@ -247,18 +247,6 @@ EdgesInAnyStep EdgesInAnyStepOf(Rank rank, const GraphSequence& graphs) {
     for (const Neighbor& destination : at.destinations) destinations.insert(destination.rank);
   }
   return {{sources.begin(), sources.end()}, {destinations.begin(), destinations.end()}};
-}
-
-size_t MostSources(const GraphSequence& graphs) {
-  size_t most = 0;
-  for (uint64_t step = 0; step < StepsOf(graphs); ++step) {
-    const Graph graph = graphs.At(step);
-    std::vector<size_t> counts(static_cast<size_t>(graphs.size().value()));
-    for (const Graph::Edge& edge : graph.edges()) {
-      most = std::max(most, ++counts[static_cast<size_t>(edge.destination)]);
-    }
-  }
-  return IsShort(graphs) ? most : static_cast<size_t>(graphs.size().value()) - 1;
 }
 
 }  // namespace pelton

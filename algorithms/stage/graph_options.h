@@ -2,7 +2,6 @@
 #ifndef PELTON_ALGORITHMS_STAGE_GRAPH_OPTIONS_H_
 #define PELTON_ALGORITHMS_STAGE_GRAPH_OPTIONS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,6 +60,9 @@ class GraphOptions {
   absl::StatusOr<std::unique_ptr<GraphSequence>> Balanced(WorldSize size) const;
   // The same in every step, and symmetric, besides. Errors: as Balanced.
   absl::StatusOr<Graph> StaticSymmetric(WorldSize size) const;
+  // Of StaticSymmetric's graph, for an algorithm that takes means as they are over it; Balanced
+  // does so itself. Errors: InvalidArgument: ranks would take turns for ever, as two that swap do.
+  absl::Status CheckMixes(const Graph& graph) const;
   // Whichever graphs: their edges count and not their weights. Each rank gives equal shares to
   // itself and to its destinations, so that what it gives adds up to 1 (columns, in the words of
   // the papers), but what a rank gets need not. Errors: those of MakeGraphs.
@@ -87,9 +89,6 @@ struct EdgesInAnyStep {
 };
 // Of graphs that never repeat: all others.
 EdgesInAnyStep EdgesInAnyStepOf(Rank rank, const GraphSequence& graphs);
-
-// The most sources that a rank has in any step.
-size_t MostSources(const GraphSequence& graphs);
 
 }  // namespace pelton
 

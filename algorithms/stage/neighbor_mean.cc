@@ -1,29 +1,29 @@
 #include "algorithms/stage/neighbor_mean.h"
 
-#include <algorithm>
 #include <vector>
 
-#include "algorithms/stage/graph_options.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 
-absl::StatusOr<std::unique_ptr<NeighborMessages>> NeighborMessages::Create(
-    Communicator& communicator, const std::string& name, uint64_t message_bytes,
-    size_t most_sources) {
-  const uint64_t size_bytes = std::max<uint64_t>(message_bytes * most_sources, 1);
-  ASSIGN_OR_RETURN(std::unique_ptr<Scratch> received,
-                   Scratch::Create(communicator, name, size_bytes));
-  return std::unique_ptr<NeighborMessages>(
-      new NeighborMessages(communicator.id(), message_bytes, std::move(received)));
+// Nothing is in flight here. Of graphs that never repeat nobody can say how many sources a later
+// step will have, and for the most that there may be a rank would keep a model for each other rank.
+absl::Status NeighborMessages::MakeRoom(size_t source_count) {
+  if (source_count <= capacity_) return absl::OkStatus();
+  received_.reset();
+  capacity_ = 0;
+  ASSIGN_OR_RETURN(received_, Scratch::Create(communicator_, name_, message_bytes_ * source_count));
+  capacity_ = source_count;
+  return absl::OkStatus();
 }
 
 // Both ends of an edge meet it in the order of ranks: where there are more operations than may be
 // in flight, no circle of ranks waits for each other.
-void NeighborMessages::Begin(const Neighborhood& neighborhood, Location message) {
+absl::Status NeighborMessages::Begin(const Neighborhood& neighborhood, Location message) {
   batch_.Clear();
+  RETURN_IF_ERROR(MakeRoom(neighborhood.sources.size()));
   const std::vector<Neighbor>& sources = neighborhood.sources;
   const std::vector<Neighbor>& destinations = neighborhood.destinations;
   size_t source = 0;
@@ -37,6 +37,7 @@ void NeighborMessages::Begin(const Neighborhood& neighborhood, Location message)
   for (; source < sources.size(); ++source) {
     Post(OperationKind::kRecv, sources[source].rank, received_->At(source * message_bytes_));
   }
+  return absl::OkStatus();
 }
 
 void NeighborMessages::Post(OperationKind kind, Rank peer, Location location) {
@@ -45,7 +46,7 @@ void NeighborMessages::Post(OperationKind kind, Rank peer, Location location) {
   operation.dtype = DType::kUInt8;
   operation.count = message_bytes_;
   operation.peer = peer.value();
-  operation.communicator = communicator_;
+  operation.communicator = communicator_.id();
   kind == OperationKind::kSend ? operation.set_source(location) : operation.set_target(location);
   batch_.Add(operation);
 }
@@ -61,8 +62,7 @@ class NeighborMeanStage final : public Stage {
 
   absl::Status Start(BucketRun& run, StageState*) override {
     if (run.layout().flat_count == 0) return absl::OkStatus();
-    mean_->Begin(run, run.flat(), run.segments().front().location);
-    return absl::OkStatus();
+    return mean_->Begin(run, run.flat(), run.segments().front().location);
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override {
@@ -76,32 +76,21 @@ class NeighborMeanStage final : public Stage {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NeighborMean>> NeighborMean::Create(Communicator& communicator,
-                                                                   const std::string& name,
-                                                                   Over over, Shape shape) {
-  ASSIGN_OR_RETURN(std::unique_ptr<NeighborMessages> messages,
-                   NeighborMessages::Create(communicator, name, shape.count * SizeOf(shape.dtype),
-                                            MostSources(*over.graphs)));
-  return std::unique_ptr<NeighborMean>(
-      new NeighborMean(communicator, std::move(over), shape, std::move(messages)));
-}
-
-void NeighborMean::Begin(const BucketRun& run, std::byte* tensor, Location location) {
+absl::Status NeighborMean::Begin(const BucketRun& run, std::byte* tensor, Location location) {
   tensor_ = tensor;
   is_global_ = IsMultiple(run, global_interval_);
   if (is_global_) {
     global_.Clear();
     global_.Add(GlobalMeanOf(shape_, location, communicator_));
-    return;
+    return absl::OkStatus();
   }
-  // A graph is known in every step.
-  now_ = *neighbors_.NeighborsAt(static_cast<uint64_t>(run.round().value()) - 1);
-  messages_->Begin(now_, location);
+  now_ = neighbors_.NeighborsAt(static_cast<uint64_t>(run.round().value()) - 1);
+  return messages_.Begin(now_, location);
 }
 
 absl::StatusOr<bool> NeighborMean::Advance(BucketRun& run) {
   if (is_global_) return global_.Advance(run);
-  ASSIGN_OR_RETURN(const bool done, messages_->Advance(run));
+  ASSIGN_OR_RETURN(const bool done, messages_.Advance(run));
   if (done) Average();
   return done;
 }
@@ -109,7 +98,7 @@ absl::StatusOr<bool> NeighborMean::Advance(BucketRun& run) {
 void NeighborMean::Average() const {
   std::vector<Term> terms = {{tensor_, now_.own, shape_.dtype}};
   for (size_t i = 0; i < now_.sources.size(); ++i) {
-    terms.push_back({messages_->from(i), now_.sources[i].weight, shape_.dtype});
+    terms.push_back({messages_.from(i), now_.sources[i].weight, shape_.dtype});
   }
   LinearCombination(terms, {tensor_, shape_.dtype}, shape_.count);
 }
@@ -126,13 +115,11 @@ Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, Communicato
   return operation;
 }
 
-absl::StatusOr<std::unique_ptr<Stage>> MakeNeighborMeanStage(Communicator& communicator,
-                                                             NeighborMean::Over over,
-                                                             const BucketLayout& layout) {
-  ASSIGN_OR_RETURN(std::unique_ptr<NeighborMean> mean,
-                   NeighborMean::Create(communicator, "neighbours' weights", std::move(over),
-                                        {layout.dtype, layout.flat_count}));
-  return std::make_unique<NeighborMeanStage>(std::move(mean));
+std::unique_ptr<Stage> MakeNeighborMeanStage(Communicator& communicator, NeighborMean::Over over,
+                                             const BucketLayout& layout) {
+  return std::make_unique<NeighborMeanStage>(
+      std::make_unique<NeighborMean>(communicator, "neighbours' weights", std::move(over),
+                                     NeighborMean::Shape{layout.dtype, layout.flat_count}));
 }
 
 }  // namespace pelton

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
 #include "comm/graph/graph_sequence.h"
@@ -23,34 +24,31 @@ namespace pelton {
 // What a rank tells its neighbours in a graph, and what they tell it.
 // One message to each destination and one from each source, all of one size, as sends and receives,
 // so that any communicator carries them.
-// Threads: its stage's. Owns: memory for what comes.
+// Threads: its stage's. Owns: memory for what comes, as much as the most sources so far need.
 class NeighborMessages {
  public:
-  // For a rank that has `most_sources` at most. Errors: those of Scratch::Create.
-  static absl::StatusOr<std::unique_ptr<NeighborMessages>> Create(Communicator& communicator,
-                                                                  const std::string& name,
-                                                                  uint64_t message_bytes,
-                                                                  size_t most_sources);
+  // `name`: of the memory.
+  NeighborMessages(Communicator& communicator, std::string name, uint64_t message_bytes)
+      : communicator_(communicator), name_(std::move(name)), message_bytes_(message_bytes) {}
 
-  // Begins: `message` goes to all destinations, and stays as it is until it is done.
-  void Begin(const Neighborhood& neighborhood, Location message);
+  // Begins: `message` goes to all destinations, and stays as it is until it is done. Requires: what
+  // was begun before is done. Errors: those of Scratch::Create, where there are more sources than
+  // ever before.
+  absl::Status Begin(const Neighborhood& neighborhood, Location message);
   // True once all are there. Blocks: never. Errors: those of OperationBatch::Advance.
   absl::StatusOr<bool> Advance(BucketRun& run) { return batch_.Advance(run); }
   // From source number `index`.
   const std::byte* from(size_t index) const { return received_->data() + index * message_bytes_; }
 
  private:
-  NeighborMessages(CommunicatorId communicator, uint64_t message_bytes,
-                   std::unique_ptr<Scratch> received)
-      : communicator_(communicator),
-        message_bytes_(message_bytes),
-        received_(std::move(received)) {}
-
+  absl::Status MakeRoom(size_t source_count);
   void Post(OperationKind kind, Rank peer, Location location);
 
-  const CommunicatorId communicator_;
+  Communicator& communicator_;
+  const std::string name_;
   const uint64_t message_bytes_;
-  const std::unique_ptr<Scratch> received_;
+  std::unique_ptr<Scratch> received_;  // null: no source yet
+  size_t capacity_ = 0;                // sources
   OperationBatch batch_;
 };
 
@@ -76,32 +74,28 @@ class NeighborMean {
     uint64_t count = 0;
   };
 
-  // `name`: of the memory. Errors: those of Scratch::Create.
-  static absl::StatusOr<std::unique_ptr<NeighborMean>> Create(Communicator& communicator,
-                                                              const std::string& name, Over over,
-                                                              Shape shape);
-
-  // Begins; `tensor` is at `location` for operations, and is nobody else's until it is done.
-  void Begin(const BucketRun& run, std::byte* tensor, Location location);
-  // True once the tensor is the mean. Blocks: never. Errors: those of OperationBatch::Advance.
-  absl::StatusOr<bool> Advance(BucketRun& run);
-
- private:
-  NeighborMean(Communicator& communicator, Over over, Shape shape,
-               std::unique_ptr<NeighborMessages> messages)
+  // `name`: of the memory.
+  NeighborMean(Communicator& communicator, std::string name, Over over, Shape shape)
       : communicator_(communicator.id()),
         global_interval_(over.global_interval),
         shape_(shape),
         neighbors_(std::move(over.graphs), communicator.rank()),
-        messages_(std::move(messages)) {}
+        messages_(communicator, std::move(name), shape.count * SizeOf(shape.dtype)) {}
 
+  // Begins; `tensor` is at `location` for operations, and is nobody else's until it is done.
+  // Errors: those of NeighborMessages::Begin.
+  absl::Status Begin(const BucketRun& run, std::byte* tensor, Location location);
+  // True once the tensor is the mean. Blocks: never. Errors: those of OperationBatch::Advance.
+  absl::StatusOr<bool> Advance(BucketRun& run);
+
+ private:
   void Average() const;
 
   const CommunicatorId communicator_;
   const uint64_t global_interval_;
   const Shape shape_;
   GraphNeighbors neighbors_;
-  const std::unique_ptr<NeighborMessages> messages_;
+  NeighborMessages messages_;
   OperationBatch global_;
   bool is_global_ = false;
   std::byte* tensor_ = nullptr;
@@ -112,9 +106,8 @@ class NeighborMean {
 Operation GlobalMeanOf(NeighborMean::Shape shape, Location location, CommunicatorId communicator);
 
 // Exchange: the bucket becomes that mean.
-absl::StatusOr<std::unique_ptr<Stage>> MakeNeighborMeanStage(Communicator& communicator,
-                                                             NeighborMean::Over over,
-                                                             const BucketLayout& layout);
+std::unique_ptr<Stage> MakeNeighborMeanStage(Communicator& communicator, NeighborMean::Over over,
+                                             const BucketLayout& layout);
 
 }  // namespace pelton
 

@@ -160,18 +160,16 @@ struct Matrix {
   uint64_t columns;
   uint64_t left_begin;   // of its factor of vectors of rows, in the first message
   uint64_t right_begin;  // of that of vectors of columns, in the second
-  SlotId slot;
-  uint64_t seed;  // of the first query
+  uint64_t seed;         // of the first query
 };
 
 // What travels in which message. Threads: a value. Owns: its lists.
 struct Contents {
   std::vector<Share> plain;  // tensors as they are
   std::vector<Matrix> matrices;
-  // An element for each matrix: 1 where this rank has used it, so that its mean is above 0 where
-  // any has. In the first message.
-  uint64_t used_begin = 0;
-  PowerSgdCounts counts;
+  // Elements of the two messages, of the type that the stage works in.
+  uint64_t first = 0;   // left factors, and tensors that are not compressed
+  uint64_t second = 0;  // right factors
 };
 
 // The same on all ranks and in all processes: FNV-1a.
@@ -183,8 +181,8 @@ uint64_t SeedOf(const std::string& name) {
 
 Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgdOptions& options) {
   Contents contents;
-  uint64_t& first = contents.counts.first;
-  uint64_t& second = contents.counts.second;
+  uint64_t& first = contents.first;
+  uint64_t& second = contents.second;
   const auto add_plain = [&](uint64_t flat_begin, uint64_t count) {
     contents.plain.push_back({flat_begin, count, std::exchange(first, first + count)});
   };
@@ -203,10 +201,8 @@ Contents ContentsOf(const Plan& plan, const BucketLayout& layout, const PowerSgd
          .columns = tensor.columns,
          .left_begin = std::exchange(first, first + options.rank * rows),
          .right_begin = std::exchange(second, second + options.rank * tensor.columns),
-         .slot = id,
          .seed = SeedOf(tensor.name)});
   }
-  contents.used_begin = std::exchange(first, first + contents.matrices.size());
   return contents;
 }
 
@@ -247,12 +243,9 @@ class PowerSgdStage final : public Stage {
     for (const Share& share : contents_.plain) {
       Load(run, share.flat_begin, share.count, Message() + share.message_begin);
     }
-    for (size_t i = 0; i < contents_.matrices.size(); ++i) {
-      MakeLeft(run, contents_.matrices[i], *state);
-      *UsesOf(i) = run.UsedHere(contents_.matrices[i].slot) ? 1 : 0;
-    }
-    if (contents_.counts.first == 0) return absl::OkStatus();  // there are no elements
-    batch_.Add(Mean(kWorkDType, messages_->At(0), contents_.counts.first));
+    for (const Matrix& matrix : contents_.matrices) MakeLeft(run, matrix, *state);
+    if (contents_.first == 0) return absl::OkStatus();  // there are no elements
+    batch_.Add(Mean(kWorkDType, messages_->At(0), contents_.first));
     return absl::OkStatus();
   }
 
@@ -263,8 +256,7 @@ class PowerSgdStage final : public Stage {
       for (const Matrix& matrix : contents_.matrices) MakeRight(matrix, *state);
       step_ = Step::kRight;
       batch_.Clear();
-      batch_.Add(Mean(kWorkDType, messages_->At(contents_.counts.first * sizeof(T)),
-                      contents_.counts.second));
+      batch_.Add(Mean(kWorkDType, messages_->At(contents_.first * sizeof(T)), contents_.second));
       return Advance(run, state);  // it may be done at once
     }
     if (step_ != Step::kWhole) TakeResults(run, *state);
@@ -281,7 +273,7 @@ class PowerSgdStage final : public Stage {
     uint64_t longest = 0;
     for (const Matrix& matrix : contents_.matrices) longest = std::max(longest, matrix.columns);
     row_.resize(longest);
-    const uint64_t count = contents_.counts.first + contents_.counts.second;
+    const uint64_t count = contents_.first + contents_.second;
     ASSIGN_OR_RETURN(
         messages_,
         Scratch::Create(ranks_, absl::StrCat("factors of bucket ", run.layout().id.value()),
@@ -294,7 +286,7 @@ class PowerSgdStage final : public Stage {
     return {Message() + matrix.left_begin, matrix.rows, options_.rank};
   }
   Vectors<T> RightOf(const Matrix& matrix) const {
-    return {Message() + contents_.counts.first + matrix.right_begin, matrix.columns, options_.rank};
+    return {Message() + contents_.first + matrix.right_begin, matrix.columns, options_.rank};
   }
   T* ErrorOf(const Matrix& matrix, StageState& state) const {
     return reinterpret_cast<T*>(static_cast<FlatState&>(state).data(0)) + matrix.flat_begin;
@@ -333,8 +325,6 @@ class PowerSgdStage final : public Stage {
     operation.set_target(location);
     return operation;
   }
-
-  T* UsesOf(size_t matrix) const { return Message() + contents_.used_begin + matrix; }
 
   void MakeLeft(const BucketRun& run, const Matrix& matrix, StageState& state);
   void MakeRight(const Matrix& matrix, StageState& state);
@@ -381,11 +371,7 @@ void PowerSgdStage<T>::TakeResults(const BucketRun& run, StageState& state) {
   for (const Share& share : contents_.plain) {
     Store(run, share.flat_begin, share.count, Message() + share.message_begin);
   }
-  // The result of a tensor that nobody used is not looked at: its error and query stay for the next
-  // time.
-  for (size_t i = 0; i < contents_.matrices.size(); ++i) {
-    if (*UsesOf(i) > 0) TakeMatrix(run, contents_.matrices[i], state);
-  }
+  for (const Matrix& matrix : contents_.matrices) TakeMatrix(run, matrix, state);
 }
 
 // The bucket gets the product of the factors, the error the rest of M, 0 where that is not finite:
@@ -413,11 +399,6 @@ bool IsCompressed(const TensorSpec& tensor, const PowerSgdOptions& options) {
   return static_cast<double>(options.rank) * static_cast<double>(rows + tensor.columns) *
              options.min_compression <
          static_cast<double>(tensor.count);
-}
-
-PowerSgdCounts PowerSgdCountsOf(const Plan& plan, const BucketLayout& layout,
-                                const PowerSgdOptions& options) {
-  return ContentsOf(plan, layout, options).counts;
 }
 
 std::unique_ptr<Stage> MakePowerSgdStage(const PowerSgdOptions& options, const BucketLayout& layout,

@@ -54,7 +54,8 @@ void Orthogonalize(Vectors<T> vectors);
 template <typename T>
 void NormalizeOrReplace(Vectors<T> vectors, uint64_t seed);
 
-// The stage's name and those of what it keeps, under which one rank keeps the same (deliver.h).
+// The stage's name and those of what it keeps, under which one rank keeps the same
+// (MakeDeliverStage in tier_stages.h).
 inline constexpr absl::string_view kPowerSgd = "power sgd";
 inline constexpr absl::string_view kPowerSgdError = "error";
 inline constexpr absl::string_view kPowerSgdQuery = "query";
@@ -68,17 +69,8 @@ struct PowerSgdOptions {
   uint64_t start_round = 256;
 };
 
-// Elements that travel for one bucket, in the two allreduces of a round. Units: elements of
-// float64 for a float64 bucket, else of float32.
-struct PowerSgdCounts {
-  uint64_t first = 0;   // left factors, tensors that are not compressed, uses of the matrices
-  uint64_t second = 0;  // right factors
-};
-
 // Whether a tensor's factors travel in its place.
 bool IsCompressed(const TensorSpec& tensor, const PowerSgdOptions& options);
-PowerSgdCounts PowerSgdCountsOf(const Plan& plan, const BucketLayout& layout,
-                                const PowerSgdOptions& options);
 
 // Exchange: the mean over `ranks`, each matrix by an approximation of rank options.rank; what an
 // approximation drops is added to the next round's tensor ("error"), and it starts from the last

@@ -85,8 +85,7 @@ class PushSumStage final : public Stage {
         {run.flat(), 1, dtype}, {last, -1, dtype}, {numerator.data, 1, numerator.dtype}};
     LinearCombination(moved, {message_->data(), numerator.dtype}, count);
     FillElements(ShareIn(run), numerator.dtype, share, 1);
-    mean_->Begin(run, message_->data(), message_->At(0));
-    return absl::OkStatus();
+    return mean_->Begin(run, message_->data(), message_->At(0));
   }
 
   absl::StatusOr<bool> Advance(BucketRun& run, StageState* state) override {
@@ -147,9 +146,8 @@ absl::StatusOr<std::unique_ptr<Stage>> MakePushSumStage(Communicator& communicat
   ASSIGN_OR_RETURN(
       std::unique_ptr<Scratch> message,
       Scratch::Create(communicator, "push message", shape.count * SizeOf(shape.dtype)));
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<NeighborMean> mean,
-      NeighborMean::Create(communicator, "neighbours' numerators", std::move(over), shape));
+  auto mean = std::make_unique<NeighborMean>(communicator, "neighbours' numerators",
+                                             std::move(over), shape);
   return std::make_unique<PushSumStage>(std::move(mean), std::move(message), gives_change);
 }
 

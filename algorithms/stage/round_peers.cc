@@ -9,22 +9,24 @@ namespace pelton {
 
 absl::StatusOr<std::unique_ptr<RoundPeers>> RoundPeers::Create(Communicator& communicator,
                                                                PeerSource* source,
-                                                               Matchmaker* matchmaker) {
+                                                               Matchmaker* matchmaker,
+                                                               uint64_t global_interval) {
   std::unique_ptr<Scratch> scratch;
   if (source != nullptr) {
     ASSIGN_OR_RETURN(scratch, Scratch::Create(communicator, "peer agreement", 1));
     source->Prefetch(0);
   }
   return std::unique_ptr<RoundPeers>(
-      new RoundPeers(communicator, source, matchmaker, std::move(scratch)));
+      new RoundPeers(communicator, source, matchmaker, global_interval, std::move(scratch)));
 }
 
 RoundPeers::RoundPeers(Communicator& communicator, PeerSource* source, Matchmaker* matchmaker,
-                       std::unique_ptr<Scratch> scratch)
+                       uint64_t global_interval, std::unique_ptr<Scratch> scratch)
     : communicator_(communicator.id()),
       seat_{communicator.rank(), communicator.world_size()},
       source_(source),
       matchmaker_(matchmaker),
+      global_interval_(global_interval),
       scratch_(std::move(scratch)) {}
 
 void RoundPeers::Start(const BucketRun& run) {
@@ -41,9 +43,15 @@ void RoundPeers::Start(const BucketRun& run) {
   if (!is_settled_) BeginAgreement(step);
 }
 
+// Step s is that of round s + 1. Requires: some round has pairs.
+uint64_t RoundPeers::NextStepAfter(uint64_t step) const {
+  const bool is_global = global_interval_ > 0 && (step + 2) % global_interval_ == 0;
+  return is_global ? step + 2 : step + 1;
+}
+
 void RoundPeers::BeginAgreement(uint64_t step) {
   chosen_ = source_->PeerAt(step);
-  source_->Prefetch(step + 1);
+  source_->Prefetch(NextStepAfter(step));
   everyone_knows() = chosen_.has_value() ? 1 : 0;
   Operation operation;
   operation.kind = OperationKind::kAllReduce;

@@ -25,16 +25,18 @@ namespace pelton {
 // and runs its buckets in plan order. Without one all ranks are at the same round. The peer is
 // shift_one's then, or that of a source: the first bucket of a round finds out whether every rank
 // has the source's answer, and where any lacks it, all fall back to shift_one for that round, so
-// that both ends always agree. Steps of that agreement: one allreduce (MIN). Bytes: those of an
-// allreduce of one byte. Threads: its stages'. Owns: one byte for the agreement; borrows
-// communicator, source and matchmaker, which outlive it.
+// that both ends always agree. The answer of a round is asked for in the round of pairs before, so
+// that rounds without pairs ask for none. Steps of that agreement: one allreduce (MIN). Bytes:
+// those of an allreduce of one byte. Threads: its stages'. Owns: one byte for the agreement;
+// borrows communicator, source and matchmaker, which outlive it.
 class RoundPeers {
  public:
-  // The ranks are those of `communicator`; at most one of the two is not null. Errors: those of
-  // Scratch::Create.
+  // The ranks are those of `communicator`; at most one of the two is not null. Rounds that are
+  // multiples of `global_interval` have no pairs; 0: all have. Errors: those of Scratch::Create.
   static absl::StatusOr<std::unique_ptr<RoundPeers>> Create(Communicator& communicator,
                                                             PeerSource* source,
-                                                            Matchmaker* matchmaker);
+                                                            Matchmaker* matchmaker,
+                                                            uint64_t global_interval);
 
   // Begins to find the peer of the run's round; nothing to do for all but its first bucket.
   void Start(const BucketRun& run);
@@ -47,14 +49,16 @@ class RoundPeers {
 
  private:
   RoundPeers(Communicator& communicator, PeerSource* source, Matchmaker* matchmaker,
-             std::unique_ptr<Scratch> scratch);
+             uint64_t global_interval, std::unique_ptr<Scratch> scratch);
   uint8_t& everyone_knows() const { return *reinterpret_cast<uint8_t*>(scratch_->data()); }
   void BeginAgreement(uint64_t step);
+  uint64_t NextStepAfter(uint64_t step) const;
 
   const CommunicatorId communicator_;
   const Seat seat_;
   PeerSource* const source_;
   Matchmaker* const matchmaker_;
+  const uint64_t global_interval_;
   const std::unique_ptr<Scratch> scratch_;  // null without a source
   Round round_{0};                          // that peer_ and chosen_ are of
   bool is_settled_ = false;

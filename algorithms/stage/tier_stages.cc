@@ -15,8 +15,8 @@ namespace {
 // Threads: as Stage. Owns: names.
 class DeliverStage final : public Stage {
  public:
-  DeliverStage(absl::string_view name, std::vector<HeldBack> buffers)
-      : name_(name), buffers_(std::move(buffers)) {}
+  DeliverStage(absl::string_view name, std::vector<HeldBack> buffers, double factor)
+      : name_(name), buffers_(std::move(buffers)), factor_(factor) {}
   absl::string_view name() const override { return name_; }
   StageKind kind() const override { return StageKind::kPrepare; }
 
@@ -39,25 +39,27 @@ class DeliverStage final : public Stage {
   }
 
  private:
-  static void Deliver(const BucketRun& run, const StateBuffer& buffer) {
+  void Deliver(const BucketRun& run, const StateBuffer& buffer) const {
     const uint64_t size_bytes = buffer.count * SizeOf(buffer.dtype);
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     // Nearly always: a sum with zeros would turn -0 into 0, and cost a pass.
     if (std::all_of(buffer.data, buffer.data + size_bytes, is_zero)) return;
     const DType dtype = run.layout().dtype;
-    const Term terms[] = {{run.flat(), 1, dtype}, {buffer.data, 1, buffer.dtype}};
+    const Term terms[] = {{run.flat(), 1, dtype}, {buffer.data, factor_, buffer.dtype}};
     LinearCombination(terms, {run.flat(), dtype}, buffer.count);
     std::memset(buffer.data, 0, size_bytes);
   }
 
   const absl::string_view name_;
   const std::vector<HeldBack> buffers_;
+  const double factor_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers) {
-  return std::make_unique<DeliverStage>(name, std::move(buffers));
+std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers,
+                                        double factor) {
+  return std::make_unique<DeliverStage>(name, std::move(buffers), factor);
 }
 
 namespace {

@@ -20,12 +20,13 @@ struct HeldBack {
   StateScope scope = StateScope::kOwn;
 };
 
-// Prepare: adds what it keeps to the bucket, and keeps zeros from then on; what is common it only
-// keeps, for a larger group that may go on from it. It has something to add
+// Prepare: adds `factor` times what it keeps to the bucket, and keeps zeros from then on; what is
+// common it only keeps, for a larger group that may go on from it. It has something to add
 // only where a group of another size, whose messages lacked it, has left its state to this one
 // (core/round/model_state.h). `name` and `buffers` are those of the stage that encodes in larger
-// groups.
-std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers);
+// groups. Every rank keeps all of it, so that what comes of a sum over several needs their shares.
+std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers,
+                                        double factor = 1);
 
 // Exchange: the sum or the mean (kAvg) of the host's ranks onto its leader, in place, segment by
 // segment; the others' segments keep what they hold. A sum of 16-bit elements may overflow where

@@ -47,9 +47,9 @@ PELTON_KERNELS_EXPORT int pelton_encode_pieces(const void* source, uint64_t coun
 PELTON_KERNELS_EXPORT int pelton_decode_pieces(const void* encoded, uint64_t count, int32_t dtype,
                                                void* target, CUstream_st* stream);
 // Decodes all versions of a tensor, adds them in rank order, divides by `divisor` if it is not 1,
-// and encodes the result: the arithmetic of stage/piece_sum.h (16-bit types are added in float32
-// and rounded once). Shape: each of `versions` and `encoded` as pelton_encode_pieces. `encoded`
-// overlaps none of them.
+// and encodes the result: the arithmetic of PieceSum in stage/piece_codec.h (16-bit types are added
+// in float32 and rounded once). Shape: each of `versions` and `encoded` as pelton_encode_pieces.
+// `encoded` overlaps none of them.
 PELTON_KERNELS_EXPORT int pelton_merge_pieces(const PeltonMessages* versions, uint64_t count,
                                               int32_t dtype, uint64_t divisor, void* encoded,
                                               CUstream_st* stream);
