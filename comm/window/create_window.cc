@@ -160,6 +160,13 @@ absl::Status CheckRanks(const std::vector<Rank>& ranks, Rank own, size_t world_s
   return absl::OkStatus();
 }
 
+// Whether a rank's tensor is read in its window's memory: the same answer on all ranks.
+bool SomeMove(const std::vector<std::string>& unread) {
+  return std::any_of(unread.begin(), unread.end(), [](const std::string& letters) {
+    return letters.find('h') != std::string::npos;
+  });
+}
+
 }  // namespace
 
 // Makes one rank's end, in the steps between which the ranks exchange what they say.
@@ -225,11 +232,12 @@ class WindowMaker {
     return letters;
   }
 
-  // `unread`: of all ranks. Far ranks are served after that. Errors: those of RemoteEnd::Serve.
+  // `unread`: of all ranks. Far ranks are served after that. Errors: those of RemoteEnd::Serve; why
+  // this rank's tensor cannot move.
   absl::Status Settle(const std::vector<std::string>& unread) {
     for (const std::string& letters : unread) {
       for (size_t rank = 0; rank < letters.size(); ++rank) {
-        if (letters[rank] == 'h') MoveHome(Rank(static_cast<int32_t>(rank)));
+        if (letters[rank] == 'h') RETURN_IF_ERROR(MoveHome(Rank(static_cast<int32_t>(rank))));
       }
     }
     window_->memory_.Close();
@@ -318,20 +326,22 @@ class WindowMaker {
   }
 
   // All readers of `rank` read it there, those that might read elsewhere too.
-  void MoveHome(Rank rank) {
+  absl::Status MoveHome(Rank rank) {
     if (rank == rank_) {
-      if (window_->home_ != nullptr) return;
+      if (window_->home_ != nullptr) return absl::OkStatus();
+      RETURN_IF_ERROR(window_->options_.immovable);
       window_->home_ = window_->memory_.home();
       Tensor& tensor = window_->options_.tensor;
       const uint64_t bytes = tensor.count * SizeOf(tensor.dtype);
       if (bytes > 0) std::memcpy(window_->home_, tensor.data, bytes);
       tensor.data = window_->home_;
-      return;
+      return absl::OkStatus();
     }
     const auto found = window_->near_ends_.find(rank);
-    if (found == window_->near_ends_.end()) return;
+    if (found == window_->near_ends_.end()) return absl::OkStatus();
     found->second.pid = getpid();
     found->second.tensor_address = reinterpret_cast<uintptr_t>(found->second.memory.home());
+    return absl::OkStatus();
   }
 
   const Rank rank_;
@@ -358,8 +368,11 @@ absl::StatusOr<std::unique_ptr<Window>> CreateWindow(Communicator& communicator,
   ASSIGN_OR_RETURN(const std::vector<std::string> unread,
                    ExchangeTexts(communicator, maker.unread(), deadline));
   const absl::Status settled = maker.Settle(unread);
-  // Nobody writes to a far rank that does not serve it yet. Inside a host nothing can fail here.
-  if (has_far_ranks) RETURN_IF_ERROR(AgreeOnStatus(communicator, settled, deadline));
+  // Nobody writes to a far rank that does not serve it yet, and nobody reads a tensor that is still
+  // on its way home, or that cannot go there. Else nothing can fail here, on any rank.
+  if (has_far_ranks || SomeMove(unread)) {
+    RETURN_IF_ERROR(AgreeOnStatus(communicator, settled, deadline));
+  }
   return maker.Finish();
 }
 

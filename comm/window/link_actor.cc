@@ -223,8 +223,11 @@ absl::Status LinkActor::Ask(uint64_t number) {
 absl::Status LinkActor::Serve(const LinkRequest& request) {
   if (request.brings_value()) return BeginArrival(request);
   if (request.call == LinkCall::kLeave) return absl::NotFoundError("the other rank has left");
-  if (served_.find(request.window) == served_.end()) {
-    return Reply(LinkReply::To(request.number, FreedError()), request.window);
+  if (IsStopping(request.window) || served_.find(request.window) == served_.end()) {
+    // What the other rank held of a window that stops has been given back.
+    const bool is_given_back = IsStopping(request.window) && request.call == LinkCall::kUnlock;
+    const absl::Status freed = is_given_back ? absl::OkStatus() : FreedError();
+    return Reply(LinkReply::To(request.number, freed), request.window);
   }
   return request.call == LinkCall::kGet ? ServeGet(request) : ServeMutex(request);
 }
@@ -417,6 +420,13 @@ bool LinkActor::SettleStops() {
   }
   std::erase_if(stops_, [](const StopServing& stop) { return !stop.reply.valid(); });
   return stops_.size() != before;
+}
+
+// A window that waits for its last transfers grants nothing more: its mutex goes with it, and a
+// reader who asked again and again would keep it for ever.
+bool LinkActor::IsStopping(uint64_t window) const {
+  return std::any_of(stops_.begin(), stops_.end(),
+                     [window](const StopServing& stop) { return stop.window == window; });
 }
 
 bool LinkActor::IsInUse(uint64_t window) const {

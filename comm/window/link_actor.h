@@ -26,6 +26,7 @@
 #include "core/actor/executor.h"
 #include "core/actor/promise.h"
 #include "core/actor/sendable.h"
+#include "core/base/status.h"
 #include "core/memory/dtype.h"
 
 namespace pelton {
@@ -68,7 +69,7 @@ struct LinkReply {
     LinkReply reply;
     reply.number = number;
     reply.code = static_cast<int32_t>(status.code());
-    const absl::string_view text = status.message().substr(0, sizeof reply.text - 1);
+    const absl::string_view text = CutToFit(status.message(), sizeof reply.text - 1);
     std::copy(text.begin(), text.end(), reply.text);
     return reply;
   }
@@ -227,6 +228,7 @@ class LinkActor final : public PollingActor {
   absl::StatusOr<Completion> ReceiveBytes(void* bytes, uint64_t size, int32_t tag);
   // Drops those that are done; true when there is none left.
   bool AreDone(std::vector<Completion>& transfers);
+  bool IsStopping(uint64_t window) const;
   bool IsInUse(uint64_t window) const;
   bool IsOver(const Arrival& arrival);
   void GiveBack(uint64_t window);

@@ -79,6 +79,9 @@ struct WindowOptions {
   std::vector<Rank> sources = {};       // that have an inlet here, ascending
   std::vector<Rank> destinations = {};  // that have an inlet for this rank, ascending
   bool zero_init = false;               // inlets begin with 0, else with this rank's tensor
+  // Why the tensor's owner cannot move it to home(), where ranks that may not read this process's
+  // memory would read it; OK: it can.
+  absl::Status immovable = absl::OkStatus();
   // The counter of the bytes that are put and accumulated, a tensor for each destination; may be
   // null. Shared, because a window may outlive the code that reads the counter. Units: bytes.
   std::shared_ptr<std::atomic<uint64_t>> sent_bytes = nullptr;

@@ -446,5 +446,40 @@ TEST(WindowLinksSimTest, AMutexWhoseOwnerHasGoneIsGivenBack) {
             absl::StatusCode::kUnavailable);
 }
 
+// A get holds the stop up, and a question about the mutex comes in that time: it is granted before
+// the stop, which gives it back, or not at all.
+void StopWhileALockComes(uint64_t seed) {
+  World world(seed, 2);
+  std::mt19937_64 random(seed);
+  PeerLink& link = *world.links[0]->at(Rank(1));
+  Values target(kCount);
+  LinkQuestion get;
+  get.request.call = LinkCall::kGet;
+  get.request.window = 1;
+  get.request.value_bytes = kCount * sizeof(double);
+  get.target = reinterpret_cast<std::byte*>(target.data());
+  Future<bool> got = link.Ask(get);
+  world.executor.RunFor(absl::Microseconds(random() % 30));
+  LinkQuestion lock;
+  lock.request.call = LinkCall::kLock;
+  lock.request.window = 1;
+  lock.request.wait_ns = 1'000'000;
+  Future<bool> locked = link.Ask(lock);
+  world.executor.RunFor(absl::Microseconds(random() % 10));
+  world.links[1]->at(Rank(0))->StopServing(1);
+  const absl::Time deadline = world.executor.Now() + absl::Seconds(1);
+  const absl::Status read = link.AwaitTransfer(std::move(got), deadline);
+  EXPECT_TRUE(read.ok() || absl::IsNotFound(read)) << read;
+  const absl::Status answer = link.AwaitMutex(std::move(locked), deadline).status();
+  EXPECT_TRUE(answer.ok() || absl::IsNotFound(answer)) << answer;
+  const absl::StatusOr<bool> is_free = world.window(1).TryLock(Rank(0), /*of_own=*/true);
+  ASSERT_TRUE(is_free.ok() && *is_free) << is_free.status();
+  EXPECT_EQ(world.window(1).Unlock(Rank(0), /*of_own=*/true), absl::OkStatus());
+}
+
+TEST(WindowLinksSimTest, AWindowThatIsBeingStoppedGrantsNoMutex) {
+  ForEachSeed(kSeeds, StopWhileALockComes);
+}
+
 }  // namespace
 }  // namespace pelton

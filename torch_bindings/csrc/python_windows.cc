@@ -158,22 +158,31 @@ std::shared_ptr<const void> ShareMemory(const at::Tensor& tensor) {
   return memory;
 }
 
-// The storage of `tensor`, and with it every view of it, moves to the window's memory.
-absl::Status MoveTo(const Window& window, const at::Tensor& tensor) {
-  const c10::Storage& storage = tensor.storage();
-  const size_t bytes = tensor.nbytes();
-  if (tensor.storage_offset() != 0 || storage.nbytes() != bytes || !storage.resizable()) {
+// Why the storage of a rank's tensor cannot move to the window's memory; OK where it can. `on_host`
+// is `given` where the CPU reads it.
+absl::Status WhyImmovable(const at::Tensor& given, const at::Tensor& on_host) {
+  if (IsGpu(given.device())) {
     return absl::InvalidArgumentError(
-        "tensor: is a part of other memory, and other ranks may not read this process's memory; "
-        "pass a tensor of its own, such as tensor.clone()");
+        "tensor: is on a GPU, and other ranks may not read this process's memory; permit that on "
+        "this host (PELTON_PTRACE unset, kernel.yama.ptrace_scope 0 or 1), or make the window of "
+        "tensor.cpu()");
   }
+  const c10::Storage& storage = on_host.storage();
+  const bool is_whole = on_host.storage_offset() == 0 && storage.nbytes() == on_host.nbytes();
+  if (is_whole && storage.resizable()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "tensor: is a part of other memory, and other ranks may not read this process's memory; "
+      "pass a tensor of its own, such as tensor.clone()");
+}
+
+// The storage of `tensor`, and with it every view of it, moves to the window's memory.
+void MoveTo(const Window& window, const at::Tensor& tensor) {
   auto owner = std::make_unique<std::shared_ptr<const void>>(window.home_owner());
   const auto let_go = [](void* held) {
     if (!IsForkedChild()) delete static_cast<std::shared_ptr<const void>*>(held);
   };
-  storage.set_data_ptr_noswap(
+  tensor.storage().set_data_ptr_noswap(
       c10::DataPtr(window.home(), owner.release(), let_go, c10::Device(c10::DeviceType::CPU)));
-  return absl::OkStatus();
 }
 
 // `given` where the CPU reads it. PyTorch throws where there is no memory, on one rank maybe, and
@@ -280,9 +289,10 @@ std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
   options.sources = RanksOf(sources);
   options.destinations = RanksOf(destinations);
   options.zero_init = zero_init;
+  options.immovable = WhyImmovable(given, tensor);
   absl::StatusOr<std::unique_ptr<Window>> window = windows_->Make(std::move(options));
   Check(window.status(), "win_create");
-  if ((*window)->home() != nullptr) ThrowIfError(MoveTo(**window, tensor));
+  if ((*window)->home() != nullptr) MoveTo(**window, tensor);
   return std::make_unique<PythonWindow>(*std::move(window), tensor, ShareMemory(tensor), backend_);
 }
 

@@ -340,6 +340,9 @@ def machines_average_their_means() -> None:
     assert bf.is_homogeneous()
     mine = torch.full((3,), float(rank**2))
     raises(RuntimeError, "set_machine_topology", lambda: bf.hierarchical_neighbor_allreduce(mine))
+    itself: dict[str, Any] = {"src_machine_weights": {rank // 2: 0.5}, "dst_machine_weights": [1 - rank // 2]}
+    text = f"machine {rank // 2} is this one itself; give its weight as self_weight"
+    raises(ValueError, text, lambda: bf.hierarchical_neighbor_allreduce(mine, self_weight=0.5, **itself))
     edges: dict[str, Any] = {"src_machine_weights": {1 - rank // 2: 0.5}, "dst_machine_weights": [1 - rank // 2]}
     assert torch.equal(bf.hierarchical_neighbor_allreduce(mine, self_weight=0.5, **edges), torch.full((3,), 3.5))
     assert bf.set_machine_topology(bf.RingGraph(2))

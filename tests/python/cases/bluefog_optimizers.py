@@ -7,12 +7,14 @@ import re
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pelton.bluefog.torch as bf
 import torch
 from pelton.bluefog.common.util import env
+from pelton.bluefog.torch import _windows
 from pelton.bluefog.torch.optimizers import CommunicationType
-from pelton.errors import FailedPrecondition, InvalidArgument
+from pelton.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
@@ -387,6 +389,70 @@ def windows_bring_the_ranks_together() -> None:
         assert_equal(net, world)
     optimizer.unregister_window()
     assert bf.get_current_created_window_names() == []
+
+
+class ThreeBuckets(nn.Module):
+    """One of three dtypes each, of which the second one's elements are not equally many on all ranks."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.full((4,), 1.0 + rank))
+        self.second = nn.Parameter(torch.full((3 + 100 * rank,), 2.0, dtype=torch.float64))
+        self.third = nn.Parameter(torch.full((2,), 3.0 + rank, dtype=torch.bfloat16))
+
+    def forward(self) -> torch.Tensor:
+        sums = [parameter.sum().double() for parameter in self.parameters()]
+        return (1.0 + bf.rank()) * (sums[0] + sums[1] + sums[2])
+
+
+@case(2)
+def what_fails_for_one_bucket_changes_no_weight_and_no_gradient() -> None:
+    bf.init(bf.RingGraph)
+    kinds: list[Make] = [
+        bf.DistributedAdaptWithCombineOptimizer,
+        bf.DistributedAdaptThenCombineOptimizer,
+        bf.DistributedGradientAllreduceOptimizer,
+    ]
+    for make in kinds:
+        net = ThreeBuckets(bf.rank())
+        before = [parameter.detach().clone() for parameter in net.parameters()]
+        optimizer = make(torch.optim.SGD(net.parameters(), lr=0.0), net)
+        net().backward()
+        gradients = [_gradient_of(parameter).clone() for parameter in net.parameters()]
+        raises(InvalidArgument, "differ|count is", optimizer.step)
+        assert all(map(torch.equal, net.parameters(), before))
+        assert all(map(torch.equal, map(_gradient_of, net.parameters()), gradients))
+        if make is bf.DistributedGradientAllreduceOptimizer:
+            continue
+        # What the other buckets' operations have made of that step comes in no later one.
+        optimizer.communication_type = CommunicationType.empty
+        net().backward()
+        optimizer.step()
+        assert all(map(torch.equal, net.parameters(), before))
+    bf.shutdown()
+
+
+def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+@case(2)
+def windows_are_all_made_or_none() -> None:
+    bf.init(bf.RingGraph)
+    net = net_of(bf.rank())
+    create = _windows.win_create
+
+    def scarce(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool:
+        if name == "second.weight":
+            raise ResourceExhausted("no memory is left, call win_create again on all ranks")
+        return create(tensor, name, zero_init)
+
+    with patch.object(_windows, "win_create", scarce):
+        raises(ResourceExhausted, "no memory", lambda: bf.DistributedWinPutOptimizer(sgd(net), net))
+    assert bf.get_current_created_window_names() == []
+    bf.DistributedWinPutOptimizer(sgd(net), net).unregister_window()
+    bf.shutdown()
 
 
 @case(2, 4, 8)

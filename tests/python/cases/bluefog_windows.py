@@ -281,6 +281,58 @@ def a_call_that_blocks_comes_after_those_in_the_background() -> None:
 
 
 @case(2)
+def it_comes_after_those_that_take_a_mutex_which_is_free() -> None:
+    bf.init()
+    other = 1 - bf.rank()
+    large, small = torch.zeros(1 << 22), torch.zeros(1)
+    assert bf.win_create(large, "large") and bf.win_create(small, "small")
+    for require_mutex in (True, False):  # of the last one; one that takes mutexes is before it in both
+        under_way = bf.win_put_nonblocking(torch.ones(1 << 22), "large", require_mutex=True)
+        first = bf.win_put_nonblocking(torch.ones(1), "small", require_mutex=require_mutex)
+        bf.win_put(torch.full((1,), 10.0), "small")
+        assert bf.win_wait(under_way) and bf.win_wait(first)
+        bf.barrier()
+        assert bf.win_update("small", self_weight=0.0, neighbor_weights={other: 1.0}).item() == 10.0
+        bf.barrier()
+    bf.win_free()
+
+
+@case(2)
+def autograd_is_told_of_what_windows_write() -> None:
+    bf.init()
+    weight = torch.ones(3, requires_grad=True)
+    assert bf.win_create(weight, "w")
+    writes: list[Callable[[], object]] = [
+        lambda: bf.win_update("w"),
+        lambda: bf.win_put(weight, "w", self_weight=0.5),
+        lambda: bf.win_accumulate(weight, "w", self_weight=0.5),
+    ]
+    for write in writes:
+        square = (weight * weight).sum()
+        write()
+        raises(RuntimeError, "modified by an inplace operation", square.backward)
+    square = (weight * weight).sum()
+    bf.win_put(weight, "w")  # sends it as it is
+    bf.win_update("w", clone=True)
+    square.backward()
+    bf.barrier()
+    bf.win_free()
+
+
+@case(2)
+def a_handle_of_a_window_is_none_of_an_operation() -> None:
+    bf.init()
+    assert bf.win_create(_filled(0), "w")
+    put = bf.win_put_nonblocking(_filled(0), "w")
+    operation = bf.allreduce_nonblocking(torch.ones(2))
+    raises(InvalidArgument, f"handle={put}: is none of an operation", lambda: bf.wait(put))
+    assert torch.equal(bf.synchronize(operation), torch.ones(2))
+    assert bf.win_wait(put)
+    bf.barrier()
+    bf.win_free()
+
+
+@case(2)
 def ranks_free_the_same_windows() -> None:
     bf.init()
     tensors = {name: torch.zeros(2) for name in "ab"}

@@ -60,10 +60,10 @@ def topologies_are_compared() -> None:
     other = bf.RingGraph(4, connect_style=2) if rank == 3 else bf.RingGraph(4)
     raises(ValueError, "there is no such edge", lambda: bf.set_topology(other))
     raises(ValueError, "is_weighted is", lambda: bf.set_topology(bf.RingGraph(4), is_weighted=rank == 1))
-    for wrong in ("ring", bf.RingGraph(3), nx.Graph()):
+    for wrong in ("ring", bf.RingGraph(3), nx.Graph(), nx.MultiDiGraph(bf.RingGraph(4))):
         raises(
             TypeError,
-            "must be a networkx.DiGraph|must have those from 0 to 3",
+            "must be a networkx.DiGraph|must have those from 0 to 3|has parallel edges",
             partial(bf.set_topology, wrong),
         )
     raises(ValueError, "topology=None", lambda: bf.set_machine_topology(None))

@@ -50,6 +50,8 @@ def _complaint_about(graph: DiGraph, size: int, name: str) -> WrongType | None:
     """What is wrong with it if it is no graph over `size` places."""
     if not isinstance(graph, nx.DiGraph):
         return WrongType(f"{name}={graph!r}: must be a networkx.DiGraph")
+    if graph.is_multigraph():
+        return WrongType(f"{name}={graph!r}: has parallel edges; give a networkx.DiGraph whose weights are their sums")
     if set(graph.nodes) != set(range(size)):
         nodes = sorted(graph.nodes, key=str)[:8]
         return WrongType(f"{name}: has the nodes {nodes}; must have those from 0 to {size - 1}")

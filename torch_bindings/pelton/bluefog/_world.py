@@ -33,20 +33,25 @@ class World:
     """
 
     def __init__(self, session: Session, owns_session: bool) -> None:
-        """Opens the queue of all ranks; collective."""
+        """Opens the queue of all ranks; collective.
+
+        Raises:
+          InvalidArgument: a variable of BlueFog's is wrong.
+        """
         self.session = session
         self.owns_session = owns_session
         self.rank = session.backend.rank
         self.size = session.backend.world_size
         self.machines = _machines_of(session.hosts)
         self.machine = next(i for i, ranks in enumerate(self.machines) if self.rank in ranks)
+        self.timeline = _timeline_of(self.rank)
         self.queue = _C.Queue(session.backend, range(self.size))
         session.close_at_end(self.queue)
         self.topology: Topology | None = None
         self.machine_topology: Topology | None = None
         self.skips_negotiation = False
         self.live_windows: set[str] = set()  # the names of the windows that the topology must not change under
-        self.timeline = _timeline_of(self.rank)
+        self._closed_first: list[_session.Closable] = []
         self._local_queue: _C.Queue | None = None
         self._gpu_queues: dict[torch.device, _C.Queue] = {}
         self._local_gpu_queues: dict[torch.device, _C.Queue] = {}
@@ -98,6 +103,11 @@ class World:
             self.session.close_at_end(queues[device])
         return queues[device]
 
+    def close_at_end(self, first: _session.Closable) -> None:
+        """Has `end` close something before the queues; the session does it where that ends first."""
+        self._closed_first.append(first)
+        self.session.close_at_end(first)
+
     def set_topology(self, graph: DiGraph, is_weighted: bool) -> None:
         """Makes `graph` the topology of the ranks. Collective."""
         with waits_named("set_topology"):
@@ -118,6 +128,8 @@ class World:
         if not (_session.is_initialized() and _session.current() is self.session):
             return
         self._part()
+        for first in self._closed_first:
+            first.close()
         local_queues = (*self._local_gpu_queues.values(), self._local_queue)  # what waits for them ends with them
         for queue in (*local_queues, *self._gpu_queues.values(), self.queue):
             if queue is not None:
@@ -167,7 +179,12 @@ def begin() -> None:
         owns_session = not _session.is_initialized()
         if owns_session:
             _session.init_process_group(torch_distributed=False)
-        _world = World(_session.current(), owns_session)
+        try:
+            _world = World(_session.current(), owns_session)
+        except BaseException:
+            if owns_session:  # else nobody would ever leave the job
+                _session.destroy()
+            raise
         if _world.rank == 0:
             _variables.tell_of_those_without_meaning()
     current().machine_topology = None

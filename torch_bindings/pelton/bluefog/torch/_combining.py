@@ -107,12 +107,13 @@ class CombinedBucket:
         operation = begin_combining(world, self.name, knobs, self._weights, checks and knobs.enable_topo_check)
         self._handle = HANDLES.add(operation_kind, operation, full, world.timeline)
 
-    def finish(self) -> None:
-        """Gives the parameters what was combined, if something was begun. Blocks: until it is there."""
-        if self._handle is None:
-            return
+    def take_handle(self) -> int | None:
+        """The operation that was begun, for its one waiter; None if there is none."""
         handle, self._handle = self._handle, None
-        HANDLES.wait(handle)
+        return handle
+
+    def adopt(self) -> None:
+        """Gives the parameters what was combined, which has been waited for."""
         self._weights.adopt()
 
 
@@ -171,26 +172,37 @@ def combine(buckets: Sequence[CombinedBucket], knobs: Knobs) -> None:
         bucket.begin(knobs, checks=i == 0)
 
 
+def finish(buckets: Sequence[CombinedBucket]) -> None:
+    """Gives all parameters what was combined where something was begun, or none of them after an error (COMMIT-1).
+
+    Blocks: until all operations have ended.
+
+    Raises:
+      PeltonError: the first operation's that has failed.
+    """
+    begun = [(bucket, handle) for bucket in buckets if (handle := bucket.take_handle()) is not None]
+    HANDLES.wait_for_all([handle for _, handle in begun])
+    for bucket, _ in begun:
+        bucket.adopt()
+
+
 def mean_of_gradients(buckets: Sequence[FlatBucket]) -> None:
     """Gives all parameters the mean of the ranks' gradients, where one that has none counts as 0; those that have none
-    on any rank stay without. Blocks: until they are there.
+    on any rank stay without. After an error all are as they were. Blocks: until they are there.
+
+    Raises:
+      PeltonError: the first operation's that has failed.
     """
-    handles: list[tuple[FlatBucket, int, int]] = []
+    handles: list[int] = []
     for bucket in buckets:
         present = [parameter.grad is not None for parameter in bucket.parameters]
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket.parameters]
         marks = torch.tensor(present, dtype=torch.float32)
-        handles.append(
-            (
-                bucket,
-                mpi_ops.allreduce_nonblocking(bucket.packed(gradients), name=f"{bucket.name}.gradients"),
-                mpi_ops.allreduce_nonblocking(marks, average=False, name=f"{bucket.name}.marks"),
-            )
-        )
-    for bucket, gradients_handle, marks_handle in handles:
-        means = bucket.views(mpi_ops.synchronize(gradients_handle))
-        marks = mpi_ops.synchronize(marks_handle)
-        for parameter, mean, mark in zip(bucket.parameters, means, marks.tolist()):
+        handles.append(mpi_ops.allreduce_nonblocking(bucket.packed(gradients), name=f"{bucket.name}.gradients"))
+        handles.append(mpi_ops.allreduce_nonblocking(marks, average=False, name=f"{bucket.name}.marks"))
+    results = iter(HANDLES.wait_for_all(handles))
+    for bucket, flat, marks in zip(buckets, results, results):
+        for parameter, mean, mark in zip(bucket.parameters, bucket.views(flat), marks.tolist()):
             if mark == 0:
                 continue
             if parameter.grad is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +12,11 @@ from pelton import _C
 from pelton.bluefog._errors import WrongType
 from pelton.bluefog._names import NAMES
 from pelton.bluefog._timeline import Timeline, now_us
-from pelton.errors import DeadlineExceeded, InvalidArgument
+from pelton.errors import DeadlineExceeded, InvalidArgument, PeltonError
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 SUM, MEAN = 0, 10  # the runtime's numbers of them
+NUMBERS = itertools.count()  # of all handles, those of windows too, so that one is never taken for another
 
 
 @dataclass
@@ -45,7 +46,6 @@ class Handles:
     """Operations by number, and the names that are in flight. Threads: as Python's dicts. Owns: the operations."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
         self._entries: dict[int, _Entry] = {}
         self._named: dict[str, _C.Handle] = {}
 
@@ -93,7 +93,7 @@ class Handles:
           timeline: where it is shown; None: nowhere.
           finish: makes the result that its caller sees.
         """
-        number = next(self._numbers)
+        number = next(NUMBERS)
         span = None
         if timeline is not None:
             row = name or f"{kind.prefix}.noname.{number}"
@@ -134,6 +134,23 @@ class Handles:
             if entry.span is not None:
                 show(*entry.span)
         return result if entry.finish is None else entry.finish(result)
+
+    def wait_for_all(self, numbers: Sequence[int]) -> list[torch.Tensor]:
+        """Their results; forgets all, and waits for all, also where one fails.
+
+        Raises:
+          PeltonError: the first operation's that has failed.
+        """
+        results: list[torch.Tensor] = []
+        failures: list[PeltonError] = []
+        for number in numbers:
+            try:
+                results.append(self.wait(number))
+            except PeltonError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return results
 
     def clear(self) -> None:
         """Forgets all."""

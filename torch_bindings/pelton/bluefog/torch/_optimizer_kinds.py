@@ -20,6 +20,7 @@ from pelton.bluefog.torch._combining import (
     Named,
     Rhythm,
     combine,
+    finish,
     mean_of_gradients,
 )
 from pelton.bluefog.torch._early_steps import STEP_BY_PARTS, EarlySteps, only
@@ -196,8 +197,8 @@ class AdaptWithCombine(Combining):
         combine(self._buckets, self._knobs)
 
     def before(self, is_due: bool) -> None:
-        for bucket in self._buckets if is_due else ():
-            bucket.finish()
+        if is_due:
+            finish(self._buckets)
 
 
 class AdaptThenCombine(StepsFirst, Combining):
@@ -285,8 +286,7 @@ class AdaptThenCombine(StepsFirst, Combining):
         if not is_due and not begun:
             return
         combine([bucket for bucket in self._buckets if bucket.name not in begun], self._knobs)
-        for bucket in self._buckets:
-            bucket.finish()
+        finish(self._buckets)
 
 
 class GradientAllreduce(Distributed):

@@ -166,6 +166,11 @@ def _between_machines(
     count = len(world.machines)
     sources = _checked("src_machine_weights", src_weights, count)
     destinations = _checked("dst_machine_weights", dst_weights, count)
+    if world.machine in {*sources, *destinations}:
+        raise InvalidArgument(
+            f"src_machine_weights={sources}, dst_machine_weights={destinations}: machine {world.machine} is this one "
+            "itself; give its weight as self_weight"
+        )
     if topology is None:  # the call names all edges, as those of BlueFog's pytorch_benchmark.py do
         return _number("self_weight", self_weight), sources, destinations
     for name, named, allowed in (

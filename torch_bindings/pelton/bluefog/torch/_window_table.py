@@ -19,6 +19,7 @@ from pelton.bluefog._timeline import now_us
 from pelton.bluefog._world import World
 from pelton.bluefog.torch._basics import active_world
 from pelton.bluefog.torch._calls import check_tensor
+from pelton.bluefog.torch._handles import NUMBERS
 from pelton.errors import InvalidArgument, NotFound, PeltonError
 
 Weights = Mapping[int, float]
@@ -26,6 +27,7 @@ Pairs = list[tuple[int, float]]
 Arguments = tuple[float, Union[Weights, None], bool]  # own weight, of destinations, whether mutexes are held
 
 _MOST_NAMES_SHOWN = 8
+_MOMENT_S = 0.01  # long for taking a mutex that is free, short for whoever waits behind one that is not
 
 
 class NoSuchWindow(NotFound, KeyError):
@@ -44,8 +46,15 @@ class Window:
     """
 
     def __init__(
-        self, name: str, native: _C.Window, tensor: torch.Tensor, sources: list[int], destinations: list[int]
+        self,
+        name: str,
+        native: _C.Window,
+        tensor: torch.Tensor,
+        sources: list[int],
+        destinations: list[int],
+        background: Background,
     ) -> None:
+        self._background = background
         self.name = name
         self.native = native
         self.tensor = tensor
@@ -92,11 +101,69 @@ class Window:
           rank: at the other end.
           of_own: whether the edge's buffer is here.
         """
-        self.native.lock(rank, of_own)
+        with self._background.asking():
+            self.native.lock(rank, of_own)
         try:
             yield
         finally:
             self.native.unlock(rank, of_own)
+
+
+class Background:
+    """The thread of non-blocking operations, which it does in the order in which they were given.
+
+    Threads: any; `asking` is written by the background's alone. Owns: the thread.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows", initializer=self._begin)
+        self._thread: int | None = None
+        self._submitting = threading.Lock()  # what is noted as the last is the last, whichever threads submit
+        self._last: Future[None] | None = None
+        self._asks = itertools.count()
+        self._ask: int | None = None  # for a mutex, by number, while it waits
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
+
+    def submit(self, call: Callable[[], None]) -> Future[None]:
+        """Runs `call` after those that were submitted before.
+
+        Args:
+          call: what to run.
+        """
+        with self._submitting:
+            submitted = self._last = self._pool.submit(call)
+        return submitted
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within it a mutex is asked for, which on the background's thread `await_submitted` looks at."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        self._ask = next(self._asks)
+        try:
+            yield
+        finally:
+            self._ask = None
+
+    def await_submitted(self) -> None:
+        """What a program calls after operations in the background comes after them. Their errors are their handles'.
+
+        Blocks: as they do; for some moments where one of them waits for a mutex, which may be this thread's to give
+        back, or a peer's that waits for this thread.
+        """
+        last, seen = self._last, None
+        while last is not None and not wait([last], timeout=_MOMENT_S).done:
+            ask = self._ask
+            if ask is not None and ask == seen:
+                return
+            seen = ask
+
+    def end(self) -> None:
+        """After the operations that are under way. Idempotent."""
+        self._pool.shutdown()
 
 
 def settle(tensor: torch.Tensor) -> None:
@@ -109,6 +176,16 @@ def settle(tensor: torch.Tensor) -> None:
         torch.accelerator.synchronize(tensor.device)
 
 
+def note_change(tensor: torch.Tensor) -> None:
+    """Tells autograd that a tensor's memory was written to, as PyTorch's operations in place do.
+
+    Args:
+      tensor: or another one of the same memory, as `detach` gives.
+    """
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
 def _identity_of(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype, bool]:
     return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.is_contiguous()
 
@@ -116,7 +193,7 @@ def _identity_of(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype, bo
 class Windows:
     """Those of one `init`, and their operations under way.
 
-    Threads: any. Owns: the windows, and the thread of non-blocking operations.
+    Threads: any. Owns: the windows, and their background.
     """
 
     def __init__(self, world: World) -> None:
@@ -124,37 +201,12 @@ class Windows:
         self.world = world
         self.by_name: dict[str, Window] = {}
         self.native = _C.Windows(world.session.backend, range(world.size))
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pelton-windows")
-        self._submitting = threading.Lock()  # what is noted as the last is the last, whichever threads submit
-        self._last: Future[None] | None = None  # of what was submitted
-        self._last_with_mutex: Future[None] | None = None
-        world.session.close_at_end(self)
-
-    def submit(self, call: Callable[[], None], takes_mutex: bool = False) -> Future[None]:
-        """Runs `call` in the background, after those that were submitted before.
-
-        Args:
-          call: what to run.
-          takes_mutex: whether it may wait for another rank.
-        """
-        with self._submitting:
-            submitted = self._last = self._thread.submit(call)
-            if takes_mutex:
-                self._last_with_mutex = submitted
-        return submitted
-
-    def await_submitted(self) -> None:
-        """What a program calls after operations in the background comes after them. Their errors are their handles'.
-
-        Blocks: as they do; not at all where one of them waits for a mutex, which may be this thread's to give back.
-        """
-        waits = self._last_with_mutex is not None and not self._last_with_mutex.done()
-        if self._last is not None and not waits:
-            wait([self._last])
+        self.background = Background()
+        world.close_at_end(self)
 
     def close(self) -> None:
         """Ends the windows, after the operations that are under way. Idempotent."""
-        self._thread.shutdown()
+        self.background.end()
         self.by_name.clear()
         self.world.live_windows.clear()
         self.native.close()
@@ -165,7 +217,6 @@ class _State:
 
     windows: Windows | None = None
     uses_p = False
-    numbers = itertools.count()
     handles: ClassVar[dict[int, Future[None]]] = {}
 
 
@@ -316,6 +367,8 @@ class Write:
             try:
                 self._call(flat, pairs, own, self._uses_p)
             finally:
+                if own != 1.0:
+                    note_change(self._tensor)
                 if own != 1.0 and flat.data_ptr() != self._tensor.data_ptr():
                     self._tensor.copy_(flat)
 
@@ -426,15 +479,14 @@ def _raise_as_one(failures: list[PeltonError]) -> None:
         raise type(failures[0])("; ".join(str(error) for error in failures))
 
 
-def later(call: Callable[[], None], takes_mutex: bool = False) -> int:
+def later(call: Callable[[], None]) -> int:
     """Runs `call` in the background; a handle.
 
     Args:
       call: what to run.
-      takes_mutex: whether it may wait for another rank.
     """
-    number = next(_State.numbers)
-    _State.handles[number] = windows().submit(call, takes_mutex)
+    number = next(NUMBERS)
+    _State.handles[number] = windows().background.submit(call)
     return number
 
 

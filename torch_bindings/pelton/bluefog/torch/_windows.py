@@ -32,6 +32,7 @@ from pelton.bluefog.torch._window_table import (
     later,
     make_all,
     names,
+    note_change,
     set_uses_p,
     settle,
     span,
@@ -105,7 +106,7 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
     sources, destinations = sorted(topology.in_neighbors), sorted(topology.out_neighbors)
     settle(tensor)  # its memory may be given back when it moves
     native = living.native.create(name, tensor.detach(), sources, destinations, zero_init)
-    living.by_name[name] = Window(name, native, tensor, sources, destinations)
+    living.by_name[name] = Window(name, native, tensor, sources, destinations, living.background)
     living.world.live_windows.add(name)
     return True
 
@@ -122,7 +123,7 @@ def win_free(name: str | None = None) -> bool:
     """
     living = windows()
     mine = names() if name is None else [name]
-    living.submit(lambda: None).result()  # what is under way comes first
+    living.background.submit(lambda: None).result()  # what is under way comes first
     with waits_named("win_free"):
         _agree_to_free(living, mine)
         living.native.barrier()
@@ -154,7 +155,7 @@ def get_current_created_window_names() -> list[str]:
 
 def _run(operation: Write | Get) -> bool:
     """Does it on this thread, after what has been given to the background."""
-    windows().await_submitted()
+    windows().background.await_submitted()
     operation.run()
     return True
 
@@ -203,7 +204,7 @@ def win_put_nonblocking(
       require_mutex: as `win_put`.
     """
     write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=False)
-    return later(write.run, write.takes_mutex)
+    return later(write.run)
 
 
 def put_all_nonblocking(tensors: Mapping[str, torch.Tensor], dst_weights: Weights | None) -> int:
@@ -254,7 +255,7 @@ def win_accumulate_nonblocking(
       require_mutex: as `win_accumulate`.
     """
     write = Write(window_of(name), tensor, arguments_of(self_weight, dst_weights, require_mutex), adds=True)
-    return later(write.run, write.takes_mutex)
+    return later(write.run)
 
 
 def win_get(name: str, src_weights: Weights | None = None, require_mutex: bool = False) -> bool:
@@ -285,7 +286,7 @@ def win_get_nonblocking(name: str, src_weights: Weights | None = None, require_m
       src_weights: as `win_get`.
       require_mutex: as `win_get`.
     """
-    return later(Get(window_of(name), src_weights, require_mutex).run, require_mutex)
+    return later(Get(window_of(name), src_weights, require_mutex).run)
 
 
 def win_update(
@@ -328,6 +329,8 @@ def win_update(
             window.check_memory()
             settle(window.tensor)
             window.native.update(own, pairs, reset, uses_p(), target)
+            if target is None:
+                note_change(window.tensor)
     return window.tensor if target is None else target.to(window.tensor.device)
 
 

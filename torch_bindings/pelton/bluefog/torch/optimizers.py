@@ -36,7 +36,7 @@ from pelton.bluefog.torch._optimizer_kinds import (
     Windowed,
     WinPut,
 )
-from pelton.errors import InvalidArgument
+from pelton.errors import Aborted, DeadlineExceeded, InvalidArgument, PeerLost, PeltonError
 
 __all__ = [
     "CommunicationType",
@@ -220,7 +220,10 @@ def _windowed(
     names = [f"{prefix}.{name}" if prefix else name for name, _ in named]
     taken = set(_windows.get_current_created_window_names()) & set(names)
     if taken:
-        raise InvalidArgument(f"window_prefix: there is a window {min(taken)!r} already; give another prefix")
+        raise InvalidArgument(
+            f"optimizer: there is a window {min(taken)!r} already; call unregister_window() of the optimizer that has "
+            "it, or give DistributedWinPutOptimizer another window_prefix"
+        )
     windows: dict[str, torch.Tensor] = {}
     result = _make(
         base,
@@ -241,13 +244,17 @@ def _windowed(
 
 
 def _create_all(tensors: dict[str, torch.Tensor], zero_init: bool = False) -> None:
-    """Makes windows, all or none: an error is one of every rank, so that all free those before it."""
+    """Makes windows, all or none. An error is one of every rank, so that all free those before it, unless it says that
+    the ranks do not answer each other any more.
+    """
     made: list[str] = []
     try:
         for name, tensor in tensors.items():
             _windows.win_create(tensor, name, zero_init)
             made.append(name)
-    except InvalidArgument:
+    except (Aborted, DeadlineExceeded, PeerLost):
+        raise
+    except PeltonError:
         for name in made:
             _windows.win_free(name)
         raise
