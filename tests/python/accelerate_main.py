@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DataLoaderConfiguration, DDPCommunicationHookType, DistributedDataParallelKwargs
+from pelton._training import _session
+from pelton._training.checkpoint._beside import FILE
 from pelton.accelerate import _INSTEAD, Accelerator
 from pelton.errors import FailedPrecondition, InvalidArgument, Unsupported
 from pelton.torch_api.data_parallel import DistributedDataParallel
@@ -101,13 +104,27 @@ def check_own_class() -> None:
     assert torch.equal(weights(model), by_wrap("gradient_allreduce", 1))
 
 
+# How the environment says that this process is one of two.
+OF_TWO: list[dict[str, str]] = [
+    {"RANK": "0", "WORLD_SIZE": "2"},
+    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+    {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+]
+
+
 def check_alone() -> None:
     """Accelerate without `cpu=True` and without GPUs: each rank would train by itself, and nobody would say so."""
     if torch.cuda.is_available():
         return
-    with pytest.raises(FailedPrecondition, match=r"2 processes were started, .* Pass cpu=True"):
-        Accelerator()
-    AcceleratorState._reset_state(reset_partial_state=True)
+    for variables in OF_TWO:
+        with pytest.MonkeyPatch.context() as environment:
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+                environment.delenv(name)
+            for name, value in variables.items():
+                environment.setenv(name, value)
+            with pytest.raises(FailedPrecondition, match=r"2 processes were started, .* Pass cpu=True"):
+                Accelerator()
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def check_hooks() -> None:
@@ -154,6 +171,8 @@ def check_evaluation() -> None:
     model, _ = make()
     with pytest.raises(InvalidArgument, match=r"without an optimizer .* prepare_model\(model, evaluation_mode=True\)"):
         Accelerator(cpu=True).prepare(model)
+    with pytest.raises(InvalidArgument, match=r"Sequential would be trained by .*, not by 'local_sgd'"):
+        Accelerator(cpu=True, algorithm="local_sgd").prepare_model(model)
     assert Accelerator(cpu=True).prepare_model(model, evaluation_mode=True) is model
 
 
@@ -220,6 +239,20 @@ def check_resumed() -> None:
     assert torch.equal(mine, first), "all ranks have begun at rank 0's state"
 
 
+def check_missing(saved: Path) -> None:
+    """A folder that has come to some hosts without the ranks' file, or that each host has written for itself."""
+    accelerator, _ = prepared("local_sgd", interval=3)
+    if accelerator.process_index == 1:
+        saved = Path(shutil.copytree(saved, saved.with_name("without"), ignore=shutil.ignore_patterns(FILE)))
+    with pytest.raises(InvalidArgument, match=rf"{FILE}: rank {accelerator.process_index} .* and other ranks"):
+        accelerator.load_state(str(saved))
+    accelerator.project_configuration.save_on_each_node = True
+    accelerator.save_state(str(saved.with_name("one host")))
+    with pytest.MonkeyPatch.context() as session, pytest.raises(Unsupported, match="save_on_each_node=True"):
+        session.setattr(_session.current(), "hosts", [0, 1])
+        accelerator.save_state(str(saved.with_name("each host")))
+
+
 if __name__ == "__main__":
     check_alone()
     check_evaluation()
@@ -239,4 +272,5 @@ if __name__ == "__main__":
     check_own_class()
     print("own class", flush=True)
     check_resumed()
+    check_missing(Path(sys.argv[1]) / "local_sgd")
     print("resumed", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from spawn import HERE, Outcome, launcher, run
+from spawn import HERE, Outcome, launcher, run, srun
 
 
 @functools.cache
@@ -26,6 +26,18 @@ def test_it_trains(check: str) -> None:
     assert outcome.code == 0, outcome.output + outcome.errors
     for rank in range(2):
         assert f"[rank {rank}] {check}\n" in outcome.output
+
+
+def test_a_job_of_slurm(tmp_path: Path) -> None:
+    """Accelerate itself knows nothing of srun, and would train each rank by itself."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from pelton.accelerate import Accelerator\n"
+        "accelerator = Accelerator(cpu=True)\n"
+        "print(f'rank {accelerator.process_index} of {accelerator.num_processes}', flush=True)\n"
+    )
+    outputs = srun(2, program, 120)
+    assert outputs == ["rank 0 of 2\n", "rank 1 of 2\n"]
 
 
 def own_class(folder: Path, part: str, replaces_gloo: bool) -> dict[str, list[torch.Tensor]]:

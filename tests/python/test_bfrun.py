@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -130,3 +131,13 @@ def test_a_line_of_a_hostfile_that_is_another_is_named(tmp_path: Path, capsys: p
     with pytest.raises(SystemExit):
         parsed(["-np", "2", "-hostfile", str(file), "python"])
     assert "line 2" in capsys.readouterr().err
+
+
+def test_a_users_variable_goes_with_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name may begin as that of one which means nothing on another machine."""
+    for name in ("USER", "HOME", "TERM", "SSH_TTY", "USER_LR", "HOME_DATA", "DISPLAY_EVERY"):
+        monkeypatch.setenv(name, "1")
+    words = parsed(["-np", "2", "-H", "a,b", "true"]).remote
+    sent = {word.partition("=")[0] for before, word in itertools.pairwise(words) if before == "-x"}
+    assert {"USER_LR", "HOME_DATA", "DISPLAY_EVERY"} <= sent
+    assert sent.isdisjoint({"USER", "HOME", "TERM", "SSH_TTY"})

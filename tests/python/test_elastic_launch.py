@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pelton.compat.aliases import PACKAGES
 from pelton.distributed import run as elastic
+from pelton_run.processes import MARK_VARIABLE, Guard
 from spawn import await_until, environment, is_running, run
 
 _MEET = """
@@ -106,3 +107,16 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         launcher.kill()
         launcher.wait()
     await_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_each_run_has_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of several in a process."""
+    marks: list[str | None] = []
+    monkeypatch.setattr("torch.distributed.run.run", lambda _: marks.append(os.environ.get(MARK_VARIABLE)))
+    guards: list[str] = []
+    monkeypatch.setattr(Guard, "__init__", lambda _, mark: guards.append(mark))
+    monkeypatch.setattr(Guard, "dismiss", lambda _: None)
+    for _ in range(2):
+        elastic.run(elastic.parse_args(["train.py"]))
+    assert marks == guards and len(set(marks)) == 2
+    assert MARK_VARIABLE not in os.environ

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from pelton.distributed.launch import parse_args
 from pelton.torch_api.env import find_free_network_port
+from pelton_run import bfrun
 from pelton_run.launch import job_options, parsed
 from pelton_run.processes import processes_of
 from spawn import Outcome, environment, run
@@ -219,3 +220,21 @@ def test_ranks_of_two_nodes_meet(tmp_path: Path) -> None:
     finally:
         for node in nodes:
             node.kill()
+
+
+@pytest.mark.parametrize("named", ["process", "daemon"])
+def test_the_backend_may_work_in_daemons(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """Also under BlueFog's launcher, as under `pelton run`."""
+    monkeypatch.setenv("PELTON_BACKEND", named)
+    assert job_options(parsed(["train.py"])).has_daemons == (named == "daemon")
+    assert bfrun.parsed(["-np", "2", "true"]).has_daemons == (named == "daemon")
+
+
+@pytest.mark.parametrize(("parse", "words"), [(parsed, ["train.py"]), (bfrun.parsed, ["-np", "2", "true"])])
+def test_another_place_of_the_backend_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], parse: Callable[..., object], words: list[str]
+) -> None:
+    monkeypatch.setenv("PELTON_BACKEND", "deamon")
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert "PELTON_BACKEND='deamon' in the environment: must be 'process' or 'daemon'" in capsys.readouterr().err

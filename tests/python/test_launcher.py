@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
+from pelton_run import ending
+from pelton_run import launcher as launcher_module
 from pelton_run.command_line import main
+from pelton_run.launcher import _ONE_BLOW_S, Job, JobOptions
 from pelton_run.output import LinePrefixer, recent_lines
 from pelton_run.ports import port_of, reserve_port
 from pelton_run.processes import processes_of
@@ -32,13 +36,20 @@ def script(tmp_path: Path) -> Iterator[Script]:
     yield write
 
 
-def _start(world_size: int, *words: object) -> subprocess.Popen[str]:
+def _start(world_size: int, *words: object, ignores: Collection[int] = ()) -> subprocess.Popen[str]:
+    """A launcher that ignores some signals at its start, and no others, whatever the tests themselves ignore."""
+
+    def before_exec() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN if number in ignores else signal.SIG_DFL)
+
     return subprocess.Popen(
         launcher(world_size, *words),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=before_exec,
     )
 
 
@@ -214,15 +225,62 @@ def test_signals_are_forwarded(script: Script, number: signal.Signals) -> None:
 
 
 def test_a_second_interrupt_kills(script: Script) -> None:
-    text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"
+    text = (
+        "signal.signal(signal.SIGINT, lambda *_: os.write(1, b'interrupted\\n'))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
     process = _start(2, script(text))
     _read_lines(process, 2)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    assert _read_lines(process, 2) == ["[rank 0] interrupted", "[rank 1] interrupted"]
+    time.sleep(_ONE_BLOW_S)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=5)
     assert process.returncode == 130
+
+
+def test_two_signals_of_one_blow_leave_the_grace(script: Script) -> None:
+    """A terminal that closes sends SIGHUP twice; two signals of one kind may come as one, and these do not."""
+    text = (
+        "def saves(number, frame):\n"
+        "    time.sleep(0.3)\n"
+        "    os.write(1, b'saved\\n')\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGHUP, saves)\n"
+        "signal.signal(signal.SIGTERM, saves)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    process = _start(1, script(text))
+    _read_lines(process, 1)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=20)
+    assert (process.returncode, output) == (0, "[rank 0] saved\n")
+
+
+def test_what_was_ignored_at_the_start_stays_ignored(script: Script, tmp_path: Path) -> None:
+    """As under nohup."""
+    text = (
+        "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)\n"
+        "while not os.path.exists(sys.argv[1]):\n"
+        "    time.sleep(0.02)\n"
+        "sys.exit(5)"
+    )
+    process = _start(1, script(text), tmp_path / "go on", ignores=[signal.SIGHUP])
+    assert _read_lines(process, 1) == ["[rank 0] True"]
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go on").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == 5
+
+
+def test_a_job_succeeds_where_nobody_reaps() -> None:
+    process = _start(1, "--no-python", "true", ignores=[signal.SIGCHLD])
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
 
 
 DESCENDANTS = (
@@ -326,6 +384,50 @@ def test_a_reader_that_goes_away_ends_the_job(script: Script, goes_on: str) -> N
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_fifo_that_can_be_read_is_no_reader_that_has_gone(script: Script, tmp_path: Path) -> None:
+    """`exec 3<>fifo` does not wait for the fifo's other end."""
+    os.mkfifo(tmp_path / "fifo")
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)
+    text = "print('one', flush=True)\ntime.sleep(0.3)\nprint('two', flush=True)"
+    code = subprocess.run(launcher(1, script(text)), env=environment(), stdout=fifo, timeout=30).returncode
+    assert (code, os.read(fifo, 100)) == (0, b"[rank 0] one\n[rank 0] two\n")
+    os.close(fifo)
+
+
+def test_what_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs in the kernel."""
+    nobody = 2**30
+    monkeypatch.setattr(ending, "processes_of", lambda token: [nobody])
+    monkeypatch.setattr(ending, "kill_job", lambda token, spared: None)
+    said: list[str] = []
+    end = ending.Ending("token", 0.0, said.append)
+    for _ in range(3):  # it has time, SIGTERM, SIGKILL
+        end.advance(is_orderly=True)
+        assert not end.is_over(is_drained=True, was_signalled=False, is_behind=False)
+    end.advance(is_orderly=True)
+    assert end.is_over(is_drained=True, was_signalled=False, is_behind=False)
+    assert said[-1] == f"could not be ended, and is left: pid {nobody} (ended)"
+    assert end.spared == {nobody}
+
+
+def test_a_rank_that_cannot_be_killed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It hangs in the kernel, say."""
+    kills: list[int] = []
+
+    def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+        kills.extend([number] if number == signal.SIGKILL else [])
+        if len(kills) == 3:
+            process.kill()
+
+    monkeypatch.setattr(launcher_module, "signal_group", signal_group)
+    job = Job(JobOptions(["sh", "-c", "test $RANK = 1 && exec sleep 60; exit 3"], 2, linger_s=0.0, grace_s=0.1))
+    assert job.run() == 3
+    said = re.findall(r"rank (\d) \(pid \d+\) was killed and does not end; its state is [A-Z]", capfd.readouterr().err)
+    assert said == ["1", "1"]
 
 
 def test_reserved_ports_can_be_served_by_their_owner_only() -> None:

@@ -75,3 +75,19 @@ def test_lightnings_own_launcher_starts_the_other_rank(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.errors
     first, second = (torch.load(tmp_path / f"rank{rank}_of_2.pt") for rank in range(2))
     assert torch.equal(first, second)
+
+
+def test_one_of_several_processes_does_not_train_alone() -> None:
+    """Lightning knows Open MPI by mpi4py only; it writes the world size 1 before its strategy is set up."""
+    program = (
+        "import lightning, pelton.errors, pelton.lightning\n"
+        "try:\n"
+        "    lightning.Trainer(strategy='bagua', accelerator='cpu')\n"
+        "except pelton.errors.FailedPrecondition as error:\n"
+        "    print(error)\n"
+    )
+    variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    outcome = run([sys.executable, "-c", program], LIMIT_S, variables)
+    assert "OMPI_COMM_WORLD_SIZE in the environment: 2 processes were started" in outcome.output, outcome.errors
+    outcome = run([sys.executable, "-c", program], LIMIT_S, {**variables, "WORLD_SIZE": "1"})
+    assert (outcome.code, outcome.output) == (0, ""), outcome.errors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from pelton._training import _launchers, _rendezvous
 from pelton.errors import InvalidArgument
 from pelton.torch_api import env
-from spawn import LAUNCHERS, environment, run
+from spawn import LAUNCHERS, run, srun
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 SLURM = {
@@ -136,24 +135,7 @@ print(f"rank {bagua.get_rank()} sum={tensor.item():g} of {torch.distributed.get_
 def test_a_job_of_slurm(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-    here = {**step, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "no-such-host"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(program)],
-            env=environment({**here, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        texts = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [output for output, _ in texts] == ["rank 0 sum=3 of 2\n", "rank 1 sum=3 of 2\n"], texts
+    assert srun(2, program, 120) == ["rank 0 sum=3 of 2\n", "rank 1 sum=3 of 2\n"]
 
 
 def test_a_job_of_open_mpi(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pelton._training import _session, communication
+from pelton._training import _launchers, _session, communication, env
 from pelton._training.algorithms.base import Algorithm
 from pelton._training.checkpoint import _entries, _one_file
 from pelton._training.checkpoint._experts import LocalExperts
@@ -18,7 +18,7 @@ from pelton._training.checkpoint._ranks import paused
 from pelton._training.checkpoint.checkpointing import _continue_algorithm
 from pelton._training.data_parallel import DistributedDataParallel
 from pelton._training.data_parallel._checked import checked_algorithm
-from pelton.errors import Unsupported
+from pelton.errors import FailedPrecondition, Unsupported
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import DDPStrategy as _Base
@@ -102,6 +102,12 @@ class AlgorithmStrategy(_Base):
     def _reset_seed(self) -> None:
         """Of the package: the seed is again what `seed_everything` has set."""
         raise NotImplementedError
+
+    def _configure_launcher(self) -> None:
+        """As its base, before which Lightning has not yet written its own world size over the launcher's."""
+        if self.world_size == 1 and not communication.is_initialized():
+            _refuse_to_be_alone(env.get_world_size())
+        super()._configure_launcher()
 
     def setup_distributed(self) -> None:
         """Joins the job, unless an earlier run of a Trainer in this process did; see `init_process_group`.
@@ -237,3 +243,14 @@ class AlgorithmStrategy(_Base):
         for name in ("bagua", "pelton"):
             if name not in strategy_registry:
                 strategy_registry.register(name, cls, description="Pelton's algorithms; `algorithm` names one")
+
+
+def _refuse_to_be_alone(started: int) -> None:
+    """Lightning takes a process for a job of its own where it does not know the launcher, and says nothing."""
+    if started > 1:
+        raise FailedPrecondition(
+            f"Trainer: {_launchers.source()} in the environment: {started} processes were started, and Lightning has "
+            "taken this one for a job of its own, whose model would train alone. Start them by `pelton run` or "
+            "torchrun, or by mpirun with mpi4py installed, and give Trainer their number as devices= and num_nodes=; "
+            "or set WORLD_SIZE=1 for a process that is meant to be alone"
+        )

@@ -9,7 +9,6 @@ All else is Accelerate's. Its own class works, too, with PELTON_REPLACE_GLOO=1: 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import accelerate  # noqa: E402
 from pelton_autoload import gloos_seat  # noqa: E402
 
 import pelton  # noqa: E402
-from pelton._training import communication  # noqa: E402
+from pelton._training import _launchers, _session, communication, env  # noqa: E402
 from pelton._training.checkpoint import _beside  # noqa: E402
 from pelton._training.checkpoint._ranks import paused  # noqa: E402
 from pelton._training.data_parallel._attachment import wrapping_of  # noqa: E402
@@ -57,7 +56,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         algorithm_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Joins the job that `pelton run`, torchrun or `accelerate launch` has started.
+        """Joins the job that `pelton run`, torchrun, `accelerate launch`, srun or mpirun has started.
 
         Args:
           *args: Accelerate's.
@@ -67,9 +66,11 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
         Raises:
           FailedPrecondition: Accelerate takes each of several processes for a job of its own.
+          InvalidArgument: a launcher speaks of several tasks, but not of this one's number.
           Unsupported: a hook of torch's DistributedDataParallel is asked for, which nothing would call.
         """
         gloos_seat.take()  # Accelerate refuses backends of other names on a CPU
+        _launchers.adopt()  # of which Accelerate knows some only, and those only with `cpu=True`
         super().__init__(*args, **kwargs)
         _refuse_to_be_alone(self.num_processes)
         _refuse_hooks(self.ddp_handler)
@@ -92,8 +93,18 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """As its base, but that neither a wrapped model nor one without gradients becomes DistributedDataParallel's."""
+        """As its base, of a wrapped model, one without gradients, or one that is only evaluated.
+
+        Raises:
+          InvalidArgument: it is another one, which the base would train in torch's DistributedDataParallel.
+        """
         is_ours = _is_wrapped(model) or _is_frozen(model)
+        if self.num_processes > 1 and not (evaluation_mode or is_ours):
+            raise InvalidArgument(
+                f"prepare_model: {type(model).__name__} would be trained by torch's DistributedDataParallel, not by "
+                f"{self._algorithm!r}; pass it to prepare() together with the optimizer that steps it, or, if it is "
+                "only evaluated, evaluation_mode=True"
+            )
         prepared: nn.Module = super().prepare_model(model, device_placement, evaluation_mode or is_ours)
         return prepared
 
@@ -103,7 +114,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
         Raises:
           FailedPrecondition: the file `pelton_ranks.pt` of the folder cannot be written.
+          Unsupported: the ranks are on several hosts, and each host is to save a state of its own.
         """
+        if self.project_configuration.save_on_each_node and self._trained().models:
+            _refuse_several_hosts()
         with paused(self._inner_objects()):
             folder: str = super().save_state(output_dir, safe_serialization, **kwargs)
             trained = self._trained()
@@ -130,7 +144,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
           **load_model_func_kwargs: Accelerate's.
 
         Raises:
-          InvalidArgument: the state is of another algorithm, or of another number of models.
+          InvalidArgument: the state is of another algorithm, or of another number of models; or some ranks have the
+            file `pelton_ranks.pt` in the folder, and some do not.
           Unsupported: it was saved by another number of ranks, and a model has experts.
         """
         folders: list[str] = []
@@ -211,11 +226,22 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
 def _refuse_to_be_alone(num_processes: int) -> None:
     """Without GPUs Accelerate trains each process by itself, and says nothing, unless it is told `cpu=True`."""
-    started = int(os.environ.get("WORLD_SIZE") or 1)
+    started = env.get_world_size()
     if started > 1 and num_processes == 1:
         raise FailedPrecondition(
             f"Accelerator: {started} processes were started, and Accelerate has taken this one for a job of its own, "
-            "whose model would train alone. Pass cpu=True, or set ACCELERATE_USE_CPU=1, where there are no GPUs"
+            "whose model would train alone. Pass cpu=True, or set ACCELERATE_USE_CPU=1, where there are no GPUs; or "
+            "set WORLD_SIZE=1 for a process that is meant to be alone"
+        )
+
+
+def _refuse_several_hosts() -> None:
+    """Accelerate saves a rank of each host for it then, and what the other ranks have beside rank 0's fits rank 0's."""
+    if len(set(_session.current().hosts)) > 1:
+        raise Unsupported(
+            "save_state: ProjectConfiguration(save_on_each_node=True): the ranks of other hosts would go on from "
+            "another state than rank 0's. Leave it out, and load from a disk that all hosts share, or from a copy of "
+            "the folder of rank 0's host"
         )
 
 

@@ -18,6 +18,7 @@ from pelton_run.command_line import MOST_RANKS
 from pelton_run.launcher import OPEN_MPIS_NAMES, Job, JobOptions
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE
 from pelton_run.ssh import add_ssh_option
+from pelton_run.variables import is_backend_in_daemon
 
 _PROGRAM = "bfrun"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -25,7 +26,8 @@ _START_TIMEOUT, _JOIN_TIMEOUT = "BLUEFOG_START_TIMEOUT", "PELTON_JOIN_TIMEOUT"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Those of this login, this terminal and this machine mean nothing on another.
 _STAYS_HERE = re.compile(
-    r"(SSH_|XDG_|DBUS_|LC_TERMINAL|BASH_FUNC_|TERM|DISPLAY|SHELL|SHLVL|HOME|USER|LOGNAME|HOSTNAME|MAIL|PWD|OLDPWD|TMPDIR|_$)"
+    r"(SSH_|XDG_|DBUS_|LC_TERMINAL|BASH_FUNC_|TERM_).*"
+    r"|TERM(INFO|CAP)?|DISPLAY|SHELL(OPTS)?|SHLVL|HOME|USER(NAME)?|LOGNAME|HOSTNAME|MAIL|PWD|OLDPWD|TMPDIR|_"
 )
 _REFUSED = {
     "--use-infiniband": "Pelton reaches InfiniBand through UCX. Leave the flag out and set PELTON_WIRE=ucx",
@@ -161,13 +163,13 @@ def _remote_words(options: argparse.Namespace, places: Sequence[tuple[str, int]]
     words += ["--insecure"] if options.insecure else []
     for name, value in set_here.items():
         is_own = name in (MARK_VARIABLE, TOKEN_VARIABLE)
-        if _VARIABLE.fullmatch(name) and not _STAYS_HERE.match(name) and not is_own:
+        if _VARIABLE.fullmatch(name) and not _STAYS_HERE.fullmatch(name) and not is_own:
             words += ["-x", f"{name}={value}"]
     return [*words, *options.command]
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    """The flags of a command line, with `places` and `variables`; None for the process's own.
+    """The flags of a command line, with `places`, `variables` and `has_daemons`; None for the process's own.
 
     Raises:
       SystemExit: with 2, one is wrong or refused; with 0 after --version.
@@ -190,6 +192,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
         is_here = len(options.places) == 1 and options.places[0][0] in _LOCAL
         options.variables = _variables(options)
         options.remote = None if is_here else _remote_words(options, options.places)
+        options.has_daemons = is_backend_in_daemon()
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -218,6 +221,7 @@ def run(words: Sequence[str] | None = None) -> int:
         is_insecure=options.insecure,
         variables=options.variables,
         further_names=OPEN_MPIS_NAMES,
+        has_daemons=options.has_daemons,
         program=_PROGRAM,
     )
     return Job(job_options).run_or_say(_PROGRAM, options.command[0])

@@ -95,3 +95,7 @@ class Ending:
                     os.kill(pid, signal.SIGTERM)
         elif self._kill_at is not None and now >= self._kill_at:
             kill_job(self._token, spared=self.spared)
+            left = self._left()
+            if left:  # such a one hangs in the kernel, in a file system perhaps whose server is gone
+                self._say(f"could not be ended, and is left: {', '.join(map(describe, left))}")
+                self.spared |= frozenset(left)

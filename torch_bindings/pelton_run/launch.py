@@ -18,7 +18,7 @@ from pelton_run.bagua_options import spellings
 from pelton_run.command_line import MOST_RANKS, command_of
 from pelton_run.launcher import OPEN_MPIS_NAMES, Job, JobOptions, Place
 from pelton_run.ports import LOOPBACK
-from pelton_run.variables import value_of
+from pelton_run.variables import is_backend_in_daemon, value_of
 
 _PROGRAM = "pelton.distributed.launch"
 _HIGHEST_PORT = 65535
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program where the flags contradict each other."""
+    """Ends the program where the flags contradict each other, or the environment is wrong."""
     if options.nnodes < 1:
         parser.error(f"--nnodes {options.nnodes}: must be at least 1")
     if not 0 <= options.node_rank < options.nnodes:
@@ -83,6 +83,10 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("-m and --no_python exclude each other")
     if options.logdir is not None and options.logdir.exists() and not options.logdir.is_dir():
         parser.error(f"--logdir {options.logdir}: is not a folder")
+    try:
+        options.has_daemons = is_backend_in_daemon()
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -128,6 +132,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         local_rank_at=len(begin) if options.set_additional_flag else None,
         ends_with_input=options.under_ssh,
         program=_PROGRAM,
+        has_daemons=options.has_daemons,
     )
 
 

@@ -20,14 +20,16 @@ from typing import IO
 from pelton_run.daemons import Daemons, PlaceQuestion
 from pelton_run.ending import Ending
 from pelton_run.job_folder import FOLDER_VARIABLE, JobFolder
-from pelton_run.output import LinePrefixer, OutputQueue, continue_log, recent_lines
+from pelton_run.output import LinePrefixer, OutputQueue, open_log, recent_lines
 from pelton_run.ports import LOOPBACK, port_of, reserve_port
 from pelton_run.processes import MARK_VARIABLE, TOKEN_VARIABLE, Guard, exit_text, kill_job, signal_group, start_rank
 from pelton_run.snapshots import RESTARTS_VARIABLE, SnapshotBuffers
+from pelton_run.stacks import state_of
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _NO_SIGNAL = 0
+_ONE_BLOW_S = 0.5  # a terminal that closes sends SIGHUP twice; a user who insists takes longer
 # Open MPI's names of what torchrun's variables say.
 OPEN_MPIS_NAMES = {
     "OMPI_COMM_WORLD_RANK": "RANK",
@@ -63,7 +65,7 @@ class JobOptions:
     place: Place = Place()
     variables: Mapping[str, str] = field(default_factory=dict)  # set for every rank
     further_names: Mapping[str, str] = field(default_factory=dict)  # of variables that every rank has
-    log_folder: Path | None = None  # takes the ranks' output instead of the launcher's
+    log_folder: Path | None = None  # takes the ranks' output instead of the launcher's; without restarts
     local_rank_at: int | None = None  # index of the command where --local_rank=N is put in
     ends_with_input: bool = False  # the end of standard input ends the job as SIGTERM does
     program: str = "pelton run"  # which the launcher's own lines begin with
@@ -92,6 +94,7 @@ class Rank:
     code: int | None = None  # as subprocess has it: negative for a signal
     place: PlaceQuestion | None = None  # while its daemon is asked whether another one may take its place
     is_undecided: bool = False  # what follows from its end
+    is_killed: bool = False  # SIGKILL was sent
 
     @property
     def is_open(self) -> bool:
@@ -169,7 +172,8 @@ class Job:
         self._outputs: dict[int, OutputQueue] = {}
         self._spared: frozenset[int] = frozenset()
         self._first_failure: Rank | None = None
-        self._signal: int | None = None
+        self._signal: int | None = None  # the first that is to end the job
+        self._signal_at = 0.0  # when the last such one came
         self._signals = -1  # the pipe that they come through
         self._term_at: float | None = None
         self._kill_at: float | None = None
@@ -275,7 +279,7 @@ class Job:
         number = place.node_rank * size + local_rank
         with contextlib.ExitStack() as logs:
             paths = self._log_paths(local_rank)
-            output, errors = (logs.enter_context(self._open_log(path, number)) if path else None for path in paths)
+            output, errors = (logs.enter_context(open_log(path)) if path else None for path in paths)
             process = start_rank(command, environment, output, errors, descriptors=descriptors)
         rank = Rank(str(number), b"[rank %d] " % number, process, local_rank, log=paths[1])
         self._ranks.append(rank)
@@ -290,14 +294,6 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         begin = f"node_{self._options.place.node_rank}_local_rank_{local_rank}"
         return folder / f"{begin}_stdout", folder / f"{begin}_stderr"
-
-    def _open_log(self, path: Path, number: int) -> IO[bytes]:
-        """A file that takes a rank's output, behind what those that were it before have left there."""
-        if self._restarts == 0:
-            path.write_bytes(b"")  # what an earlier job has left
-            return path.open("ab")
-        line = f"{self._options.program}: {self.kind} {number} starts again here, {self._count()}\n"
-        return continue_log(path, line.encode())
 
     def _count(self) -> str:
         """Which of the restarts the last one was, for people."""
@@ -318,6 +314,8 @@ class Job:
         previous_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, previous_wakeup)
         for number in (*_FORWARDED, signal.SIGCHLD):
+            if number in _FORWARDED and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # as nohup has it, and a script its background jobs: the ranks inherit it
             # The byte in the pipe is what counts; a handler in Python only keeps the default from acting.
             stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
         self._selector.register(reader, selectors.EVENT_READ, None)
@@ -455,10 +453,13 @@ class Job:
             self._pass_on(number)
             return
         again = self._signal is not None
-        self._signal = self._signal or number
+        now = time.monotonic()
+        if again and now - self._signal_at < _ONE_BLOW_S:
+            return
+        self._signal, self._signal_at = self._signal or number, now
         self._signal_all(signal.SIGKILL if again else number)
         self._term_at = None
-        self._kill_at = time.monotonic() + self._options.grace_s
+        self._kill_at = now + self._options.grace_s
 
     def _pass_on(self, number: int) -> None:
         """A signal by which no job ends."""
@@ -574,6 +575,10 @@ class Job:
     def _signal_all(self, number: int) -> None:
         for rank in self._ranks:
             if rank.code is None:
+                if rank.is_killed:
+                    state = f"its state is {state_of(rank.process.pid)}; in D it waits for a disk or a device"
+                    self._say(f"{self.kind} {rank.label} (pid {rank.process.pid}) was killed and does not end; {state}")
+                rank.is_killed = number == signal.SIGKILL
                 signal_group(rank.process, number)
 
     def _reap(self) -> None:

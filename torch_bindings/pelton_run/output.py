@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _LONGEST_PARTIAL_LINE_BYTES = 64 << 10
@@ -105,9 +106,10 @@ class OutputQueue:
 
     @property
     def is_pipe(self) -> bool:
-        """Whether the descriptor leads to a pipe, and not to a terminal or a file."""
+        """Whether the descriptor leads to a pipe's end for writing, and not to a terminal or a file."""
         try:
-            return stat.S_ISFIFO(os.fstat(self.target).st_mode)
+            is_for_writing = fcntl.fcntl(self.target, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            return is_for_writing and stat.S_ISFIFO(os.fstat(self.target).st_mode)
         except OSError:  # it is closed
             return False
 
@@ -160,16 +162,7 @@ def _is_written(target: int, text: bytes) -> bool:
     return True
 
 
-def continue_log(path: Path, line: bytes) -> BinaryIO:
-    """A file that goes on behind what it holds and a line that says where: nobody writes over what another one has
-    written.
-
-    Args:
-      path: of the file.
-      line: with its end.
-    """
-    with path.open("ab+") as file:
-        file.seek(max(0, file.tell() - 1))
-        is_broken_off = file.read() not in (b"", b"\n")
-        file.write((b"\n" if is_broken_off else b"") + line)
+def open_log(path: Path) -> IO[bytes]:
+    """A file that takes a rank's output; what an earlier job has left there is gone."""
+    path.write_bytes(b"")
     return path.open("ab")

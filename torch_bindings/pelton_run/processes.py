@@ -149,7 +149,8 @@ class Guard:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._writer, b"done")
         os.close(self._writer)
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ChildProcessError):  # the kernel has reaped it, where SIGCHLD is ignored
+            os.waitpid(self._pid, 0)
 
 
 def _guard(reader: int, token: str) -> None:

@@ -1,10 +1,24 @@
-"""Bagua's environment variables, each of which has a second name that begins with PELTON_ and goes before the first."""
+"""Environment variables that launchers and ranks read. Each of Bagua's has a second name, which begins with PELTON_ and
+goes before the first.
+"""
 
 from __future__ import annotations
 
 import os
 
 _BAGUAS, _OURS = "BAGUA_", "PELTON_"
+
+
+def is_backend_in_daemon() -> bool:
+    """Whether each rank's backend is to work in a pelton-daemon (PELTON_BACKEND; in the rank if unset).
+
+    Raises:
+      ValueError: it is neither "process" nor "daemon".
+    """
+    named = os.environ.get("PELTON_BACKEND", "process")
+    if named not in ("process", "daemon"):
+        raise ValueError(f"PELTON_BACKEND={named!r} in the environment: must be 'process' or 'daemon'")
+    return named == "daemon"
 
 
 def second_name(name: str) -> str:

@@ -17,6 +17,8 @@ from torch.distributed import (  # type: ignore[attr-defined]  # exported on a c
 )
 from torch.futures import Future
 
+from pelton import _C
+
 
 def pelton_group(group: ProcessGroup | None = None) -> ProcessGroup:
     """A group of Pelton's with the members of `group`, whatever backend that has. Collective over the world.
@@ -60,7 +62,7 @@ def _averaged(state: ProcessGroup | None, buffer: torch.Tensor) -> Future[torch.
     """The mean over the ranks, in the buffer itself."""
     group = dist.group.WORLD if state is None else state
     assert group is not None
-    if dist.get_backend(group) == "pelton":
+    if isinstance(group._get_backend(buffer.device), _C.ProcessGroup):  # whatever names the group's backends have
         return _reduced(group, buffer, dist.ReduceOp.AVG)
     # The other backends for the CPU have no mean, and float16 must not overflow in the sum.
     return _reduced(group, buffer.div_(group.size()), dist.ReduceOp.SUM)
