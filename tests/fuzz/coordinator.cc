@@ -78,7 +78,7 @@ class World {
                *std::move(question), &outbox_);
   }
   void Report(const proto::ReportRequest& message) {
-    (void)state_.Report(wire::FromProto(message.caller()), Rank(message.culprit()),
+    (void)state_.Report(wire::FromProto(message.caller()),
                         wire::ErrorFromProto(message.code(), message.message()), &outbox_);
   }
   void Beat(const proto::HeartbeatRequest& message) {

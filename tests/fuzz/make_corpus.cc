@@ -216,7 +216,8 @@ Corpus CoordinatorEvents() {
   corpus["join"] = Byte(0) + Chunk(join.SerializeAsString());
   const AllGatherRequest gather{"plan", "hash", {Rank(0), Rank(1)}};
   corpus["gather"] = Asked(gather, 0) + Asked(gather, 1);
-  const SelectPeersRequest select{{Rank(0), Rank(1)}, PeerPolicy::kRandomMatching, 3};
+  const SelectPeersRequest select{
+      CommunicatorId(4), {Rank(0), Rank(1)}, PeerPolicy::kRandomMatching, 3};
   corpus["select"] = Asked(select, 0) + Asked(select, 1);
   const FindPeerRequest find{CommunicatorId(4), {Rank(0), Rank(1)}, 1};
   corpus["find"] = Asked(find, 0, 1000) + Asked(find, 1, 1000);
@@ -224,7 +225,6 @@ Corpus CoordinatorEvents() {
   beat.set_round(2);
   beat.set_round_trip_us(300);
   proto::ReportRequest report;
-  report.set_culprit(1);
   report.set_code(13);
   report.set_message("a bad gradient");
   corpus["report"] = Event(2, beat, 0) + Event(3, report, 0);

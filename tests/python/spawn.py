@@ -72,6 +72,29 @@ def run(command: Sequence[str], limit_s: float, changes: Mapping[str, str] | Non
     return Outcome(process.returncode, output, errors)
 
 
+def srun(world_size: int, script: Path, limit_s: float) -> list[str]:
+    """Runs a script as srun without a plug-in for MPI does, and gives the ranks' outputs; errors fail the test."""
+    here = {"SLURM_STEP_TASKS_PER_NODE": str(world_size), "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "no-such-host"}
+    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(world_size), **here}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env=environment({**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        texts = [process.communicate(timeout=limit_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any(process.returncode for process in processes), texts
+    return [output for output, _ in texts]
+
+
 _wanted: dict[int, set[str]] = {}
 
 

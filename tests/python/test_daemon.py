@@ -62,6 +62,7 @@ _IN_LONG_RUNS = (
     "cases.habits_of_training",
     "cases.moe",
     "cases.momenta",
+    "cases.no_sync",
     "cases.profiling",
     "cases.refusals",
     "cases.registration",

@@ -9,14 +9,12 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from pelton_run.daemons import PROGRAM_VARIABLE, Daemons, PlaceQuestion
 from pelton_run.job_folder import folder_of
-from pelton_run.launcher import Job, JobOptions
 from pelton_run.processes import processes_of
 from spawn import Outcome, environment, launcher, run
 
@@ -435,19 +433,6 @@ def test_a_rank_without_a_snapshot_is_not_started_alone_and_the_reason_is_said(t
     outcome = run(command, 60, {PROGRAM_VARIABLE: program})
     assert outcome.code == 0, outcome.errors
     assert "rank 0 cannot be started again alone: it has kept no snapshot (checkpoint.Snapshots)" in outcome.errors
-
-
-def test_a_log_file_keeps_what_the_dead_trainer_said(tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (logs / "node_0_local_rank_0_stdout").write_text("of an earlier job\n")
-    text = "import os; print('here', os.environ['PELTON_RESTART_COUNT'], end='', flush=True); os._exit(7)"
-    job = Job(JobOptions([sys.executable, "-c", text], 1, max_restarts=2, log_folder=logs))
-    assert job.run() == 7
-    again = [f"pelton run: rank 0 starts again here, for the {count}. of at most 2 times" for count in (1, 2)]
-    said = (logs / "node_0_local_rank_0_stdout").read_text()
-    assert said.splitlines() == ["here 0", again[0], "here 1", again[1], "here 2"]
-    assert (logs / "node_0_local_rank_0_stderr").read_text().splitlines() == again
 
 
 def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ bool Post(WrappedModel& model, EventKind kind, uint64_t optimizer, bool is_given
   return ValueOrThrow(model.Post(event));
 }
 
+// Long because it is the list of what Python sees of a model.
 void DefineWrappedModel(py::module_& module) {
   using M = WrappedModel;
   py::class_<M, std::shared_ptr<M>>(module, "Model")
@@ -170,6 +171,13 @@ void DefineWrappedModel(py::module_& module) {
       .def("set_synchronized", &M::SetSynchronized, py::arg("enabled"))
       .def("take_over", &M::TakeOver, py::arg("before"))
       .def("local_gradients", &M::LocalGradients)
+      .def("mark_local", &M::MarkLocal, py::arg("names"))
+      .def(
+          "check_local_gradients",
+          [](const M& self, const std::vector<std::string>& names) {
+            ThrowIfError(self.CheckLocalGradients(names));
+          },
+          py::arg("names"))
       .def_property_readonly("sums", &M::sums)
       .def("check_parameters", &M::Changes)
       .def(

@@ -85,11 +85,18 @@ absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneOf(
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", rank_, ": the communicator's group was destroyed"));
   }
+  if (aborted()) return WasAborted();
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, OpenOn(device));
   SharedLane lane =
       lane::Lane::Create(std::move(opened), nullptr, &backend_->absences().standstill());
   lanes_.Enter(device, lane);
+  // An abort that has looked through the lanes before this one was there has left its mark by now.
+  if (aborted()) lane->Abort(WasAborted());
   return lane;
+}
+
+absl::Status PythonCommunicator::WasAborted() const {
+  return absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()"));
 }
 
 absl::StatusOr<PythonCommunicator::SharedLane> PythonCommunicator::LaneFor(Tensors tensors) {
@@ -261,8 +268,7 @@ void PythonCommunicator::Barrier() {
 void PythonCommunicator::Abort() {
   if (IsForkedChild()) return;
   aborted_.store(true, std::memory_order_relaxed);
-  const absl::Status reason = absl::AbortedError(absl::StrCat("rank ", rank_, " called abort()"));
-  for (const SharedLane& lane : lanes_.All()) lane->Abort(reason);
+  for (const SharedLane& lane : lanes_.All()) lane->Abort(WasAborted());
 }
 
 }  // namespace pelton::torch_bindings

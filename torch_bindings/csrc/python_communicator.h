@@ -84,7 +84,8 @@ class PythonCommunicator {
   void Recv(const at::Tensor& tensor, int src, int tag);
   void Barrier();
 
-  // Fails what is in flight and all that comes, on every rank.
+  // Fails what is in flight and all that comes, on every rank; on the others what uses a device for
+  // the first time after it fails at the join timeout, because this rank does not open that.
   void Abort();
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   // Gives the communicator back; every later operation is an error. Idempotent. Blocks: until a
@@ -120,6 +121,7 @@ class PythonCommunicator {
   absl::StatusOr<SharedLane> LaneOf(const at::Device& device);
   bool TakeOpening() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, opening_);
   absl::Status OpensForTooLong() const;
+  absl::Status WasAborted() const;
   absl::StatusOr<std::unique_ptr<Communicator>> OpenOn(const at::Device& device) const;
 
   std::shared_ptr<Backend> backend_;  // shared: any of Python's objects may be the last to go

@@ -223,6 +223,15 @@ TEST(PythonCommunicatorTest, AnAbortEndsWhatAnotherRankWaitsForWithItsReason) {
   });
 }
 
+TEST(PythonCommunicatorTest, AfterAnAbortNoCommunicatorOfAnotherDeviceIsOpened) {
+  Alone([](PythonCommunicator& communicator) {
+    communicator.Abort();
+    const at::Tensor elsewhere = torch::empty({2}, at::kMeta);
+    EXPECT_EQ(ErrorOf([&] { communicator.AllReduce(elsewhere, elsewhere, kSum); }),
+              "ABORTED: allreduce of group 'grid': rank 0 called abort()");
+  });
+}
+
 TEST(PythonCommunicatorTest, OnceClosedEveryCallIsRefused) {
   Alone([](PythonCommunicator& communicator) {
     communicator.Close();

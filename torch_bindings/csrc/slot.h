@@ -64,9 +64,9 @@ class Slot {
   // accumulated onto.
   virtual bool HoldsResult() const { return false; }
 
-  // Knows of the parameter's gradient what the slot of the same parameter knew in an earlier
-  // registration.
-  virtual void TakeOver(const Slot& before) { is_dirty = before.is_dirty; }
+  // Knows whether the gradient is the result of a round, as the slot of the same parameter knew in
+  // an earlier registration.
+  virtual void TakeOver(const Slot&) {}
   // Of the parameter, to tell whether two slots are of the same one.
   const void* identity() const { return parameter_.unsafeGetTensorImpl(); }
 

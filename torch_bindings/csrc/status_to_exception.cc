@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <array>
+#include <cstring>
 
 #include "torch_bindings/csrc/signals.h"
 
@@ -48,6 +49,14 @@ class PythonError final : public torch::PyTorchError {
   throw PythonError(status);
 }
 
+// A text may quote what is no UTF-8, such as a path, for which PyErr_SetString would set another
+// error.
+void SetError(PyObject* type, const char* text) {
+  const auto decoded = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace"));
+  if (decoded) PyErr_SetObject(type, decoded.ptr());
+}
+
 }  // namespace
 
 void RegisterStatusTranslator() {
@@ -57,7 +66,7 @@ void RegisterStatusTranslator() {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (PythonError& error) {
-      PyErr_SetString(error.python_type(), error.what());
+      SetError(error.python_type(), error.what());
     } catch (python_error& error) {
       error.restore();
     }

@@ -71,6 +71,12 @@ TEST(StatusToExceptionTest, EachCodeIsATypeOfItsOwn) {
   }
 }
 
+TEST(StatusToExceptionTest, ATextThatIsNoUtf8KeepsItsType) {
+  const py::gil_scoped_acquire locked;
+  EXPECT_EQ(RaisedIn([] { ThrowStatus(absl::NotFoundError("no file a\xe9\x95")); }),
+            "Code5: no file a\xef\xbf\xbd");
+}
+
 TEST(StatusToExceptionTest, AnEngineThatKnowsPyTorchsErrorsAsksForTheTypeLater) {
   PyObject* type = nullptr;
   std::string text;

@@ -68,7 +68,6 @@ bool GradientSlot::HoldsResult() const {
 }
 
 void GradientSlot::TakeOver(const Slot& before) {
-  Slot::TakeOver(before);
   if (before.HoldsResult()) left_ = WeakTensor(parameter().grad().getIntrusivePtr());
 }
 

@@ -254,6 +254,17 @@ void RestrictTo(const std::vector<DType>& dtypes, PipelineSpec& spec) {
                     spec.dtypes.end());
 }
 
+// For a model the runtime chooses peers and opens windows, for an operation of a bucket it does
+// not.
+absl::Status CheckFitsBucket(const UserOperation& operation, const Algorithm& algorithm) {
+  if (!algorithm.peer_policy().has_value() && !algorithm.UsesWindows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      DescribeAlgorithm(operation.algorithm, operation.options),
+      " has peers or windows that the runtime finds for a whole model, so it cannot be the "
+      "operation of one bucket; train the model with that algorithm, or take peers that every rank "
+      "knows by itself (of decentralized: peer_selection_mode all or shift_one)"));
+}
+
 bool KeepsState(const Stage& stage, const BucketLayout& layout) {
   const std::unique_ptr<StageState> state = stage.MakeState(layout);
   return state != nullptr && !state->buffers().empty();
@@ -289,11 +300,11 @@ absl::StatusOr<std::unique_ptr<UserAlgorithm>> UserAlgorithm::Create(
       Step& step = steps.emplace_back();
       step.operation = std::move(operation);
       if (step.operation.algorithm.empty()) continue;
+      const std::string where = absl::StrCat("bucket ", i, ", ", step.operation.name);
       auto algorithm = MakeAlgorithm(step.operation.algorithm, step.operation.options);
-      if (!algorithm.ok()) {
-        return Annotate(algorithm.status(), absl::StrCat("bucket ", i, ", ", step.operation.name));
-      }
+      if (!algorithm.ok()) return Annotate(algorithm.status(), where);
       step.algorithm = *std::move(algorithm);
+      RETURN_IF_ERROR(Annotate(CheckFitsBucket(step.operation, *step.algorithm), where));
     }
   }
   return made;

@@ -122,7 +122,8 @@ std::string DescribeOperations(const UserOperations& operations);
 class UserAlgorithm final : public Algorithm {
  public:
   // `caller` calls the functions; it may be nobody where there are none. Errors: NotFound: an
-  // algorithm that is not registered; InvalidArgument: its options; both name the bucket.
+  // algorithm that is not registered; InvalidArgument: its options, or it needs windows or peers
+  // that are chosen for a whole model; all name the bucket.
   static absl::StatusOr<std::unique_ptr<UserAlgorithm>> Create(std::vector<UserOperations> buckets,
                                                                ActorRef<StageCaller> caller = {});
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -87,6 +88,18 @@ using Seldom = Fake<DType::kFloat32, 1, 2>;
 REGISTER_ALGORITHM(test_floats, "takes floats", Floating);
 REGISTER_ALGORITHM(test_ints, "takes integers", Whole);
 REGISTER_ALGORITHM(test_seldom, "runs in every second round", Seldom);
+
+// Threads: as Algorithm. Owns: nothing.
+class Choosy final : public Floating {
+ public:
+  std::optional<PeerPolicy> peer_policy() const override { return PeerPolicy::kRandomMatching; }
+};
+class Windowed final : public Floating {
+ public:
+  bool UsesWindows() const override { return true; }
+};
+REGISTER_ALGORITHM(test_choosy, "has peers that the coordinator chooses", Choosy);
+REGISTER_ALGORITHM(test_windowed, "uses windows", Windowed);
 
 UserOperation Named(const std::string& algorithm, AlgorithmOptions options = {}) {
   UserOperation operation;
@@ -296,6 +309,14 @@ TEST(UserAlgorithmTest, AnErrorNamesTheBucket) {
           .status()
           .ToString(),
       AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("bucket 0, test_floats"), HasSubstr("speed")));
+}
+
+TEST(UserAlgorithmTest, AnOperationThatNeedsTheWholeModelIsRefused) {
+  for (const std::string name : {"test_choosy", "test_windowed"}) {
+    EXPECT_THAT(UserAlgorithm::Create(OneBucket({Named(name)})).status().ToString(),
+                AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("bucket 0, " + name),
+                      HasSubstr("for a whole model"), HasSubstr("train the model with")));
+  }
 }
 
 TEST(UserAlgorithmTest, ABucketFitsAllItsOperations) {

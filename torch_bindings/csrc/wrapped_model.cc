@@ -192,17 +192,20 @@ absl::StatusOr<TensorPort::Brought> WrappedModel::Bring(SlotId slot, bool is_use
     ASSIGN_OR_RETURN(void* data, own.PlaceUnused());
     return Brought{data, false};
   }
-  // With a mean the gradient may be added to and averaged again, because the mean of parts that are
-  // equal on all ranks is that part. A sum would count that part once for each rank.
-  if (sums_ && own.HoldsResult()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter '", own.name(), "' of model '", options_.name,
-                     "': with average=False a backward cannot add to a gradient that is summed "
-                     "over the ranks already; call "
-                     "zero_grad(set_to_none=True) before it, or no_sync() around the earlier one"));
-  }
+  RETURN_IF_ERROR(CheckNoSum(own));
   ASSIGN_OR_RETURN(void* data, own.Place());
   return Brought{data};
+}
+
+// With a mean the gradient may be added to and averaged again, because the mean of parts that are
+// equal on all ranks is that part. A sum would count that part once for each rank.
+absl::Status WrappedModel::CheckNoSum(const Slot& slot) const {
+  if (!sums_ || !slot.HoldsResult()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("parameter '", slot.name(), "' of model '", options_.name,
+                   "': with average=False a backward cannot add to a gradient that is summed over "
+                   "the ranks already; call zero_grad(set_to_none=True) before it, or no_sync() "
+                   "around the earlier one"));
 }
 
 void WrappedModel::Merge(SlotId slot, const CommitRule& rule, bool used_by_any) {

@@ -67,10 +67,17 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   void SetSynchronized(bool synchronized) { synchronized_ = synchronized; }
 
   // Knows of gradients what an earlier registration knew, maybe of other tensors, and detached
-  // since: which are this rank's own yet (no_sync), and which are results of a round.
+  // since: which are results of a round.
   void TakeOver(const WrappedModel& before);
-  // Names of parameters that have a gradient of local backwards, which no round has communicated.
+  // Names of parameters that have a gradient which no round has communicated: one of local
+  // backwards (no_sync), or any one where weights are communicated. Also after Detach.
   std::vector<std::string> LocalGradients() const;
+  // Has the next round communicate the gradients of these parameters also if no backward makes more
+  // of them.
+  void MarkLocal(const std::vector<std::string>& names);
+  // Whether those of them may be communicated outside of a round. Errors: FailedPrecondition: local
+  // backwards have added to a sum of the ranks, which another sum would count once for each rank.
+  absl::Status CheckLocalGradients(const std::vector<std::string>& names) const;
   // Whether the algorithm adds the ranks' gradients and does not average them.
   bool sums() const { return sums_; }
 
@@ -132,6 +139,8 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
   void Merge(SlotId slot, const CommitRule& rule, bool used_by_any) override;
   void Release(SlotId slot) override;
 
+  // Errors: FailedPrecondition: the gradient is a sum of the ranks already.
+  absl::Status CheckNoSum(const Slot& slot) const;
   void OpenRound();
   void CloseAllocations();
   void OnGradient(size_t index, bool arrived);

@@ -1,7 +1,9 @@
 // What a trainer asks of a wrapped model between its rounds.
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,9 +42,22 @@ void WrappedModel::TakeOver(const WrappedModel& before) {
 std::vector<std::string> WrappedModel::LocalGradients() const {
   std::vector<std::string> names;
   for (const auto& slot : slots_) {
-    if (when_ready_ && slot->is_dirty && slot->has_gradient()) names.push_back(slot->name());
+    if ((slot->is_dirty || !when_ready_) && slot->has_gradient()) names.push_back(slot->name());
   }
   return names;
+}
+
+void WrappedModel::MarkLocal(const std::vector<std::string>& names) {
+  const std::set<std::string> marked(names.begin(), names.end());
+  for (const auto& slot : slots_) slot->is_dirty |= marked.contains(slot->name());
+}
+
+absl::Status WrappedModel::CheckLocalGradients(const std::vector<std::string>& names) const {
+  for (const auto& slot : slots_) {
+    if (std::find(names.begin(), names.end(), slot->name()) == names.end()) continue;
+    RETURN_IF_ERROR(CheckNoSum(*slot));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::vector<std::string>> WrappedModel::Buckets() const {

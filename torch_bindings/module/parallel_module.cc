@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "comm/await.h"
 #include "comm/collectives.h"
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/status.h"
 #include "torch_bindings/csrc/status_error.h"
 #include "torch_bindings/csrc/tensors.h"
@@ -172,7 +174,7 @@ absl::StatusOr<std::unique_ptr<ParallelModule>> ParallelModule::Wrap(
 
 ParallelModule::~ParallelModule() {
   if (watch_ != nullptr) watch_->Detach();
-  if (model_ != nullptr) model_->Detach(timeout_);
+  if (model_ != nullptr) model_->Detach(std::min(timeout_, limits::kStopTimeout));
 }
 
 absl::Status ParallelModule::Install(std::shared_ptr<Backend> backend,

@@ -64,6 +64,8 @@ class ParallelModule {
   static absl::StatusOr<std::unique_ptr<ParallelModule>> Wrap(
       std::shared_ptr<Backend> backend, std::shared_ptr<torch::nn::Module> module,
       const ParallelModuleOptions& options);
+  // Blocks: where the other ranks do not stop an averaging beside the training (async), for 10 s at
+  // most; then this rank's end ends it for them, with an error.
   ~ParallelModule();
   ParallelModule(const ParallelModule&) = delete;
   ParallelModule& operator=(const ParallelModule&) = delete;

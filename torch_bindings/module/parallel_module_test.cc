@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "backend/test_ranks.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
@@ -237,6 +239,28 @@ TEST(ParallelModuleTest, ARankThatLeavesEndsTheOthersBackwardWithItsName) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
   EXPECT_THAT(results[0].message(),
               AllOf(HasSubstr("model 'net', rank 0, round 2"), HasSubstr("rank 1 (pid ")));
+}
+
+// The other one trains on and does not ask for the end of the averaging.
+TEST(ParallelModuleTest, ARankThatLeavesAnAveragingBesideTheTrainingIsNotHeldUpByTheOthers) {
+  absl::Notification has_left;
+  const auto results = Fail([&](const std::shared_ptr<Backend>& backend, int rank) -> absl::Status {
+    Net net = MakeNet(0);
+    {
+      ASSIGN_OR_RETURN(
+          const auto parallel,
+          ParallelModule::Wrap(backend, net.ptr(),
+                               {.algorithm = "async_model_average", .timeout = absl::Minutes(10)}));
+      torch::optim::SGD optimizer(net->parameters(), kRate);
+      RETURN_IF_ERROR(Train(*parallel, net, optimizer, rank, 1));
+      if (rank == 0) {
+        EXPECT_TRUE(has_left.WaitForNotificationWithTimeout(absl::Seconds(40)));
+      }
+    }
+    if (rank == 1) has_left.Notify();
+    return absl::OkStatus();
+  });
+  for (const absl::Status& result : results) EXPECT_EQ(result, absl::OkStatus());
 }
 
 }  // namespace

@@ -458,10 +458,15 @@ class Model:
     needs_backward: bool
     """Whether a step now is in step with the other ranks only if a backward has been since the last one."""
     def take_over(self, before: Model) -> None:
-        """Knows of the gradients what an earlier model knew of the same parameters, which may be detached: which are this
-        rank's own yet, and which are results of rounds."""
+        """Knows of the gradients what an earlier model knew of the same parameters, which may be detached: which are
+        results of rounds."""
     def local_gradients(self) -> list[str]:
-        """Names of parameters that have a gradient of local backwards, which no round has communicated."""
+        """Names of parameters that have a gradient which no round has communicated: of local backwards, or any one
+        where weights are communicated."""
+    def mark_local(self, names: Sequence[str]) -> None:
+        """Has the next round communicate the gradients of these parameters also if no backward makes more of them."""
+    def check_local_gradients(self, names: Sequence[str]) -> None:
+        """Raises FailedPrecondition if local backwards have added to one that is a sum of the ranks already."""
     def check_parameters(self) -> list[str]:
         """Names of parameters that were cast, moved, resized or whose hook is gone since registration."""
     def check_round(self) -> None:

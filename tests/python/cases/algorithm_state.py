@@ -405,6 +405,20 @@ def ranks_that_load_different_weights_come_to_their_mean() -> None:
 
 
 @case(2)
+def ranks_that_load_the_weights_of_one_of_them_go_on_from_those() -> None:
+    """Nothing changes on that rank, which takes part in the new beginning all the same."""
+    for make in _REMEMBERING:
+        model, optimizer = _wrapped(make())
+        _train(model, optimizer, range(3), lr=0.1)
+        wanted = bagua.broadcast_object(model.state_dict(), 0)
+        model.load_state_dict(wanted)
+        _train(model, optimizer, range(4), lr=0.0)
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, wanted[name], msg=f"{make()}, {name}: {value} is not {wanted[name]}")
+        model.bagua_ddp.detach()
+
+
+@case(2)
 def weights_that_one_rank_alone_loads() -> None:
     """The ranks cannot go on, and the error of the one that has loaded says why."""
     bagua.destroy_process_group()
@@ -413,7 +427,7 @@ def weights_that_one_rank_alone_loads() -> None:
         model, optimizer = _wrapped(DiLoCoAlgorithm(interval=2))
         if rank_and_size()[0] == 0:
             model.load_state_dict({name: value * 0 for name, value in model.state_dict().items()})
-            with raises(PeltonError, "load_state_dict has given this rank other weights", "on all ranks"):
+            with raises(PeltonError, "load_state_dict was called on this rank", "on all ranks"):
                 _train(model, optimizer, range(2), lr=0.1)
         else:
             with raises(PeltonError):

@@ -251,6 +251,20 @@ def a_decentralized_operation_leaves_the_bucket_alone() -> None:
         assert torch.allclose(total, torch.full((1, 7), size * (size - 1) / 2))  # the mean stays
 
 
+@case(2)
+def peers_that_the_coordinator_chooses_are_no_buckets() -> None:
+    for mode in ("random_matching", "latency_aware", "avoid_stragglers"):
+        peer_weight: Any = torch.zeros(7)
+        append = functools.partial(
+            BaguaBucket.append_decentralized_synchronous_op,
+            peer_weight=peer_weight.ensure_bagua_tensor("peer_weight"),
+            hierarchical=False,
+            peer_selection_mode=mode,
+        )
+        with raises(InvalidArgument, "bucket 0", mode, "whole model"):
+            _of_weights("decentralized", append)
+
+
 @case(2, 3)
 def a_low_precision_operation_keeps_the_users_replicas() -> None:
     rank, size = rank_and_size()

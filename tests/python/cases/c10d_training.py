@@ -142,6 +142,20 @@ def hooks_average_over_pelton_and_over_gloo() -> None:
 
 
 @case(2)
+def hooks_divide_behind_the_sum_under_any_name_of_the_backend() -> None:
+    """Half of float16's smallest number is rounded to 0."""
+    tiny = 2.0**-24
+    with torch_world():
+        for backend in ("pelton", "cpu:pelton"):
+            group: Any = dist.new_group(backend=backend)
+            model = nn.Linear(1, 1, bias=False)
+            wrapped = DistributedDataParallel(model, process_group=group)
+            wrapped.register_comm_hook(group, comm_hooks.fp16_compress_hook)
+            wrapped(torch.full((1, 1), tiny)).sum().backward()
+            assert model.weight.grad is not None and model.weight.grad.item() == tiny, backend
+
+
+@case(2)
 def powersgd_runs_as_over_gloo() -> None:
     """Its callbacks wait for futures that later callbacks complete."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook

@@ -155,3 +155,12 @@ def every_bit_counts_in_every_dtype() -> None:
                 other = tensor.clone()
                 other.view(torch.uint8).reshape(count, -1)[at, -1] ^= 1
                 assert hashes([other]).tolist() != [before], (dtype, count, at)
+
+
+@case(1)
+def the_order_counts_and_so_does_the_sign_of_a_whole_tensor() -> None:
+    for count in (4, 70_002):
+        tensor = torch.arange(1.0, count + 1, dtype=torch.float64)
+        others = [-tensor, tensor.flip(0), tensor.reshape(2, -1).flip(0)]
+        numbers = hashes([tensor, *others]).tolist()
+        assert len(set(numbers)) == 4, (count, numbers)

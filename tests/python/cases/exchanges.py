@@ -349,6 +349,7 @@ def values_that_cannot_be_sent() -> None:
         (_Opaque(), "obj is a _Opaque"),
         ({"a": [1, print]}, "obj['a'][1] is a builtin_function_or_method"),
         (endless, "nested too deeply"),
+        (10**5000, "obj cannot be sent: ValueError: Exceeds the limit"),
         (torch.eye(2).to_sparse(), "sparse"),
         (torch.ones(1, device="meta"), "meta"),
     ]

@@ -16,6 +16,7 @@ from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
 from pelton.torch_api import communication
 from pelton.torch_api.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
 from pelton.torch_api.communication import BaguaProcessGroup, CommMember, comm
+from pelton.torch_api.contrib import LoadBalancingDistributedSampler
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported on a condition
 
@@ -212,6 +213,22 @@ def looking_at_a_group_of_torch_makes_nobody_wait() -> None:
             assert shown["bagua_pg"].ranks == [0, 1]
         bagua.barrier()
         assert _sum_in(world.bagua_pg.get_global_communicator(), 1) == size
+    finally:
+        dist.destroy_process_group()
+
+
+@case(2)
+def a_sampler_makes_nobody_wait() -> None:
+    """The usual way to have rank 0 fetch the data first; a group of torch's has no communicator of ours yet."""
+    rank, size = rank_and_size()
+    _meet_as_torch()
+    try:
+        items: Any = range(4)
+        for turn in range(size):
+            if rank == turn:
+                sampler = LoadBalancingDistributedSampler(items, float, shuffle=False, process_group=dist.group.WORLD)
+            bagua.barrier()
+        assert list(sampler) == [rank, rank + 2]
     finally:
         dist.destroy_process_group()
 

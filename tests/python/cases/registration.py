@@ -9,7 +9,7 @@ from typing import Any
 
 import pelton.torch_api as bagua
 import torch
-from pelton.errors import InvalidArgument, PeltonError
+from pelton.errors import FailedPrecondition, InvalidArgument, PeltonError
 from torch import nn
 
 from cases.checks import (
@@ -314,3 +314,22 @@ def the_inner_object_has_the_attributes_that_scripts_use() -> None:
     assert sorted(n for b in model.bagua_buckets for n in b.tensor_names) == sorted(_names(model))
     assert not hasattr(nn.Linear(1, 1), "bagua_buckets")
     assert bagua.BaguaModule.with_bagua is vars(nn.Module)["with_bagua"]
+
+
+@case(2)
+def the_object_of_an_earlier_wrapping_may_be_held() -> None:
+    model, reference = seeded(0, _mlp), seeded(0, _mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    earlier = wrap(model, [optimizer]).bagua_ddp
+    with raises(InvalidArgument, "names 'nothing'"):
+        model._ddp_params_and_buffers_to_ignore = ["nothing"]
+        wrap(model, [optimizer])
+    with raises(FailedPrecondition, "wrapped again, which failed", "wrap it again"):
+        optimizer.step()
+    model._ddp_params_and_buffers_to_ignore = []
+    wrap(model, [optimizer])
+    _check_synchronised(model, reference)
+    optimizer.step()
+    assert_same_on_all_ranks(list(model.parameters()))
+    with raises(FailedPrecondition, "it was wrapped again; call pelton.wrapping_of"):
+        earlier.autotune()

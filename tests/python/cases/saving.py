@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -142,8 +141,6 @@ def ranks_keep_only_what_differs() -> None:
             own = torch.load(folder / "iter_0000003" / f"pelton_rank_{rank:05d}_states.pt", weights_only=True)["own"]
             assert (("model", "layers.1.running_mean") in own) == (rank == 1)
             assert (("model", "layers.0.weight") in own) == (has_weights and rank == 1), own.keys()
-            manifest = json.loads((folder / "iter_0000003" / "pelton_checkpoint.json").read_text())
-            assert manifest == {"format": 1, "world_size": 2, "ranks_differ": has_weights}
             training.model.bagua_ddp.detach()
 
 

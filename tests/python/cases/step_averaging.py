@@ -18,7 +18,7 @@ from pelton.torch_api.algorithms.diloco import DiLoCoAlgorithm
 from pelton.torch_api.algorithms.local_sgd import LocalSGDAlgorithm, PostLocalSGDAlgorithm
 from torch import nn
 
-from cases.checks import assert_same_on_all_ranks, make_mlp, mean_of, raises, rank_and_size, seeded
+from cases.checks import assert_same_on_all_ranks, make_mlp, mean_of, raises, rank_and_size, run_backward, seeded
 from cases.registry import case
 from cases.worlds import Make, Quadratic, World, assert_weights, run, sgd, train_step
 
@@ -109,6 +109,19 @@ def steps_inside_no_sync_do_not_count() -> None:
         if step % 3 != 2 and counted % 2 == 0:
             world.set_weights([world.means()] * world.size)
         assert_weights(model, world.mine())
+
+
+@case(2)
+def a_weight_that_is_no_number_has_not_changed() -> None:
+    """On one rank, whose loss has overflowed; it goes on accumulating gradients like the others."""
+    model, optimizer = _wrapped(LocalSGDAlgorithm(interval=2))
+    train_step(model, optimizer, 0)
+    if rank_and_size()[0] == 0:
+        next(model.parameters()).data[0, 0] = torch.nan
+    for step in range(1, 4):
+        run_backward(model, step)
+    optimizer.step()
+    assert model.bagua_ddp.statistics()["rounds"] == 1
 
 
 class _TwoParts(nn.Module):

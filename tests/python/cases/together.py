@@ -142,6 +142,48 @@ def thawing_a_layer_loses_no_training() -> None:
 
 
 @case(2)
+def a_layer_that_is_frozen_later_moves_on_all_ranks_alike() -> None:
+    """The optimizer steps it by momentum, or by gradients of before, which are each rank's own."""
+    rank, _ = rank_and_size()
+    for accumulates in (False, True):
+        for wraps_again in (False, True):
+            algorithm = LocalSGDAlgorithm(interval=8)
+            model, optimizer = _wrapped(algorithm, _Frozen)
+            for step in range(3):
+                train_step(model, optimizer, step)
+            if accumulates:
+                square_loss(model, batch(rank, 3, *SHAPE)).backward()
+            model.head.requires_grad_(False)
+            model.body.requires_grad_(True)
+            if wraps_again:
+                model.with_bagua([optimizer], algorithm)
+            loss = square_loss(model, batch(rank, 4, *SHAPE))
+            if not accumulates:
+                optimizer.zero_grad(set_to_none=False)
+            loss.backward()
+            head = model.head.weight.detach().clone()
+            optimizer.step()
+            assert not torch.equal(head, model.head.weight)
+            model.bagua_ddp.consolidate()
+            assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
+def a_layer_that_is_frozen_and_has_no_gradient_takes_no_part_any_more() -> None:
+    model, optimizer = _wrapped(LocalSGDAlgorithm(interval=8), _Frozen)
+    train_step(model, optimizer, 0)
+    model.head.requires_grad_(False)
+    model.body.requires_grad_(True)
+    optimizer.zero_grad()
+    square_loss(model, batch(rank_and_size()[0], 1, *SHAPE)).backward()
+    optimizer.step()
+    names = [name for name, _ in model.bagua_ddp.bagua_build_params()]
+    assert names == ["body.weight", "body.bias", "norm.weight", "norm.bias"], names
+    model.bagua_ddp.consolidate()
+    assert_same_on_all_ranks(list(model.parameters()))
+
+
+@case(2)
 def thawing_a_layer_keeps_what_messages_dropped() -> None:
     model, optimizer = _wrapped(ByteGradAlgorithm(hierarchical=False, codec="one_bit"), _Frozen)
     for step in range(3):

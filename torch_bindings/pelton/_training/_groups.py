@@ -284,6 +284,30 @@ def _group_of(group: Any, stream: object = None) -> BaguaProcessGroup:
     return made
 
 
+AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
+
+
+def own_group(process_group: AnyGroup = None) -> BaguaProcessGroup:
+    """The group of the same ranks, of which this one is a member. Not collective.
+
+    Args:
+      process_group: a group of torch's or of ours; None for all ranks.
+
+    Raises:
+      InvalidArgument: it is no group, or this rank is not one of its members.
+      FailedPrecondition: the process group is not initialised.
+    """
+    if process_group is None:
+        return _get_default_group()
+    group = _group_of(process_group) if isinstance(process_group, dist.ProcessGroup) else process_group
+    if not isinstance(group, BaguaProcessGroup):
+        raise InvalidArgument(f"process_group: must be a group of torch's or ours, or None; is {process_group!r}")
+    rank = _session.current().backend.rank
+    if rank not in group.ranks:
+        raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
+    return group
+
+
 class _TorchGroup:
     """The methods that torch's groups get; never instantiated."""
 

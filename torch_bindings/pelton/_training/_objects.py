@@ -61,6 +61,8 @@ def _send(communicator: _C.Communicator, obj: Any, src: int) -> None:
         complaint = error
     except RecursionError:
         complaint = InvalidArgument("obj contains itself, or is nested too deeply")
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        complaint = InvalidArgument(f"obj cannot be sent: {type(error).__name__}: {error}")
     if complaint is None:
         broadcast_text(communicator, text, src, _IS_VALUE)
         broadcast_packed(communicator, tensors, src)

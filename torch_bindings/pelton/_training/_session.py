@@ -33,7 +33,7 @@ class _Detachable(Protocol):
     def detach(self, reason: str = ..., timeout_s: float = ..., *, keeps_watch: bool = ...) -> None: ...
 
 
-class _Closable(Protocol):
+class Closable(Protocol):
     def close(self) -> None: ...
 
 
@@ -61,11 +61,11 @@ class Session:
         # In the order of wrapping, the same on all ranks: an averaging beside training ends by agreement.
         self._models: weakref.WeakKeyDictionary[_Detachable, None] = weakref.WeakKeyDictionary()
         self.dropped = DroppedModels()
-        self._queues: list[_Closable] = []
+        self._queues: list[Closable] = []
         self.has_daemon = place.address.startswith(_rendezvous.DAEMON)
         self._sight = _sight.Sight(backend, place.address)
 
-    def close_at_end(self, queue: _Closable) -> None:
+    def close_at_end(self, queue: Closable) -> None:
         """Has what uses the backend closed before that stops. Closing it earlier does no harm."""
         self._queues.append(queue)
 

@@ -30,7 +30,7 @@ class Slot:
     def __init__(self, bucket: BaguaBucket, proxy: torch.Tensor, view: torch.Tensor) -> None:
         self.name = registration_of(proxy).name
         self.is_padding = proxy is bucket.padding_tensor
-        self.is_dirty = False  # holds what only this rank has accumulated
+        self.is_dirty = False  # only this rank has accumulated into it since the last round
         self._proxy = proxy
         self._view = view
         self._takes_result = bucket.takes_result
@@ -45,6 +45,11 @@ class Slot:
         """Whether it is the gradient of its proxy that is communicated."""
         effective = effective_tensor(self._proxy)
         return effective is None or effective is self._proxy.grad
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it holds what only this rank has accumulated."""
+        return self.is_dirty and effective_tensor(self._proxy) is not None
 
     def keep(self) -> None:
         """Before a round: weights that operations work on in place must survive one that fails (COMMIT-1). Gradients
@@ -362,7 +367,7 @@ class UserRounds:
 
     def _mark_rest(self, index: int, slot: Slot) -> None:
         self._marked.add(index)
-        if slot.is_gradient() and not slot.is_dirty:
+        if slot.is_gradient() and not slot.is_local:
             slot.bring_unused()
             self._model.mark_unused(index)
         else:

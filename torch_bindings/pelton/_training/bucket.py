@@ -182,14 +182,16 @@ class BaguaBucket:
         Args:
           peer_weight: takes the average; `flattened_tensor()` makes one of its size.
           hierarchical: hosts, not ranks, are the peers.
-          peer_selection_mode: "all", "shift_one", or another one of the runtime's `decentralized`.
+          peer_selection_mode: "all" or "shift_one". What the coordinator chooses it chooses for a whole model: take
+            `DecentralizedAlgorithm`.
           group: the ranks that take part: those of the model.
 
         Returns:
           The operation: its `copy_back_peer_weight(bucket)` copies the average to the tensors.
 
         Raises:
-          InvalidArgument: `peer_weight` has not the bucket's size or dtype.
+          InvalidArgument: `peer_weight` has not the bucket's size or dtype; when the bucket is registered: another
+            mode.
         """
         target = self._state(peer_weight, "peer_weight")
         options = {"hierarchical": text_of(hierarchical), "peer_selection_mode": peer_selection_mode}

@@ -9,6 +9,7 @@ import os
 import socket
 from pathlib import Path
 
+from pelton_run import variables
 from pelton_run.variables import name_in_force
 
 from pelton._training import _launchers
@@ -59,10 +60,10 @@ def is_backend_in_daemon() -> bool:
     Raises:
       InvalidArgument: it is neither "process" nor "daemon".
     """
-    named = os.environ.get("PELTON_BACKEND", "process")
-    if named not in ("process", "daemon"):
-        raise InvalidArgument(f"PELTON_BACKEND={named!r} in the environment: must be 'process' or 'daemon'")
-    return named == "daemon"
+    try:
+        return variables.is_backend_in_daemon()
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
 
 
 def daemon_idle_s() -> float:

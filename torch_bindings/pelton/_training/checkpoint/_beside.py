@@ -69,18 +69,25 @@ def save(folder: str, trained: Trained) -> None:
 def load(folder: str, trained: Trained) -> None:
     """Goes on from what `save` wrote, once all ranks have loaded rank 0's state. Collective.
 
-    Without such a file, which the framework alone does not write, the ranks stay at rank 0's state.
+    Without such a file on any rank, as the framework alone does not write it, the ranks stay at rank 0's state.
 
     Args:
       folder: the checkpoint's.
       trained: has one wrapped model at least.
 
     Raises:
-      InvalidArgument: the file has another number of models, or cannot be read; or is of another algorithm.
+      InvalidArgument: the file has another number of models, or cannot be read; or is of another algorithm; or only
+        some ranks have one.
       Unsupported: another number of ranks has saved experts.
     """
     ranks = _ranks_of(trained)
     everything = ranks.together(lambda: _read(folder, trained, ranks))
+    if not ranks.all_say(bool(everything)) and not ranks.all_say(not everything):
+        here, elsewhere = ("has", "do not have") if everything else ("does not have", "have")
+        raise InvalidArgument(
+            f"{os.path.join(folder, FILE)}: rank {ranks.rank} {here} this file, and other ranks {elsewhere} theirs; "
+            "copy the whole folder from the host of rank 0 to every host, or load it from a disk that all of them share"
+        )
     for number, parts in enumerate(everything):
         entries, algorithm = _one_file.entries_of(trained.entries(number), parts, ranks.rank, ranks.size)
         trained.take(number, entries)

@@ -38,12 +38,14 @@ def write(path: str, content: Callable[[BinaryIO], object]) -> None:
       OSError: it could not be written in full.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    raw = _Raw(descriptor)
     try:
-        file = io.BufferedWriter(_Raw(descriptor), _BUFFER_BYTES)
+        file = io.BufferedWriter(raw, _BUFFER_BYTES)
         content(file)
         file.flush()
         os.fsync(descriptor)
     finally:
+        raw.close()  # a buffer that outlives this would write what is left in it to whatever has the number by then
         os.close(descriptor)
 
 

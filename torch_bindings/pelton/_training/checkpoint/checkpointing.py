@@ -69,12 +69,11 @@ def save_checkpoint(
             described = [iteration, len(mine.experts), sorted(mine.algorithms), mine.has_optimizer]
             agree_on(ranks.communicator, "iteration, experts, wrapped models or optimizers", described)
         mine = _without_rank_0s(mine, ranks)
-        differ = not ranks.all_say(not mine.differs)
         saving = _folders.Saving(path, iteration)
         try:
             ranks.together(saving.begin if ranks.rank == 0 else _nothing)
             ranks.together(lambda: _write(saving.folder, iteration, mine, ranks))
-            ranks.together((lambda: _commit(saving, mine, differ, ranks)) if ranks.rank == 0 else _nothing)
+            ranks.together((lambda: _commit(saving, mine, ranks)) if ranks.rank == 0 else _nothing)
         except Exception:
             if ranks.rank == 0:
                 saving.give_up()
@@ -122,9 +121,8 @@ def load_checkpoint(
     if latest is None:
         _LOG.warning("%s: there is no %s; nothing is loaded", path, _folders.TRACKER)
         return 0
-    iteration, name, is_release, manifest = latest
-    parts = _parts(manifest, ranks, wrapped, algorithm_state)
-    saved_by = 0 if manifest is None else int(manifest["world_size"])
+    iteration, name, is_release, saved_by = latest
+    parts = _parts(saved_by, ranks, wrapped, algorithm_state)
     source = _Source(os.path.join(path, name), is_release, parts, saved_by)
     with paused(wrapped):
         targets = _Targets(model, _listed(optimizer), _listed(lr_scheduler))
@@ -172,17 +170,9 @@ class _Contents:
     optimizers: list[dict[str, Any]]
     has_optimizer: bool
     algorithms: dict[str, Any]
-    buffers: frozenset[str]
     names: Names  # of the optimizers' parameters, where there are experts
     own: Entries
     absent: list[Any]
-
-    @property
-    def differs(self) -> bool:
-        """Whether this rank could not go on from rank 0's part without losing more than statistics."""
-        weights = [key for key in self.own if key[0] != "model" or key[1] not in self.buffers]
-        remembered = [s for s in self.algorithms.values() if s.get("tensors") or s.get("implementation")]
-        return bool(weights or self.absent or remembered)
 
 
 def _collect(
@@ -204,7 +194,6 @@ def _collect(
         states if local.count else [],
         bool(optimizers),
         {name: _entries.saved(_state_of(inner), f"algorithm of '{name}'") for name, inner in wrapped.items()},
-        frozenset(name for name, _ in model.named_buffers()),
         names_in(optimizers, model, local) if local.count else [],
         {},
         [],
@@ -262,7 +251,7 @@ def _model_file(iteration: int, mine: _Contents) -> dict[str, Any]:
     return found
 
 
-def _commit(saving: _folders.Saving, mine: _Contents, differ: bool, ranks: Ranks) -> None:
+def _commit(saving: _folders.Saving, mine: _Contents, ranks: Ranks) -> None:
     """On rank 0, when all ranks have written theirs."""
     wanted = [_folders.MODEL, *map(_folders.rank_file, range(ranks.size))]
     wanted += map(_folders.expert_file, range(len(mine.experts) * ranks.size))
@@ -272,30 +261,29 @@ def _commit(saving: _folders.Saving, mine: _Contents, differ: bool, ranks: Ranks
         raise InvalidArgument(
             f"checkpoints_path: rank 0 does not find {', '.join(missing[:3])}, which other ranks wrote: {_SHARED}"
         )
-    manifest = {"format": _FORMAT, "world_size": ranks.size, "ranks_differ": differ}
-    text = json.dumps(manifest).encode()
+    text = json.dumps({"format": _FORMAT, "world_size": ranks.size}).encode()
     _disk.write(os.path.join(saving.folder, _folders.MANIFEST), lambda file: file.write(text))
     saving.commit()
 
 
-def _latest(path: str) -> tuple[int, str, bool, dict[str, Any] | None] | None:
-    """Number, folder's name, whether it is a release, and what Pelton's manifest says; None: nothing is there."""
+def _latest(path: str) -> tuple[int, str, bool, int] | None:
+    """Number, folder's name, whether it is a release, and the number of ranks that saved it; None: nothing is there."""
     found = _folders.find_latest(path)
     if found is None:
         return None
-    return found.iteration, os.path.basename(found.folder), found.is_release, _manifest_of(found.folder)
+    return found.iteration, os.path.basename(found.folder), found.is_release, _saved_by(found.folder)
 
 
-def _manifest_of(folder: str) -> dict[str, Any] | None:
-    """None: Bagua wrote the checkpoint."""
+def _saved_by(folder: str) -> int:
+    """A number of ranks; 0: Bagua wrote the checkpoint, and does not say."""
     name = os.path.join(folder, _folders.MANIFEST)
     try:
         with open(name) as file:
-            manifest: dict[str, Any] = json.load(file)
+            manifest = json.load(file)
         if manifest["format"] == _FORMAT:
-            return {key: manifest[key] for key in ("world_size", "ranks_differ")}
+            return int(manifest["world_size"])
     except FileNotFoundError:
-        return None
+        return 0
     except (ValueError, LookupError, TypeError) as error:
         raise InvalidArgument(f"{name}: is damaged: {error!r}") from None
     raise InvalidArgument(f"{name}: its format is {manifest['format']!r}; this version reads {_FORMAT}")
@@ -309,10 +297,10 @@ class _Parts(enum.Enum):
     ALL = "all ranks', of which there was another number"
 
 
-def _parts(manifest: dict[str, Any] | None, ranks: Ranks, wrapped: dict[str, Any], is_wanted: bool) -> _Parts:
-    if manifest is None or not is_wanted:
+def _parts(saved_by: int, ranks: Ranks, wrapped: dict[str, Any], is_wanted: bool) -> _Parts:
+    if saved_by == 0 or not is_wanted:
         return _Parts.FIRST
-    if int(manifest["world_size"]) == ranks.size:
+    if saved_by == ranks.size:
         return _Parts.OWN
     return _Parts.ALL if wrapped else _Parts.FIRST
 

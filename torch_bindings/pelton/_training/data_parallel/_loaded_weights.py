@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pelton._training._parameters import NamedTensors
+from pelton._training._state_broadcast import everyone
 from pelton._training.data_parallel._equality import first_difference, hashes
 from pelton._training.data_parallel._together import average, begin_anew
 from pelton._warn import warn
 from pelton.errors import PeltonError
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What this rank has loaded since the last forward pass in training mode. Threads: a value. Owns: nothing."""
+
+    concerns_all: bool  # weights without a state, which did not come back by a later load
+    changed: bool  # whether there are other weights now
 
 
 class LoadedWeights:
@@ -18,10 +28,12 @@ class LoadedWeights:
 
     def __init__(self) -> None:
         self._before: torch.Tensor | None = None
+        self._loads = 0
         self._state_came = False
 
     def come(self, weights: NamedTensors) -> None:
         """`load_state_dict` is about to write to the weights."""
+        self._loads += 1
         if self._before is None:
             self._before = hashes([tensor for _, tensor in weights])
 
@@ -29,18 +41,24 @@ class LoadedWeights:
         """What the algorithm remembers was loaded, too: it goes with the weights, whichever came first."""
         self._state_came = True
 
-    def are_others(self, weights: NamedTensors) -> bool:
-        """Whether there are others now, and no state came with them; where they came back, as after an evaluation of
-        averaged weights, nothing has changed. Asked once, at a forward pass in training mode.
+    def take(self, weights: NamedTensors) -> Loading:
+        """What was loaded until now; asked once, at a forward pass in training mode.
+
+        Weights that are the same as before concern all ranks after a single load, because another rank may have loaded
+        the same ones in place of others. After several loads they came back, as after an evaluation of averaged
+        weights, which one rank may do alone.
         """
-        before, came = self._before, self._state_came
-        self._before, self._state_came = None, False
-        return before is not None and not came and not torch.equal(before, hashes([tensor for _, tensor in weights]))
+        before, loads, came = self._before, self._loads, self._state_came
+        self._before, self._loads, self._state_came = None, 0, False
+        if before is None or came:
+            return Loading(concerns_all=False, changed=False)
+        changed = not torch.equal(before, hashes([tensor for _, tensor in weights]))
+        return Loading(changed or loads == 1, changed)
 
 
 def settle_loaded(inner: Any) -> None:
     """Lets an algorithm that remembers weights begin anew from those that were loaded. Collective, on the ranks that
-    have loaded some.
+    have loaded some; where these change nothing on any rank, nothing is done.
 
     Ranks that have loaded different ones come to their mean first, with a warning.
 
@@ -51,16 +69,19 @@ def settle_loaded(inner: Any) -> None:
       PeltonError: what the communication failed with; or not all ranks have loaded weights.
     """
     weights = inner._selected.trainable
-    if not inner._loaded.are_others(weights) or inner._rounds is None or not inner._rounds.remembers_weights:
+    loading = inner._loaded.take(weights)
+    if not loading.concerns_all or inner._rounds is None or not inner._rounds.remembers_weights:
         return
     communicator = inner.process_group.get_global_communicator()
     try:
+        if everyone(communicator, not loading.changed):
+            return
         different = first_difference(communicator, weights)
     except PeltonError as error:
         raise type(error)(
-            f"{inner.bagua_module_name}: load_state_dict has given this rank other weights, and the ranks compare what "
-            "they have loaded before the next step, because the algorithm goes by weights. Load them on all ranks "
-            f"between the same two steps, also where only one reads the file: {error}"
+            f"{inner.bagua_module_name}: load_state_dict was called on this rank, and the ranks compare what they have "
+            "loaded before the next step, because the algorithm goes by weights. Load them on all ranks between the "
+            f"same two steps, also where only one reads the file: {error}"
         ) from error
     if different is not None:
         warn(

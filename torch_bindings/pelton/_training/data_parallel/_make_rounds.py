@@ -43,8 +43,8 @@ def make_rounds(registration: Registration, state: AlgorithmState | None = None)
       InvalidArgument: the algorithm's options, or a parameter that it needs an optimizer for; or the ranks differ.
     """
     algorithm = registration.algorithm
+    _check_optimizers(registration)
     _, trigger = _C.schedule(algorithm.name, algorithm.options)
-    _check_optimizers(registration, trigger)
     source = _optimizer_state(registration)
     models = [_algorithms_model(registration, source, state)]
     if algorithm.exchange is not None:
@@ -88,7 +88,23 @@ def _counts_steps(algorithm: RegisteredAlgorithm) -> bool:
     return needs_them or trigger == "after_step"
 
 
-def _check_optimizers(registration: Registration, trigger: str) -> None:
+def without_optimizer(
+    algorithm: RegisteredAlgorithm | None, optimizers: Sequence[torch.optim.Optimizer], named: NamedTensors
+) -> list[str]:
+    """Names of the parameters that an algorithm cannot take, because it goes by the steps of optimizers that were given
+    and none of them steps these.
+
+    Args:
+      algorithm: the runtime's that does the work; None: it is written in Python.
+      optimizers: those that were given.
+      named: the parameters.
+    """
+    if algorithm is None or not _counts_steps(algorithm):
+        return []
+    return names_without_optimizer(named, optimizers if algorithm.stepped_by is None else [algorithm.stepped_by])
+
+
+def _check_optimizers(registration: Registration) -> None:
     algorithm = registration.algorithm
     if algorithm.stepped_by is not None:
         kind = type(algorithm.stepped_by).__name__
@@ -96,19 +112,17 @@ def _check_optimizers(registration: Registration, trigger: str) -> None:
             raise InvalidArgument(
                 f"optimizers: {algorithm.name} was made with a {kind} that is not among them; pass that one"
             )
-        missing = names_without_optimizer(registration.trainable, [algorithm.stepped_by])
-        if missing:
-            raise InvalidArgument(
-                f"{', '.join(missing)}: not among the parameters of the {kind} that the algorithm was made with; "
-                "add_param_group() adds them, requires_grad_(False) or "
-                "_bagua_params_and_buffers_to_ignore leaves them out"
-            )
-    if algorithm.needs_every_parameter_in_an_optimizer or trigger == "after_step":
-        missing = names_without_optimizer(registration.trainable, registration.optimizers)
-        if missing:
-            raise InvalidArgument(
-                f"{algorithm.name}: no optimizer steps {', '.join(missing)}; give with_bagua all of the model's"
-            )
+    missing = without_optimizer(algorithm, registration.optimizers, registration.trainable)
+    if missing and algorithm.stepped_by is not None:
+        raise InvalidArgument(
+            f"{', '.join(missing)}: not among the parameters of the {type(algorithm.stepped_by).__name__} that the "
+            "algorithm was made with; add_param_group() adds them, requires_grad_(False) or "
+            "_bagua_params_and_buffers_to_ignore leaves them out"
+        )
+    if missing:
+        raise InvalidArgument(
+            f"{algorithm.name}: no optimizer steps {', '.join(missing)}; give with_bagua all of the model's"
+        )
 
 
 def _optimizer_state(registration: Registration) -> OptimizerState | None:

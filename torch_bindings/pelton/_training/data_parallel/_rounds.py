@@ -60,15 +60,33 @@ class Rounds:
         raise NotImplementedError
 
     def take_over(self, before: Rounds) -> None:
-        """Knows which gradients are this rank's own yet (`no_sync`), as earlier rounds knew.
+        """Knows which gradients are results of a round, as earlier rounds knew.
 
         Args:
           before: of the same model, and detached; what they communicated may be something else.
         """
 
     def local_gradients(self) -> list[str]:
-        """Names of the parameters whose gradients are this rank's own until a round that comes."""
-        return []
+        """Names of the parameters whose gradients are this rank's own (`no_sync`, or because weights are what is
+        communicated). Also after `detach`.
+        """
+        raise NotImplementedError
+
+    def mark_local(self, names: Sequence[str]) -> None:
+        """Has the next round communicate gradients that are this rank's own, also if no backward pass makes more of
+        them.
+
+        Args:
+          names: of their parameters.
+        """
+        raise NotImplementedError
+
+    def check_local_gradients(self, names: Sequence[str]) -> None:
+        """Whether those of them may be communicated outside of a round.
+
+        Raises:
+          FailedPrecondition: one is the ranks' sum already, which would count once for each rank.
+        """
 
     def set_synchronized(self, enabled: bool) -> None:
         """Off: what happens from now on is local (`no_sync`)."""

@@ -105,6 +105,16 @@ class RuntimeRounds(Rounds):
         """See `Rounds`."""
         return [name for model in self._models for name in model.local_gradients()]
 
+    def mark_local(self, names: Sequence[str]) -> None:
+        """See `Rounds`."""
+        for model in self._models:
+            model.mark_local(list(names))
+
+    def check_local_gradients(self, names: Sequence[str]) -> None:
+        """See `Rounds`."""
+        for model in self._models:
+            model.check_local_gradients(names)
+
     def set_synchronized(self, enabled: bool) -> None:
         """See `Rounds`."""
         self._is_synchronized = enabled

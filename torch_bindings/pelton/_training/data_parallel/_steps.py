@@ -136,7 +136,7 @@ class ModelSteps:
         self._count_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._count_at_backward = -1  # the first backward pass is as one after a step
         self.unknown: list[str] = []  # kinds of optimizers that have stepped the model and were not given
-        self._print_at_backward: list[float] | None = None
+        self._print_at_backward: list[int] | None = None
         self._is_local = False  # the gradients are of backward passes in `no_sync` alone
         self._is_looked_at = [False] * len(given)  # whether each one steps anything of the model
         self._said: set[str] = set()  # kinds of warnings
@@ -362,14 +362,14 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def fingerprint(tensors: Sequence[torch.Tensor]) -> list[float]:
+def fingerprint(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Numbers that change when something writes to the tensors: their versions, and, because changes of `.data` have
-    none, some values of some of them.
+    none, the bits of what some values of some of them add up to, which are the same again where that is no number.
     """
     stride = max(1, len(tensors) // _SAMPLED_PARAMETERS)
     with torch.no_grad():
-        values = [t.detach().reshape(-1)[:_SAMPLED_VALUES].double().sum().item() for t in tensors[::stride]]
-    return [float(tensor._version) for tensor in tensors] + values
+        sums = [t.detach().reshape(-1)[:_SAMPLED_VALUES].double().sum() for t in tensors[::stride]]
+        return [tensor._version for tensor in tensors] + [int(value.view(torch.int64)) for value in sums]
 
 
 def unused_backwards(predecessor: Any) -> int:

@@ -64,23 +64,30 @@ def average(communicator: _C.Communicator, tensors: Sequence[torch.Tensor], oper
 
 
 def share_local_gradients(inner: Any, rounds: Rounds) -> None:
-    """Gradients of backward passes in `no_sync` wait for the next one outside of it, but parameters that were frozen or
-    replaced since take part in none: their gradients are communicated now. Collective.
+    """Gradients of backward passes in `no_sync` wait for the next one outside of it, but parameters that the model no
+    longer has take part in none: their gradients are communicated now. Collective.
 
     Args:
       inner: the object behind the wrapped model.
       rounds: its, of before the change.
 
     Raises:
+      FailedPrecondition: one of them was added to a sum of the ranks.
       PeltonError: what the communication failed with.
     """
     communicator = inner.process_group.get_global_communicator()
-    staying = {id(parameter) for parameter in inner.module.parameters() if parameter.requires_grad}
+    staying = set(map(id, inner.module.parameters()))
     parameters = [tensor for _, tensor in inner._selected.trainable]
     local = set(rounds.local_gradients())
     leaving = [name in local and id(tensor) not in staying for name, tensor in inner._selected.trainable]
     if everyone(communicator, not any(leaving)):
         return
+    complaint: PeltonError | None = None
+    try:
+        rounds.check_local_gradients([name for (name, _), leaves in zip(inner._selected.trainable, leaving) if leaves])
+    except PeltonError as error:
+        complaint = error
+    agree(communicator, complaint)
     mine = torch.tensor(leaving, dtype=torch.uint8, device="cpu")
     everyones = torch.zeros(communicator.nranks(), len(parameters), dtype=torch.uint8, device="cpu")
     communicator.allgather(mine, everyones)

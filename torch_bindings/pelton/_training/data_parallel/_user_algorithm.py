@@ -74,6 +74,7 @@ class UserAlgorithm(Rounds):
         self._failure: BaseException | None = None
         self._tensors: list[Any] = []
         self._locked: list[_C.AveragingControl] = []  # for the step that is under way
+        self._left: list[str] = []  # local gradients when the buckets went
 
     # What the user's side sees.
 
@@ -89,11 +90,11 @@ class UserAlgorithm(Rounds):
           PeltonError: as `UserRounds`.
         """
         inner = self._alive()
-        if self._rounds is not None:
-            self._rounds.finish()
-            self._rounds.detach()
+        self.finish()
+        self._let_go_of_buckets()
         self._rounds = UserRounds(inner.process_group, inner.bagua_module_name, buckets)
         self._buckets = self._rounds.buckets
+        self.mark_local(self._left)
 
     # What BaguaDistributedDataParallel asks of all rounds.
 
@@ -164,6 +165,21 @@ class UserAlgorithm(Rounds):
         pairs = zip(self._trainable, self._kinds)
         return [name for (name, tensor), kind in pairs if (tensor.dtype, tensor.shape) != kind]
 
+    def local_gradients(self) -> list[str]:
+        """See `Rounds`; also those of parameters whose gradients are in no bucket."""
+        rounds = self._rounds
+        if rounds is None:
+            return self._left
+        slots = [(name, rounds.slot_of(parameter)) for name, parameter in self._trainable if parameter.grad is not None]
+        return [name for name, slot in slots if slot is None or not slot.is_gradient() or slot.is_dirty]
+
+    def mark_local(self, names: Sequence[str]) -> None:
+        """See `Rounds`."""
+        for name, parameter in self._trainable:
+            slot = self._rounds.slot_of(parameter) if self._rounds is not None else None
+            if slot is not None and name in names:
+                slot.is_dirty = True
+
     def after_forward(self, outputs: Sequence[torch.Tensor], is_training: bool) -> None:
         """Has the backward pass that reaches one of these tensors call the post-backward hook when it ends."""
         if is_in_backward():
@@ -233,11 +249,15 @@ class UserAlgorithm(Rounds):
         for remove in self._removers:
             remove()
         self._removers = []
+        self._let_go_of_buckets()
+        for tensor in self._tensors:
+            forget(tensor)
+
+    def _let_go_of_buckets(self) -> None:
+        self._left = self.local_gradients()
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
             rounds.detach()
-        for tensor in self._tensors:
-            forget(tensor)
 
     def _alive(self) -> BaguaDistributedDataParallel:
         inner = self._inner()
@@ -281,10 +301,10 @@ class UserAlgorithm(Rounds):
     # The moments at which hooks are called.
 
     def _on_gradient(self, name: str, parameter: torch.Tensor) -> None:
+        slot = self._rounds.slot_of(parameter) if self._rounds is not None else None
+        if slot is not None:
+            slot.is_dirty = True  # until a round has communicated it, which need not be this pass's
         if not self._is_synchronized:
-            slot = self._rounds.slot_of(parameter) if self._rounds is not None else None
-            if slot is not None:
-                slot.is_dirty = True
             return
         self._is_in_backward = True
         self._queue_end()

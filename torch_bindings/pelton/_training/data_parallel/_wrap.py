@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from pelton._training import _session, communication
+from pelton._training._groups import AnyGroup, own_group
 from pelton._training.algorithms.base import Algorithm
-from pelton._training.communication import BaguaProcessGroup
 from pelton._training.data_parallel._attachment import attach, name_of, wrapping_of
 from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDataParallel
 from pelton.errors import InvalidArgument
@@ -23,7 +21,7 @@ def wrap_module(
     module: _Module,
     optimizers: Iterable[torch.optim.Optimizer] | torch.optim.Optimizer,
     algorithm: Algorithm | str,
-    process_group: BaguaProcessGroup | dist.ProcessGroup | None = None,
+    process_group: AnyGroup = None,
     do_flatten: bool = True,
 ) -> _Module:
     """As `pelton.torch_api.distributed.BaguaModule.with_bagua`, of any module: returns it. Collective over the group.
@@ -44,23 +42,10 @@ def wrap_module(
         module,
         optimizers,
         algorithm,
-        _checked_group(process_group),
+        own_group(process_group),
         bagua_module_name=name_of(module),
         gradient_as_bucket_view=do_flatten,
         predecessor=wrapping_of(module),
     )
     attach(module, inner)
     return module
-
-
-def _checked_group(group: BaguaProcessGroup | dist.ProcessGroup | None) -> BaguaProcessGroup:
-    if group is None:
-        return communication._get_default_group()
-    if isinstance(group, dist.ProcessGroup):
-        group = communication.from_torch_group(group)
-    if not isinstance(group, BaguaProcessGroup):
-        raise InvalidArgument(f"process_group: must be a BaguaProcessGroup or None, is {group!r}")
-    rank = _session.current().backend.rank
-    if rank not in group.ranks:
-        raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
-    return group

@@ -35,15 +35,18 @@ from pelton._training.data_parallel._contest import Contest, begin_tuning, load_
 from pelton._training.data_parallel._equality import check_of
 from pelton._training.data_parallel._functional import is_functional_call
 from pelton._training.data_parallel._loaded_weights import LoadedWeights, settle_loaded
+from pelton._training.data_parallel._local_gradients import Registered, keep_local, local_gradients
 from pelton._training.data_parallel._make_rounds import Registration, make_rounds, model_steps
 from pelton._training.data_parallel._rounds import Rounds
 from pelton._training.data_parallel._scalers import ScalerAgreement
-from pelton._training.data_parallel._steps import ModelSteps, forget, is_in_backward, listen, unused_backwards
+from pelton._training.data_parallel._steps import forget, is_in_backward, listen, unused_backwards
 from pelton._training.data_parallel._together import consolidate, register_again
 from pelton._training.data_parallel._torchs_ddp import check_around, check_within
 from pelton._training.data_parallel._tuning import tuning_of_environment
 from pelton._training.data_parallel._user_algorithm import UserAlgorithm, runtime_algorithm
 from pelton.errors import FailedPrecondition, Unsupported
+
+_WRAP_AGAIN = "wrap it again on all ranks, after init_process_group() if the process group was destroyed"
 
 
 class BaguaDistributedDataParallel:
@@ -95,10 +98,10 @@ class BaguaDistributedDataParallel:
         self._flatten = gradient_as_bucket_view
         self._bucket_bytes = env.get_default_bucket_size() if bucket_bytes is None else bucket_bytes
         self._is_synchronized = True
-        self._ended: str | None = None
+        self._ended: tuple[str, str] | None = None  # why, and what to do
         self._rounds: Rounds | None = None
         # The latest, which may be detached: what comes after them takes over what they know of gradients.
-        self._last: tuple[Rounds, ModelSteps] | None = predecessor._last if predecessor is not None else None
+        self._last: Registered | None = predecessor._last if predecessor is not None else None
         self._watch: _C.BackwardWatch | None = None
         self._backward_count = unused_backwards(predecessor)
         self._is_functional = False  # the forward pass that is under way
@@ -118,7 +121,9 @@ class BaguaDistributedDataParallel:
             self._tuning.begin_schedules(self)
 
     def bagua_build_params(self) -> list[tuple[str, nn.Parameter]]:
-        """Names and parameters whose gradients are communicated, each once, in registration order."""
+        """Names and parameters whose gradients are communicated, each once, in registration order. A frozen one is
+        among them where a rank had a gradient of its own of it (`no_sync`) when the model was registered anew.
+        """
         return [(name, tensor) for name, tensor in self._selected.trainable if isinstance(tensor, nn.Parameter)]
 
     @property
@@ -247,14 +252,14 @@ class BaguaDistributedDataParallel:
         self._settle()
         self._rounds.check()
         if not is_current or self._rounds.changes():
-            self._register_again()
+            register_again(self)
         if not self.module.training:
             self._live_rounds().before_evaluation()
             return
         settle_loaded(self)
         self.bagua_train_step_counter += 1
         if self._is_synchronized and self.bagua_algorithm.need_reset():
-            self._register_again()
+            register_again(self)
         self._live_rounds().before_forward(inputs)
 
     def after_forward(self, output: Any) -> None:
@@ -319,7 +324,7 @@ class BaguaDistributedDataParallel:
                 parameters = self._selected.trainable + self._selected.frozen
                 self._equality.step_ended(parameters, self.weights_are_equal, self._steps.unknown)
         if self.bagua_algorithm.phase_is_over() and self.bagua_algorithm.need_reset():
-            self._register_again()
+            register_again(self)
         if completes and self._contest is not None:
             self._contest_step(self._contest)
 
@@ -391,14 +396,20 @@ class BaguaDistributedDataParallel:
         """
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
-            self._ended = reason
+            self._ended = reason, _WRAP_AGAIN
             rounds.detach(timeout_s)
-        self._last = None
         if self._watch is not None:
             self._watch.detach()
         if not keeps_watch:
+            self._last = None
             forget(self)
             release(self.module, self)
+
+    def make_way(self) -> None:
+        """Another object keeps the model together now: steps do not concern this one, which somebody may still hold."""
+        self._last = None
+        self._ended = "it was wrapped again", "call pelton.wrapping_of(model) for the object behind it now"
+        forget(self)
 
     @property
     def _bagua_backend(self) -> ModelBackend:
@@ -443,11 +454,8 @@ class BaguaDistributedDataParallel:
 
     def _live_rounds(self) -> Rounds:
         if self._rounds is None:
-            reason = self._ended or "its registration failed"
-            raise FailedPrecondition(
-                f"{self.bagua_module_name} is not synchronised any more: {reason}; wrap it again on all ranks, after "
-                "init_process_group() if the process group was destroyed"
-            )
+            reason, remedy = self._ended or ("its registration failed", _WRAP_AGAIN)
+            raise FailedPrecondition(f"{self.bagua_module_name} is not synchronised any more: {reason}; {remedy}")
         return self._rounds
 
     def _state(self) -> AlgorithmState:
@@ -468,10 +476,6 @@ class BaguaDistributedDataParallel:
         communicator = self.process_group.get_global_communicator()
         agree(communicator, complaint)
         return state if everyone(communicator, state is not None) else None
-
-    def _register_again(self) -> None:
-        """See `register_again`."""
-        register_again(self)
 
     def _register(
         self, optimizers: Iterable[torch.optim.Optimizer], state: AlgorithmState | None = None
@@ -498,11 +502,13 @@ class BaguaDistributedDataParallel:
         self.bagua_module_name = broadcast_state(
             communicator, new, list(optimizers), selected.left_out, self.bagua_module_name
         )
+        selected = keep_local(self, selected)
         self._install(selected, state)
         return selected
 
     def _install(self, selected: SelectedTensors, state: AlgorithmState | None) -> None:
         algorithm = self._registered_as = runtime_algorithm(self.bagua_algorithm)
+        local = local_gradients(selected.trainable, self.process_group, self._last)
         with thawed(selected.trainable):
             self._hear(selected, algorithm)
             if algorithm is None:
@@ -514,9 +520,10 @@ class BaguaDistributedDataParallel:
         rounds = self._live_rounds()
         rounds.set_synchronized(self._is_synchronized)
         if self._last is not None:
-            rounds.take_over(self._last[0])
-            self._steps.take_over(self._last[1])
-        self._last = rounds, self._steps
+            rounds.take_over(self._last.rounds)
+            self._steps.take_over(self._last.steps)
+        rounds.mark_local(local)
+        self._last = Registered(self.process_group, selected, rounds, self._steps)
         self._known = {id(tensor): tensor for _, tensor in selected.all}
         self._snapshot = Snapshot(self.module, selected.frozen)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Union
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from pelton._training import communication
+from pelton._training._groups import AnyGroup
 from pelton._training._packed import broadcast_packed
 from pelton._training.algorithms.base import Algorithm
 from pelton._training.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
@@ -20,7 +21,6 @@ from pelton._training.data_parallel.bagua_distributed import BaguaDistributedDat
 from pelton._warn import warn
 from pelton.errors import InvalidArgument, Unsupported
 
-AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
 _DEFAULT_ALGORITHM = GradientAllReduceAlgorithm()
 _NO_OPTIMIZERS: Iterable[torch.optim.Optimizer] = []  # a list, as Bagua's default is; nothing is added to it
 

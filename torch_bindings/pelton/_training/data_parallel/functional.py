@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from pelton._training import communication
 from pelton._training._arguments import AnyReduceOp, ReduceOp, check_tensor, reduce_code
-from pelton._training.data_parallel.distributed import AnyGroup, to_bagua_process_group
+from pelton._training._groups import AnyGroup
+from pelton._training.data_parallel.distributed import to_bagua_process_group
 from pelton.errors import Unsupported
 
 __all__ = ["ReduceOp", "all_reduce", "torch_reduce_op_to_bagua"]

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Union
-
-import torch.distributed as dist
-
 from pelton._training import _session, env
-from pelton._training.communication import BaguaProcessGroup, from_torch_group
-from pelton.errors import InvalidArgument
-
-AnyGroup = Union[dist.ProcessGroup, BaguaProcessGroup, None]
+from pelton._training._groups import AnyGroup, own_group
 
 
 def rank_and_size(process_group: AnyGroup = None) -> tuple[int, int]:
@@ -21,17 +14,9 @@ def rank_and_size(process_group: AnyGroup = None) -> tuple[int, int]:
 
     Raises:
       InvalidArgument: it is no group, or this rank is not one of its members.
-      FailedPrecondition: a group of torch's is given and the process group is not initialised.
+      FailedPrecondition: a group is given and the process group is not initialised.
     """
-    if process_group is None:
-        if not _session.is_initialized():
-            return env.get_rank(), env.get_world_size()
-        backend = _session.current().backend
-        return backend.rank, backend.world_size
-    group = from_torch_group(process_group) if isinstance(process_group, dist.ProcessGroup) else process_group
-    if not isinstance(group, BaguaProcessGroup):
-        raise InvalidArgument(f"process_group: must be a group of torch's or ours, or None; is {process_group!r}")
-    rank = _session.current().backend.rank
-    if rank not in group.ranks:
-        raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
-    return group.ranks.index(rank), len(group.ranks)
+    if process_group is None and not _session.is_initialized():
+        return env.get_rank(), env.get_world_size()
+    ranks = own_group(process_group).ranks
+    return ranks.index(_session.current().backend.rank), len(ranks)

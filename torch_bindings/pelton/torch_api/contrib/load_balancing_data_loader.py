@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from pelton._training._groups import AnyGroup
 from pelton.errors import InvalidArgument
-from pelton.torch_api.contrib._ranks import AnyGroup, rank_and_size
+from pelton.torch_api.contrib._ranks import rank_and_size
 
 __all__ = ["LoadBalancingDistributedBatchSampler", "LoadBalancingDistributedSampler"]
 

@@ -14,10 +14,9 @@ from torch.nn.parameter import is_lazy
 from pelton import _C
 from pelton._training import _session, communication, env
 from pelton._training._arguments import ReduceOp
+from pelton._training._groups import AnyGroup, own_group
 from pelton._training._portable import Portable
-from pelton._training.data_parallel.distributed import to_bagua_process_group
 from pelton.errors import FailedPrecondition, InvalidArgument
-from pelton.torch_api.contrib._ranks import AnyGroup
 
 __all__ = ["SyncBatchNorm"]
 
@@ -117,13 +116,8 @@ class SyncBatchNorm(_BatchNorm):
                 "this layer was pickled, and has lost the group whose batches it took together: set `process_group` to "
                 "the right one, new_group() for all ranks"
             )
-        group = to_bagua_process_group(self.process_group)
-        communicator: Any = group.get_global_communicator()
-        if communicator.nranks() == 0:
-            rank = _session.current().backend.rank
-            raise InvalidArgument(f"process_group: this rank, {rank}, is not one of its ranks {group.ranks}")
-        found: _C.Communicator = communicator
-        return found
+        communicator: _C.Communicator = own_group(self.process_group).get_global_communicator()
+        return communicator
 
     @torch.no_grad()
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:

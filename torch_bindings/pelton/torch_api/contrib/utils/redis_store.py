@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from pelton._extras import optional_module
 from pelton._training import _session, env
 from pelton._training._addresses import LOOPBACK
+from pelton._training._groups import AnyGroup, own_group
 from pelton.errors import FailedPrecondition, InvalidArgument, PeerLost, PeltonError, ResourceExhausted
-from pelton.torch_api.contrib._ranks import AnyGroup
 from pelton.torch_api.contrib.utils import _redis_client, _redis_server
 from pelton.torch_api.contrib.utils.store import ClusterStore, Store, Value
 
@@ -220,12 +220,8 @@ def bootstrap_redis_server(
         if not _alone:
             _alone.append(_started(LOOPBACK, capacity_per_node))
         return list(_alone)
-    from pelton._training.data_parallel.distributed import to_bagua_process_group
-
-    group = to_bagua_process_group(process_group)
+    group = own_group(process_group)
     session = _session.current()
-    if session.backend.rank not in group.ranks:
-        raise InvalidArgument(f"process_group: this rank, {session.backend.rank}, is not one of {group.ranks}")
     known = _bootstrapped.setdefault(session, {})
     key = (group.group_name, cluster_mode)
     if key not in known:

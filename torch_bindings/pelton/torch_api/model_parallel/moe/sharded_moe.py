@@ -19,8 +19,9 @@ from torch._compile import _disable_dynamo
 from torch.nn import functional
 
 from pelton._training import _session, communication, env
+from pelton._training._groups import AnyGroup
 from pelton._training._portable import Portable
-from pelton._training.data_parallel.distributed import AnyGroup, to_bagua_process_group
+from pelton._training.data_parallel.distributed import to_bagua_process_group
 from pelton.errors import FailedPrecondition, InvalidArgument
 
 __all__ = [
