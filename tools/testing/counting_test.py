@@ -105,7 +105,7 @@ class CountingTest(unittest.TestCase):
         names = [name for group in lanes.GROUPS for track in group for name in track]
         self.assertEqual(sorted(names), sorted(lanes.LANES))
 
-    def test_four_turns_have_everything(self) -> None:
+    def test_all_turns_together_have_everything(self) -> None:
         usual = [lanes.usual(turn) for turn in range(turns.COUNT)]
         self.assertEqual({name for names in usual for name in names}, {*lanes.usual(None)})
         for lane in lanes.LANES.values():

@@ -1,5 +1,5 @@
-"""Whose turn it is among the slow tests: a usual run has a quarter of them, so that it ends in 45 minutes on a new
-machine of 2 cores. The number of commits chooses, so that four commits in a row have all of them.
+"""Whose turn it is among the slow tests: a usual run has a sixth of them, so that it ends in 45 minutes on a new
+machine of 2 cores. The number of commits chooses, so that six commits in a row have all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 
 from tools.testing.environment import ROOT
 
-COUNT = 4
+COUNT = 6
 VARIABLE = "PELTON_TURN"  # by which pytest hears of it; without it nothing is left out
 
 # Of tests/python and tests/network: what takes longest, in seconds beside a compiler on 2 cores.
