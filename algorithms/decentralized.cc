@@ -150,7 +150,7 @@ class PairExchangeStage final : public Stage {
     mean.peer = shares_->id();
     mean.set_target(mean.source());
     if (IsComplex(mean.dtype)) {  // a mean of the parts
-      mean.dtype = mean.dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
+      mean.dtype = RealTypeOf(mean.dtype);
       mean.count *= 2;
     }
     batch_.Add(mean);

@@ -42,12 +42,6 @@ absl::Status SumOnce(Backend& backend, float mine, float* sum) {
   return absl::OkStatus();
 }
 
-Group GroupOf(const std::vector<int32_t>& ranks) {
-  Group group{{}, Generation(1)};
-  for (int32_t rank : ranks) group.members.emplace_back(rank);
-  return group;
-}
-
 TEST(BackendTest, RanksMeetReduceAndPart) {
   const std::vector<absl::Status> results = RunRanks(3, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
@@ -114,7 +108,7 @@ TEST(BackendTest, SubGroupsOpenWhateverTheOtherRanksDo) {
     const float powers[] = {1, 10, 100};
     std::vector<std::unique_ptr<Communicator>> communicators;
     for (const auto& ranks : opened[options.rank.value()]) {
-      ASSIGN_OR_RETURN(communicators.emplace_back(), backend->Open(GroupOf(ranks)));
+      ASSIGN_OR_RETURN(communicators.emplace_back(), backend->Open(Group::Of(ranks)));
       float expected = 0;
       for (int32_t rank : ranks) expected += powers[rank];
       ASSIGN_OR_RETURN(const float sum,
@@ -155,7 +149,7 @@ TEST(BackendTest, RanksOfTwoHostsReduceOverTheWire) {
     const bool is_first = options.rank == Rank(1) || options.rank == Rank(4);
     if (is_first || options.rank == Rank(2) || options.rank == Rank(3)) {
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> pair,
-                       backend->Open(is_first ? GroupOf({4, 1}) : GroupOf({2, 3})));
+                       backend->Open(is_first ? Group::Of({4, 1}) : Group::Of({2, 3})));
       ASSIGN_OR_RETURN(const float sum, SumOver(*pair, 2));
       if (sum != 4) return absl::InternalError(absl::StrCat("sum is ", sum));
     }
@@ -291,7 +285,7 @@ TEST(BackendTest, AMemberThatDoesNotOpenIsNamed) {
     options.join_timeout = absl::Seconds(2);
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
     absl::Status opened;
-    if (options.rank == Rank(0)) opened = backend->Open(GroupOf({2, 0})).status();
+    if (options.rank == Rank(0)) opened = backend->Open(Group::Of({2, 0})).status();
     RETURN_IF_ERROR(Barrier(backend->control(), "end", Soon()));
     return opened;
   });
@@ -305,7 +299,7 @@ TEST(BackendTest, AMemberThatDoesNotOpenIsNamed) {
 TEST(BackendTest, RefusesAGroupWithoutThisRank) {
   const std::vector<absl::Status> results = RunRanks(2, [](const BackendOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::Start(options));
-    const absl::Status other = backend->Open(GroupOf({1 - options.rank.value()})).status();
+    const absl::Status other = backend->Open(Group::Of({1 - options.rank.value()})).status();
     RETURN_IF_ERROR(Barrier(backend->control(), "end", Soon()));
     return other;
   });
@@ -323,7 +317,7 @@ TEST(BackendTest, ALostRankEndsTheWaitsOfGroupsWithoutIt) {
       backend->Report(absl::DataLossError("the disk is full"));
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, backend->Open(GroupOf({0, 1})));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, backend->Open(Group::Of({0, 1})));
     if (options.rank == Rank(0)) return SumOver(*communicator, 1).status();
     while (backend->failure().ok()) {
       communicator->Park(Clock::Real().Now() + absl::Milliseconds(20));
@@ -408,7 +402,7 @@ TEST(BackendTest, ARankThatLeavesEndsOnlyTheGroupsItIsIn) {
                      backend->Open(Group::World(backend->world_size())));
     std::unique_ptr<Communicator> pair;
     if (!leaves) {
-      ASSIGN_OR_RETURN(pair, backend->Open(GroupOf({0, 1})));
+      ASSIGN_OR_RETURN(pair, backend->Open(Group::Of({0, 1})));
     }
     if (leaves) {
       world.reset();
@@ -422,7 +416,7 @@ TEST(BackendTest, ARankThatLeavesEndsOnlyTheGroupsItIsIn) {
     ASSIGN_OR_RETURN(const float sum, SumOver(*pair, 1));
     if (sum != 2) return absl::InternalError(absl::StrCat("sum is ", sum));
     RETURN_IF_ERROR(backend->failure());
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> later, backend->Open(GroupOf({1, 0})));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> later, backend->Open(Group::Of({1, 0})));
     RETURN_IF_ERROR(SumOver(*later, 1).status());
     const absl::Status refused = backend->Open(Group::World(backend->world_size())).status();
     if (!absl::StrContains(refused.message(), "rank 2 ")) {
@@ -491,7 +485,7 @@ TEST(ModelTest, ModelsOfOverlappingGroupsTrainSideBySide) {
     std::vector<float> expected;
     for (const std::vector<int32_t>& ranks :
          {std::vector{0, 1}, std::vector{2, 1}, std::vector{3}}) {
-      const Group group = GroupOf(ranks);
+      const Group group = Group::Of(ranks);
       if (!group.RankOf(options.rank)) continue;
       ASSIGN_OR_RETURN(models.emplace_back(), MakeModel(*backend, group, Specs(77)));
       expected.push_back(static_cast<float>(ranks.front() + ranks.back()) / 2);

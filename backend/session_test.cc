@@ -68,11 +68,6 @@ class RecordingControl final : public SilentControl {
   absl::Time tells_until;
 };
 
-Group Of(const std::vector<int32_t>& ranks) {
-  Group group{{}, Generation(1)};
-  for (int32_t rank : ranks) group.members.emplace_back(rank);
-  return group;
-}
 Order PeerLeft(int rank) {
   return {Order::Kind::kPeerLeft, Rank(rank),
           absl::AbortedError(absl::StrCat("rank ", rank, " left"))};
@@ -107,7 +102,7 @@ class World {
   ~World() { door->Close(); }
 
   void Open(Communicator& communicator, const std::vector<int32_t>& ranks) {
-    EXPECT_TRUE(Ask(Opened{{&communicator, DeviceKind::kHost, Of(ranks)}, {}}).ok());
+    EXPECT_TRUE(Ask(Opened{{&communicator, DeviceKind::kHost, Group::Of(ranks)}, {}}).ok());
   }
   template <typename M>
   absl::Status Ask(M message) {
@@ -115,13 +110,13 @@ class World {
     return session.Ask(std::move(message), deadline).Await(deadline);
   }
   absl::Status MayOpenWith(const std::vector<int32_t>& ranks) {
-    return Ask(MayOpen{Of(ranks), {}});
+    return Ask(MayOpen{Group::Of(ranks), {}});
   }
   void Tell(Order order) { ASSERT_TRUE(session.Send(std::move(order)).ok()); }
   // Sends questions until no more go in.
   void FillTheMailbox() {
     // No turn answers meanwhile, so that the first answer is that there is no room.
-    while (!session.Ask(MayOpen{Of({0}), {}}, absl::InfiniteFuture()).ready()) {
+    while (!session.Ask(MayOpen{Group::Of({0}), {}}, absl::InfiniteFuture()).ready()) {
     }
   }
   void Pass(absl::Duration time) { executor_.RunFor(time); }

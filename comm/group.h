@@ -2,6 +2,7 @@
 #ifndef PELTON_COMM_GROUP_H_
 #define PELTON_COMM_GROUP_H_
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct Group {
     Group group{{}, generation};
     for (int32_t rank = 0; rank < world_size.value(); ++rank) group.members.emplace_back(rank);
     return group;
+  }
+  // These ranks of the world, in this order.
+  template <typename Numbers = std::vector<int32_t>>
+  static Group Of(const Numbers& ranks, Generation generation = Generation(1)) {
+    return {{ranks.begin(), ranks.end()}, generation};
   }
 
   WorldSize size() const { return WorldSize(static_cast<int32_t>(members.size())); }

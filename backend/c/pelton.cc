@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "algorithms/algorithm.h"
 #include "backend/backend.h"
 #include "backend/environment.h"
@@ -138,11 +139,8 @@ absl::Status Open(PeltonBackend* backend, const int32_t* ranks, size_t count,
                   PeltonCommunicator** communicator) {
   RETURN_IF_ERROR(CheckGiven(backend, "backend"));
   RETURN_IF_ERROR(CheckGiven(communicator, "communicator"));
-  Group group = Group::World(backend->backend->world_size());
-  if (ranks != nullptr) {
-    group.members.clear();
-    for (size_t i = 0; i < count; ++i) group.members.emplace_back(ranks[i]);
-  }
+  const Group group = ranks == nullptr ? Group::World(backend->backend->world_size())
+                                       : Group::Of(absl::MakeConstSpan(ranks, count));
   RETURN_IF_ERROR(CheckGroup(group, backend->backend->world_size(), backend->backend->rank()));
   ASSIGN_OR_RETURN(auto opened, backend->backend->Open(group));
   *communicator = new PeltonCommunicator{std::move(opened)};

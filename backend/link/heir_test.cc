@@ -96,6 +96,21 @@ class BareTrainer {
   uint64_t attachment_ = 0;
 };
 
+// Waits for what nobody sets, as rank 0. The result is what ended the wait.
+std::string WhyAPeerEnds(const TestDaemons& daemons) {
+  const absl::StatusOr<std::unique_ptr<Backend>> backend =
+      Backend::Start(daemons.TrainerOptions(0));
+  if (!backend.ok()) return backend.status().ToString();
+  KeyValueStore store(&(*backend)->control());
+  std::string why = store.Get("what nobody sets", Soon()).status().ToString();
+  const absl::Time patience = Soon();
+  while ((*backend)->absences().standstill().stands() && Clock::Real().Now() < patience) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE((*backend)->absences().standstill().stands());
+  return why;
+}
+
 // Once the daemon has seen its trainer's end.
 proto::LinkStatus StatusAfterTheEnd(const LinkServer& server) {
   const absl::Time patience = Soon();
@@ -198,12 +213,7 @@ TEST(HeirTest, ATrainerInWhosePlaceNobodyIsStartedHasNone) {
   for (const bool is_said_before : {true, false}) {
     TestDaemons daemons(2, kGrace);
     std::string why;
-    std::thread peer([&daemons, &why] {
-      auto backend = Backend::Start(daemons.TrainerOptions(0));
-      ASSERT_TRUE(backend.ok()) << backend.status();
-      KeyValueStore store(&(*backend)->control());
-      why = store.Get("what nobody sets", Soon()).status().ToString();
-    });
+    std::thread peer([&daemons, &why] { why = WhyAPeerEnds(daemons); });
     {
       BareTrainer trainer(daemons, 1, 2);
       trainer.Tell(proto::SNAPSHOT_IS_KEPT);
@@ -226,17 +236,7 @@ TEST(HeirTest, ATrainerInWhosePlaceNobodyIsStartedHasNone) {
 TEST(HeirTest, NobodyIsAwaitedWhereTheDaemonThatKeepsTheAbsentOnesPlaceEnds) {
   TestDaemons daemons(2, kGrace);
   std::string why;
-  std::thread peer([&daemons, &why] {
-    auto backend = Backend::Start(daemons.TrainerOptions(0));
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    KeyValueStore store(&(*backend)->control());
-    why = store.Get("what nobody sets", Soon()).status().ToString();
-    const absl::Time patience = Soon();
-    while ((*backend)->absences().standstill().stands() && Clock::Real().Now() < patience) {
-      std::this_thread::yield();
-    }
-    EXPECT_FALSE((*backend)->absences().standstill().stands());
-  });
+  std::thread peer([&daemons, &why] { why = WhyAPeerEnds(daemons); });
   {
     BareTrainer trainer(daemons, 1, 2);
     trainer.Tell(proto::SNAPSHOT_IS_KEPT);

@@ -89,9 +89,7 @@ void LinkServer::AnswerMissing(const proto::LinkMissing& question, proto::LinkRe
 // keeps no other one from opening.
 absl::StatusOr<std::unique_ptr<WatchedCommunicator>> LinkServer::OpenFor(
     const TrainerSeat::Trainer& trainer, const proto::LinkHello& hello) {
-  Group group;
-  group.generation = Generation(hello.generation());
-  for (const int32_t member : hello.members()) group.members.emplace_back(member);
+  const Group group = Group::Of(hello.members(), Generation(hello.generation()));
   RETURN_IF_ERROR(CheckGroup(group, backend_.world_size(), backend_.rank()));
   const absl::Time deadline = wire::DeadlineFromProto(Clock::Real().Now(), hello.timeout_us());
   const AllGatherRequest meeting{absl::StrCat(TrainerSeat::PrefixOf(trainer.epoch), "open"), "",

@@ -166,8 +166,7 @@ absl::StatusOr<ModelQuestion> FromMessage(const link::MakeModel& message) {
   ModelQuestion question;
   ModelOptions& options = question.options;
   options.name = message.name();
-  for (int32_t member : message.members()) options.group.members.emplace_back(member);
-  options.group.generation = Generation(message.generation());
+  options.group = Group::Of(message.members(), Generation(message.generation()));
   options.algorithm = message.algorithm();
   for (const auto& [name, value] : message.algorithm_options()) {
     options.algorithm_options[name] = value;

@@ -148,11 +148,6 @@ struct Flight {
 // messages are still to come: this rank's next operation would take them for its own.
 bool LacksMemory(const absl::Status& status) { return absl::IsResourceExhausted(status); }
 
-// That code says of a communicator that it has no room now, and one that has ended never has.
-absl::Status ReasonOf(const absl::Status& status) {
-  return LacksMemory(status) ? absl::InternalError(status.message()) : status;
-}
-
 // An Abort is the wire's: it ends the messages in flight, and they end the operations.
 // Threads: as Communicator. Owns: the wire, and the operations in flight.
 class NeighborCommunicator final : public ForwardingCommunicator {
@@ -283,9 +278,8 @@ bool NeighborCommunicator::Advance() {
       continue;
     }
     if (!is_done.ok() && (flight.run.holds_memory() || LacksMemory(is_done.status()))) {
-      const absl::Status reason = ReasonOf(is_done.status());
-      wrapped().Abort(reason);
-      FailAll(reason);
+      wrapped().Abort(is_done.status());
+      FailAll(is_done.status());
       return true;
     }
     End(flight, is_done.status());

@@ -286,7 +286,7 @@ HWY_EXPORT(ReduceOnTarget);
 // A complex sum is the sum of its parts.
 ReductionArguments OnPlainElements(ReductionArguments arguments) {
   if (IsComplex(arguments.dtype) && arguments.op != ReduceOp::kProduct) {
-    arguments.dtype = arguments.dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
+    arguments.dtype = RealTypeOf(arguments.dtype);
     arguments.count *= 2;
   }
   return arguments;

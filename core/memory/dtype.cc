@@ -27,7 +27,12 @@ const DTypeTraits& TraitsOf(DType dtype) {
 size_t SizeOf(DType dtype) { return TraitsOf(dtype).size_bytes; }
 absl::string_view NameOf(DType dtype) { return TraitsOf(dtype).name; }
 bool IsFloatingPoint(DType dtype) { return TraitsOf(dtype).is_floating_point; }
-bool IsComplex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
+bool IsComplex(DType dtype) { return RealTypeOf(dtype) != dtype; }
+
+DType RealTypeOf(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kFloat32;
+  return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
+}
 
 absl::string_view NameOf(ReduceOp op) {
   switch (op) {

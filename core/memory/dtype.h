@@ -47,6 +47,8 @@ absl::string_view NameOf(ReduceOp op);
 // Whether elements are made of floating-point numbers: complex ones are.
 bool IsFloatingPoint(DType dtype);
 bool IsComplex(DType dtype);
+// The type of the two numbers that a complex element is made of; any other type is its own.
+DType RealTypeOf(DType dtype);
 
 inline std::ostream& operator<<(std::ostream& os, DType dtype) { return os << NameOf(dtype); }
 inline std::ostream& operator<<(std::ostream& os, ReduceOp op) { return os << NameOf(op); }

@@ -5,6 +5,27 @@
 
 #include <torch/csrc/utils/pybind.h>  // not pybind11.h alone: a tensor has its caster here
 
+#include <cstdint>
+#include <utility>
+
+#include "core/base/ids.h"
+#include "core/pipeline/weight_table.h"
+
+// In Python a neighbour is a tuple of its rank and its weight.
+template <>
+class pybind11::detail::type_caster<pelton::Neighbor> {
+ public:
+  PYBIND11_TYPE_CASTER(pelton::Neighbor, const_name("tuple[int, float]"));
+
+  bool load(handle source, bool converts) {
+    make_caster<std::pair<int32_t, double>> pair;
+    if (!pair.load(source, converts)) return false;
+    const auto [rank, weight] = cast_op<std::pair<int32_t, double>>(pair);
+    value = {pelton::Rank(rank), weight};
+    return true;
+  }
+};
+
 namespace pelton::torch_bindings {
 
 // The class Communicator.

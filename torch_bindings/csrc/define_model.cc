@@ -71,8 +71,7 @@ ModelState FromPlain(const PlainState& plain) {
 ModelOptions OptionsOf(const std::vector<int32_t>& ranks, std::string name, std::string algorithm,
                        AlgorithmOptions options, size_t bucket_size_bytes, double timeout_s) {
   ModelOptions model;
-  model.group.generation = Generation(1);
-  for (int32_t rank : ranks) model.group.members.emplace_back(rank);
+  model.group = Group::Of(ranks);
   model.name = std::move(name);
   model.algorithm = std::move(algorithm);
   model.algorithm_options = std::move(options);

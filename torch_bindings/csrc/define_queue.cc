@@ -21,27 +21,19 @@ using Queue = PythonQueue;
 using Name = std::optional<std::string>;
 using Target = std::optional<at::Tensor>;
 using Table = std::shared_ptr<WeightTable>;  // pybind11 holds no pointers to const
-using Weights = std::vector<std::pair<int32_t, double>>;
 using QueueClass = py::class_<Queue, ProcessPtr<Queue>>;
 
-std::vector<Neighbor> NeighborsOf(const Weights& weights) {
-  std::vector<Neighbor> neighbors;
-  for (const auto& [rank, weight] : weights) neighbors.push_back({Rank(rank), weight});
-  return neighbors;
-}
-
-Table MakeTable(double own, const Weights& sources, const Weights& destinations,
+Table MakeTable(double own, std::vector<Neighbor> sources, std::vector<Neighbor> destinations,
                 bool sends_weights) {
-  Neighborhood neighborhood{own, NeighborsOf(sources), NeighborsOf(destinations)};
+  Neighborhood neighborhood{own, std::move(sources), std::move(destinations)};
   return std::const_pointer_cast<WeightTable>(
       ValueOrThrow(WeightTable::Create(std::move(neighborhood), {.sends_weights = sends_weights})));
 }
 
 ProcessPtr<Queue> Open(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks,
                        const std::optional<at::Device>& device) {
-  Group group{{}, Generation(1)};
-  for (const int32_t rank : ranks) group.members.emplace_back(rank);
-  return ProcessPtr<Queue>(new Queue(std::move(backend), group, device.value_or(at::kCPU)));
+  return ProcessPtr<Queue>(
+      new Queue(std::move(backend), Group::Of(ranks), device.value_or(at::kCPU)));
 }
 
 void DefineCollectives(QueueClass& queue) {

@@ -125,8 +125,7 @@ std::shared_ptr<UserModel> MakeUserModel(std::shared_ptr<Backend> backend,
                                          const std::vector<Described>& tensors,
                                          std::vector<UserOperations> operations, double timeout_s) {
   ModelOptions options;
-  options.group.generation = Generation(1);
-  for (int32_t rank : ranks) options.group.members.emplace_back(rank);
+  options.group = Group::Of(ranks);
   options.name = std::move(name);
   options.timeout = absl::Seconds(timeout_s);
   std::vector<TensorSpec> specs;

@@ -34,13 +34,6 @@ namespace {
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-Group GroupOf(const std::vector<int32_t>& ranks) {
-  Group group;
-  group.generation = Generation(1);
-  for (int32_t rank : ranks) group.members.emplace_back(rank);
-  return group;
-}
-
 std::vector<int32_t> NumbersOf(const std::vector<Rank>& ranks) {
   std::vector<int32_t> numbers;
   for (Rank rank : ranks) numbers.push_back(rank.value());
@@ -125,7 +118,7 @@ ProcessPtr<PythonCommunicator> OpenCommunicator(std::shared_ptr<Backend> backend
                                                 std::string schedules) {
   ThrowIfError(CheckNotForkedChild());
   return ProcessPtr<PythonCommunicator>(std::make_unique<PythonCommunicator>(
-      std::move(backend), GroupOf(ranks), std::move(name), std::move(schedules)));
+      std::move(backend), Group::Of(ranks), std::move(name), std::move(schedules)));
 }
 
 auto Telling(TrainerMark mark) {
@@ -156,13 +149,13 @@ void DefineBackend(py::module_& module) {
       .def(
           "intra_ranks",
           [](const Backend& self, const std::vector<int32_t>& ranks) {
-            return NumbersOf(self.hosts().IntraRanks(GroupOf(ranks), self.rank()));
+            return NumbersOf(self.hosts().IntraRanks(Group::Of(ranks), self.rank()));
           },
           py::arg("ranks"))
       .def(
           "inter_ranks",
           [](const Backend& self, const std::vector<int32_t>& ranks) {
-            return NumbersOf(self.hosts().InterRanks(GroupOf(ranks)));
+            return NumbersOf(self.hosts().InterRanks(Group::Of(ranks)));
           },
           py::arg("ranks"))
       .def_property_readonly("host_warning", &Backend::host_warning)

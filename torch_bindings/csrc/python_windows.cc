@@ -119,25 +119,11 @@ absl::StatusOr<at::Tensor> MoveToMappedMemory(const at::Tensor& tensor) {
 
 namespace {
 
-std::vector<Neighbor> NeighborsOf(const PythonWindow::Weights& weights) {
-  std::vector<Neighbor> neighbors;
-  neighbors.reserve(weights.size());
-  for (const auto& [rank, weight] : weights) neighbors.push_back({Rank(rank), weight});
-  return neighbors;
-}
-
 std::vector<Rank> RanksOf(std::vector<int32_t> numbers) {
   std::sort(numbers.begin(), numbers.end());
   std::vector<Rank> ranks;
   for (const int32_t number : numbers) ranks.emplace_back(number);
   return ranks;
-}
-
-Group GroupOf(const std::vector<int32_t>& ranks) {
-  Group group;
-  group.generation = Generation(1);
-  for (const int32_t rank : ranks) group.members.emplace_back(rank);
-  return group;
 }
 
 void Check(const absl::Status& status, const std::string& call) {
@@ -219,29 +205,27 @@ WindowAccess PythonWindow::Access(bool with_p) const {
   return {.with_p = with_p, .with_mutex = false, .deadline = Deadline()};
 }
 
-void PythonWindow::Put(const at::Tensor& source, const Weights& destinations, double own_weight,
+void PythonWindow::Put(const at::Tensor& source, const Neighbors& destinations, double own_weight,
                        bool with_p) {
   const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
-  Check(window_->Put(flat, NeighborsOf(destinations), own_weight, Access(with_p)), "win_put");
+  Check(window_->Put(flat, destinations, own_weight, Access(with_p)), "win_put");
 }
 
-void PythonWindow::Accumulate(const at::Tensor& source, const Weights& destinations,
+void PythonWindow::Accumulate(const at::Tensor& source, const Neighbors& destinations,
                               double own_weight, bool with_p) {
   const Tensor flat = ValueOrThrow(Flat(source, "tensor"));
-  Check(window_->Accumulate(flat, NeighborsOf(destinations), own_weight, Access(with_p)),
-        "win_accumulate");
+  Check(window_->Accumulate(flat, destinations, own_weight, Access(with_p)), "win_accumulate");
 }
 
-void PythonWindow::Get(const Weights& sources) {
-  Check(window_->Get(NeighborsOf(sources), Access(/*with_p=*/false)), "win_get");
+void PythonWindow::Get(const Neighbors& sources) {
+  Check(window_->Get(sources, Access(/*with_p=*/false)), "win_get");
 }
 
-void PythonWindow::Update(double own_weight, const Weights& sources, bool resets, bool with_p,
+void PythonWindow::Update(double own_weight, const Neighbors& sources, bool resets, bool with_p,
                           const std::optional<at::Tensor>& target) {
-  const std::vector<Neighbor> neighbors = NeighborsOf(sources);
   Window::Update update;
   update.own_weight = own_weight;
-  update.sources = neighbors;
+  update.sources = sources;
   update.resets = resets;
   if (target.has_value()) {
     const Tensor flat = ValueOrThrow(Flat(*target, "target"));
@@ -268,8 +252,8 @@ void PythonWindow::Unlock(int32_t peer, bool of_own) {
 
 PythonWindows::PythonWindows(std::shared_ptr<Backend> backend, const std::vector<int32_t>& ranks)
     : backend_(std::move(backend)),
-      windows_(ValueOrThrow(
-          GroupWindows::Open(*backend_, GroupOf(ranks), backend_->options().operation_timeout))) {}
+      windows_(ValueOrThrow(GroupWindows::Open(*backend_, Group::Of(ranks),
+                                               backend_->options().operation_timeout))) {}
 
 std::unique_ptr<PythonWindow> PythonWindows::Create(const std::string& name,
                                                     const at::Tensor& given,

@@ -36,7 +36,7 @@ absl::StatusOr<at::Tensor> MoveToMappedMemory(const at::Tensor& tensor);
 class PythonWindow {
  public:
   // Of each rank that takes part, its weight; ascending.
-  using Weights = std::vector<std::pair<int32_t, double>>;
+  using Neighbors = std::vector<Neighbor>;
 
   PythonWindow(std::unique_ptr<Window> window, at::Tensor tensor,
                std::shared_ptr<const void> memory, std::shared_ptr<Backend> backend)
@@ -48,12 +48,12 @@ class PythonWindow {
   const at::Tensor& tensor() const { return tensor_; }
 
   // All: Errors (thrown): those of Window, with the window's name.
-  void Put(const at::Tensor& source, const Weights& destinations, double own_weight, bool with_p);
-  void Accumulate(const at::Tensor& source, const Weights& destinations, double own_weight,
+  void Put(const at::Tensor& source, const Neighbors& destinations, double own_weight, bool with_p);
+  void Accumulate(const at::Tensor& source, const Neighbors& destinations, double own_weight,
                   bool with_p);
-  void Get(const Weights& sources);
+  void Get(const Neighbors& sources);
   // `target`: none for in place.
-  void Update(double own_weight, const Weights& sources, bool resets, bool with_p,
+  void Update(double own_weight, const Neighbors& sources, bool resets, bool with_p,
               const std::optional<at::Tensor>& target);
   std::vector<std::pair<int32_t, uint32_t>> Versions() const;
   double p() const { return window_->p(); }

@@ -67,7 +67,7 @@ void OnTwoRanks(const Body& body, bool zero_init = true,
 
 TEST(PythonWindowsTest, APutArrivesByItsWeightAndScalesItsSource) {
   OnTwoRanks([](Rank2& self) {
-    if (self.rank == 0) self.window->Put(self.tensor, {{1, 4}}, 0.5, /*with_p=*/true);
+    if (self.rank == 0) self.window->Put(self.tensor, {{Rank(1), 4}}, 0.5, /*with_p=*/true);
     self.windows.Barrier();
     if (self.rank == 0) {
       EXPECT_TRUE(Holds(self.tensor, 0.5));
@@ -76,7 +76,7 @@ TEST(PythonWindowsTest, APutArrivesByItsWeightAndScalesItsSource) {
       return;
     }
     EXPECT_THAT(self.window->Versions(), ElementsAre(Pair(0, 1U)));
-    self.window->Update(0.25, {{0, 2}}, /*resets=*/false, /*with_p=*/true, std::nullopt);
+    self.window->Update(0.25, {{Rank(0), 2}}, /*resets=*/false, /*with_p=*/true, std::nullopt);
     EXPECT_TRUE(Holds(self.tensor, 0.25 * 2 + 2 * 4 * 1)) << "in place";
     EXPECT_EQ(self.window->p(), 0.25 * 1 + 2 * 4 * 1);
     EXPECT_THAT(self.window->Versions(), ElementsAre(Pair(0, 0U)));
@@ -85,10 +85,10 @@ TEST(PythonWindowsTest, APutArrivesByItsWeightAndScalesItsSource) {
 
 TEST(PythonWindowsTest, WithoutPItStays) {
   OnTwoRanks([](Rank2& self) {
-    if (self.rank == 0) self.window->Put(self.tensor, {{1, 4}}, 0.5, /*with_p=*/false);
-    if (self.rank == 0) self.window->Accumulate(Filled(1), {{1, 4}}, 0.5, /*with_p=*/false);
+    if (self.rank == 0) self.window->Put(self.tensor, {{Rank(1), 4}}, 0.5, /*with_p=*/false);
+    if (self.rank == 0) self.window->Accumulate(Filled(1), {{Rank(1), 4}}, 0.5, /*with_p=*/false);
     self.windows.Barrier();
-    self.window->Update(0.25, {{self.other, 2}}, false, /*with_p=*/false, std::nullopt);
+    self.window->Update(0.25, {{Rank(self.other), 2}}, false, /*with_p=*/false, std::nullopt);
     EXPECT_EQ(self.window->p(), 1);
   });
 }
@@ -97,19 +97,19 @@ TEST(PythonWindowsTest, WhatIsAddedStaysUntilItIsCollected) {
   OnTwoRanks([](Rank2& self) {
     const at::Tensor source = Filled(8);
     if (self.rank == 0) {
-      self.window->Accumulate(source, {{1, 1}}, 1, false);
-      self.window->Accumulate(source, {{1, 0.5}}, 0.25, /*with_p=*/true);
+      self.window->Accumulate(source, {{Rank(1), 1}}, 1, false);
+      self.window->Accumulate(source, {{Rank(1), 0.5}}, 0.25, /*with_p=*/true);
       EXPECT_TRUE(Holds(source, 2));
       EXPECT_EQ(self.window->p(), 0.25);
     }
     self.windows.Barrier();
     if (self.rank == 0) return;
     const at::Tensor target = Filled(-1);
-    self.window->Update(0, {{0, 1}}, /*resets=*/false, false, target);
+    self.window->Update(0, {{Rank(0), 1}}, /*resets=*/false, false, target);
     EXPECT_TRUE(Holds(target, 12));
-    self.window->Update(0, {{0, 1}}, /*resets=*/true, false, target);
+    self.window->Update(0, {{Rank(0), 1}}, /*resets=*/true, false, target);
     EXPECT_TRUE(Holds(target, 12)) << "it had only been read";
-    self.window->Update(0, {{0, 1}}, /*resets=*/true, false, target);
+    self.window->Update(0, {{Rank(0), 1}}, /*resets=*/true, false, target);
     EXPECT_TRUE(Holds(target, 0));
     EXPECT_TRUE(Holds(self.tensor, 2)) << "the target was another tensor";
   });
@@ -119,9 +119,9 @@ TEST(PythonWindowsTest, AGetTakesTheNeighboursTensorAsItIsNow) {
   OnTwoRanks([](Rank2& self) {
     self.tensor.add_(10);
     self.windows.Barrier();
-    self.window->Get({{self.other, 2}});
+    self.window->Get({{Rank(self.other), 2}});
     self.windows.Barrier();
-    self.window->Update(0, {{self.other, 1}}, false, false, std::nullopt);
+    self.window->Update(0, {{Rank(self.other), 1}}, false, false, std::nullopt);
     EXPECT_TRUE(Holds(self.tensor, static_cast<float>(2 * (10 + self.other + 1))));
   });
 }
@@ -131,7 +131,7 @@ TEST(PythonWindowsTest, InletsBeginWithTheTensorUnlessTheyBeginWithZero) {
     OnTwoRanks(
         [zero_init](Rank2& self) {
           const at::Tensor target = Filled(-1);
-          self.window->Update(0, {{self.other, 1}}, false, false, target);
+          self.window->Update(0, {{Rank(self.other), 1}}, false, false, target);
           EXPECT_TRUE(Holds(target, zero_init ? 0.0F : static_cast<float>(self.rank + 1)));
         },
         zero_init);
@@ -154,8 +154,8 @@ TEST(PythonWindowsTest, NeighboursReadTheMemoryThatTheTensorHadAtFirst) {
     }
     self.windows.Barrier();
     if (self.rank == 1) {
-      self.window->Get({{0, 1}});
-      self.window->Update(0, {{0, 1}}, false, false, std::nullopt);
+      self.window->Get({{Rank(0), 1}});
+      self.window->Update(0, {{Rank(0), 1}}, false, false, std::nullopt);
       EXPECT_TRUE(Holds(self.tensor, 1));
     }
   });
@@ -182,7 +182,7 @@ TEST(PythonWindowsTest, AWindowOutlivesTheOthersOfItsGroup) {
     Rank2 self(backend);
     self.windows.Barrier();
     self.windows.Close();
-    if (self.rank == 0) self.window->Put(self.tensor, {{1, 1}}, 1, false);
+    if (self.rank == 0) self.window->Put(self.tensor, {{Rank(1), 1}}, 1, false);
     EXPECT_THAT(ErrorOf([&] { self.windows.Barrier(); }),
                 HasSubstr("the job of these windows has ended"));
     EXPECT_THAT(ErrorOf([&] { self.windows.Create("x", Filled(0), {}, {}, true); }),
@@ -198,12 +198,15 @@ TEST(PythonWindowsTest, AnEdgeHasOneDirection) {
     const std::unique_ptr<PythonWindow> window =
         windows.Create("w", tensor, writes ? std::vector<int32_t>() : std::vector<int32_t>{0},
                        writes ? std::vector<int32_t>{1} : std::vector<int32_t>(), true);
-    if (writes) window->Put(tensor, {{1, 1}}, 1, false);
+    if (writes) window->Put(tensor, {{Rank(1), 1}}, 1, false);
     windows.Barrier();
     if (!writes) {
-      window->Update(0, {{0, 1}}, false, false, std::nullopt);
+      window->Update(0, {{Rank(0), 1}}, false, false, std::nullopt);
       EXPECT_TRUE(Holds(tensor, 5));
-      EXPECT_THAT(ErrorOf([&] { window->Put(tensor, {{0, 1}}, 1, false); }), HasSubstr("win_put"));
+      EXPECT_THAT(ErrorOf([&] {
+                    window->Put(tensor, {{Rank(0), 1}}, 1, false);
+                  }),
+                  HasSubstr("win_put"));
     }
     windows.Barrier();
   });
@@ -217,9 +220,9 @@ TEST(PythonWindowsTest, NeighboursMayBeGivenInAnyOrder) {
     const std::vector<int32_t> others = {(rank + 2) % 3, (rank + 1) % 3};
     const std::unique_ptr<PythonWindow> window =
         windows.Create("w", tensor, others, others, /*zero_init=*/true);
-    PythonWindow::Weights weights;
+    PythonWindow::Neighbors weights;
     for (int32_t other = 0; other < 3; ++other) {
-      if (other != rank) weights.emplace_back(other, 1);
+      if (other != rank) weights.push_back({Rank(other), 1});
     }
     window->Put(tensor, weights, 1, false);
     windows.Barrier();
@@ -233,17 +236,20 @@ TEST(PythonWindowsTest, AnErrorNamesItsCallAndItsWindow) {
   OnTwoRanks([](Rank2& self) {
     const at::Tensor crossed = torch::zeros({3, 2}).t();
     const auto put = [&](const at::Tensor& source, int32_t to) {
-      return ErrorOf([&] { self.window->Put(source, {{to, 1}}, 1, false); });
+      return ErrorOf([&] { self.window->Put(source, {{Rank(to), 1}}, 1, false); });
     };
     EXPECT_THAT(put(self.tensor, 7), HasSubstr("INVALID_ARGUMENT: win_put of window 'w': "));
     EXPECT_THAT(put(crossed, self.other), HasSubstr("tensor: is not contiguous"));
     EXPECT_THAT(ErrorOf([&] {
-                  self.window->Accumulate(self.tensor, {{7, 1}}, 1, false);
+                  self.window->Accumulate(self.tensor, {{Rank(7), 1}}, 1, false);
                 }),
                 HasSubstr("win_accumulate of window 'w': "));
-    EXPECT_THAT(ErrorOf([&] { self.window->Get({{7, 1}}); }), HasSubstr("win_get of window 'w': "));
     EXPECT_THAT(ErrorOf([&] {
-                  self.window->Update(1, {{7, 1}}, false, false, std::nullopt);
+                  self.window->Get({{Rank(7), 1}});
+                }),
+                HasSubstr("win_get of window 'w': "));
+    EXPECT_THAT(ErrorOf([&] {
+                  self.window->Update(1, {{Rank(7), 1}}, false, false, std::nullopt);
                 }),
                 HasSubstr("win_update of window 'w': "));
     EXPECT_THAT(ErrorOf([&] { self.window->Update(1, {}, false, false, crossed); }),

@@ -132,6 +132,7 @@ class WrappedModel final : public std::enable_shared_from_this<WrappedModel>, pr
 
   absl::Status Install(PortOptions options, const Contents& contents);
   void MakeSlots(const Contents& contents);
+  std::vector<Slot*> Named(const std::vector<std::string>& names) const;
   Slot& at(SlotId slot) const { return *slots_[static_cast<size_t>(slot.value())]; }
   // Of the port.
   void Place(SlotId slot, std::byte* memory) override;

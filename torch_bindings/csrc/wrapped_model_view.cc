@@ -1,7 +1,6 @@
 // What a trainer asks of a wrapped model between its rounds.
 #include <ATen/ops/from_blob.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -47,16 +46,21 @@ std::vector<std::string> WrappedModel::LocalGradients() const {
   return names;
 }
 
+std::vector<Slot*> WrappedModel::Named(const std::vector<std::string>& names) const {
+  const std::set<std::string> named(names.begin(), names.end());
+  std::vector<Slot*> slots;
+  for (const auto& slot : slots_) {
+    if (named.contains(slot->name())) slots.push_back(slot.get());
+  }
+  return slots;
+}
+
 void WrappedModel::MarkLocal(const std::vector<std::string>& names) {
-  const std::set<std::string> marked(names.begin(), names.end());
-  for (const auto& slot : slots_) slot->is_dirty |= marked.contains(slot->name());
+  for (Slot* const slot : Named(names)) slot->is_dirty = true;
 }
 
 absl::Status WrappedModel::CheckLocalGradients(const std::vector<std::string>& names) const {
-  for (const auto& slot : slots_) {
-    if (std::find(names.begin(), names.end(), slot->name()) == names.end()) continue;
-    RETURN_IF_ERROR(CheckNoSum(*slot));
-  }
+  for (const Slot* const slot : Named(names)) RETURN_IF_ERROR(CheckNoSum(*slot));
   return absl::OkStatus();
 }
 

@@ -61,14 +61,13 @@ std::optional<Op> OpOfBool(ReduceOp op) {
 
 std::optional<Op> OpOf(DType dtype, ReduceOp op) {
   if (dtype == DType::kBool) return OpOfBool(op);
-  const bool is_complex = dtype == DType::kComplex64 || dtype == DType::kComplex128;
   switch (op) {
     case ReduceOp::kSum:
       return Op::kSum;
     case ReduceOp::kAvg:
       return Op::kAvg;
     case ReduceOp::kProduct:
-      return is_complex ? std::nullopt : std::optional(Op::kProduct);
+      return IsComplex(dtype) ? std::nullopt : std::optional(Op::kProduct);
     case ReduceOp::kMin:
       return Op::kMin;
     case ReduceOp::kMax:

@@ -210,8 +210,7 @@ TEST_F(BusyWireTest, AGoodbyeIsHeardByAPeerThatWasElsewhere) {
 TEST_F(BusyWireTest, AnAbortThatAPeerDoesNotTakeKeepsNobodyFromOpening) {
   std::vector<std::unique_ptr<Transport>> ranks = MakeRanks(WorldSize(3), kMake);
   const auto open = [&](uint32_t id, const std::vector<int32_t>& members) {
-    Group group;
-    for (const int32_t member : members) group.members.emplace_back(member);
+    const Group group = Group::Of(members);
     std::vector<std::unique_ptr<Communicator>> opened(members.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < members.size(); ++i) {

@@ -59,10 +59,8 @@ c10::intrusive_ptr<::c10d::Backend> CreateProcessGroup(std::shared_ptr<Backend> 
                                                        const std::string& name,
                                                        const std::string& title, double timeout_s,
                                                        ProcessGroup::OnClosed on_closed) {
-  Group group{{}, Generation(1)};
-  for (int32_t rank : ranks) group.members.emplace_back(rank);
-  return ProcessGroup::Create(std::move(backend), group, {name, title}, MillisecondsOf(timeout_s),
-                              std::move(on_closed));
+  return ProcessGroup::Create(std::move(backend), Group::Of(ranks), {name, title},
+                              MillisecondsOf(timeout_s), std::move(on_closed));
 }
 
 c10::intrusive_ptr<CoordinatorStore> CreateStore(std::shared_ptr<Backend> backend,
