@@ -11,7 +11,7 @@
 // Result: bitwise the AVG allreduce less this rank's elements; ranks differ.
 // Source: Bagua's asynchronous model average; Lian et al., Asynchronous Decentralized Parallel
 // Stochastic Gradient Descent, arXiv 1710.06952, with all ranks for peers.
-#include <cstring>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -24,47 +24,6 @@
 
 namespace pelton {
 namespace {
-
-// What a bucket held when its round began. It is of no use to the next round, so it is no state.
-// Threads: its stages'. Owns: the elements.
-using Snapshot = std::vector<std::byte>;
-
-// Prepare: keeps the bucket's elements.
-// Threads: as Stage. Owns: a share of the snapshot.
-class KeepStage final : public Stage {
- public:
-  explicit KeepStage(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
-  absl::string_view name() const override { return "snapshot"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    snapshot_->assign(run.flat(),
-                      run.flat() + run.layout().flat_count * SizeOf(run.layout().dtype));
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<Snapshot> snapshot_;  // shared by the two stages of one bucket
-};
-
-// Merge: the bucket, the average, becomes average - snapshot.
-// Threads: as Stage. Owns: a share of the snapshot.
-class SubtractStage final : public Stage {
- public:
-  explicit SubtractStage(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
-  absl::string_view name() const override { return "difference"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    const DType dtype = run.layout().dtype;
-    const Term terms[] = {{run.flat(), 1, dtype}, {snapshot_->data(), -1, dtype}};
-    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<Snapshot> snapshot_;  // see KeepStage
-};
 
 // Threads: as Algorithm. Owns: its options.
 class AsyncModelAverage final : public Algorithm {
@@ -89,11 +48,19 @@ class AsyncModelAverage final : public Algorithm {
   bool RanksAgree() const override { return false; }
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout&, const Tiers&) override {
-    const auto snapshot = std::make_shared<Snapshot>();
+    // What the bucket held when its round began, shared by two of its stages. It is of no use to
+    // the next round, so it is no state.
+    const auto snapshot = std::make_shared<std::vector<std::byte>>();
     PipelineSpec spec;
-    spec.stages.push_back(std::make_unique<KeepStage>(snapshot));
+    spec.stages.push_back(MakeLocalStage("snapshot", [snapshot](const BucketRun& run, auto) {
+      snapshot->assign(run.flat(), run.flat() + run.flat_size_bytes());
+    }));
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
-    spec.stages.push_back(std::make_unique<SubtractStage>(snapshot));
+    spec.stages.push_back(MakeLocalStage("difference", [snapshot](const BucketRun& run, auto) {
+      const DType dtype = run.layout().dtype;
+      const Term terms[] = {{run.flat(), 1, dtype}, {snapshot->data(), -1, dtype}};
+      LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
+    }));
     return spec;
   }
 

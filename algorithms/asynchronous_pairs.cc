@@ -67,9 +67,7 @@ class CountedElements {
  public:
   CountedElements(uint64_t count, DType dtype)
       : bytes_((count + 1) * SizeOf(dtype)), count_(count), dtype_(dtype) {
-    const double one = 1;
-    const Term term{reinterpret_cast<const std::byte*>(&one), 1, DType::kFloat64};
-    LinearCombination({&term, 1}, {bytes_.data() + count_ * SizeOf(dtype_), dtype_}, 1);
+    FillNumbers({bytes_.data() + count_ * SizeOf(dtype_), dtype_}, 1, 1);
   }
 
   std::byte* data() { return bytes_.data(); }
@@ -80,12 +78,7 @@ class CountedElements {
   void Become(absl::Span<const Term> terms) {
     LinearCombination(terms, {bytes_.data(), dtype_}, count_);
   }
-  double counted() const {
-    double value = 0;
-    const Term term{bytes_.data() + count_ * SizeOf(dtype_), 1, dtype_};
-    LinearCombination({&term, 1}, {reinterpret_cast<std::byte*>(&value), DType::kFloat64}, 1);
-    return value;
-  }
+  double counted() const { return NumberAt(bytes_.data() + count_ * SizeOf(dtype_), dtype_); }
 
  private:
   std::vector<std::byte> bytes_;
@@ -119,7 +112,6 @@ class PairExchangeStage final : public Stage {
   }
 
   absl::string_view name() const override { return "pair exchange"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     const Term weights{run.flat(), 1, run.layout().dtype};

@@ -95,14 +95,11 @@ class PushToWindowsStage final : public Stage {
     options.destinations = std::move(edges.destinations);
     options.zero_init = true;
     ASSIGN_OR_RETURN(window_, windows_.Make(std::move(options)));
-    const double one = 1;
-    const Term whole{reinterpret_cast<const std::byte*>(&one), 1, DType::kFloat64};
-    LinearCombination({&whole, 1}, {share_data(), dtype_}, 1);
+    FillNumbers({share_data(), dtype_}, 1, 1);
     return absl::OkStatus();
   }
 
   absl::string_view name() const override { return "push to windows"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     if (count_ == 0) return absl::OkStatus();
@@ -121,12 +118,7 @@ class PushToWindowsStage final : public Stage {
   // Of s, with w behind it: the window's tensor, which may lie elsewhere than where it was made.
   std::byte* data() const { return static_cast<std::byte*>(window_->options().tensor.data); }
   std::byte* share_data() const { return data() + count_ * SizeOf(dtype_); }
-  double share() const {
-    double value = 0;
-    const Term term{share_data(), 1, dtype_};
-    LinearCombination({&term, 1}, {reinterpret_cast<std::byte*>(&value), DType::kFloat64}, 1);
-    return value;
-  }
+  double share() const { return NumberAt(share_data(), dtype_); }
 
   void TakeChange(const BucketRun& run) {
     const DType dtype = run.layout().dtype;

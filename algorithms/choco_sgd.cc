@@ -56,7 +56,6 @@
 namespace pelton {
 namespace {
 
-constexpr NumberRange kFraction = {0, 1};
 constexpr double kRateOfLossyCodecs = 0.02;
 
 // Exchange: the step of the head of this file.
@@ -75,7 +74,6 @@ class ChocoStage final : public Stage {
 
   explicit ChocoStage(Parts parts) : parts_(std::move(parts)) {}
   absl::string_view name() const override { return "compressed gossip"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     const std::initializer_list<absl::string_view> names = {"told", "sum"};

@@ -83,7 +83,6 @@ class PairExchangeStage final : public Stage {
                ? "pair exchange, waiting for the coordinator's choice of a peer"
                : "pair exchange";
   }
-  StageKind kind() const override { return StageKind::kExchange; }
   bool takes_device_memory() const override { return received_ == nullptr; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
@@ -240,7 +239,10 @@ class Decentralized final : public Algorithm {
       return spec;
     }
     PipelineSpec pairs;
-    RETURN_IF_ERROR(AddPairs(layout, tiers, pairs));
+    const auto add_exchange = [&](Communicator& ranks, const std::vector<int32_t>& sizes) {
+      return AddExchange(ranks, tiers, sizes, layout, pairs);
+    };
+    RETURN_IF_ERROR(AddExchangeOfPeers(tiers, hierarchical_, ReduceOp::kSum, add_exchange, pairs));
     if (global_interval_ == 0) return pairs;
     for (std::unique_ptr<Stage>& stage : pairs.stages) {
       spec.stages.push_back(
@@ -252,25 +254,6 @@ class Decentralized final : public Algorithm {
   }
 
  private:
-  absl::Status AddPairs(const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
-    if (!hierarchical_) {
-      const auto size = static_cast<size_t>(tiers.all->world_size().value());
-      return AddExchange(*tiers.all, tiers, std::vector<int32_t>(size, 1), layout, spec);
-    }
-    if (!tiers.are_open()) {
-      return absl::InvalidArgumentError(
-          "hierarchical: no tiers are open, so hosts cannot exchange; give the model a backend "
-          "that "
-          "opens them, or set hierarchical=false");
-    }
-    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kSum));
-    if (tiers.is_leader()) {
-      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers, tiers.host_sizes, layout, spec));
-    }
-    spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
-    return absl::OkStatus();
-  }
-
   absl::Status AddExchange(Communicator& communicator, const Tiers& tiers,
                            std::vector<int32_t> sizes, const BucketLayout& layout,
                            PipelineSpec& spec) {

@@ -35,9 +35,6 @@
 namespace pelton {
 namespace {
 
-constexpr NumberRange kAnyRate = {0, 1e6};
-constexpr NumberRange kFraction = {0, 1};
-
 // Threads: as Algorithm. Owns: its options.
 class DiLoCo final : public Algorithm {
  public:

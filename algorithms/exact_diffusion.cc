@@ -26,12 +26,12 @@
 // 1702.05122, algorithm 1; Tang et al., D²: Decentralized Training over Decentralized Data, arXiv
 // 1803.07068, algorithm 1.
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/graph_algorithm.h"
@@ -84,56 +84,29 @@ struct Correction {
 };
 
 // Prepare: the bucket, psi, becomes phi.
-// Threads: as Stage. Owns: a share of what the two stages know.
-class CorrectStage final : public Stage {
- public:
-  explicit CorrectStage(std::shared_ptr<Correction> correction)
-      : correction_(std::move(correction)) {}
-  absl::string_view name() const override { return "correction"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    const std::initializer_list<absl::string_view> names = {"correction"};
-    return std::make_unique<FlatState>(layout, FeedbackDType(layout.dtype), names);
-  }
-
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    const uint64_t count = run.layout().flat_count;
-    if (count == 0) return absl::OkStatus();
+std::unique_ptr<Stage> MakeCorrectStage(const BucketLayout& layout,
+                                        const std::shared_ptr<Correction>& correction) {
+  const auto correct = [correction](const BucketRun& run, absl::Span<const StateBuffer> kept) {
     const DType dtype = run.layout().dtype;
-    correction_->buffer = state->buffers()[0];
-    correction_->psi.assign(run.flat(), run.flat() + count * SizeOf(dtype));
-    const Term terms[] = {{run.flat(), 1, dtype},
-                          {correction_->buffer.data, 1, correction_->buffer.dtype}};
-    LinearCombination(terms, {run.flat(), dtype}, count);
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<Correction> correction_;
-};
+    correction->buffer = kept[0];
+    correction->psi.assign(run.flat(), run.flat() + run.flat_size_bytes());
+    const Term terms[] = {{run.flat(), 1, dtype}, {kept[0].data, 1, kept[0].dtype}};
+    LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
+  };
+  return MakeLocalStage(
+      "correction", correct,
+      {{.name = "correction", .dtype = FeedbackDType(layout.dtype), .count = layout.flat_count}});
+}
 
 // Merge: the correction becomes x - psi; the bucket, x, stays as it is.
-// Threads: as Stage. Owns: a share of what the two stages know.
-class NoteCorrectionStage final : public Stage {
- public:
-  explicit NoteCorrectionStage(std::shared_ptr<Correction> correction)
-      : correction_(std::move(correction)) {}
-  absl::string_view name() const override { return "next correction"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    if (run.layout().flat_count == 0) return absl::OkStatus();
+std::unique_ptr<Stage> MakeNoteCorrectionStage(const std::shared_ptr<Correction>& correction) {
+  return MakeLocalStage("next correction", [correction](const BucketRun& run, auto) {
     const DType dtype = run.layout().dtype;
-    const Term terms[] = {{run.flat(), 1, dtype}, {correction_->psi.data(), -1, dtype}};
-    LinearCombination(terms, {correction_->buffer.data, correction_->buffer.dtype},
+    const Term terms[] = {{run.flat(), 1, dtype}, {correction->psi.data(), -1, dtype}};
+    LinearCombination(terms, {correction->buffer.data, correction->buffer.dtype},
                       run.layout().flat_count);
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<Correction> correction_;
-};
+  });
+}
 
 // Threads: as Algorithm. Owns: its options.
 class ExactDiffusion final : public GraphAlgorithm {
@@ -152,9 +125,9 @@ class ExactDiffusion final : public GraphAlgorithm {
                                graph().global_interval()};
     const auto correction = std::make_shared<Correction>();
     PipelineSpec spec;
-    spec.stages.push_back(std::make_unique<CorrectStage>(correction));
+    spec.stages.push_back(MakeCorrectStage(layout, correction));
     spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
-    spec.stages.push_back(MakeStageOfRounds(std::make_unique<NoteCorrectionStage>(correction),
+    spec.stages.push_back(MakeStageOfRounds(MakeNoteCorrectionStage(correction),
                                             WhichRounds::kOthers, graph().global_interval()));
     return spec;
   }

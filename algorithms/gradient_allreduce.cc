@@ -19,59 +19,6 @@
 namespace pelton {
 namespace {
 
-// Threads: as Stage. Owns: the operations of the round.
-class ScatterGatherStage final : public Stage {
- public:
-  ScatterGatherStage(ReduceOp op, const Communicator& ranks)
-      : op_(op),
-        communicator_(ranks.id()),
-        rank_(static_cast<uint64_t>(ranks.rank().value())),
-        rank_count_(static_cast<uint64_t>(ranks.world_size().value())) {}
-
-  absl::string_view name() const override { return "scatter-gather"; }
-  StageKind kind() const override { return StageKind::kExchange; }
-  bool takes_device_memory() const override { return true; }
-
-  // The gather is launched behind the scatter at once: the communicator keeps their order.
-  absl::Status Start(BucketRun& run, StageState*) override {
-    batch_.Clear();
-    for (const Segment& segment : run.segments()) {
-      const uint64_t count = segment.count / rank_count_;
-      Location chunk = segment.location;
-      chunk.offset += rank_ * count * SizeOf(run.layout().dtype);
-      Operation scatter = OperationOn(run, OperationKind::kReduceScatter, count);
-      scatter.set_source(segment.location);
-      scatter.set_target(chunk);
-      batch_.Add(scatter);
-      Operation gather = OperationOn(run, OperationKind::kAllGather, count);
-      gather.set_source(chunk);
-      gather.set_target(segment.location);
-      batch_.Add(gather);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
-  bool has_launched_all() const override { return batch_.has_launched_all(); }
-
- private:
-  Operation OperationOn(const BucketRun& run, OperationKind kind, uint64_t count) const {
-    Operation operation;
-    operation.kind = kind;
-    operation.dtype = run.layout().dtype;
-    operation.reduce_op = op_;
-    operation.count = count;
-    operation.communicator = communicator_;
-    return operation;
-  }
-
-  const ReduceOp op_;
-  const CommunicatorId communicator_;
-  const uint64_t rank_;
-  const uint64_t rank_count_;
-  OperationBatch batch_;
-};
-
 // Exchange: reduces a bucket's flat part with `op` so that each rank is left with its chunk, then
 // gathers the chunks; in place. The flat part's count must be a multiple of the number of ranks.
 // Steps: a reduce_scatter and an allgather. With Bagua's all-to-all and a reduction of the own
@@ -80,7 +27,30 @@ class ScatterGatherStage final : public Stage {
 // Bytes: for a flat part of B bytes on n ranks a rank sends 2 * B * (n - 1) / n.
 // Source: Bagua's `scattergather`.
 std::unique_ptr<Stage> MakeScatterGatherStage(ReduceOp op, const Communicator& ranks) {
-  return std::make_unique<ScatterGatherStage>(op, ranks);
+  const auto rank = static_cast<uint64_t>(ranks.rank().value());
+  const auto rank_count = static_cast<uint64_t>(ranks.world_size().value());
+  Operation scatter;
+  scatter.kind = OperationKind::kReduceScatter;
+  scatter.reduce_op = op;
+  scatter.communicator = ranks.id();
+  // The gather is launched behind the scatter at once: the communicator keeps their order.
+  const auto fill = [=](const BucketRun& run, OperationBatch& batch) mutable {
+    scatter.dtype = run.layout().dtype;
+    for (const Segment& segment : run.segments()) {
+      scatter.count = segment.count / rank_count;
+      Location chunk = segment.location;
+      chunk.offset += rank * scatter.count * SizeOf(scatter.dtype);
+      scatter.set_source(segment.location);
+      scatter.set_target(chunk);
+      batch.Add(scatter);
+      Operation gather = scatter;
+      gather.kind = OperationKind::kAllGather;
+      gather.set_source(chunk);
+      gather.set_target(segment.location);
+      batch.Add(gather);
+    }
+  };
+  return MakeOperationStage("scatter-gather", fill);
 }
 
 constexpr std::array kDTypes = {DType::kFloat32,  DType::kFloat64,   DType::kFloat16,

@@ -45,6 +45,7 @@
 #include "comm/scratch.h"
 #include "core/base/status.h"
 #include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
@@ -63,7 +64,6 @@ class TrackStage final : public Stage {
              std::shared_ptr<LastWeights> last)
       : mean_(std::move(mean)), message_(std::move(message)), last_(std::move(last)) {}
   absl::string_view name() const override { return "tracking"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     const DType dtype = FeedbackDType(layout.dtype);
@@ -73,13 +73,9 @@ class TrackStage final : public Stage {
     state->Add({.name = "weights",
                 .dtype = layout.dtype,
                 .scope = StateScope::kReplica,
+                .begins_as_weights = true,
                 .count = layout.flat_count});
     return state;
-  }
-
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    if (layout.flat_count == 0) return;
-    std::memcpy(state.buffers()[kWeights].data, flat, layout.flat_count * SizeOf(layout.dtype));
   }
 
   absl::Status Start(BucketRun& run, StageState* state) override {
@@ -122,25 +118,6 @@ class TrackStage final : public Stage {
   const std::shared_ptr<LastWeights> last_;
 };
 
-// Merge: notes the weights; the bucket stays as it is.
-// Threads: as Stage. Owns: a share of where they are.
-class NoteWeightsStage final : public Stage {
- public:
-  explicit NoteWeightsStage(std::shared_ptr<LastWeights> last) : last_(std::move(last)) {}
-  absl::string_view name() const override { return "last weights"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    const BucketLayout& layout = run.layout();
-    if (layout.flat_count == 0) return absl::OkStatus();
-    std::memcpy(last_->data, run.flat(), layout.flat_count * SizeOf(layout.dtype));
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<LastWeights> last_;
-};
-
 // Threads: as Algorithm. Owns: its options.
 class GradientTracking final : public GraphAlgorithm {
  public:
@@ -164,7 +141,9 @@ class GradientTracking final : public GraphAlgorithm {
     PipelineSpec spec;
     spec.stages.push_back(std::move(track));
     spec.stages.push_back(std::move(mean));
-    spec.stages.push_back(std::make_unique<NoteWeightsStage>(last));
+    spec.stages.push_back(MakeLocalStage("last weights", [last](const BucketRun& run, auto) {
+      std::memcpy(last->data, run.flat(), run.flat_size_bytes());
+    }));
     return spec;
   }
 

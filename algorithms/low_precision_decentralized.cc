@@ -29,7 +29,7 @@
 // Source: Tang et al., Communication Compression for Decentralized Training, arXiv 1803.06443,
 // DCD-PSGD, on a ring with weights 1/3; Bagua.
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -97,11 +97,16 @@ class RingExchangeStage final : public Stage {
 
   explicit RingExchangeStage(Parts parts) : parts_(std::move(parts)) {}
   absl::string_view name() const override { return kRingExchange; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    auto state = std::make_unique<FlatState>(layout, layout.dtype, Names{"weight", "left", "right"},
-                                             StateScope::kReplica);
+    auto state = std::make_unique<FlatState>();
+    for (absl::string_view replica : {"weight", "left", "right"}) {
+      state->Add({.name = replica,
+                  .dtype = layout.dtype,
+                  .scope = StateScope::kReplica,
+                  .begins_as_weights = true,
+                  .count = layout.flat_count});
+    }
     if (parts_.error_feedback) {
       state->Add({.name = kResidualName,
                   .dtype = FeedbackDType(layout.dtype),
@@ -109,13 +114,6 @@ class RingExchangeStage final : public Stage {
                   .count = layout.flat_count});
     }
     return state;
-  }
-
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    if (layout.flat_count == 0) return;
-    for (size_t replica : {kWeight, kLeft, kRight}) {
-      std::memcpy(state.buffers()[replica].data, flat, layout.flat_count * SizeOf(layout.dtype));
-    }
   }
 
   absl::Status Start(BucketRun& run, StageState* state) override {
@@ -138,7 +136,6 @@ class RingExchangeStage final : public Stage {
   }
 
  private:
-  using Names = std::initializer_list<absl::string_view>;
   static constexpr size_t kWeight = 0;
   static constexpr size_t kLeft = 1;
   static constexpr size_t kRight = 2;
@@ -206,15 +203,6 @@ class RingExchangeStage final : public Stage {
   OperationBatch batch_;
 };
 
-// The exchange of a rank that has no peers: does nothing.
-// Threads: as Stage. Owns: nothing.
-class NoOpExchangeStage final : public Stage {
- public:
-  absl::string_view name() const override { return "no-op exchange"; }
-  StageKind kind() const override { return StageKind::kExchange; }
-  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
-};
-
 // Threads: as Algorithm. Owns: its options.
 class LowPrecisionDecentralized final : public Algorithm {
  public:
@@ -243,22 +231,10 @@ class LowPrecisionDecentralized final : public Algorithm {
 
   absl::StatusOr<PipelineSpec> StagesFor(const BucketLayout& layout, const Tiers& tiers) override {
     PipelineSpec spec;
-    if (!hierarchical_) {
-      const auto size = static_cast<size_t>(tiers.all->world_size().value());
-      RETURN_IF_ERROR(AddExchange(*tiers.all, std::vector<int32_t>(size, 1), layout, spec));
-      return spec;
-    }
-    if (!tiers.are_open()) {
-      return absl::InvalidArgumentError(
-          "hierarchical: no tiers are open, so hosts cannot exchange; give the model a backend "
-          "that "
-          "opens them, or set hierarchical=false");
-    }
-    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, ReduceOp::kAvg));
-    if (tiers.is_leader()) {
-      RETURN_IF_ERROR(AddExchange(*tiers.leaders, tiers.host_sizes, layout, spec));
-    }
-    spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
+    const auto add_exchange = [&](Communicator& ranks, const std::vector<int32_t>& sizes) {
+      return AddExchange(ranks, sizes, layout, spec);
+    };
+    RETURN_IF_ERROR(AddExchangeOfPeers(tiers, hierarchical_, ReduceOp::kAvg, add_exchange, spec));
     return spec;
   }
 
@@ -268,9 +244,10 @@ class LowPrecisionDecentralized final : public Algorithm {
                            const BucketLayout& layout, PipelineSpec& spec) const {
     if (sizes.size() == 1) {
       if (compression_.error_feedback()) {
-        spec.stages.push_back(MakeDeliverStage(kRingExchange, {{kResidualName, StateScope::kOwn}}));
+        spec.stages.push_back(
+            MakeDeliverStage(kRingExchange, layout, {{kResidualName, StateScope::kOwn}}));
       }
-      spec.stages.push_back(std::make_unique<NoOpExchangeStage>());
+      spec.stages.push_back(MakeLocalStage("no-op exchange", [](auto&&...) {}));
       return absl::OkStatus();
     }
     RingExchangeStage::Parts parts;

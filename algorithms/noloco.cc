@@ -31,9 +31,6 @@
 namespace pelton {
 namespace {
 
-constexpr NumberRange kAnyRate = {0, 1e6};
-constexpr NumberRange kFraction = {0, 1};
-
 // Threads: as Algorithm. Owns: its options.
 class NoLoCo final : public GraphAlgorithm {
  public:
@@ -53,7 +50,7 @@ class NoLoCo final : public GraphAlgorithm {
     ASSIGN_OR_RETURN(NeighborMean::Over over, OverBalanced(tiers));
     PipelineSpec spec;
     spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
-    AddOwnOuterStep(outer_, spec);
+    AddOwnOuterStep(outer_, layout, spec);
     return spec;
   }
 

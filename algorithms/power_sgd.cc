@@ -53,7 +53,8 @@ class PowerSgd final : public Algorithm {
     }
     if (tiers.device == nullptr) {
       spec.stages.push_back(MakeDeliverStage(
-          kPowerSgd, {{kPowerSgdError, StateScope::kOwn}, {kPowerSgdQuery, StateScope::kCommon}}));
+          kPowerSgd, layout,
+          {{kPowerSgdError, StateScope::kOwn}, {kPowerSgdQuery, StateScope::kCommon}}));
     }
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
     return spec;

@@ -24,6 +24,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "algorithms/algorithm.h"
 #include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/graph_algorithm.h"
@@ -31,11 +32,10 @@
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
 #include "core/pipeline/pipeline.h"
+#include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
-
-constexpr NumberRange kFraction = {0, 1};
 
 // What the first stage of a bucket keeps and the last one changes.
 // Threads: its stages'. Owns: nothing.
@@ -45,74 +45,41 @@ struct Kept {
 };
 
 // Prepare: the bucket, x', becomes x' - b h.
-// Threads: as Stage. Owns: a share of where its state is.
-class ApplyMomentumStage final : public Stage {
- public:
-  ApplyMomentumStage(double factor, std::shared_ptr<Kept> kept)
-      : factor_(factor), kept_(std::move(kept)) {}
-  absl::string_view name() const override { return "quasi-global momentum"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    auto state = std::make_unique<FlatState>();
-    state->Add(
-        {.name = "momentum", .dtype = FeedbackDType(layout.dtype), .count = layout.flat_count});
-    state->Add({.name = "weights",
-                .dtype = layout.dtype,
-                .scope = StateScope::kReplica,
-                .count = layout.flat_count});
-    return state;
-  }
-
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    if (layout.flat_count == 0) return;
-    std::memcpy(state.buffers()[1].data, flat, layout.flat_count * SizeOf(layout.dtype));
-  }
-
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    kept_->momentum = state->buffers()[0];
-    kept_->weights = state->buffers()[1];
-    if (run.layout().flat_count == 0) return absl::OkStatus();
+std::unique_ptr<Stage> MakeApplyMomentumStage(double factor, const BucketLayout& layout,
+                                              const std::shared_ptr<Kept>& kept) {
+  const StateBuffer momentum = {
+      .name = "momentum", .dtype = FeedbackDType(layout.dtype), .count = layout.flat_count};
+  const StateBuffer weights = {.name = "weights",
+                               .dtype = layout.dtype,
+                               .scope = StateScope::kReplica,
+                               .begins_as_weights = true,
+                               .count = layout.flat_count};
+  const auto apply = [factor, kept](const BucketRun& run, absl::Span<const StateBuffer> buffers) {
+    kept->momentum = buffers[0];
+    kept->weights = buffers[1];
     const DType dtype = run.layout().dtype;
     const Term terms[] = {{run.flat(), 1, dtype},
-                          {kept_->momentum.data, -factor_, kept_->momentum.dtype}};
+                          {kept->momentum.data, -factor, kept->momentum.dtype}};
     LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
-    return absl::OkStatus();
-  }
-
- private:
-  const double factor_;
-  const std::shared_ptr<Kept> kept_;
-};
+  };
+  return MakeLocalStage("quasi-global momentum", apply, {momentum, weights});
+}
 
 // Merge: the momentum takes in how far the weights have come; the bucket stays as it is.
-// Threads: as Stage. Owns: a share of where the state is.
-class UpdateMomentumStage final : public Stage {
- public:
-  UpdateMomentumStage(double factor, std::shared_ptr<Kept> kept)
-      : factor_(factor), kept_(std::move(kept)) {}
-  absl::string_view name() const override { return "momentum update"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
+std::unique_ptr<Stage> MakeUpdateMomentumStage(double factor, const std::shared_ptr<Kept>& kept) {
+  return MakeLocalStage("momentum update", [factor, kept](const BucketRun& run, auto) {
     const uint64_t count = run.layout().flat_count;
-    if (count == 0) return absl::OkStatus();
     const DType dtype = run.layout().dtype;
-    const StateBuffer& momentum = kept_->momentum;
-    std::byte* const weights = kept_->weights.data;
+    const StateBuffer& momentum = kept->momentum;
+    std::byte* const weights = kept->weights.data;
     // The difference first: both are large where it is small.
     const Term come[] = {{weights, 1, dtype}, {run.flat(), -1, dtype}};
     LinearCombination(come, {weights, dtype}, count);
-    const Term terms[] = {{momentum.data, factor_, momentum.dtype}, {weights, 1 - factor_, dtype}};
+    const Term terms[] = {{momentum.data, factor, momentum.dtype}, {weights, 1 - factor, dtype}};
     LinearCombination(terms, {momentum.data, momentum.dtype}, count);
-    std::memcpy(weights, run.flat(), count * SizeOf(dtype));
-    return absl::OkStatus();
-  }
-
- private:
-  const double factor_;
-  const std::shared_ptr<Kept> kept_;
-};
+    std::memcpy(weights, run.flat(), run.flat_size_bytes());
+  });
+}
 
 // Threads: as Algorithm. Owns: its options.
 class QuasiGlobalMomentum final : public GraphAlgorithm {
@@ -130,9 +97,9 @@ class QuasiGlobalMomentum final : public GraphAlgorithm {
     ASSIGN_OR_RETURN(NeighborMean::Over over, OverBalanced(tiers));
     const auto kept = std::make_shared<Kept>();
     PipelineSpec spec;
-    spec.stages.push_back(std::make_unique<ApplyMomentumStage>(momentum_, kept));
+    spec.stages.push_back(MakeApplyMomentumStage(momentum_, layout, kept));
     spec.stages.push_back(MakeNeighborMeanStage(*tiers.all, std::move(over), layout));
-    spec.stages.push_back(std::make_unique<UpdateMomentumStage>(momentum_, kept));
+    spec.stages.push_back(MakeUpdateMomentumStage(momentum_, kept));
     return spec;
   }
 

@@ -45,8 +45,6 @@ namespace pelton {
 namespace {
 
 constexpr char kNone[] = "none";
-constexpr NumberRange kAnyRate = {0, 1e6};
-constexpr NumberRange kFraction = {0, 1};
 
 // Threads: as Algorithm. Owns: its options.
 class SlowMo final : public Algorithm {

@@ -71,7 +71,6 @@ class PairStage final : public Stage {
  public:
   PairStage(Post* post, Rank rank) : post_(*post), rank_(static_cast<size_t>(rank.value())) {}
   absl::string_view name() const override { return "pairs"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     is_last_ = run.mode() == RoundMode::kCollecting;

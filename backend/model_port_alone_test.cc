@@ -44,7 +44,6 @@ class LetterStage final : public Stage {
  public:
   explicit LetterStage(Rank rank) : rank_(static_cast<size_t>(rank.value())) {}
   absl::string_view name() const override { return "letters"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     std::atomic<int>* const boxes = letters[run.layout().id.value()];

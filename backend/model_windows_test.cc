@@ -59,7 +59,6 @@ class PassOnStage final : public Stage {
   }
 
   absl::string_view name() const override { return "pass on"; }
-  StageKind kind() const override { return StageKind::kExchange; }
   absl::Status Start(BucketRun& run, StageState*) override {
     const WindowAccess access{.deadline = windows_->deadline()};
     if (run.round().value() % 2 == 1) {

@@ -44,10 +44,8 @@ HostPlan PlanOf(const CompressedAllReduceOptions& options, const Tiers& tiers) {
           divisor};
 }
 
-absl::Status AddExchange(const CompressedAllReduceOptions& options, const BucketLayout& layout,
-                         const Tiers& tiers, PipelineSpec& spec) {
-  Communicator* const ranks = tiers.are_open() ? tiers.leaders : tiers.all;
-  if (ranks == nullptr) return absl::OkStatus();  // leads no host
+absl::Status AddExchange(Communicator& ranks, const CompressedAllReduceOptions& options,
+                         const BucketLayout& layout, const Tiers& tiers, PipelineSpec& spec) {
   const HostPlan plan = PlanOf(options, tiers);
   if (plan.share != 1) spec.stages.push_back(MakeScaleStage(plan.share));
   CompressedExchangeOptions exchange{.codec = options.codec,
@@ -55,7 +53,7 @@ absl::Status AddExchange(const CompressedAllReduceOptions& options, const Bucket
                                      .divisor = plan.divisor,
                                      .device = tiers.device};
   ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                   MakeCompressedExchangeStage(exchange, layout, *ranks));
+                   MakeCompressedExchangeStage(exchange, layout, ranks));
   spec.stages.push_back(std::move(stage));
   return absl::OkStatus();
 }
@@ -73,17 +71,17 @@ absl::StatusOr<PipelineSpec> CompressedAllReduce(const CompressedAllReduceOption
     if (options.error_feedback && tiers.device == nullptr) {
       const double share = options.average ? 1 : 1.0 / tiers.all->world_size().value();
       spec.stages.push_back(MakeDeliverStage(
-          kCompressedExchange,
+          kCompressedExchange, layout,
           {{kResidual, StateScope::kOwn}, {kServerResidual, StateScope::kPassedOn}}, share));
     }
     spec.stages.push_back(MakeAllReduceStage(options.average ? ReduceOp::kAvg : ReduceOp::kSum));
     return spec;
   }
-  if (tiers.are_open()) {
-    spec.stages.push_back(MakeReduceToLeaderStage(*tiers.host, PlanOf(options, tiers).op));
-  }
-  RETURN_IF_ERROR(AddExchange(options, layout, tiers, spec));
-  if (tiers.are_open()) spec.stages.push_back(MakeBroadcastFromLeaderStage(*tiers.host));
+  const auto add_exchange = [&](Communicator& ranks, const std::vector<int32_t>&) {
+    return AddExchange(ranks, options, layout, tiers, spec);
+  };
+  RETURN_IF_ERROR(
+      AddExchangeOfPeers(tiers, tiers.are_open(), PlanOf(options, tiers).op, add_exchange, spec));
   return spec;
 }
 

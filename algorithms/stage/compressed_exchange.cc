@@ -65,7 +65,6 @@ class CompressedExchangeStage final : public Stage {
   }
 
   absl::string_view name() const override { return kCompressedExchange; }
-  StageKind kind() const override { return StageKind::kExchange; }
   bool takes_device_memory() const override { return is_on_device_; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {

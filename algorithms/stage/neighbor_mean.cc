@@ -58,7 +58,6 @@ class NeighborMeanStage final : public Stage {
  public:
   explicit NeighborMeanStage(std::unique_ptr<NeighborMean> mean) : mean_(std::move(mean)) {}
   absl::string_view name() const override { return "neighbours' mean"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     if (run.layout().flat_count == 0) return absl::OkStatus();

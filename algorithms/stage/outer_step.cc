@@ -2,7 +2,10 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
+#include "algorithms/codec/error_feedback.h"
 #include "algorithms/stage/compressed_algorithm.h"
 #include "comm/reduction/linear_combination.h"
 #include "core/base/status.h"
@@ -21,110 +24,70 @@ struct Anchor {
 };
 
 // Prepare: the bucket, a rank's weights x, becomes a - x.
-// Threads: as Stage. Owns: a share of what the two stages know.
-class ProgressStage final : public Stage {
- public:
-  explicit ProgressStage(std::shared_ptr<Anchor> anchor) : anchor_(std::move(anchor)) {}
-  absl::string_view name() const override { return "progress"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    auto state = std::make_unique<FlatState>();
-    state->Add({.name = "anchor",
-                .dtype = layout.dtype,
-                .scope = anchor_->is_own ? StateScope::kReplica : StateScope::kCommon,
-                .count = layout.flat_count});
-    return state;
-  }
-
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    if (layout.flat_count == 0) return;
-    std::memcpy(state.buffers()[0].data, flat, layout.flat_count * SizeOf(layout.dtype));
-  }
-
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    anchor_->data = state->buffers()[0].data;
-    if (run.layout().flat_count == 0) return absl::OkStatus();
+std::unique_ptr<Stage> MakeProgressStage(const BucketLayout& layout,
+                                         const std::shared_ptr<Anchor>& anchor) {
+  const StateBuffer kept = {.name = "anchor",
+                            .dtype = layout.dtype,
+                            .scope = anchor->is_own ? StateScope::kReplica : StateScope::kCommon,
+                            .begins_as_weights = true,
+                            .count = layout.flat_count};
+  const auto progress = [anchor](const BucketRun& run, absl::Span<const StateBuffer> kept) {
+    anchor->data = kept[0].data;
     const DType dtype = run.layout().dtype;
-    const Term terms[] = {{anchor_->data, 1, dtype}, {run.flat(), -1, dtype}};
+    const Term terms[] = {{anchor->data, 1, dtype}, {run.flat(), -1, dtype}};
     LinearCombination(terms, {run.flat(), dtype}, run.layout().flat_count);
-    return absl::OkStatus();
-  }
+  };
+  return MakeLocalStage("progress", progress, {kept});
+}
 
- private:
-  const std::shared_ptr<Anchor> anchor_;
-};
+// `velocity` has no data where there is no momentum.
+void Step(const OuterStepOptions& options, const Term& gradient, const Term& velocity,
+          CombinationTarget anchor, uint64_t count) {
+  const double rate = options.learning_rate;
+  const Term before = {anchor.data, 1, anchor.dtype};
+  const Term down = {gradient.data, -rate, gradient.dtype};
+  if (velocity.data == nullptr) return LinearCombination({before, down}, anchor, count);
+  if (!options.nesterov) {
+    const Term along = {velocity.data, -rate, velocity.dtype};
+    return LinearCombination({before, along}, anchor, count);
+  }
+  const Term ahead = {velocity.data, -rate * options.momentum, velocity.dtype};
+  LinearCombination({before, down, ahead}, anchor, count);
+}
 
 // Merge: the bucket, the mean g of the ranks' progress, becomes the anchor after its step.
-// Threads: as Stage. Owns: a share of what the two stages know.
-class OuterStepStage final : public Stage {
- public:
-  OuterStepStage(const OuterStepOptions& options, std::shared_ptr<Anchor> anchor)
-      : rate_(options.learning_rate),
-        momentum_(options.momentum),
-        nesterov_(options.nesterov),
-        anchor_(std::move(anchor)) {}
-  absl::string_view name() const override { return "outer step"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    if (momentum_ == 0) return nullptr;
-    auto state = std::make_unique<FlatState>();
-    state->Add({.name = "momentum",
-                .dtype = VelocityTypeOf(layout.dtype),
-                .scope = anchor_->is_own ? StateScope::kOwn : StateScope::kCommon,
-                .count = layout.flat_count});
-    return state;
+std::unique_ptr<Stage> MakeOuterStepStage(const OuterStepOptions& options,
+                                          const BucketLayout& layout,
+                                          const std::shared_ptr<Anchor>& anchor) {
+  std::vector<StateBuffer> kept;
+  if (options.momentum != 0) {
+    // Small gradients would be lost in a velocity of 16 bits.
+    kept.push_back({.name = "momentum",
+                    .dtype = FeedbackDType(layout.dtype),
+                    .scope = anchor->is_own ? StateScope::kOwn : StateScope::kCommon,
+                    .count = layout.flat_count});
   }
-
-  absl::Status Start(BucketRun& run, StageState* state) override {
+  const auto step = [options, anchor](const BucketRun& run, absl::Span<const StateBuffer> kept) {
     const uint64_t count = run.layout().flat_count;
-    if (count == 0) return absl::OkStatus();
     const DType dtype = run.layout().dtype;
     const Term gradient = {run.flat(), 1, dtype};
-    Term velocity = {nullptr, 0, VelocityTypeOf(dtype)};
-    if (state != nullptr) {
-      velocity.data = state->buffers()[0].data;
-      const Term moved[] = {{velocity.data, momentum_, velocity.dtype}, gradient};
-      LinearCombination(moved, {state->buffers()[0].data, velocity.dtype}, count);
+    Term velocity;
+    if (!kept.empty()) {
+      velocity = {kept[0].data, options.momentum, kept[0].dtype};
+      LinearCombination({velocity, gradient}, {kept[0].data, kept[0].dtype}, count);
     }
-    Step(gradient, velocity, {anchor_->data, dtype}, count);
-    std::memcpy(run.flat(), anchor_->data, count * SizeOf(dtype));
-    return absl::OkStatus();
-  }
-
- private:
-  // `velocity` has no data where there is no momentum.
-  void Step(const Term& gradient, const Term& velocity, CombinationTarget anchor,
-            uint64_t count) const {
-    const Term before = {anchor.data, 1, anchor.dtype};
-    const Term down = {gradient.data, -rate_, gradient.dtype};
-    if (velocity.data == nullptr) return LinearCombination({before, down}, anchor, count);
-    if (!nesterov_) {
-      const Term along = {velocity.data, -rate_, velocity.dtype};
-      return LinearCombination({before, along}, anchor, count);
-    }
-    const Term ahead = {velocity.data, -rate_ * momentum_, velocity.dtype};
-    LinearCombination({before, down, ahead}, anchor, count);
-  }
-
-  // Small gradients would be lost in a velocity of 16 bits.
-  static DType VelocityTypeOf(DType dtype) {
-    return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  }
-
-  const double rate_;
-  const double momentum_;
-  const bool nesterov_;
-  const std::shared_ptr<Anchor> anchor_;
-};
+    Step(options, gradient, velocity, {anchor->data, dtype}, count);
+    std::memcpy(run.flat(), anchor->data, run.flat_size_bytes());
+  };
+  return MakeLocalStage("outer step", step, std::move(kept));
+}
 
 }  // namespace
 
 absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
                           const Tiers& tiers, PipelineSpec& spec) {
   const auto anchor = std::make_shared<Anchor>();
-  spec.stages.push_back(std::make_unique<ProgressStage>(anchor));
+  spec.stages.push_back(MakeProgressStage(layout, anchor));
   if (options.codec == nullptr) {
     spec.stages.push_back(MakeAllReduceStage(ReduceOp::kAvg));
   } else {
@@ -135,14 +98,15 @@ absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& l
       spec.stages.push_back(std::move(stage));
     }
   }
-  spec.stages.push_back(std::make_unique<OuterStepStage>(options, anchor));
+  spec.stages.push_back(MakeOuterStepStage(options, layout, anchor));
   return absl::OkStatus();
 }
 
-void AddOwnOuterStep(const OuterStepOptions& options, PipelineSpec& spec) {
+void AddOwnOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
+                     PipelineSpec& spec) {
   const auto anchor = std::make_shared<Anchor>(Anchor{.is_own = true});
-  spec.stages.push_back(std::make_unique<ProgressStage>(anchor));
-  spec.stages.push_back(std::make_unique<OuterStepStage>(options, anchor));
+  spec.stages.push_back(MakeProgressStage(layout, anchor));
+  spec.stages.push_back(MakeOuterStepStage(options, layout, anchor));
 }
 
 }  // namespace pelton

@@ -38,7 +38,8 @@ absl::Status AddOuterStep(const OuterStepOptions& options, const BucketLayout& l
 
 // Appends the stages without the exchange: what the bucket holds before them is the mean with
 // whomever this rank has met, and anchor and velocity are this rank's own.
-void AddOwnOuterStep(const OuterStepOptions& options, PipelineSpec& spec);
+void AddOwnOuterStep(const OuterStepOptions& options, const BucketLayout& layout,
+                     PipelineSpec& spec);
 
 }  // namespace pelton
 

@@ -215,7 +215,6 @@ class PowerSgdStage final : public Stage {
       : options_(options), dtype_(layout.dtype), ranks_(ranks) {}
 
   absl::string_view name() const override { return kPowerSgd; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     auto state = std::make_unique<FlatState>();

@@ -1,6 +1,5 @@
 #include "algorithms/stage/push_sum.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -15,19 +14,6 @@
 namespace pelton {
 namespace {
 
-double ElementOf(const std::byte* data, DType dtype) {
-  if (dtype == DType::kFloat64) return *reinterpret_cast<const double*>(data);
-  return *reinterpret_cast<const float*>(data);
-}
-
-void FillElements(std::byte* data, DType dtype, double value, uint64_t count) {
-  if (dtype == DType::kFloat64) {
-    std::fill_n(reinterpret_cast<double*>(data), count, value);
-  } else {
-    std::fill_n(reinterpret_cast<float*>(data), count, static_cast<float>(value));
-  }
-}
-
 // Threads: as Stage. Owns: its message, and a bucket's worth of weights.
 class PushSumStage final : public Stage {
  public:
@@ -35,7 +21,6 @@ class PushSumStage final : public Stage {
                bool gives_change)
       : mean_(std::move(mean)), message_(std::move(message)), gives_change_(gives_change) {}
   absl::string_view name() const override { return "push sum"; }
-  StageKind kind() const override { return StageKind::kExchange; }
 
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     const DType dtype = FeedbackDType(layout.dtype);
@@ -53,6 +38,7 @@ class PushSumStage final : public Stage {
       state->Add({.name = "left",
                   .dtype = layout.dtype,
                   .scope = StateScope::kReplica,
+                  .begins_as_weights = true,
                   .count = layout.flat_count});
     }
     return state;
@@ -63,8 +49,7 @@ class PushSumStage final : public Stage {
     const Term initial[] = {{flat, 1, layout.dtype}};
     const StateBuffer& numerator = state.buffers()[kNumerator];
     LinearCombination(initial, {numerator.data, numerator.dtype}, layout.flat_count);
-    if (!gives_change_) return;
-    std::memcpy(state.buffers()[kLeft].data, flat, layout.flat_count * SizeOf(layout.dtype));
+    Stage::Prime(layout, flat, state);  // the weights that it left
   }
 
   absl::Status Start(BucketRun& run, StageState* state) override {
@@ -84,7 +69,7 @@ class PushSumStage final : public Stage {
     const Term moved[] = {
         {run.flat(), 1, dtype}, {last, -1, dtype}, {numerator.data, 1, numerator.dtype}};
     LinearCombination(moved, {message_->data(), numerator.dtype}, count);
-    FillElements(ShareIn(run), numerator.dtype, share, 1);
+    FillNumbers({ShareIn(run), numerator.dtype}, share, 1);
     return mean_->Begin(run, message_->data(), message_->At(0));
   }
 
@@ -103,7 +88,7 @@ class PushSumStage final : public Stage {
   // The first element of a bucket's flat part is a tensor's, never a gap's.
   static double ShareOf(const StageState& state) {
     const StateBuffer& share = state.buffers()[kShare];
-    return 1 + ElementOf(share.data, share.dtype);
+    return 1 + NumberAt(share.data, share.dtype);
   }
 
   // Behind the numerator.
@@ -117,8 +102,8 @@ class PushSumStage final : public Stage {
     const StateBuffer& numerator = state.buffers()[kNumerator];
     const StateBuffer& share = state.buffers()[kShare];
     std::memcpy(numerator.data, message_->data(), count * SizeOf(numerator.dtype));
-    const double above_one = ElementOf(ShareIn(run), share.dtype) - 1;
-    FillElements(share.data, share.dtype, above_one, count);
+    const double above_one = NumberAt(ShareIn(run), share.dtype) - 1;
+    FillNumbers({share.data, share.dtype}, above_one, count);
     const DType dtype = run.layout().dtype;
     const Term quotient{numerator.data, 1 / ShareOf(state), numerator.dtype};
     if (!gives_change_) return LinearCombination({&quotient, 1}, {run.flat(), dtype}, count);

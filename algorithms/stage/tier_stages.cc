@@ -6,136 +6,79 @@
 
 #include "algorithms/codec/error_feedback.h"
 #include "comm/reduction/linear_combination.h"
-#include "core/pipeline/pipeline.h"
+#include "core/base/status.h"
+#include "core/pipeline/operation.h"
 #include "core/pipeline/standard_stages.h"
 
 namespace pelton {
 namespace {
 
-// Threads: as Stage. Owns: names.
-class DeliverStage final : public Stage {
- public:
-  DeliverStage(absl::string_view name, std::vector<HeldBack> buffers, double factor)
-      : name_(name), buffers_(std::move(buffers)), factor_(factor) {}
-  absl::string_view name() const override { return name_; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-
-  std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    auto state = std::make_unique<FlatState>();
-    for (const HeldBack& buffer : buffers_) {
-      state->Add({.name = buffer.name,
-                  .dtype = FeedbackDType(layout.dtype),
-                  .scope = buffer.scope,
-                  .count = layout.content_count});
-    }
-    return state;
-  }
-
-  absl::Status Start(BucketRun& run, StageState* state) override {
-    for (const StateBuffer& buffer : state->buffers()) {
-      if (buffer.scope != StateScope::kCommon) Deliver(run, buffer);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  void Deliver(const BucketRun& run, const StateBuffer& buffer) const {
-    const uint64_t size_bytes = buffer.count * SizeOf(buffer.dtype);
-    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
-    // Nearly always: a sum with zeros would turn -0 into 0, and cost a pass.
-    if (std::all_of(buffer.data, buffer.data + size_bytes, is_zero)) return;
-    const DType dtype = run.layout().dtype;
-    const Term terms[] = {{run.flat(), 1, dtype}, {buffer.data, factor_, buffer.dtype}};
-    LinearCombination(terms, {run.flat(), dtype}, buffer.count);
-    std::memset(buffer.data, 0, size_bytes);
-  }
-
-  const absl::string_view name_;
-  const std::vector<HeldBack> buffers_;
-  const double factor_;
-};
-
-}  // namespace
-
-std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers,
-                                        double factor) {
-  return std::make_unique<DeliverStage>(name, std::move(buffers), factor);
+void Deliver(const BucketRun& run, const StateBuffer& buffer, double factor) {
+  const uint64_t size_bytes = buffer.count * SizeOf(buffer.dtype);
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  // Nearly always: a sum with zeros would turn -0 into 0, and cost a pass.
+  if (std::all_of(buffer.data, buffer.data + size_bytes, is_zero)) return;
+  const DType dtype = run.layout().dtype;
+  const Term terms[] = {{run.flat(), 1, dtype}, {buffer.data, factor, buffer.dtype}};
+  LinearCombination(terms, {run.flat(), dtype}, buffer.count);
+  std::memset(buffer.data, 0, size_bytes);
 }
 
-namespace {
-
-// One operation per segment, in place, with the leader as its root.
-// Threads: as Stage. Owns: the operations of the round.
-class HostStage final : public Stage {
- public:
-  HostStage(OperationKind kind, CommunicatorId host, ReduceOp op)
-      : operation_kind_(kind), host_(host), op_(op) {}
-
-  absl::string_view name() const override {
-    return reduces() ? "reduce to leader" : "broadcast from leader";
-  }
-  StageKind kind() const override { return reduces() ? StageKind::kExchange : StageKind::kMerge; }
-  bool takes_device_memory() const override { return true; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    batch_.Clear();
-    for (const Segment& segment : run.segments()) {
-      Operation operation;
-      operation.kind = operation_kind_;
-      operation.dtype = run.layout().dtype;
-      operation.reduce_op = op_;
-      operation.peer = 0;
-      operation.count = segment.count;
-      operation.communicator = host_;
-      operation.set_source(segment.location);
-      operation.set_target(segment.location);
-      batch_.Add(operation);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
-
- private:
-  bool reduces() const { return operation_kind_ == OperationKind::kReduce; }
-
-  const OperationKind operation_kind_;
-  const CommunicatorId host_;
-  const ReduceOp op_;
-  OperationBatch batch_;
-};
-
-// Threads: as Stage. Owns: nothing.
-class ScaleStage final : public Stage {
- public:
-  explicit ScaleStage(double factor) : factor_(factor) {}
-
-  absl::string_view name() const override { return "scale"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-
-  absl::Status Start(BucketRun& run, StageState*) override {
-    const DType dtype = run.layout().dtype;
-    const Term term = {run.flat(), factor_, dtype};
-    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().content_count);
-    return absl::OkStatus();
-  }
-
- private:
-  const double factor_;
-};
+// One operation per segment, in place, with the host's leader as its root. Another bucket waits
+// for it, because a runner over tiers parks on one of them (comm/tiers.h).
+std::unique_ptr<Stage> MakeHostStage(absl::string_view name, const Tiers& tiers, OperationKind kind,
+                                     ReduceOp op) {
+  Operation operation;
+  operation.kind = kind;
+  operation.reduce_op = op;
+  operation.peer = 0;
+  operation.communicator = tiers.host->id();
+  return MakeInPlaceStage(name, operation, /*next_may_follow=*/false);
+}
 
 }  // namespace
 
-std::unique_ptr<Stage> MakeReduceToLeaderStage(const Communicator& host, ReduceOp op) {
-  return std::make_unique<HostStage>(OperationKind::kReduce, host.id(), op);
+std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
+                                        const std::vector<HeldBack>& buffers, double factor) {
+  std::vector<StateBuffer> kept;
+  for (const HeldBack& buffer : buffers) {
+    kept.push_back({.name = buffer.name,
+                    .dtype = FeedbackDType(layout.dtype),
+                    .scope = buffer.scope,
+                    .count = layout.content_count});
+  }
+  const auto deliver = [factor](const BucketRun& run, absl::Span<const StateBuffer> kept) {
+    for (const StateBuffer& buffer : kept) {
+      if (buffer.scope != StateScope::kCommon) Deliver(run, buffer, factor);
+    }
+  };
+  return MakeLocalStage(name, deliver, std::move(kept));
 }
 
 std::unique_ptr<Stage> MakeScaleStage(double factor) {
-  return std::make_unique<ScaleStage>(factor);
+  return MakeLocalStage("scale", [factor](const BucketRun& run, auto) {
+    const DType dtype = run.layout().dtype;
+    const Term term = {run.flat(), factor, dtype};
+    LinearCombination({&term, 1}, {run.flat(), dtype}, run.layout().content_count);
+  });
 }
 
-std::unique_ptr<Stage> MakeBroadcastFromLeaderStage(const Communicator& host) {
-  return std::make_unique<HostStage>(OperationKind::kBroadcast, host.id(), ReduceOp::kSum);
+absl::Status AddExchangeOfPeers(const Tiers& tiers, bool hosts_are_peers, ReduceOp op,
+                                PeerExchange add_exchange, PipelineSpec& spec) {
+  if (!hosts_are_peers) {
+    const auto size = static_cast<size_t>(tiers.all->world_size().value());
+    return add_exchange(*tiers.all, std::vector<int32_t>(size, 1));
+  }
+  if (!tiers.are_open()) {
+    return absl::InvalidArgumentError(
+        "hierarchical: no tiers are open, so hosts cannot exchange; give the model a backend that "
+        "opens them, or set hierarchical=false");
+  }
+  spec.stages.push_back(MakeHostStage("reduce to leader", tiers, OperationKind::kReduce, op));
+  if (tiers.is_leader()) RETURN_IF_ERROR(add_exchange(*tiers.leaders, tiers.host_sizes));
+  spec.stages.push_back(
+      MakeHostStage("broadcast from leader", tiers, OperationKind::kBroadcast, ReduceOp::kSum));
+  return absl::OkStatus();
 }
 
 }  // namespace pelton

@@ -2,13 +2,18 @@
 #ifndef PELTON_ALGORITHMS_STAGE_TIER_STAGES_H_
 #define PELTON_ALGORITHMS_STAGE_TIER_STAGES_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "comm/communicator.h"
-#include "comm/reduction/reduction.h"
+#include "comm/tiers.h"
+#include "core/memory/dtype.h"
 #include "core/pipeline/pipeline.h"
+#include "core/plan/plan.h"
 
 namespace pelton {
 
@@ -25,21 +30,23 @@ struct HeldBack {
 // only where a group of another size, whose messages lacked it, has left its state to this one
 // (core/round/model_state.h). `name` and `buffers` are those of the stage that encodes in larger
 // groups. Every rank keeps all of it, so that what comes of a sum over several needs their shares.
-std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, std::vector<HeldBack> buffers,
-                                        double factor = 1);
-
-// Exchange: the sum or the mean (kAvg) of the host's ranks onto its leader, in place, segment by
-// segment; the others' segments keep what they hold. A sum of 16-bit elements may overflow where
-// the mean does not.
-// Steps: one reduce per segment. Bytes: those of the host's reduce; none on a wire between hosts.
-std::unique_ptr<Stage> MakeReduceToLeaderStage(const Communicator& host, ReduceOp op);
+std::unique_ptr<Stage> MakeDeliverStage(absl::string_view name, const BucketLayout& layout,
+                                        const std::vector<HeldBack>& buffers, double factor = 1);
 
 // Merge: the elements of the slots times `factor`, in the host's memory.
 std::unique_ptr<Stage> MakeScaleStage(double factor);
 
-// Merge: the leader's segments, to all ranks of the host.
-// Steps: one broadcast per segment. Bytes: as above.
-std::unique_ptr<Stage> MakeBroadcastFromLeaderStage(const Communicator& host);
+// Appends the stages of an exchange among ranks that each stand for so many of the group's, those
+// of `sizes`, by rank in `ranks`.
+using PeerExchange =
+    absl::FunctionRef<absl::Status(Communicator& ranks, const std::vector<int32_t>& sizes)>;
+// With hosts as the peers: between their leaders, after the sum or the mean (kAvg) of a host's
+// ranks onto its leader, in place, segment by segment, and before the leader's segments go to all
+// ranks of the host. A sum of 16-bit elements may overflow where the mean does not. Else: among all
+// ranks. Steps: a reduce and a broadcast per segment. Bytes: none of them on a wire between hosts.
+// Errors: InvalidArgument: no tiers are open; those of `add_exchange`.
+absl::Status AddExchangeOfPeers(const Tiers& tiers, bool hosts_are_peers, ReduceOp op,
+                                PeerExchange add_exchange, PipelineSpec& spec);
 
 }  // namespace pelton
 

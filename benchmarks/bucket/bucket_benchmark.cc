@@ -139,7 +139,6 @@ class StampStage final : public Stage {
  public:
   explicit StampStage(StartStamp* start) : start_(*start) {}
   absl::string_view name() const override { return "stamp"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
   absl::Status Start(BucketRun&, StageState*) override {
     start_.Take();
     return absl::OkStatus();

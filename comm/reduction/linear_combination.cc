@@ -185,5 +185,18 @@ void WeightedMean(absl::Span<const std::byte* const> tensors, absl::Span<const d
   LinearCombination(terms, target, count);
 }
 
+double NumberAt(const std::byte* data, DType dtype) {
+  if (dtype == DType::kFloat64) return *reinterpret_cast<const double*>(data);
+  return *reinterpret_cast<const float*>(data);
+}
+
+void FillNumbers(CombinationTarget target, double value, uint64_t count) {
+  if (target.dtype == DType::kFloat64) {
+    std::fill_n(reinterpret_cast<double*>(target.data), count, value);
+  } else {
+    std::fill_n(reinterpret_cast<float*>(target.data), count, static_cast<float>(value));
+  }
+}
+
 }  // namespace pelton
 #endif  // HWY_ONCE

@@ -43,6 +43,11 @@ void LinearCombination(absl::Span<const Term> terms, CombinationTarget target, u
 void WeightedMean(absl::Span<const std::byte* const> tensors, absl::Span<const double> factors,
                   CombinationTarget target, uint64_t count, std::vector<Term>& terms);
 
+// Of float32 or float64, aligned as these: the number at `data`; and `count` times `value`, rounded
+// to that type.
+double NumberAt(const std::byte* data, DType dtype);
+void FillNumbers(CombinationTarget target, double value, uint64_t count);
+
 }  // namespace pelton
 
 #endif  // PELTON_COMM_REDUCTION_LINEAR_COMBINATION_H_

@@ -56,6 +56,17 @@ TEST(LinearCombinationTest, TheThreadsFloatingPointStateChangesNothing) {
   EXPECT_EQ(got, want);
 }
 
+TEST(LinearCombinationTest, ReadsAndFillsNumbersOfEitherType) {
+  std::vector<float> floats(3, 7);
+  FillNumbers({Bytes(floats), DType::kFloat32}, 0.1, 2);
+  EXPECT_EQ(floats, (std::vector<float>{0.1F, 0.1F, 7}));
+  EXPECT_EQ(NumberAt(Bytes(floats), DType::kFloat32), static_cast<double>(0.1F));
+  std::vector<double> doubles(3, 7);
+  FillNumbers({Bytes(doubles), DType::kFloat64}, 0.1, 2);
+  EXPECT_EQ(doubles, (std::vector<double>{0.1, 0.1, 7}));
+  EXPECT_EQ(NumberAt(Bytes(doubles), DType::kFloat64), 0.1);
+}
+
 TEST(LinearCombinationTest, ComputesInFloat64WhereATermIsOfIt) {
   const std::vector<double> a(kCount, 1e-12);
   const std::vector<float> b = Ramp(1);

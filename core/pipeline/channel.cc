@@ -15,13 +15,11 @@ namespace pelton {
 namespace {
 
 // Where a bucket's job is, for the error of its stage. An operation is named only where the stage
-// launches some: one of a stage before may be in flight, and is not what has failed.
+// has launched some: one of a stage before may be in flight, and is not what has failed.
 template <typename Job>
 std::string ContextOf(const Job& job) {
   std::string context = job.run->plan().Describe(job.run->layout().id);
-  const bool may_launch = job.stage == job.pipeline->stage_count() ||
-                          job.pipeline->stage(job.stage).kind() == StageKind::kExchange;
-  if (may_launch && job.run->launch_count() > 0) {
+  if (job.run->launch_count() > job.launches_before_stage) {
     absl::StrAppend(&context, ", ", Describe(job.run->last_operation()));
   }
   return context;
@@ -187,6 +185,7 @@ absl::StatusOr<bool> Channel::RunStage(Job& job) {
   // the round would not know why.
   try {
     if (!std::exchange(job.stage_started, true)) {
+      job.launches_before_stage = job.run->launch_count();
       if (job.stage == 0) RETURN_IF_ERROR(job.run->Begin());
       RETURN_IF_ERROR(stage.Start(*job.run, state));
     }
@@ -260,8 +259,7 @@ std::string Channel::DescribeCurrent() const {
   if (job.pipeline == nullptr) return Describe(job.operation);
   std::string text = job.run->plan().Describe(job.run->layout().id);
   if (job.stage < job.pipeline->stage_count()) {
-    const Stage& stage = job.pipeline->stage(job.stage);
-    absl::StrAppend(&text, ", ", NameOf(stage.kind()), " '", stage.name(), "'");
+    absl::StrAppend(&text, ", stage '", job.pipeline->stage(job.stage).name(), "'");
   }
   if (job.run->launch_count() > 0) {
     absl::StrAppend(&text, ", ", Describe(job.run->last_operation()));

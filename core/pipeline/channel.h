@@ -93,7 +93,7 @@ class Channel {
   absl::Time launched_at() const { return launched_at_; }
   // As if all of it had been launched, and put on the device, so much later.
   void MoveTimes(absl::Duration by);
-  // "bucket 3 (fc1.weight): exchange 'allreduce', allreduce #12 ..." of the oldest in flight.
+  // "bucket 3 (fc1.weight): stage 'allreduce', allreduce #12 ..." of the oldest in flight.
   std::string DescribeCurrent() const;
   // Whether that one waits for a call on this rank (BlockingStage), and so for no other rank.
   bool current_is_in_call() const;
@@ -119,6 +119,7 @@ class Channel {
     std::optional<BucketCompletion> completion;
     size_t stage = 0;
     bool stage_started = false;
+    uint64_t launches_before_stage = 0;
     absl::Status failure;                  // waits for the operations in flight to end
     absl::AnyInvocable<void()> end_range;  // that a viewer is shown; null: none
     // Of a user's call.

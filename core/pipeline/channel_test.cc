@@ -32,7 +32,6 @@ Plan ThreeBuckets() {
 class FailingStage final : public Stage {
  public:
   absl::string_view name() const override { return "failing"; }
-  StageKind kind() const override { return StageKind::kExchange; }
   absl::Status Start(BucketRun& run, StageState*) override {
     Operation operation;
     operation.kind = OperationKind::kBarrier;
@@ -49,7 +48,6 @@ class RoundingStage final : public Stage {
  public:
   explicit RoundingStage(std::vector<bool>& rounds_up) : rounds_up_(rounds_up) {}
   absl::string_view name() const override { return "rounding"; }
-  StageKind kind() const override { return StageKind::kTransform; }
   absl::Status Start(BucketRun&, StageState*) override {
     rounds_up_.push_back(RoundsUp());
     return absl::OkStatus();
@@ -74,7 +72,6 @@ class RoundingStage final : public Stage {
 class TwoBarriersStage final : public Stage {
  public:
   absl::string_view name() const override { return "two barriers"; }
-  StageKind kind() const override { return StageKind::kExchange; }
   absl::Status Start(BucketRun&, StageState*) override {
     batch_.Add(Operation{});
     return absl::OkStatus();
@@ -165,7 +162,7 @@ TEST_F(ChannelTest, ABucketThatHasMoreToLaunchKeepsTheNextOneWaiting) {
   EXPECT_TRUE(channel_->Advance());
   EXPECT_FALSE(channel_->Advance());
   EXPECT_EQ(world_.runner(0).launches().size(), 1u);
-  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'two barriers'"));
+  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), stage 'two barriers'"));
   PeerLaunchesAll();
   EXPECT_TRUE(channel_->Advance());
   EXPECT_EQ(world_.runner(0).launches().size(), 2u);
@@ -190,7 +187,7 @@ TEST_F(ChannelTest, TheNextBucketLaunchesBehindTheLastOperationOfTheOneBefore) {
   EXPECT_TRUE(channel_->IsInFlight(BucketId(1)));
   EXPECT_TRUE(channel_->IsInFlight(BucketId(0)));
   EXPECT_FALSE(channel_->IsInFlight(BucketId(2)));
-  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), exchange 'allreduce'"));
+  EXPECT_THAT(channel_->DescribeCurrent(), HasSubstr("bucket 1 (b), stage 'allreduce'"));
   PeerLaunchesAll();
   channel_->Advance();
   PeerLaunchesAll();

@@ -1,6 +1,7 @@
 #include "core/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -9,20 +10,6 @@
 #include "core/base/status.h"
 
 namespace pelton {
-
-absl::string_view NameOf(StageKind kind) {
-  switch (kind) {
-    case StageKind::kPrepare:
-      return "prepare";
-    case StageKind::kTransform:
-      return "transform";
-    case StageKind::kExchange:
-      return "exchange";
-    case StageKind::kMerge:
-      return "merge";
-  }
-  return "unknown stage";
-}
 
 absl::Status ExceptionIn(absl::string_view stage) {
   const auto thrown = [stage](absl::string_view what) {
@@ -85,6 +72,15 @@ void BucketRun::PruneFinished() {
   };
   in_flight_.erase(std::remove_if(in_flight_.begin(), in_flight_.end(), finished),
                    in_flight_.end());
+}
+
+void Stage::Prime(const BucketLayout&, const std::byte* flat, StageState& state) const {
+  for (const StateBuffer& buffer : state.buffers()) {
+    if (!buffer.begins_as_weights || buffer.count == 0) continue;
+    const size_t element_bytes = SizeOf(buffer.dtype);
+    std::memcpy(buffer.data, flat + buffer.begin_count * element_bytes,
+                buffer.count * element_bytes);
+  }
 }
 
 void FlatState::Add(StateBuffer buffer) {

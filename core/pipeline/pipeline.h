@@ -30,9 +30,6 @@
 
 namespace pelton {
 
-enum class StageKind : uint8_t { kPrepare, kTransform, kExchange, kMerge };
-absl::string_view NameOf(StageKind kind);
-
 // Whose the elements of a state are, which decides what becomes of them when a group of another
 // size goes on from it (core/round/model_state.h).
 enum class StateScope : uint8_t {
@@ -49,7 +46,8 @@ struct StateBuffer {
   absl::string_view name;  // unique in its stage: "residual"
   DType dtype = DType::kFloat32;
   StateScope scope = StateScope::kOwn;
-  uint64_t begin_count = 0;  // the flat part's element that the first one belongs to
+  bool begins_as_weights = false;  // those of its elements, in the bucket's dtype (Stage::Prime)
+  uint64_t begin_count = 0;        // the flat part's element that the first one belongs to
   uint64_t count = 0;
   std::byte* data = nullptr;
 };
@@ -91,6 +89,7 @@ class BucketRun {
   bool UsedHere(SlotId slot) const { return tracker_->UsedHere(slot); }
   // The first element of the bucket's flat part; null if it has none.
   std::byte* flat() const { return storage_->FlatOf(layout_->id); }
+  uint64_t flat_size_bytes() const { return layout_->flat_count * SizeOf(layout_->dtype); }
   // Null where the bucket is in the host's memory.
   DeviceQueue* device() const { return storage_->device(); }
 
@@ -142,7 +141,6 @@ class Stage {
  public:
   virtual ~Stage() = default;
   virtual absl::string_view name() const = 0;
-  virtual StageKind kind() const = 0;
   // Whether it leaves a bucket's memory to operations and the device's queue, so that the bucket
   // may lie on a device.
   virtual bool takes_device_memory() const { return false; }
@@ -153,8 +151,9 @@ class Stage {
   }
 
   // Fills a new state from what all ranks hold before the first round, where the state is made of
-  // that: `flat` is the bucket's flat part. Weights have such a value, gradients do not.
-  virtual void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const {}
+  // that: `flat` is the bucket's flat part. Weights have such a value, gradients do not. As it is,
+  // it fills the buffers that say so.
+  virtual void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const;
 
   // Begins. Blocks: never. Errors end the bucket's round; operations in flight are waited for.
   virtual absl::Status Start(BucketRun& run, StageState* state) = 0;
@@ -181,7 +180,6 @@ class ForwardingStage : public Stage {
  public:
   explicit ForwardingStage(std::unique_ptr<Stage> stage) : stage_(std::move(stage)) {}
   absl::string_view name() const override { return stage_->name(); }
-  StageKind kind() const override { return stage_->kind(); }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     return stage_->MakeState(layout);
   }

@@ -16,31 +16,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Does nothing but keep a copy of what it is primed with, as a stage of any kind.
+// Does nothing but keep a copy of what it is primed with.
 // Threads: one. Owns: its name.
 class NamedStage final : public Stage {
  public:
-  NamedStage(std::string name, StageKind kind) : name_(std::move(name)), kind_(kind) {}
+  explicit NamedStage(std::string name) : name_(std::move(name)) {}
   absl::string_view name() const override { return name_; }
-  StageKind kind() const override { return kind_; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
-    return std::make_unique<FlatState>(layout, DType::kFloat32,
-                                       std::initializer_list<absl::string_view>{"copy"});
-  }
-  void Prime(const BucketLayout& layout, const std::byte* flat, StageState& state) const override {
-    std::memcpy(state.buffers()[0].data, flat, layout.flat_count * sizeof(float));
+    auto state = std::make_unique<FlatState>();
+    state->Add({.name = "copy", .begins_as_weights = true, .count = layout.flat_count});
+    state->Add({.name = "zeros", .count = layout.flat_count});
+    return state;
   }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
 
  private:
   std::string name_;
-  StageKind kind_;
 };
 
-template <typename... Kind>
-PipelineSpec SpecOf(Kind... kinds) {
+template <typename... Name>
+PipelineSpec SpecOf(Name... names) {
   PipelineSpec spec;
-  (spec.stages.push_back(std::make_unique<NamedStage>(std::string(NameOf(kinds)), kinds)), ...);
+  (spec.stages.push_back(std::make_unique<NamedStage>(names)), ...);
   return spec;
 }
 
@@ -57,16 +54,16 @@ std::string ErrorOf(PipelineSpec spec, const BucketLayout& layout = LayoutOf(12)
 
 TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
   EXPECT_THAT(ErrorOf(SpecOf()), HasSubstr("pipeline of bucket 4: it has no stages"));
-  PipelineSpec spec = SpecOf(StageKind::kExchange);
+  PipelineSpec spec = SpecOf("exchange");
   spec.period = 0;
   EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("phase is 0, not below its period, 0"));
-  spec = SpecOf(StageKind::kExchange);
+  spec = SpecOf("exchange");
   spec.dtypes = {DType::kInt32};
   EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("cannot work on float32"));
-  spec = SpecOf(StageKind::kExchange);
+  spec = SpecOf("exchange");
   spec.alignment_count = 8;
   EXPECT_THAT(ErrorOf(std::move(spec)), HasSubstr("12 elements are no multiple of 8"));
-  spec = SpecOf(StageKind::kExchange);
+  spec = SpecOf("exchange");
   spec.allows_standalone = false;
   BucketLayout layout = LayoutOf(12);
   layout.standalone = {SlotId(1)};
@@ -75,7 +72,7 @@ TEST(PipelineTest, RefusesWhatCannotWorkAndSaysWhy) {
 
 TEST(PipelineTest, RunsInEveryPeriodThRoundFromItsPhaseOn) {
   const auto rounds_of = [](uint64_t phase) {
-    PipelineSpec spec = SpecOf(StageKind::kExchange);
+    PipelineSpec spec = SpecOf("exchange");
     spec.period = 3;
     spec.phase = phase;
     const Pipeline pipeline = *Pipeline::Build(std::move(spec), LayoutOf(12));
@@ -90,23 +87,21 @@ TEST(PipelineTest, RunsInEveryPeriodThRoundFromItsPhaseOn) {
 }
 
 TEST(PipelineTest, PrimesTheStateOfEveryStage) {
-  Pipeline pipeline =
-      *Pipeline::Build(SpecOf(StageKind::kExchange, StageKind::kMerge), LayoutOf(12));
+  Pipeline pipeline = *Pipeline::Build(SpecOf("exchange", "merge"), LayoutOf(12));
   const std::vector<float> flat(12, 7);
   pipeline.Prime(LayoutOf(12), reinterpret_cast<const std::byte*>(flat.data()));
   for (size_t stage = 0; stage < 2; ++stage) {
     const StateBuffer& copy = pipeline.state(stage)->buffers()[0];
     EXPECT_EQ(copy.name, "copy");
     EXPECT_EQ(std::memcmp(copy.data, flat.data(), 12 * sizeof(float)), 0);
+    EXPECT_EQ(*reinterpret_cast<const float*>(pipeline.state(stage)->buffers()[1].data), 0);
   }
 }
 
 TEST(PipelineTest, EncloseLeavesEachStageItsState) {
-  Pipeline pipeline =
-      *Pipeline::Build(SpecOf(StageKind::kTransform, StageKind::kExchange), LayoutOf(12));
+  Pipeline pipeline = *Pipeline::Build(SpecOf("transform", "exchange"), LayoutOf(12));
   const std::vector<StageState*> states = {pipeline.state(0), pipeline.state(1)};
-  pipeline.Enclose(std::make_unique<NamedStage>("first", StageKind::kPrepare),
-                   std::make_unique<NamedStage>("last", StageKind::kMerge));
+  pipeline.Enclose(std::make_unique<NamedStage>("first"), std::make_unique<NamedStage>("last"));
   ASSERT_EQ(pipeline.stage_count(), 4u);
   EXPECT_EQ(pipeline.stage(0).name(), "first");
   EXPECT_EQ(pipeline.stage(1).name(), "transform");
@@ -124,7 +119,7 @@ TEST(PipelineTest, RefusesADeviceWhereAStageNeedsTheHost) {
   BucketLayout layout = LayoutOf(12);
   layout.device = {DeviceKind::kCuda, 1};
   EXPECT_EQ(ErrorOf(std::move(spec), layout), "OK");
-  spec = SpecOf(StageKind::kExchange);
+  spec = SpecOf("exchange");
   spec.stages.insert(spec.stages.begin(), MakeAllReduceStage(ReduceOp::kSum));
   EXPECT_THAT(ErrorOf(std::move(spec), layout),
               HasSubstr("stage 'exchange' cannot work on cuda memory"));
@@ -145,15 +140,13 @@ TEST(PipelineTest, AnExceptionIsTheStagesError) {
 
 // Of several stages, each with several arrays of several sizes.
 TEST(PipelineTest, AllStatesAreKeptApart) {
-  Pipeline pipeline =
-      *Pipeline::Build(SpecOf(StageKind::kTransform, StageKind::kExchange), LayoutOf(12));
+  Pipeline pipeline = *Pipeline::Build(SpecOf("transform", "exchange"), LayoutOf(12));
   for (size_t stage = 0; stage < 2; ++stage) {
     auto& state = static_cast<FlatState&>(*pipeline.state(stage));
     state.Add({.name = "bytes", .dtype = DType::kUInt8, .count = 5 + stage});
-    EXPECT_EQ(state.buffers()[1].data, state.data(1));
+    EXPECT_EQ(state.buffers()[2].data, state.data(2));
   }
-  pipeline.Enclose(std::make_unique<NamedStage>("first", StageKind::kPrepare),
-                   std::make_unique<NamedStage>("last", StageKind::kMerge));
+  pipeline.Enclose(std::make_unique<NamedStage>("first"), std::make_unique<NamedStage>("last"));
   const auto fill = [&pipeline](int value) {
     for (size_t stage : {1, 2}) {
       for (const StateBuffer& buffer : pipeline.state(stage)->buffers()) {
@@ -187,7 +180,7 @@ TEST(PipelineTest, AllStatesAreKeptApart) {
 }
 
 TEST(PipelineTest, StateThatWasKeptIsRestoredUntilItIsCommitted) {
-  Pipeline pipeline = *Pipeline::Build(SpecOf(StageKind::kExchange), LayoutOf(12));
+  Pipeline pipeline = *Pipeline::Build(SpecOf("exchange"), LayoutOf(12));
   auto* const first = reinterpret_cast<float*>(pipeline.state(0)->buffers()[0].data);
   pipeline.KeepState();
   *first = 1;

@@ -36,40 +36,84 @@ absl::Status OperationBatch::LaunchMore(BucketRun& run) {
 namespace {
 
 // Threads: as Stage. Owns: the operations of the round.
-class AllReduceStage final : public Stage {
+class OperationStage final : public Stage {
  public:
-  explicit AllReduceStage(ReduceOp op) : op_(op) {}
-  absl::string_view name() const override { return "allreduce"; }
-  StageKind kind() const override { return StageKind::kExchange; }
+  OperationStage(absl::string_view name, FillBatch fill, bool next_may_follow)
+      : name_(name), fill_(std::move(fill)), next_may_follow_(next_may_follow) {}
+  absl::string_view name() const override { return name_; }
   bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
     batch_.Clear();
-    for (const Segment& segment : run.segments()) {
-      Operation operation;
-      operation.kind = OperationKind::kAllReduce;
-      operation.dtype = run.layout().dtype;
-      operation.reduce_op = op_;
-      operation.count = segment.count;
-      operation.set_source(segment.location);
-      operation.set_target(segment.location);
-      batch_.Add(operation);
-    }
+    fill_(run, batch_);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
+  bool has_launched_all() const override { return next_may_follow_ && batch_.has_launched_all(); }
+
+ private:
+  const absl::string_view name_;
+  FillBatch fill_;
+  const bool next_may_follow_;
+  OperationBatch batch_;
+};
+
+// Threads: as Stage. Owns: the step.
+class LocalStage final : public Stage {
+ public:
+  LocalStage(absl::string_view name, FlatStep step, std::vector<StateBuffer> kept)
+      : name_(name), step_(std::move(step)), kept_(std::move(kept)) {}
+  absl::string_view name() const override { return name_; }
+
+  std::unique_ptr<StageState> MakeState(const BucketLayout&) const override {
+    if (kept_.empty()) return nullptr;
+    auto state = std::make_unique<FlatState>();
+    for (const StateBuffer& buffer : kept_) state->Add(buffer);
+    return state;
+  }
+  absl::Status Start(BucketRun& run, StageState* state) override {
+    if (run.layout().flat_count == 0) return absl::OkStatus();
+    step_(run, state == nullptr ? absl::Span<const StateBuffer>() : state->buffers());
     return absl::OkStatus();
   }
 
-  absl::StatusOr<bool> Advance(BucketRun& run, StageState*) override { return batch_.Advance(run); }
-  bool has_launched_all() const override { return batch_.has_launched_all(); }
-
  private:
-  const ReduceOp op_;
-  OperationBatch batch_;
+  const absl::string_view name_;
+  FlatStep step_;
+  const std::vector<StateBuffer> kept_;
 };
 
 }  // namespace
 
+std::unique_ptr<Stage> MakeOperationStage(absl::string_view name, FillBatch fill,
+                                          bool next_may_follow) {
+  return std::make_unique<OperationStage>(name, std::move(fill), next_may_follow);
+}
+
+std::unique_ptr<Stage> MakeInPlaceStage(absl::string_view name, Operation operation,
+                                        bool next_may_follow) {
+  const auto fill = [operation](const BucketRun& run, OperationBatch& batch) mutable {
+    operation.dtype = run.layout().dtype;
+    for (const Segment& segment : run.segments()) {
+      operation.count = segment.count;
+      operation.set_source(segment.location);
+      operation.set_target(segment.location);
+      batch.Add(operation);
+    }
+  };
+  return MakeOperationStage(name, fill, next_may_follow);
+}
+
 std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op) {
-  return std::make_unique<AllReduceStage>(op);
+  Operation allreduce;
+  allreduce.kind = OperationKind::kAllReduce;
+  allreduce.reduce_op = op;
+  return MakeInPlaceStage("allreduce", allreduce);
+}
+
+std::unique_ptr<Stage> MakeLocalStage(absl::string_view name, FlatStep step,
+                                      std::vector<StateBuffer> kept) {
+  return std::make_unique<LocalStage>(name, std::move(step), std::move(kept));
 }
 
 namespace {

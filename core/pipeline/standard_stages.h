@@ -1,14 +1,19 @@
-// What most pipelines are made of: operations that a stage launches together, stages of one
-// operation, and stages that run in some rounds and are left out in the others.
+// What most pipelines are made of: operations that a stage launches together, stages of operations
+// or of a step on this rank alone, and stages that run in some rounds and are left out in the
+// others.
 #ifndef PELTON_CORE_PIPELINE_STANDARD_STAGES_H_
 #define PELTON_CORE_PIPELINE_STANDARD_STAGES_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/limits.h"
 #include "core/memory/dtype.h"
 #include "core/pipeline/operation.h"
@@ -44,9 +49,29 @@ class OperationBatch {
   size_t finished_ = 0;
 };
 
+// A stage that launches what `fill` adds, all at once, in the host's memory or a device's. `name`
+// is a literal. `next_may_follow`: another bucket's operations may be launched once all of these
+// are (Stage::has_launched_all).
+using FillBatch = absl::AnyInvocable<void(const BucketRun& run, OperationBatch& batch)>;
+std::unique_ptr<Stage> MakeOperationStage(absl::string_view name, FillBatch fill,
+                                          bool next_may_follow = true);
+
+// The same with one operation per segment, in place, which is `operation` but for its dtype, count
+// and memory.
+std::unique_ptr<Stage> MakeInPlaceStage(absl::string_view name, Operation operation,
+                                        bool next_may_follow = true);
+
 // Exchange: allreduces every segment in place with `op`, all at once.
 // Steps: one allreduce per segment. Bytes: those of the communicator's allreduce.
 std::unique_ptr<Stage> MakeAllReduceStage(ReduceOp op);
+
+// A stage that is done when `step` is, which works on this rank alone and in the host's memory. It
+// is left out where the bucket's flat part has no elements. `kept` is what the stage keeps; `step`
+// is given the same with the data. `name` is a literal.
+using FlatStep =
+    absl::AnyInvocable<void(const BucketRun& run, absl::Span<const StateBuffer> kept)>;
+std::unique_ptr<Stage> MakeLocalStage(absl::string_view name, FlatStep step,
+                                      std::vector<StateBuffer> kept = {});
 
 // Rounds count from 1. Whether this one's number is a multiple of `interval`; 0 has none.
 bool IsMultiple(const BucketRun& run, uint64_t interval);

@@ -207,7 +207,6 @@ TEST_F(StandardStagesTest, AllReduceTakesEverySegmentInPlace) {
   ASSERT_TRUE(tracker_.MarkReady(SlotId(0), large_.data()).ok());
   const std::unique_ptr<Stage> stage = MakeAllReduceStage(ReduceOp::kMax);
   EXPECT_EQ(stage->name(), "allreduce");
-  EXPECT_EQ(stage->kind(), StageKind::kExchange);
   EXPECT_TRUE(stage->takes_device_memory());
   for (uint64_t round : {1, 2}) {
     BucketRun run = RunOf(round);
@@ -233,12 +232,62 @@ TEST_F(StandardStagesTest, AllReduceTakesEverySegmentInPlace) {
   }
 }
 
+TEST_F(StandardStagesTest, AnotherBucketFollowsOperationsUnlessTheStageSaysNo) {
+  for (const bool next_may_follow : {true, false}) {
+    BucketRun run = RunOf(1);
+    const auto stage = MakeOperationStage(
+        "two",
+        [](const BucketRun&, OperationBatch& batch) {
+          batch.Add(Numbered(1));
+          batch.Add(Numbered(2));
+        },
+        next_may_follow);
+    ASSERT_TRUE(stage->Start(run, nullptr).ok());
+    EXPECT_FALSE(*stage->Advance(run, nullptr));
+    EXPECT_EQ(stage->has_launched_all(), next_may_follow);
+  }
+  EXPECT_THAT(Launched(), ElementsAre(1, 2, 1, 2));
+}
+
+TEST_F(StandardStagesTest, ALocalStageIsDoneAtOnceAndKeepsWhatItIsGiven) {
+  const auto count_round = [](const BucketRun&, absl::Span<const StateBuffer> kept) {
+    ++*reinterpret_cast<int32_t*>(kept[1].data);
+  };
+  const auto stage = MakeLocalStage(
+      "count", count_round,
+      {{.name = "weights", .dtype = DType::kFloat64, .begins_as_weights = true, .count = 3},
+       {.name = "rounds", .dtype = DType::kInt32, .scope = StateScope::kCommon, .count = 1}});
+  const std::unique_ptr<StageState> state = stage->MakeState(plan_.bucket(BucketId(0)));
+  auto* const flat = reinterpret_cast<double*>(storage_->FlatOf(BucketId(0)));
+  flat[2] = 7;
+  stage->Prime(plan_.bucket(BucketId(0)), storage_->FlatOf(BucketId(0)), *state);
+  for (uint64_t round : {1, 2}) {
+    BucketRun run = RunOf(round);
+    ASSERT_TRUE(stage->Start(run, state.get()).ok());
+    EXPECT_TRUE(*stage->Advance(run, state.get()));
+  }
+  EXPECT_EQ(reinterpret_cast<const double*>(state->buffers()[0].data)[2], 7);
+  EXPECT_EQ(*reinterpret_cast<const int32_t*>(state->buffers()[1].data), 2);
+  EXPECT_EQ(state->buffers()[1].scope, StateScope::kCommon);
+}
+
+TEST_F(StandardStagesTest, ALocalStageIsLeftOutWhereThereAreNoElements) {
+  BucketLayout empty = plan_.bucket(BucketId(0));
+  empty.flat_count = 0;
+  BucketRun run(plan_, empty, *storage_, tracker_, runner_, Round(1));
+  bool has_run = false;
+  const auto stage = MakeLocalStage("step", [&has_run](auto&&...) { has_run = true; });
+  EXPECT_EQ(stage->MakeState(empty), nullptr);
+  ASSERT_TRUE(stage->Start(run, nullptr).ok());
+  EXPECT_TRUE(*stage->Advance(run, nullptr));
+  EXPECT_FALSE(has_run);
+}
+
 // Counts, in its state, the rounds in which it runs; it needs a second Advance in each.
 // Threads: one. Owns: nothing.
 class CountingStage final : public Stage {
  public:
   absl::string_view name() const override { return "counting"; }
-  StageKind kind() const override { return StageKind::kTransform; }
   bool takes_device_memory() const override { return true; }
   bool has_launched_all() const override { return true; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
@@ -264,20 +313,11 @@ class CountingStage final : public Stage {
   bool has_waited_ = false;
 };
 
-// Threads: as Stage. Owns: nothing.
-class HostStage final : public Stage {
- public:
-  absl::string_view name() const override { return "host"; }
-  StageKind kind() const override { return StageKind::kTransform; }
-  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
-};
-
 TEST_F(StandardStagesTest, AStageOfRoundsRunsInMultiplesOrInTheOthers) {
   for (const auto& [which, expected] : {std::pair(WhichRounds::kMultiples, std::vector{3, 6}),
                                         std::pair(WhichRounds::kOthers, std::vector{1, 2, 4, 5})}) {
     const auto stage = MakeStageOfRounds(std::make_unique<CountingStage>(), which, 3);
     EXPECT_EQ(stage->name(), "counting");
-    EXPECT_EQ(stage->kind(), StageKind::kTransform);
     const std::unique_ptr<StageState> state = stage->MakeState(plan_.bucket(BucketId(0)));
     stage->Prime(plan_.bucket(BucketId(0)), storage_->FlatOf(BucketId(0)), *state);
     std::vector<int> rounds;
@@ -307,7 +347,7 @@ TEST_F(StandardStagesTest, AStageOfRoundsTakesTheMemoryThatItsStageTakes) {
     return MakeStageOfRounds(std::move(stage), WhichRounds::kMultiples, 2);
   };
   EXPECT_TRUE(of(std::make_unique<CountingStage>())->takes_device_memory());
-  EXPECT_FALSE(of(of(std::make_unique<HostStage>()))->takes_device_memory());
+  EXPECT_FALSE(of(of(MakeLocalStage("host", [](auto&&...) {})))->takes_device_memory());
 }
 
 TEST_F(StandardStagesTest, NoRoundIsAMultipleOfZero) {

@@ -30,6 +30,8 @@ struct NumberRange {
   double least;
   double most;
 };
+inline constexpr NumberRange kFraction = {0, 1};
+inline constexpr NumberRange kAnyRate = {0, 1e6};  // of learning
 
 // Binds each option to the variable that holds its value. What the variable holds when it is bound
 // is the option's default, so that no default is written twice.

@@ -46,7 +46,6 @@ class CallingStage final : public BlockingStage {
   CallingStage(ActorRef<StageCaller> caller, Call call, std::string name = "the user's function")
       : BlockingStage(std::move(caller)), name_(std::move(name)), call_(std::move(call)) {}
   absl::string_view name() const override { return name_; }
-  StageKind kind() const override { return StageKind::kTransform; }
 
  protected:
   BlockingCall::Function MakeCall(BucketRun&, StageState*) override { return call_; }
@@ -337,7 +336,7 @@ TEST_F(CallingRoundsTest, ACallPastTheDeadlineOfItsRoundIsNamed) {
   const absl::Status status = rounds->WaitRound(deadline);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(status.ToString(),
-              HasSubstr("rank 0, round 1: bucket 0 (b), transform 'the user's function' is not "
+              HasSubstr("rank 0, round 1: bucket 0 (b), stage 'the user's function' is not "
                         "done in time; it has not returned on this rank"));
   EXPECT_LE(executor_.Now(), deadline + absl::Milliseconds(1'100));
   EXPECT_FALSE(world_.runner(1).aborted().ok()) << "the peer waits";
@@ -361,7 +360,7 @@ TEST_F(CallingRoundsTest, WhoeverAsksIsToldOfTheCall) {
   auto sight = rounds->RequestLook(absl::InfiniteFuture());
   executor_.RunFor(absl::Milliseconds(10));
   ASSERT_TRUE(sight.ready());
-  EXPECT_THAT(std::move(sight).Take()->work, HasSubstr("transform 'the user's function'"));
+  EXPECT_THAT(std::move(sight).Take()->work, HasSubstr("stage 'the user's function'"));
 }
 
 TEST_F(CallingRoundsTest, TheEndOfTheRoundsDoesNotWaitForACall) {

@@ -33,7 +33,6 @@ class ComputingStage final : public Stage {
  public:
   explicit ComputingStage(std::function<void(BucketId)> compute) : compute_(std::move(compute)) {}
   absl::string_view name() const override { return "compute"; }
-  StageKind kind() const override { return StageKind::kMerge; }
   absl::Status Start(BucketRun& run, StageState*) override {
     compute_(run.layout().id);
     return absl::OkStatus();

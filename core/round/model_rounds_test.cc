@@ -307,7 +307,6 @@ TEST_F(ModelRoundsTest, TellsWhenBucketsWereReadyAndComplete) {
 class CountingStage final : public Stage {
  public:
   absl::string_view name() const override { return "count"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     return std::make_unique<FlatState>(layout, DType::kFloat32,
                                        std::initializer_list<absl::string_view>{"rounds"});

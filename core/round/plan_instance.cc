@@ -23,7 +23,6 @@ class RoundUsage::LaunchStage final : public Stage {
  public:
   explicit LaunchStage(RoundUsage& usage) : usage_(usage) {}
   absl::string_view name() const override { return "launch usage"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
   bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun& run, StageState*) override {
@@ -46,7 +45,6 @@ class RoundUsage::AwaitStage final : public Stage {
  public:
   explicit AwaitStage(RoundUsage& usage) : usage_(usage) {}
   absl::string_view name() const override { return "await usage"; }
-  StageKind kind() const override { return StageKind::kExchange; }
   bool takes_device_memory() const override { return true; }
 
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }

@@ -110,7 +110,6 @@ class KeepingStage final : public Stage {
  public:
   explicit KeepingStage(StateScope scope) : scope_(scope) {}
   absl::string_view name() const override { return "keep"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     return std::make_unique<FlatState>(layout, DType::kFloat32,
                                        std::initializer_list<absl::string_view>{"kept"}, scope_);

@@ -48,7 +48,6 @@ class CallingStage final : public BlockingStage {
   CallingStage(ActorRef<StageCaller> caller, std::function<absl::Status()> call)
       : BlockingStage(std::move(caller)), call_(std::move(call)) {}
   absl::string_view name() const override { return "call"; }
-  StageKind kind() const override { return StageKind::kTransform; }
 
  protected:
   BlockingCall::Function MakeCall(BucketRun&, StageState*) override { return call_; }

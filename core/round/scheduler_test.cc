@@ -41,7 +41,6 @@ class LockStage final : public Stage {
  public:
   explicit LockStage(const bool* held) : held_(*held) {}
   absl::string_view name() const override { return "lock"; }
-  StageKind kind() const override { return StageKind::kMerge; }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
   absl::StatusOr<bool> Advance(BucketRun&, StageState*) override { return !held_; }
 
@@ -54,7 +53,6 @@ class LockStage final : public Stage {
 class ThrowingStage final : public Stage {
  public:
   absl::string_view name() const override { return "throwing"; }
-  StageKind kind() const override { return StageKind::kMerge; }
   absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
   absl::StatusOr<bool> Advance(BucketRun&, StageState*) override {
     throw std::runtime_error("the user's own words");

@@ -17,6 +17,8 @@ namespace {
 
 uint64_t SizeBytesOf(const UserMemory& memory) { return memory.count * SizeOf(memory.dtype); }
 
+// Has a function called, which may block. It looks at the user's tensors: what the stages before it
+// have made for them is there, although the round may yet fail.
 // Threads: as Stage. Owns: shares the function with a call that is under way.
 class FunctionStage final : public BlockingStage {
  public:
@@ -27,7 +29,6 @@ class FunctionStage final : public BlockingStage {
         call_(std::move(call)),
         outcomes_(std::move(outcomes)) {}
   absl::string_view name() const override { return name_; }
-  StageKind kind() const override { return StageKind::kTransform; }
 
  protected:
   BlockingCall::Function MakeCall(BucketRun&, StageState*) override {
@@ -41,56 +42,28 @@ class FunctionStage final : public BlockingStage {
   const std::shared_ptr<Outcomes> outcomes_;
 };
 
-// Threads: as Stage. Owns: nothing.
-class NoOpStage final : public Stage {
- public:
-  absl::string_view name() const override { return "no-op"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-  absl::Status Start(BucketRun&, StageState*) override { return absl::OkStatus(); }
-};
+// A bucket's elements before an operation whose outcome goes to a peer weight; shared by the stages
+// around the operation's, of which the first keeps them and the last one puts them back.
+using KeptElements = std::shared_ptr<std::vector<std::byte>>;
 
-uint64_t FlatBytesOf(const BucketRun& run) {
-  return run.layout().flat_count * SizeOf(run.layout().dtype);
+std::unique_ptr<Stage> MakeKeepStage(const KeptElements& kept) {
+  return MakeLocalStage("keep", [kept](const BucketRun& run, auto) {
+    kept->assign(run.flat(), run.flat() + run.flat_size_bytes());
+  });
 }
 
-// Threads: as Stage. Owns: shares the memory with the stage that puts it back.
-class KeepStage final : public Stage {
- public:
-  explicit KeepStage(std::shared_ptr<std::vector<std::byte>> kept) : kept_(std::move(kept)) {}
-  absl::string_view name() const override { return "keep"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
-  absl::Status Start(BucketRun& run, StageState*) override {
-    kept_->assign(run.flat(), run.flat() + FlatBytesOf(run));
-    return absl::OkStatus();
-  }
+std::unique_ptr<Stage> MakeRestoreStage(const KeptElements& kept, const UserMemory& peer_weight,
+                                        const std::shared_ptr<Outcomes>& outcomes) {
+  return MakeLocalStage("restore", [kept, peer_weight, outcomes](const BucketRun& run, auto) {
+    PELTON_CHECK(peer_weight.count <= run.layout().flat_count) << "a peer weight of another bucket";
+    std::swap_ranges(kept->begin(), kept->end(), run.flat());
+    outcomes->Add(kept->data(), peer_weight);
+  });
+}
 
- private:
-  const std::shared_ptr<std::vector<std::byte>> kept_;
-};
-
-// Threads: as Stage. Owns: as KeepStage; keeps the user's tensor alive.
-class RestoreStage final : public Stage {
- public:
-  RestoreStage(std::shared_ptr<std::vector<std::byte>> kept, UserMemory target,
-               std::shared_ptr<Outcomes> outcomes)
-      : kept_(std::move(kept)), target_(std::move(target)), outcomes_(std::move(outcomes)) {}
-  absl::string_view name() const override { return "restore"; }
-  StageKind kind() const override { return StageKind::kMerge; }
-  absl::Status Start(BucketRun& run, StageState*) override {
-    PELTON_CHECK(target_.count <= run.layout().flat_count) << "a peer weight of another bucket";
-    if (target_.count == 0) return absl::OkStatus();
-    std::swap_ranges(kept_->begin(), kept_->end(), run.flat());
-    outcomes_->Add(kept_->data(), target_);
-    return absl::OkStatus();
-  }
-
- private:
-  const std::shared_ptr<std::vector<std::byte>> kept_;
-  const UserMemory target_;
-  const std::shared_ptr<Outcomes> outcomes_;
-};
-
-// Threads: as Stage. Owns: as ForwardingStage; keeps the user's tensors alive.
+// The buffers of the stage's state are filled from the user's memory of the same name before it,
+// and what they hold after it is the outcome for that. Threads: as Stage. Owns: as ForwardingStage;
+// keeps the user's tensors alive.
 class ReplicasStage final : public ForwardingStage {
  public:
   ReplicasStage(std::unique_ptr<Stage> stage, NamedMemory replicas,
@@ -133,14 +106,14 @@ class ReplicasStage final : public ForwardingStage {
   const std::shared_ptr<Outcomes> outcomes_;
 };
 
-// One byte, of which the smallest counts: 1 where a rank wants to stop.
+// All ranks agree on whether to stop: the control's is_running() is the answer. They exchange one
+// byte, of which the smallest counts: 1 where a rank wants to stop.
 // Threads: as Stage. Owns: the byte; shares the control with the user's handle.
 class AgreeToStopStage final : public Stage {
  public:
   explicit AgreeToStopStage(std::shared_ptr<AveragingControl> control)
       : control_(std::move(control)) {}
   absl::string_view name() const override { return "agree to stop"; }
-  StageKind kind() const override { return StageKind::kPrepare; }
 
   absl::Status Start(BucketRun&, StageState*) override {
     wish_ = control_->wants_stop() ? 1 : 0;
@@ -168,6 +141,7 @@ class AgreeToStopStage final : public Stage {
   OperationBatch batch_;
 };
 
+// A stage that is left out once the ranks have agreed to stop.
 // Threads: as Stage. Owns: as ForwardingStage; shares the control with the user's handle.
 class UnlessStoppedStage final : public ForwardingStage {
  public:
@@ -205,37 +179,6 @@ void Outcomes::Commit() {
     std::memcpy(outcome.target.data, outcome.data, SizeBytesOf(outcome.target));
   }
   outcomes_.clear();
-}
-
-std::unique_ptr<Stage> MakeFunctionStage(std::string name, std::function<absl::Status()> call,
-                                         std::shared_ptr<Outcomes> outcomes,
-                                         ActorRef<StageCaller> caller) {
-  return std::make_unique<FunctionStage>(std::move(name), std::move(call), std::move(outcomes),
-                                         std::move(caller));
-}
-
-std::unique_ptr<Stage> MakeNoOpStage() { return std::make_unique<NoOpStage>(); }
-
-AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes) {
-  // Shared by the two: each is a stage of its own.
-  const auto kept = std::make_shared<std::vector<std::byte>>();
-  return {std::make_unique<KeepStage>(kept),
-          std::make_unique<RestoreStage>(kept, std::move(peer_weight), std::move(outcomes))};
-}
-
-std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
-                                    std::shared_ptr<Outcomes> outcomes) {
-  return std::make_unique<ReplicasStage>(std::move(stage), std::move(replicas),
-                                         std::move(outcomes));
-}
-
-std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control) {
-  return std::make_unique<AgreeToStopStage>(std::move(control));
-}
-
-std::unique_ptr<Stage> UnlessStopped(std::unique_ptr<Stage> stage,
-                                     std::shared_ptr<AveragingControl> control) {
-  return std::make_unique<UnlessStoppedStage>(std::move(stage), std::move(control));
 }
 
 namespace {
@@ -352,15 +295,15 @@ absl::StatusOr<PipelineSpec> UserAlgorithm::StagesFor(const BucketLayout& layout
   for (Step& step : steps) {
     RETURN_IF_ERROR(Annotate(AddStep(step, layout, tiers, spec), step.operation.name));
   }
-  if (spec.stages.empty()) spec.stages.push_back(MakeNoOpStage());
+  if (spec.stages.empty()) spec.stages.push_back(MakeLocalStage("no-op", [](auto&&...) {}));
   return spec;
 }
 
 absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, const Tiers& tiers,
                                     PipelineSpec& spec) {
   if (step.algorithm == nullptr) {
-    spec.stages.push_back(MakeFunctionStage(step.operation.name, step.operation.function,
-                                            OutcomesOf(layout), caller_));
+    spec.stages.push_back(std::make_unique<FunctionStage>(
+        step.operation.name, step.operation.function, OutcomesOf(layout), caller_));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(PipelineSpec part, SpecOf(*step.algorithm, layout, tiers));
@@ -380,27 +323,30 @@ absl::Status UserAlgorithm::AddStep(Step& step, const BucketLayout& layout, cons
 
 void UserAlgorithm::AddStages(const UserOperation& operation, const BucketLayout& layout,
                               std::vector<std::unique_ptr<Stage>> stages, PipelineSpec& spec) {
-  AsideStages aside;
-  if (operation.peer_weight.count > 0) {
-    aside = MakeAsideStages(operation.peer_weight, OutcomesOf(layout));
-  }
-  if (aside.first != nullptr) spec.stages.push_back(std::move(aside.first));
+  const bool is_aside = operation.peer_weight.count > 0;
+  const auto kept = std::make_shared<std::vector<std::byte>>();
+  if (is_aside) spec.stages.push_back(MakeKeepStage(kept));
   if (operation.control != nullptr) {
-    spec.stages.push_back(MakeAgreeToStopStage(operation.control));
+    spec.stages.push_back(std::make_unique<AgreeToStopStage>(operation.control));
   }
   for (std::unique_ptr<Stage>& stage : stages) {
     spec.stages.push_back(Adapt(operation, layout, std::move(stage)));
   }
-  if (aside.last != nullptr) spec.stages.push_back(std::move(aside.last));
+  if (is_aside) {
+    spec.stages.push_back(MakeRestoreStage(kept, operation.peer_weight, OutcomesOf(layout)));
+  }
 }
 
 std::unique_ptr<Stage> UserAlgorithm::Adapt(const UserOperation& operation,
                                             const BucketLayout& layout,
                                             std::unique_ptr<Stage> stage) const {
-  if (operation.control != nullptr) stage = UnlessStopped(std::move(stage), operation.control);
+  if (operation.control != nullptr) {
+    stage = std::make_unique<UnlessStoppedStage>(std::move(stage), operation.control);
+  }
   // On ranks that lead no host no stage may keep any.
   if (!operation.replicas.empty() && KeepsState(*stage, layout)) {
-    stage = WithReplicas(std::move(stage), operation.replicas, OutcomesOf(layout));
+    stage =
+        std::make_unique<ReplicasStage>(std::move(stage), operation.replicas, OutcomesOf(layout));
   }
   return stage;
 }

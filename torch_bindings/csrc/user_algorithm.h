@@ -27,9 +27,6 @@
 
 namespace pelton::torch_bindings {
 
-// Stages with which the operations that a user appends to a bucket are made of registered
-// algorithms' stages.
-
 // Memory of a tensor of the user's.
 struct UserMemory {
   std::byte* data = nullptr;
@@ -63,36 +60,6 @@ class Outcomes {
   };
   std::vector<Outcome> outcomes_;
 };
-
-// Has `caller` call a function, which may block. `name` is the operation's, for reports. The
-// function looks at the user's tensors: what the stages before it have made for them is there,
-// although the round may yet fail.
-std::unique_ptr<Stage> MakeFunctionStage(std::string name, std::function<absl::Status()> call,
-                                         std::shared_ptr<Outcomes> outcomes,
-                                         ActorRef<StageCaller> caller);
-
-// Does nothing: for a bucket without operations.
-std::unique_ptr<Stage> MakeNoOpStage();
-
-// Of an operation whose outcome goes to `peer_weight` while the bucket stays as it was: the first
-// stage keeps the bucket's elements, the last one puts them back and has the outcome.
-struct AsideStages {
-  std::unique_ptr<Stage> first;
-  std::unique_ptr<Stage> last;
-};
-AsideStages MakeAsideStages(UserMemory peer_weight, std::shared_ptr<Outcomes> outcomes);
-
-// `stage`, with the buffers of its state filled from the user's memory of the same name before;
-// what they hold after it is the outcome for that. Errors, in Start: InvalidArgument: it keeps no
-// buffer of that name.
-std::unique_ptr<Stage> WithReplicas(std::unique_ptr<Stage> stage, NamedMemory replicas,
-                                    std::shared_ptr<Outcomes> outcomes);
-
-// Has all ranks agree on whether to stop: the control's is_running() is the answer.
-std::unique_ptr<Stage> MakeAgreeToStopStage(std::shared_ptr<AveragingControl> control);
-// `stage`, left out once the ranks have agreed to stop.
-std::unique_ptr<Stage> UnlessStopped(std::unique_ptr<Stage> stage,
-                                     std::shared_ptr<AveragingControl> control);
 
 // What a user has appended to a bucket: either `algorithm`, a name of the registry whose stages do
 // the work in the bucket, or `function`. At most one of the three memories is given.

@@ -47,7 +47,6 @@ void OnAnotherThread(const std::function<void()>& body) { std::thread(body).join
 class CountingStage final : public Stage {
  public:
   absl::string_view name() const override { return "counting"; }
-  StageKind kind() const override { return StageKind::kTransform; }
   std::unique_ptr<StageState> MakeState(const BucketLayout& layout) const override {
     return std::make_unique<FlatState>(layout, DType::kFloat32,
                                        std::initializer_list<absl::string_view>{"left"});
@@ -62,7 +61,6 @@ class CountingStage final : public Stage {
     for (uint64_t i = 0; i < kCount; ++i) left[i] += 1;
     return true;
   }
-  int looks() const { return looks_; }
 
  private:
   int looks_ = 0;
@@ -114,6 +112,11 @@ UserOperation Calling() {
   operation.function = [] { return absl::OkStatus(); };
   return operation;
 }
+UserOperation OnReplica(const std::string& name, Floats& replica) {
+  UserOperation operation = Named("test_floats");
+  operation.replicas = {{name, MemoryOf(replica)}};
+  return operation;
+}
 UserOperation Beside(std::shared_ptr<AveragingControl> control) {
   UserOperation operation = Named("test_floats");
   operation.control = std::move(control);
@@ -128,8 +131,8 @@ std::vector<UserOperations> OneBucket(std::vector<UserOperation> operations) {
   return {std::move(operations)};
 }
 
-// One bucket of one tensor, on rank 0 of two ranks that are driven in this thread.
-// Threads: one. Owns: all of it.
+// Stages of an operation on one bucket of one tensor, on rank 0 of two ranks that are driven in
+// this thread. Threads: one. Owns: all of it.
 class UserStagesTest : public ::testing::Test, public ReadySink {
  protected:
   void OnBucketReady(BucketId, Round) override {}
@@ -142,6 +145,10 @@ class UserStagesTest : public ::testing::Test, public ReadySink {
   const BucketLayout& layout() const { return plan_.bucket(BucketId(0)); }
   BucketRun Run(size_t rank = 0) {
     return BucketRun(plan_, layout(), *storage_, tracker_, *communicators_[rank], Round(1));
+  }
+  std::vector<std::unique_ptr<Stage>> StagesOf(const UserOperation& operation) {
+    algorithm_ = *UserAlgorithm::Create(OneBucket({operation}));
+    return std::move(algorithm_->StagesFor(layout(), {})->stages);
   }
   float* flat() { return reinterpret_cast<float*>(storage_->FlatOf(BucketId(0))); }
   Floats Held() { return {flat(), flat() + kCount}; }
@@ -163,7 +170,7 @@ class UserStagesTest : public ::testing::Test, public ReadySink {
   const Plan plan_ = OneTensor();
   const std::unique_ptr<BucketStorage> storage_ = *BucketStorage::Create(plan_, "test");
   ReadyTracker tracker_{plan_, *storage_, *this, Round(1)};
-  const std::shared_ptr<Outcomes> outcomes_ = std::make_shared<Outcomes>();
+  std::unique_ptr<UserAlgorithm> algorithm_;  // of the last operation
 };
 
 TEST(OutcomesTest, ATensorGetsWhatWasAddedLastAndOnlyOnce) {
@@ -203,24 +210,25 @@ TEST(OutcomesTest, KeepsTheUsersTensorsAlive) {
 
 TEST_F(UserStagesTest, ABucketIsWhatItWasBesideAPeerWeight) {
   Floats peer_weight(kCount - 4, 7);  // of a bucket that is padded
-  AsideStages aside = MakeAsideStages(MemoryOf(peer_weight), outcomes_);
+  UserOperation operation = Named("test_floats");
+  operation.peer_weight = MemoryOf(peer_weight);
+  const auto stages = StagesOf(operation);
   BucketRun run = Run();
   for (const float value : {1.0F, 2.0F}) {
     std::fill_n(flat(), kCount, value);
-    ASSERT_TRUE(aside.first->Start(run, nullptr).ok());
+    ASSERT_TRUE(stages.front()->Start(run, nullptr).ok());
     std::fill_n(flat(), kCount, value + 10);  // the operation
-    ASSERT_TRUE(aside.last->Start(run, nullptr).ok());
+    ASSERT_TRUE(stages.back()->Start(run, nullptr).ok());
     EXPECT_THAT(Held(), Each(value));
     std::fill_n(flat(), kCount, -1);  // whatever comes after it
-    outcomes_->Commit();
+    ASSERT_TRUE(algorithm_->Commit().ok());
     EXPECT_THAT(peer_weight, Each(value + 10));
   }
 }
 
 TEST_F(UserStagesTest, AStageWorksOnTheUsersReplica) {
   Floats replica(kCount, 5);
-  const auto stage =
-      WithReplicas(std::make_unique<CountingStage>(), {{"left", MemoryOf(replica)}}, outcomes_);
+  const std::unique_ptr<Stage> stage = std::move(StagesOf(OnReplica("left", replica)).front());
   const std::unique_ptr<StageState> state = stage->MakeState(layout());
   BucketRun run = Run();
   // Twice in a round: the second one goes on from what the first one has made.
@@ -229,25 +237,24 @@ TEST_F(UserStagesTest, AStageWorksOnTheUsersReplica) {
     ASSERT_TRUE(Finishes(*stage, run, state.get()));
   }
   EXPECT_THAT(replica, Each(5)) << "the round may yet fail";
-  outcomes_->Commit();
+  ASSERT_TRUE(algorithm_->Commit().ok());
   EXPECT_THAT(replica, Each(7));
 }
 
 TEST_F(UserStagesTest, AReplicaOfAStageThatIsNotDoneHasNoOutcome) {
   Floats replica(kCount, 5);
-  const auto stage =
-      WithReplicas(std::make_unique<CountingStage>(), {{"left", MemoryOf(replica)}}, outcomes_);
+  const std::unique_ptr<Stage> stage = std::move(StagesOf(OnReplica("left", replica)).front());
   const std::unique_ptr<StageState> state = stage->MakeState(layout());
   BucketRun run = Run();
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
   EXPECT_FALSE(*stage->Advance(run, state.get()));
-  EXPECT_EQ(outcomes_->LatestOf(MemoryOf(replica)), BytesOf(replica));
+  ASSERT_TRUE(algorithm_->Commit().ok());
+  EXPECT_THAT(replica, Each(5));
 }
 
 TEST_F(UserStagesTest, AReplicaThatNoStageKeepsIsNamed) {
   Floats replica(kCount, 5);
-  const auto stage =
-      WithReplicas(std::make_unique<CountingStage>(), {{"right", MemoryOf(replica)}}, outcomes_);
+  const std::unique_ptr<Stage> stage = std::move(StagesOf(OnReplica("right", replica)).front());
   const std::unique_ptr<StageState> state = stage->MakeState(layout());
   BucketRun run = Run();
   EXPECT_EQ(stage->Start(run, state.get()),
@@ -262,7 +269,7 @@ TEST_F(UserStagesTest, OneRanksWishToStopIsNotEnough) {
     for (size_t rank = 0; rank < 2; ++rank) {
       controls.push_back(std::make_shared<AveragingControl>());
       if (rank == 0 ? first_wants : second_wants) controls.back()->Abort();
-      stages.push_back(MakeAgreeToStopStage(controls.back()));
+      stages.push_back(std::move(StagesOf(Beside(controls.back())).front()));
       runs.push_back(Run(rank));
     }
     for (size_t rank = 0; rank < 2; ++rank) {
@@ -282,20 +289,19 @@ TEST_F(UserStagesTest, OneRanksWishToStopIsNotEnough) {
 
 TEST_F(UserStagesTest, AStageIsLeftOutOnceTheRanksHaveAgreedToStop) {
   const auto control = std::make_shared<AveragingControl>();
-  auto counting = std::make_unique<CountingStage>();
-  CountingStage& counted = *counting;
-  const auto stage = UnlessStopped(std::move(counting), control);
+  const std::unique_ptr<Stage> stage = std::move(StagesOf(Beside(control)).back());
   const std::unique_ptr<StageState> state = stage->MakeState(layout());
+  const float& counted = *reinterpret_cast<const float*>(state->buffers()[0].data);
   BucketRun run = Run();
   control->Abort();  // a wish alone stops nothing
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
   EXPECT_FALSE(*stage->Advance(run, state.get()));
   control->set_running(false);  // from the next round on: its operations are under way
   EXPECT_TRUE(*stage->Advance(run, state.get()));
-  EXPECT_EQ(counted.looks(), 2);
+  EXPECT_EQ(counted, 1);
   ASSERT_TRUE(stage->Start(run, state.get()).ok());
   EXPECT_TRUE(*stage->Advance(run, state.get()));
-  EXPECT_EQ(counted.looks(), 2);
+  EXPECT_EQ(counted, 1);
 }
 
 TEST(UserAlgorithmTest, AnErrorNamesTheBucket) {
